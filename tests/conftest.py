@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import importlib.util
 import os
 import pathlib
 
@@ -24,6 +25,15 @@ gc.set_threshold(20_000, 50, 50)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_runtest_setup(item):
+    """Skips tests marked `reference` without the packages that they compare with: pip install endx_jax[reference]."""
+    if item.get_closest_marker("reference"):
+        packages = ("torch", "sentence_transformers", "peft", "mteb", "ir_measures", "datasets", "accelerate")
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        if missing:
+            pytest.skip(f"the extra [reference] is not installed: {', '.join(missing)}")
 
 
 @pytest.fixture(scope="session", autouse=True)

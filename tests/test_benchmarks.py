@@ -89,10 +89,9 @@ def test_peaks_of_devices():
     assert [importlib.import_module("mfu").peak_flops(kind) for kind in kinds] == [756e12, 989e12, None]
 
 
+@pytest.mark.reference
 @pytest.mark.slow
 def test_the_script_for_gpus_runs_everything_at_its_smallest_size(minilm, tmp_path):
-    for package in ("sentence_transformers", "datasets", "accelerate", "faiss"):
-        pytest.importorskip(package, reason="the extra [reference] is not installed")
     subprocess.run(["bash", FOLDER / "gpu.sh", "--smoke", tmp_path], check=True)
     assert len(list(tmp_path.glob("*.json"))) == 10
 

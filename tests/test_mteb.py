@@ -53,8 +53,9 @@ def retrieval_task(answers: dict[str, str]):
 @pytest.fixture(scope="module")
 def mteb():
     """MTEB, which takes seconds to import."""
-    pytest.importorskip("sentence_transformers", reason="MTEB needs it: pip install endx_jax[reference]")
-    return pytest.importorskip("mteb", reason="MTEB is not installed: pip install mteb")
+    import mteb
+
+    return mteb
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,7 @@ def score(mteb, model, answers) -> float:
     return result.task_results[0].scores["test"][0]["main_score"]
 
 
+@pytest.mark.reference
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the benchmark and what it is made of
 def test_a_task_is_evaluated(mteb, model):
@@ -116,6 +118,7 @@ def test_the_prompt_is_the_most_specific_of_the_task(model):
         np.testing.assert_allclose(found, model.encode([PROMPTS[name] + text for text in texts]), atol=1e-6)
 
 
+@pytest.mark.reference
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the benchmark, about the prompts that are of no task
 @pytest.mark.parametrize("default", ["cluster", None])
@@ -157,6 +160,7 @@ def test_texts_of_no_kind_are_refused_where_the_towers_differ(tiny_bert):
         wrapped.encode(batches(list(DOCUMENTS.values())), task_metadata=STS, **PLACE)
 
 
+@pytest.mark.reference
 @pytest.mark.slow
 def test_queries_and_documents_are_encoded_as_such(mteb, prompted):
     texts, about = list(DOCUMENTS.values()), {"task_metadata": NFCORPUS, **PLACE}
@@ -181,6 +185,7 @@ def test_similarities_are_the_model_s(model, prompted):
         np.testing.assert_array_equal(wrapped.similarity_pairwise(a, b), loaded.similarity_pairwise(a, b))
 
 
+@pytest.mark.reference
 @pytest.mark.slow
 def test_results_are_kept_under_the_model_s_identity(mteb, prompted):
     meta = endx_jax.mteb.wrap(prompted).mteb_model_meta

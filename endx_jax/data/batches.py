@@ -93,7 +93,8 @@ class Pairs:
         if records.groups is not None:
             number = {name: n for n, name in enumerate(dict.fromkeys(records.groups))}
             groups = np.asarray([number[name] for name in records.groups], np.int32)
-        index, sizes = np.asarray(records.pairs, np.int32).reshape(-1, 2), ()
+        index = np.asarray(records.pairs, np.int32).reshape(-1, 2)
+        sizes: tuple[int, ...] = ()
         if records.sources is not None:
             rows = [(source, row) for row, (question, _) in enumerate(index) for source in records.sources[question]]
             sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T

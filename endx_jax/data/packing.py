@@ -98,7 +98,7 @@ class PackingPlan:
 
 def needs_of(lengths: Lengths, shards: int, chunks: int) -> dict[str, Need]:
     """Returns the capacity that each side of a batch needs."""
-    total = sum(x.reshape(len(x), -1).sum(1) for x in lengths.values())
+    total = np.sum([x.reshape(len(x), -1).sum(1) for x in lengths.values()], axis=0)
     dealt = deal(total.reshape(shards, -1), chunks)  # [shards, chunks, n]
     needs = {}
     for side, of_side in lengths.items():

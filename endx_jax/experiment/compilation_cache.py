@@ -22,5 +22,5 @@ def keep_programs() -> None:
 
     No effect if a cache is configured already, such as by `JAX_COMPILATION_CACHE_DIR`.
     """
-    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]  # defined at run time
+    if not jax.config.values["jax_compilation_cache_dir"]:
         use_compilation_cache(TrainSettings.compilation_cache, least_seconds=0.0)

@@ -78,11 +78,12 @@ def searched_answers(
     source = " and ".join(filter(None, (data.path, data.test_path)))
     stored = not isinstance(run.data.train, RetrievalSet)
     if not stored and decided(lambda: len(others) <= max(most, FEW), "others-indexed"):
-        say(f"encoding {len(others):,} other answers for the index")
-        texts = [document.text for document in others]
-        added = run.encoder(params, "answer", texts, progress=showing_progress())
-        about = {"part": "all answers of ", "path": source}
-        return [*documents, *others], np.concatenate([embeddings, added]), about
+        if others:
+            say(f"encoding {len(others):,} other answers for the index")
+            texts = [document.text for document in others]
+            added = run.encoder(params, "answer", texts, progress=showing_progress())
+            documents, embeddings = [*documents, *others], np.concatenate([embeddings, added])
+        return documents, embeddings, {"part": "all answers of ", "path": source}
     corpus = pathlib.Path(data.path)
     name = data.text_column if data.format == DOCUMENTS else data.answer_column
     column = f" --text-column={name}" if corpus.is_file() else ""

@@ -1,5 +1,7 @@
 """README of an export: its usage, and what `experiment.model_card` tells about the model."""
 
+import jax
+
 from endx_jax.experiment import model_card
 from endx_jax.export import sentence_transformers, stablehlo
 from endx_jax.export.towers import Towers
@@ -16,7 +18,7 @@ documents = model.encode_document(["Around 3.5 million people live in Berlin.", 
 print(model.similarity(queries, documents))
 ```
 """,
-    stablehlo.STABLEHLO: """In this folder, with `pip install jax flatbuffers numpy safetensors tokenizers`:
+    stablehlo.STABLEHLO: f"""In this folder, with `pip install jax flatbuffers numpy safetensors tokenizers`:
 
 ```python
 from encode import encode
@@ -30,6 +32,9 @@ print(queries @ documents.T)
 and TPU, for any number of texts of any length. Its arguments are the weights by name, token ids int32 [b, l] and their
 mask bool [b, l], true for tokens and false for the padding after them; its result is float32 [b, E]. The weights are in
 `model.safetensors`: both sides use those named `shared/...`, and each side those with its own name.
+
+JAX {jax.__version__} wrote these programs. Releases of JAX from three weeks before it to six months after it promise to
+run them. Newer ones may refuse them: then export the model again.
 """,
 }
 

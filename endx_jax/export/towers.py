@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +134,7 @@ class Towers:
 
 def in_float32(tower: Tower) -> Tower:
     """Returns the tower in float32, without a scan and without rematerialisation."""
-    options = {"dtype": jnp.float32, "remat": "none", "scan_layers": False}
+    options: dict[str, Any] = {"dtype": jnp.float32, "remat": "none", "scan_layers": False}
     supported = {name: value for name, value in options.items() if hasattr(tower.encoder, name)}
     return tower.clone(
         token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**supported)

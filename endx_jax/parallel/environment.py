@@ -1,6 +1,7 @@
 """Configuration of distributed processes from the variables that launchers and schedulers set."""
 
 import dataclasses
+import importlib.util
 import os
 import re
 
@@ -48,7 +49,7 @@ def read_environment() -> DistributedConfig | None:
       The configuration; None if this is the only process.
 
     Raises:
-      EndxError: the variables are incomplete or contradict each other.
+      EndxError: the variables are incomplete or contradict each other, or this JAX does not tell the hosts of a TPU.
       RunInterrupted: the first host of a TPU pod has no address yet.
     """
     config = _from_jax() or _from_slurm() or _from_tpu_pod()
@@ -87,7 +88,15 @@ def _from_tpu_pod() -> DistributedConfig | None:
     """Reads the hosts of one or several Cloud TPU slices, on virtual machines and on GKE."""
     # These are the private classes that `jax.distributed.initialize` uses when it is called without arguments. A single
     # host must not wait for others, and JAX has no public function that returns the number of hosts.
-    from jax._src.clusters import GceTpuCluster, GkeTpuCluster
+    try:
+        from jax._src.clusters import GceTpuCluster, GkeTpuCluster
+    except ImportError:
+        if importlib.util.find_spec("libtpu") is None or "tpu" not in (os.environ.get("JAX_PLATFORMS") or "tpu"):
+            return None
+        raise EndxError(
+            f"this JAX does not tell how many hosts a TPU has: set {COORDINATOR} (HOST:PORT of the first), {COUNT} "
+            f"and {INDEX} on each host (localhost:8482, 1 and 0 if there is one), or JAX_PLATFORMS=cpu without a TPU"
+        ) from None
 
     for cluster in (GkeTpuCluster, GceTpuCluster):
         if not cluster.is_env_present():

@@ -104,7 +104,7 @@ def similarity(study: Study) -> dict:
     questions = [records.questions[row] for row in rows]
     embedded = {}
     for source in study.sources:
-        taught = teacher_embeddings(source, questions, [records.candidates[group] for group in groups])
+        taught = teacher_embeddings(source, questions, [records.candidates[group] for group in answer_of.values()])
         if taught is not None:
             embedded[f"{source.name}: teacher"] = taught
         embedded[source.name] = study.embed(source, "question")[rows]

@@ -36,11 +36,10 @@ SMALL = {
 @pytest.fixture(scope="module")
 def reference():
     """PyTorch, transformers and sentence-transformers, which take seconds to import."""
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
-    library = pytest.importorskip("sentence_transformers", reason="pip install endx_jax[reference]")
-    name = "sentence_transformers.sentence_transformer.modules"
-    modules = pytest.importorskip(name, reason="sentence-transformers before 6 has its modules elsewhere")
+    import sentence_transformers as library
+    import torch
     import transformers
+    from sentence_transformers.sentence_transformer import modules
 
     return types.SimpleNamespace(torch=torch, transformers=transformers, library=library, modules=modules)
 
@@ -106,6 +105,7 @@ def assert_close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.reference
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Qwen3-Embedding", "EmbeddingGemma"])
 def test_published_layouts_embed_as_in_sentence_transformers(reference, tmp_path, name):
@@ -124,6 +124,7 @@ def test_published_layouts_embed_as_in_sentence_transformers(reference, tmp_path
     assert_close(again.encode_query(long), query)
 
 
+@pytest.mark.reference
 @pytest.mark.slow
 def test_a_language_model_embeds_by_an_eos_that_is_appended_and_says_so(reference, tmp_path):
     size = write_byte_tokenizer(tmp_path / "base", ends=False, pad_token=None)
@@ -183,6 +184,7 @@ def test_added_tokens_without_a_row_are_unknown(tmp_path):
         Tokenizer(tmp_path / "base", rows=size - 1).check_matches(size - 1, None, tmp_path)
 
 
+@pytest.mark.reference
 @pytest.mark.slow
 def test_weights_in_several_files_are_read_in_parts(reference, tmp_path):
     size = write_byte_tokenizer(tmp_path / "base", ends=True)
@@ -198,6 +200,7 @@ def test_weights_in_several_files_are_read_in_parts(reference, tmp_path):
     assert_close(ours.encode_document(TEXTS[0]), states.detach().numpy()[0, -1])
 
 
+@pytest.mark.reference
 @pytest.mark.slow
 def test_a_trained_decoder_is_exported_and_loaded_again(reference, tmp_path, pairs_csv):
     size = write_byte_tokenizer(tmp_path / "base", ends=False)

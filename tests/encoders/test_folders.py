@@ -56,11 +56,10 @@ FAMILIES = {
 @pytest.fixture(scope="module")
 def reference():
     """PyTorch, transformers and sentence-transformers, which take seconds to import."""
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
-    library = pytest.importorskip("sentence_transformers", reason="pip install endx_jax[reference]")
-    name = "sentence_transformers.sentence_transformer.modules"
-    modules = pytest.importorskip(name, reason="sentence-transformers before 6 has its modules elsewhere")
+    import sentence_transformers as library
+    import torch
     import transformers
+    from sentence_transformers.sentence_transformer import modules
 
     return types.SimpleNamespace(torch=torch, transformers=transformers, library=library, modules=modules)
 
@@ -110,6 +109,7 @@ def layout(reference, encoder, width, name):
     }[name]
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize(
     ("model_type", "name"),
     [
@@ -147,6 +147,7 @@ def test_embeddings_are_those_of_sentence_transformers(reference, tmp_path, mode
     assert report.passed
 
 
+@pytest.mark.reference
 def test_real_weights_embed_as_in_sentence_transformers(reference, test_data):
     folder = test_data / "weights" / "t5_v1_1_small_encoder"
     whole = {"dtype": reference.torch.float32}
@@ -155,6 +156,7 @@ def test_real_weights_embed_as_in_sentence_transformers(reference, test_data):
     np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.reference
 def test_pooling_without_the_prompt_is_refused(reference, tmp_path):
     """As its embeddings are others, and our towers pool all tokens of a text."""
     encoder = reference.modules.Transformer(str(write_family(reference, tmp_path / "encoder", "bert")))
@@ -175,6 +177,7 @@ def test_pooling_without_the_prompt_is_refused(reference, tmp_path):
 EXPORTED = dict(zip(FAMILIES, itertools.cycle(SHARINGS), strict=False))
 
 
+@pytest.mark.reference
 @pytest.mark.filterwarnings("ignore:.*states no pooling")
 @pytest.mark.parametrize("sharing", SHARINGS)
 @pytest.mark.parametrize("model_type", FAMILIES)

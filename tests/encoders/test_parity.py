@@ -23,6 +23,7 @@ from endx_jax.pretrained.weights import to_ours, to_theirs
 
 torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.reference
 
 LENGTHS = (11, 7, 1, 4)  # no padding, some, and a text of one token
 LENGTH = max(LENGTHS)

@@ -31,7 +31,9 @@ def test_pairs_become_a_model_and_a_workdir(config, tmp_path, capsys):
         endx_jax.train(PAIRS[1:], tmp_path, config=config, settings=SETTINGS)
 
 
-@pytest.mark.parametrize("kind", ["mappings", "pandas", "pyarrow", "datasets"])
+@pytest.mark.parametrize(
+    "kind", ["mappings", "pandas", "pyarrow", pytest.param("datasets", marks=pytest.mark.reference)]
+)
 def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
     rows = [{"question": question, "answer": answer, "negative": "the dog"} for question, answer in PAIRS]
     if kind == "pandas":
@@ -39,7 +41,9 @@ def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
     if kind == "pyarrow":
         rows = pytest.importorskip("pyarrow").Table.from_pylist(rows)
     if kind == "datasets":
-        rows = pytest.importorskip("datasets").Dataset.from_list(rows)
+        import datasets
+
+        rows = datasets.Dataset.from_list(rows)
     monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda *args: None)
     monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
     assert endx_jax.train(rows, tmp_path / "run", config=config) == tmp_path / "run"

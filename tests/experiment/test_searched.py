@@ -3,10 +3,14 @@
 import json
 import re
 import shlex
+import types
 
+import numpy as np
 import pytest
 from tiny_bert import tiny_recipe
 
+from endx_jax.data.records import RetrievalSet
+from endx_jax.data.settings import DataSettings
 from endx_jax.experiment import run as runs
 from endx_jax.experiment import searched
 from endx_jax.experiment.data import read_splits
@@ -117,3 +121,17 @@ def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_
     ]
     assert len({document.text for document in documents}) == 41
     assert not any("elsewhere" in document.text for document in documents)
+
+
+def test_nothing_is_encoded_where_the_pool_holds_all_answers(capsys):
+    """Heads on a frozen tower can't encode no texts."""
+    pool, embeddings = RetrievalSet.from_pairs([("where", "here"), ("who", "she")]), np.eye(2)
+    model = types.SimpleNamespace(settings=types.SimpleNamespace(data=DataSettings(path="pairs.csv")))
+    run = types.SimpleNamespace(
+        model=model, data=types.SimpleNamespace(train=pool, validation=pool, test=pool), encoder=None
+    )
+    documents, found, about = searched.searched_answers(run, {}, pool, embeddings, most=0)
+    assert [document.text for document in documents] == ["here", "she"]
+    assert found is embeddings
+    assert about == {"part": "all answers of ", "path": "pairs.csv"}
+    assert not capsys.readouterr().out

@@ -3,6 +3,7 @@ import json
 import re
 import shutil
 
+import jax
 import pytest
 
 import endx_jax
@@ -84,17 +85,18 @@ def test_a_run_without_results_has_no_table(towers, trained_workdir, tmp_path):
     card = text("stablehlo", dataclasses.replace(towers, workdir=tmp_path))
     assert "## Training" in card
     assert "## Results" not in card
-
-
-NEEDED = {"stablehlo": "flatbuffers", "sentence-transformers": "sentence_transformers"}
+    assert f"JAX {jax.__version__} wrote these programs" in card
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "stablehlo" else ()) for kind in NEEDED]
+    "kind",
+    [
+        pytest.param("stablehlo", marks=pytest.mark.slow),
+        pytest.param("sentence-transformers", marks=pytest.mark.reference),
+    ],
 )
 def test_the_usage_works_when_it_is_pasted(models, tmp_path, monkeypatch, capsys, kind):
-    pytest.importorskip(NEEDED[kind], reason=f"{NEEDED[kind]} is not installed")
     output = tmp_path / "out"
     export(models["ade_spl"], kind, output)
     code = re.search(r"```python\n(.*?)```", (output / "README.md").read_text(), re.DOTALL)[1]

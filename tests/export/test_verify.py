@@ -8,10 +8,8 @@ from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
 
 from endx_jax.export import verify
-from endx_jax.export.run import FORMATS, export
+from endx_jax.export.run import export
 from endx_jax.export.towers import Towers
-
-NEEDED = {"stablehlo": "flatbuffers", "sentence-transformers": "sentence_transformers"}
 
 
 @pytest.fixture
@@ -25,11 +23,8 @@ def read_report(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", ["stablehlo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in FORMATS if kind != "stablehlo")]
-)
+@pytest.mark.parametrize("kind", ["stablehlo", pytest.param("sentence-transformers", marks=pytest.mark.reference)])
 def test_an_export_is_the_model_in_a_process_of_its_own_and_a_damaged_one_is_not(models, tmp_path, few_texts, kind):
-    pytest.importorskip(NEEDED[kind], reason=f"{NEEDED[kind]} is not installed")
     output = tmp_path / "out"
     report = export(models["ade_spl"], kind, output, tolerance=1e-5)
     assert report.passed

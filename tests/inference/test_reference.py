@@ -12,7 +12,7 @@ from tiny_models import write_tiny_t5
 import endx_jax
 from endx_jax import pretrained
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.reference]
 
 TEXTS = ["the cat sat on a mat", "who?", "", "🙂 naïve dogs", "what is in the dog and where is it, if not on the mat"]
 PROMPTS = {"query": "who: ", "document": "what: "}
@@ -21,11 +21,11 @@ PROMPTS = {"query": "who: ", "document": "what: "}
 @pytest.fixture(scope="module")
 def reference():
     """PyTorch and sentence-transformers, which take seconds to import."""
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
-    library = pytest.importorskip("sentence_transformers", reason="pip install endx_jax[reference]")
-    name = "sentence_transformers.sentence_transformer.modules"
-    modules = pytest.importorskip(name, reason="sentence-transformers before 6 has its modules elsewhere")
-    return types.SimpleNamespace(torch=torch, SentenceTransformer=library.SentenceTransformer, modules=modules)
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    return types.SimpleNamespace(torch=torch, SentenceTransformer=SentenceTransformer, modules=modules)
 
 
 def squad_sentences(folder, count: int) -> list[str]:

@@ -37,7 +37,8 @@ def encode(model, params, embedded, mask, keys=None):
 
 def to_torch(params, cell: str, bidirectional: bool):
     """The same recurrence in PyTorch: gates, their order and both biases are its own."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     width = params["layers_0"]["recurrent_kernel"].shape[1]
     kind = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell]
     module = kind(WIDTH, width, len(params), batch_first=True, bidirectional=bidirectional)
@@ -54,9 +55,11 @@ def to_torch(params, cell: str, bidirectional: bool):
     return module
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize(("cell", "bidirectional"), [("rnn", True), ("gru", True), ("lstm", True), ("gru", False)])
 def test_encodings_and_gradients_are_those_of_pytorch(cell, bidirectional):
-    torch = pytest.importorskip("torch")
+    import torch
+
     rnn = torch.nn.utils.rnn
     model = encoder(cell, bidirectional=bidirectional)
     params = params_of(model)
@@ -121,9 +124,11 @@ def test_the_written_out_gradient_is_that_of_autodiff(cell):
         chex.assert_trees_all_close(gradient(recurrence), expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.reference
 def test_a_layer_begins_with_the_encoding_that_it_is_given():
     """PyTorch's h_0, which has a row a direction."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     model = encoder(layers=1)
     params, initial = params_of(model), np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
     layer = RecurrentLayer(model.config, jnp.dtype(jnp.float32))
@@ -153,16 +158,17 @@ def test_gradients_are_reduced_over_devices_once_and_after_the_loop():
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_padding_changes_no_bit(cell):
-    """Neither what stands in it nor how much there is of it: the embedding is the same to the last bit."""
+def test_padding_changes_nothing(cell):
+    """What stands in it changes no bit. How much there is of it chooses XLA's kernel of a product, which rounds."""
     tower = Tower(TokenEmbedder(50, WIDTH), encoder(cell), MultiHopAttention(3, 4))
     rows = texts((9, 4, 1, 7))
     params = random_params(tower, padded(rows, 9))
     embed = jax.jit(lambda tokens: tower.apply({"params": params}, tokens))
-    expected = embed(padded(rows, 9))
-    assert np.abs(expected[0] - expected[1]).max() > 1e-2
+    short = embed(padded(rows, 9))
+    assert np.abs(short[0] - short[1]).max() > 1e-2
     tokens = padded(rows, 33)
-    np.testing.assert_array_equal(embed(tokens), expected)
+    expected = embed(tokens)
+    np.testing.assert_allclose(short, expected, rtol=0, atol=2e-7 * np.abs(expected).max())
     garbage = tokens.replace(ids=jnp.where(tokens.mask, tokens.ids, 49))
     np.testing.assert_array_equal(embed(garbage), expected)
     # That this could fail: one more token is another text.

@@ -1,4 +1,8 @@
+import importlib.util
+import sys
+
 import pytest
+from helpers import one_line_error
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel import environment
@@ -77,3 +81,18 @@ def test_the_hosts_of_a_tpu_pod(variables, monkeypatch):
     for name in ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"):
         monkeypatch.setenv(name, "")
     assert read_environment() == DistributedConfig("localhost:8482", num_processes=2, process_id=1)
+
+
+def test_a_jax_that_does_not_tell_the_hosts_of_a_tpu_is_told_them(variables, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax._src.clusters", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert read_environment() is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "libtpu")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert read_environment() is None
+    for platforms in ("", "tpu,cpu"):
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        with one_line_error("set JAX_COORDINATOR_ADDRESS .*, JAX_NUM_PROCESSES and JAX_PROCESS_ID on each host"):
+            read_environment()
+    variables(COORDINATOR="localhost:8482", COUNT="1", INDEX="0")
+    assert read_environment() is None

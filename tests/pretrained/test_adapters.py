@@ -130,9 +130,11 @@ def test_an_adapter_of_fewer_layers_than_the_targets_is_refused(decoder, tmp_pat
 @pytest.fixture(scope="module")
 def libraries():
     """PEFT, PyTorch and transformers, which take seconds to import."""
-    peft = pytest.importorskip("peft", reason="pip install endx_jax[reference]")
-    torch = pytest.importorskip("torch", reason="pip install endx_jax[reference]")
-    return types.SimpleNamespace(peft=peft, torch=torch, transformers=pytest.importorskip("transformers"))
+    import peft
+    import torch
+    import transformers
+
+    return types.SimpleNamespace(peft=peft, torch=torch, transformers=transformers)
 
 
 SMALL = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
@@ -181,6 +183,7 @@ of_peft = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWa
 SCALES = np.random.default_rng(2).normal(size=(3, 9, 24)).astype(np.float32)
 
 
+@pytest.mark.reference
 @of_peft
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
@@ -220,6 +223,7 @@ def test_an_adapter_of_peft_computes_here_what_it_computes_there(libraries, tmp_
         assert nearest < 2e-5 * largest, path
 
 
+@pytest.mark.reference
 @of_peft
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)

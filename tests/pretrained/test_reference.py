@@ -15,7 +15,7 @@ from endx_jax.models import stack
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.reference]
 
 SENTENCES = [
     "Which NFL team represented the AFC at Super Bowl 50?",
@@ -46,8 +46,9 @@ def ours(source, texts, **changes) -> np.ndarray:
 @pytest.fixture(scope="module")
 def library():
     """sentence-transformers, which takes seconds to import."""
-    pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
-    return pytest.importorskip("sentence_transformers", reason="pip install endx_jax[reference]")
+    import sentence_transformers
+
+    return sentence_transformers
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +86,8 @@ def test_the_real_model_in_bfloat16_stays_near(minilm, reference):
 @pytest.mark.parametrize(("mode", "pooling"), [("mean", "mean"), ("cls", "first")])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_folders_that_the_library_writes_are_read(library, tiny_bert, tmp_path, mode, pooling, normalize):
-    name = "sentence_transformers.sentence_transformer.modules"
-    modules = pytest.importorskip(name, reason="sentence-transformers before 6 has its modules elsewhere")
+    from sentence_transformers.sentence_transformer import modules
+
     parts = [modules.Transformer(str(tiny_bert), max_seq_length=20), modules.Pooling(WIDTH, pooling_mode=mode)]
     model = library.SentenceTransformer(modules=parts + [modules.Normalize()] * normalize, device="cpu")
     model.save_pretrained(str(tmp_path))

@@ -33,7 +33,9 @@ HARMLESS = np.stack([scores // 4 * 2 + right(n) for n, scores in enumerate(DISTI
 
 @pytest.fixture(scope="module")
 def reference():
-    return pytest.importorskip("ir_measures", reason="pip install endx_jax[reference]")
+    import ir_measures
+
+    return ir_measures
 
 
 @pytest.fixture
@@ -71,6 +73,7 @@ def both(reference, tmp_path):
 IDS = [f"d{n:02}" for n in range(CANDIDATES)]
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("scores", [DISTINCT, HARMLESS], ids=["distinct", "harmless ties"])
 def test_without_ties_of_right_and_wrong_both_agree(both, scores):
     ours, theirs, measures = both(scores, IDS)
@@ -78,6 +81,7 @@ def test_without_ties_of_right_and_wrong_both_agree(both, scores):
         assert {name: ours[question][name] for name in measures} == pytest.approx(theirs[question], abs=1e-6)
 
 
+@pytest.mark.reference
 def test_a_tie_of_right_and_wrong_is_broken_by_ids_there_and_by_the_mean_here(both):
     tied = (DISTINCT // 4).astype(np.float32)
     ours, forwards, _ = both(tied, IDS)
@@ -89,6 +93,7 @@ def test_a_tie_of_right_and_wrong_is_broken_by_ids_there_and_by_the_mean_here(bo
         assert np.mean(places) == pytest.approx(ours[question]["ranks"][0], abs=1e-4)
 
 
+@pytest.mark.reference
 def test_rr_with_a_cutoff_breaks_ties_the_other_way_round(both):
     """ir-measures computes it with the script of MS MARCO, which puts equal scores in the order of ids."""
     level = np.zeros_like(DISTINCT)
@@ -143,6 +148,7 @@ def expected_means(reference, qrels, run) -> dict[str, float]:
     return {name: found[measure] for name, measure in measures.items()}
 
 
+@pytest.mark.reference
 def test_graded_binary_and_shared_ids_have_the_reference_s_means(reference, judged_folder, tmp_path):
     folder, judged, scores, run = judged_folder
     expected = expected_means(reference, judged, run)
@@ -160,6 +166,7 @@ def test_graded_binary_and_shared_ids_have_the_reference_s_means(reference, judg
     assert ("own id" in results.tables()) == (records.excluded is not None) == ("0" in judged)
 
 
+@pytest.mark.reference
 def test_an_index_of_such_a_folder_has_the_same_means(reference, judged_folder, tmp_path):
     folder, judged, scores, run = judged_folder
     documents = [Document(f"{c}", f"text {c}") for c in range(CANDIDATES)]

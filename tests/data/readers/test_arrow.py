@@ -68,8 +68,10 @@ def test_folders_of_save_to_disk(tmp_path):
         read(tmp_path / "several", split="dev")
 
 
+@pytest.mark.reference
 def test_folders_written_by_datasets_are_read(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved", num_shards=3)
     assert read(tmp_path / "saved") == expected(tmp_path)
 

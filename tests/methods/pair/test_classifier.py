@@ -37,9 +37,11 @@ def pairs(lengths, seconds, width):
     return dataclasses.replace(padded(texts(lengths), width), second=jnp.asarray(seconds, jnp.int32))
 
 
+@pytest.mark.reference
 def test_scores_are_those_of_bert_for_sequence_classification(tiny_bert):
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
-    transformers = pytest.importorskip("transformers")
+    import torch
+    import transformers
+
     torch.manual_seed(0)
     theirs = transformers.BertForSequenceClassification.from_pretrained(tiny_bert, num_labels=1).eval()
     torch.nn.init.normal_(theirs.bert.pooler.dense.weight, std=0.5)

@@ -13,6 +13,8 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.experiment.model import foreign_pairs, load_pairs, load_teacher
 from endx_jax.pretrained import locate
 
+pytestmark = pytest.mark.reference
+
 QUESTIONS, ANSWERS = ["where is the cat 3", "who"], ["the mat of 3", "a dog sat on the mat", "x"]
 PAIRS = np.array([[0, 0], [0, 1], [1, 2], [1, 1]])
 # Pairs as BERT's tokenizer joins them, the second text of the second segment, and as RoBERTa's does.
@@ -69,8 +71,9 @@ def write_pair_tokenizer(folder, template, pad_id: int = 0):
 
 def write_classifier(folder, outputs: int = 1, name: str = "bert"):
     """A tiny encoder with a random classifier, as transformers saves it."""
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
-    transformers = pytest.importorskip("transformers")
+    import torch
+    import transformers
+
     family, keys = FAMILIES[name]
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(family, **keys, num_labels=outputs)
@@ -121,8 +124,9 @@ def test_the_classifier_of_gte_s_own_code_is_read_by_its_names(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert", "roberta", "mpnet", "electra"])
 def test_scores_are_those_of_sentence_transformers(name, tmp_path):
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
-    library = pytest.importorskip("sentence_transformers", reason="pip install endx_jax[reference]")
+    import sentence_transformers as library
+    import torch
+
     folder = write_classifier(tmp_path / "classifier", name=name)
     reference = library.CrossEncoder(str(folder))
     expected = reference.predict([(QUESTIONS[q], ANSWERS[a]) for q, a in PAIRS], activation_fn=torch.nn.Identity())

@@ -35,8 +35,9 @@ def write_tokenizer(folder, words=("yes", "no"), *, ends=False):
 
 @pytest.fixture(params=[True, False], ids=["tied", "untied"])
 def folder(request, tmp_path):
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
-    transformers = pytest.importorskip("transformers")
+    import torch
+    import transformers
+
     torch.manual_seed(0)
     config = transformers.Qwen3Config(
         vocab_size=write_tokenizer(tmp_path),
@@ -77,6 +78,7 @@ def expected_scores(folder) -> np.ndarray:
     return np.array(scores)
 
 
+@pytest.mark.reference
 def test_scores_are_those_of_the_card(folder):
     expected = expected_scores(folder)
     assert np.ptp(expected) > 0.01
@@ -85,6 +87,7 @@ def test_scores_are_those_of_the_card(folder):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.reference
 def test_other_folders_and_tokenizers(folder):
     write_tokenizer(folder, ends=True)
     with one_line_error("adds tokens to every text"):
