@@ -169,6 +169,12 @@ def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, process
     short = processors | {"answer": dataclasses.replace(processors["answer"], length=20)}
     with pytest.raises(EndxError, match=r"holds tokens of other data \(length: .*24.* and now .*20.*\): set another"):
         stored(settings, short, splits)
+    prompted = processors | {"question": dataclasses.replace(processors["question"], prompt="q: ")}
+    with one_line_error(r"holds tokens of other data \(prompt: "):
+        stored(settings, prompted, splits)
+    for changed in ({"pool": "sentences"}, {"skip_invalid": True}):
+        with one_line_error(rf"holds tokens of other data \({next(iter(changed))}: "):
+            stored(dataclasses.replace(settings, **changed), processors, splits)
     file = store.folder / "answer.ids.npy"
     whole = file.read_bytes()
     for damaged in (whole[:-2], whole[:-1] + bytes([whole[-1] ^ 1])):  # one of them of equal size
