@@ -36,7 +36,7 @@ def drawn(dtype=np.float64) -> dict:
 
 
 def by_brute_force(question, answer, question_id, answer_id, positive_ids, where) -> dict:
-    """The loss of each anchor that counts, by direction, and the share of other right pairs, by loops over all pairs."""
+    """The loss of each anchor that counts, by direction, and the share of right pairs, by loops over all pairs."""
 
     def right(i, j):
         """Whether answer j is right for question i: the same paragraph is never a negative."""
