@@ -90,6 +90,12 @@ def test_empty_shards_have_columns(tmp_path, ending):
     assert read(folder) == expected(tmp_path)
 
 
+def test_files_of_no_split_are_left_out_beside_splits(tmp_path):
+    for name in ("train-0", "test-0", "notes"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": name, "answer": "a"}))
+    assert read(tmp_path, split="test").questions == ("test-0",)
+
+
 def test_corpora(tmp_path):
     rows = [{"id": 7, "text": "one", "title": "T"}, {"id": 8, "text": "two", "title": None}]
     for path in (write(tmp_path / "x.parquet", rows), save_to_disk(tmp_path / "saved", rows)):
