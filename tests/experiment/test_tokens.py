@@ -18,8 +18,10 @@ from small_squad import write_squad
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.batches import Pairs
+from endx_jax.data.readers.examples import Example, Named
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.token_store import MANIFEST, TokenStore, merge
+from endx_jax.data.token_store import MANIFEST, SIDES, TokenStore, merge, write_part
+from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_records, read_splits
@@ -141,6 +143,33 @@ def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
     np.testing.assert_array_equal(np.sort(pairs.scores[1][question][:, :2]), [[1, 2]] * 5)
     prompted = processors["question"]([f"who: who is cat {n}" for n in range(5)])
     np.testing.assert_array_equal(pairs.questions.pad(question, 16).ids, prompted.pad(np.arange(5), 16).ids)
+
+
+def test_right_answers_and_known_scores_come_before_others(settings, processors, tmp_path):
+    """Another set has scores of a question, of which one answer is wrong in the set without scores."""
+    rows = [{"query": "where is cat 0", "pos": ["the cat sat on 0", "the cat sat on 1"], "neg": ["a cow"]}]
+    rows[0] |= {"pos_scores": [4, 3], "neg_scores": [2]}
+    other = write(tmp_path / "scored.jsonl", rows)
+    settings = dataclasses.replace(settings, mixture=((str(other), 1.0),))
+    pairs = stored(settings, processors, read_splits(settings)).pairs()
+    question = pairs.index[-1, 0]
+    right, wrong = (
+        dict(zip(listed.row(question).tolist(), scores.row(question).tolist(), strict=True))
+        for listed, scores in zip((pairs.positives, pairs.hard_negatives), pairs.scores, strict=True)
+    )
+    assert right.keys().isdisjoint(wrong)
+    known = [sorted(score for score in found.values() if score == score) for found in (right, wrong)]
+    assert known == [[3, 4], [2]]
+
+
+def test_ids_of_large_vocabularies_are_kept(tmp_path):
+    def table(texts):
+        return TokenTable(np.full(len(texts), 1 << 16), np.arange(len(texts) + 1), 0)
+
+    part = tmp_path / "part-0.arrow"
+    write_part(part, iter([Example(Named("q"), [Named("a")], [])]), dict.fromkeys(SIDES, table))
+    merge(tmp_path, [[part]], ["x"], {name: dict.fromkeys(SIDES, 4) for name in ("length", "pad_id")})
+    assert TokenStore.open(tmp_path).pairs().questions.ids.tolist() == [1 << 16]
 
 
 def test_held_out_questions_are_left_out_and_missed_if_they_are_not(settings, processors, tmp_path):
