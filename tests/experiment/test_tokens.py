@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -198,18 +199,28 @@ def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, process
     short = processors | {"answer": dataclasses.replace(processors["answer"], length=20)}
     with pytest.raises(EndxError, match=r"holds tokens of other data \(length: .*24.* and now .*20.*\): set another"):
         stored(settings, short, splits)
-    prompted = processors | {"question": dataclasses.replace(processors["question"], prompt="q: ")}
-    with one_line_error(r"holds tokens of other data \(prompt: "):
-        stored(settings, prompted, splits)
-    for changed in ({"pool": "sentences"}, {"skip_invalid": True}):
-        with one_line_error(rf"holds tokens of other data \({next(iter(changed))}: "):
-            stored(dataclasses.replace(settings, **changed), processors, splits)
     file = store.folder / "answer.ids.npy"
     whole = file.read_bytes()
     for damaged in (whole[:-2], whole[:-1] + bytes([whole[-1] ^ 1])):  # one of them of equal size
         file.write_bytes(damaged)
         with pytest.raises(EndxError, match=r"answer.ids.npy is damaged or missing: remove .*tokens to write it again"):
             stored(settings, processors, splits)
+
+
+def test_tokens_that_other_settings_would_change_are_refused(settings, processors, tiny_bert, tmp_path):
+    splits, cased = read_splits(settings), shutil.copytree(tiny_bert, tmp_path / "cased") / "tokenizer.json"
+    stored(settings, processors, splits)
+    for file in pathlib.Path(settings.path).iterdir():  # without a split in their names, they are of any split
+        file.rename(file.with_name(file.name.replace("train", "part")))
+    cased.write_text(cased.read_text().replace('"lowercase": true', '"lowercase": false'))
+    for changed in ({"prompt": "q: "}, {"tokenizer": Tokenizer(cased.parent)}):
+        question = dataclasses.replace(processors["question"], **changed)
+        with one_line_error(rf"holds tokens of other data \({next(iter(changed))}: "):
+            stored(settings, processors | {"question": question}, splits)
+    changes = {"question_column": "q", "split": "x", "pool": "answers", "skip_invalid": True}
+    for name, value in changes.items():
+        with one_line_error(rf"holds tokens of other data \({name.replace('question_column', 'columns')}: "):
+            stored(dataclasses.replace(settings, **{name: value}), processors, splits)
 
 
 def parts_of(settings) -> dict[str, int]:
