@@ -115,6 +115,9 @@ def test_rows_and_columns_that_will_not_do_are_named(tmp_path):
     with pytest.raises(EndxError, match="no column 'answer' among 'question', 'context', .*data.answer_column"):
         read(path)
     assert read(path, answer_column="context").candidates == ("c",)
+    parquet.write_table(pa.table([["q"], ["a"], ["b"]], ["question", "answer", "answer"]), tmp_path / "two.parquet")
+    with pytest.raises(EndxError, match="no column 'answer' among 'question'; name"):
+        read(tmp_path / "two.parquet")
 
 
 @pytest.mark.parametrize("ending", ARROW_ENDINGS)
@@ -123,7 +126,7 @@ def test_rows_are_numbered_through_all_batches_and_parts(tmp_path, ending):
     path = write(tmp_path / f"x{ending}", rows)
     with pytest.raises(EndxError, match=f"x{ending}, row 171: 'answer' is empty"):
         read(path)
-    parts = shards.parts(str(path), None, 50)
+    parts = shards.parts(str(path), None, 70)
     assert [part.before for part in parts] == ([0, 70, 140] if ending == ".parquet" else [0])
     places = [where for part in parts for _, where, _ in row_files.rows(str(path), part=part)]
     assert places == [f"{path}, row {n + 1}" for n in range(200)]
