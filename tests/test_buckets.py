@@ -64,11 +64,37 @@ def test_what_changes_while_it_is_copied_is_refused(url, monkeypatch):
         buckets.local_copy(url)
 
 
+def test_a_copy_that_was_interrupted_is_made_again(url, monkeypatch):
+    """Also if the object has its former contents again, and in S3 its former version."""
+    fetch = buckets.fetch
+
+    def interrupted(*arguments):
+        fetch(*arguments)
+        raise ZeroDivisionError
+
+    buckets.write_bytes(url, b"old")
+    buckets.local_copy(url)
+    buckets.write_bytes(url, b"new")
+    monkeypatch.setattr(buckets, "fetch", interrupted)
+    with pytest.raises(ZeroDivisionError):
+        buckets.local_copy(url)
+    monkeypatch.setattr(buckets, "fetch", fetch)
+    buckets.write_bytes(url, b"old")
+    assert buckets.local_copy(url).read_text() == "old"
+
+
+def test_markers_of_folders_are_no_objects(monkeypatch):
+    """As web consoles make them."""
+    found = {f"bucket/x/{name}": {"size": 3, "generation": 1} for name in ("", "folder/", "folder/file")}
+    files = types.SimpleNamespace(invalidate_cache=lambda: None, find=lambda url, detail: found)
+    monkeypatch.setattr(buckets, "filesystem", lambda url: files)
+    assert [*buckets.listing("gs://bucket/x")] == ["folder/file"]
+
+
 def test_uploads_are_in_the_order_of_writing_and_removals_come_first(url, tmp_path, monkeypatch):
     for name in ("old", "kept"):
         buckets.write_bytes(f"{url}/{name}", b"0")
     mirror = buckets.Mirror(url, tmp_path / "m")
-    mirror.upload()
     order = []
     files = buckets.filesystem(url)
 
@@ -77,6 +103,8 @@ def test_uploads_are_in_the_order_of_writing_and_removals_come_first(url, tmp_pa
         files.pipe_file(remote, pathlib.Path(local).read_bytes())
 
     monkeypatch.setattr(files, "put_file", put)
+    mirror.upload()
+    assert order == []
     (tmp_path / "m" / "old").unlink()
     (tmp_path / "m" / "z").write_text("first")
     (tmp_path / "m" / "a").write_text("second")

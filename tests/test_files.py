@@ -1,4 +1,5 @@
 import errno
+import os
 import pathlib
 import subprocess
 import sys
@@ -62,13 +63,15 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path):
     assert not [*tmp_path.parent.glob(f".{tmp_path.name}.*")]
 
 
-def test_a_growing_file_hands_everything_over_at_once(tmp_path):
-    file = tmp_path / "folder" / "file"
+def test_a_growing_file_hands_everything_over_at_once(tmp_path, monkeypatch):
+    file, synced = tmp_path / "folder" / "file", []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(file.read_bytes()))
     growing = AppendOnlyFile(file)
     growing.add(b"one\n")
     assert file.read_bytes() == b"one\n"
-    growing.add(b"two\n")
+    growing.add(b"two\n", sync=True)
     growing.close()
+    assert synced == [b"one\ntwo\n"]
     growing = AppendOnlyFile(file)
     growing.add(b"three\n")
     growing.close()
@@ -119,6 +122,15 @@ def test_killed_anywhere_a_folder_is_there_at_the_next_write_and_nothing_is_left
         assert other.is_dir()
     assert (folder / "file").read_text() == "newest"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".folder.backup", "folder"]
+
+
+def test_everybody_may_read_files_and_folders_and_their_locks_are_left(tmp_path):
+    write_text(tmp_path / "file", "new")
+    handles = os.listdir("/proc/self/fd")
+    with aside(tmp_path / "folder") as fresh:
+        put_in_place(fresh, tmp_path / "folder")
+    assert os.listdir("/proc/self/fd") == handles
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder")] == [0o644, 0o755]
 
 
 def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):

@@ -308,15 +308,17 @@ def test_only_reading_a_batch_releases_mapped_pages(pairs, monkeypatch):
 
 def test_of_many_right_answers_those_in_the_batch_are_listed(tiny_bert, monkeypatch):
     records = RetrievalSet.from_pairs([("who?", f"cat {i}") for i in range(12)] + [(f"{i}?", "dog") for i in range(12)])
+    records = dataclasses.replace(
+        records, hard_negatives=((), *((i,) for i in range(12)))
+    )  # right for another question
     pairs = Pairs.tokenize(records, processors(tiny_bert))
     monkeypatch.setattr("endx_jax.data.batches.MOST_POSITIVES", 8)
     for step in range(20):
-        batch = stream(pairs)[step]
+        batch = stream(pairs, hard_negatives=1)[step]
         assert batch.positive_ids.shape == (8, 8)
         for found, all_known in zip(batch.positive_ids, pairs.positives[batch.question_id], strict=True):
-            in_batch = set(all_known) & set(batch.answer_id)
-            assert in_batch == set(found) & set(batch.answer_id)
-            assert set(found) <= {*all_known, -1}
+            in_batch = {*all_known} & {*batch.answer_id, *batch.hard_negative_ids[:, 0]}
+            assert in_batch <= {*found} <= {*all_known, -1}
 
 
 @pytest.mark.parametrize("part", ["a.csv", ("a.csv", 0.0), ("a.csv", float("inf")), (1, 1.0), ("a.csv", 1.0, 2)])

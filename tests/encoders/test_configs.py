@@ -105,6 +105,11 @@ def test_the_fixed_scaling_of_gte_multilingual():
     np.testing.assert_array_equal(rotations(layout, 12, rope), by_hand)
 
 
+def test_the_last_layers_of_qwen_may_have_windows():
+    changes = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 3, "num_key_value_heads": 1}
+    assert [kind.window for kind in read("qwen3", SMALL | changes).kinds] == [None, None, None, 7]
+
+
 def test_positions_after_the_padding_id_are_fewer():
     found = read("roberta", SMALL | {"pad_token_id": 1})
     assert (found.positions, found.first_position) == (14, 2)

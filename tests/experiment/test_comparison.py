@@ -1,5 +1,6 @@
 """Two systems on the same questions, from files written by hand."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -95,7 +96,25 @@ def test_groups_of_questions_are_resampled_on_request(tmp_path, endx, monkeypatc
     assert "its questions have no groups" in error
 
 
-def test_questions_of_few_articles_are_grouped_by_answer(tmp_path):
+def test_groups_are_those_of_the_first_runs_questions():
+    """The second run lists its questions in another order."""
+    questions, draw = tuple(f"q{n}" for n in range(20)), np.random.default_rng(0)
+    first, second = (
+        SystemResults("x", questions, ("mrr",), values, groups=tuple(f"g{n // 5}" for n in range(20)))
+        for values in draw.random((2, 20, 1))
+    )
+    order = draw.permutation(20)
+    shuffled = dataclasses.replace(
+        second,
+        question_ids=tuple(questions[n] for n in order),
+        values=second.values[order],
+        groups=tuple(second.groups[n] for n in order),
+    )
+    found, expected = (compare(first, one, clustered=True).differences for one in (shuffled, second))
+    assert found == expected
+
+
+def test_questions_of_few_articles_are_grouped_by_answer(tmp_path, monkeypatch):
     file = tmp_path / "trained.per_question.jsonl"
     questions = [f"q {n}" for n in range(60)]
     file.write_text("".join(json.dumps({"id": one, "group": "article", "mrr": 1.0}) + "\n" for one in questions))
@@ -104,6 +123,7 @@ def test_questions_of_few_articles_are_grouped_by_answer(tmp_path):
     assert read_per_question(file).clusters == ("c",) * 30 + ("d",) * 30  # of two right answers the more frequent one
     text = file.read_text().splitlines()
     file.write_text("".join(line.replace('"article"', f'"article {n}"') + "\n" for n, line in enumerate(text)))
+    monkeypatch.setattr(comparison, "FEWEST", 60)
     assert len(set(read_per_question(file).clusters)) == 60
     (tmp_path / "qrels.trec").write_text("q 0 a 1\nq a 1\n")
     with pytest.raises(EndxError, match="line 2: 3 columns"):
@@ -151,6 +171,15 @@ def test_damaged_files_are_named_with_the_line(tmp_path, line, message):
     file.write_text('{"id": "q0", "mrr": 0.5}\n' + line + "\n")
     with pytest.raises(EndxError, match=message):
         read_per_question(file)
+
+
+def test_a_suite_has_the_metrics_that_all_of_its_sets_have(tmp_path):
+    write(tmp_path / "a", "trained", {"q": 0.5}, extra=1.0)
+    write(tmp_path / "b", "trained", {"q": 1.0})
+    (tmp_path / "results.json").write_text(json.dumps({"sets": ["a", "b"]}))
+    found = read_per_question(tmp_path)
+    assert (found.metrics, found.question_ids) == (("mrr", "p@1"), ("a/q", "b/q"))
+    np.testing.assert_array_equal(found.values, [[0.5, 0], [1, 0]])
 
 
 @pytest.mark.parametrize(

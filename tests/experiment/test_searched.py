@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_bert import tiny_recipe
 
+from endx_jax.data.documents import Document
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment import run as runs
@@ -103,6 +104,12 @@ def test_of_documents_only_whole_passages_are_searched(config, tmp_path, endx, c
     assert documents["sub1/7.md#1"].text == text
     assert documents["sub1/7.md#1"].metadata == {"title": "Item 7", "source": "sub1/7.md"}
     assert best(endx, f"--workdir={tmp_path / 'run'}", "--mode=bm25", "word7") == text
+
+
+def test_documents_of_two_files_with_one_id_are_both_searched(monkeypatch):
+    pool, others = [Document("d0", "a")], [Document("d0", "a"), Document("d0", "b"), Document("d0", "c")]
+    monkeypatch.setattr(searched, "_answers", lambda run: others)
+    assert searched.other_answers(None, pool) == [Document("d0+", "b"), Document("d0++", "c")]
 
 
 def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_are_left_out(config, tmp_path):

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from small_squad import write_squad
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.batches import Pairs
+from endx_jax.data.readers.examples import Example, Named
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.token_store import MANIFEST, TokenStore, merge
+from endx_jax.data.token_store import MANIFEST, SIDES, TokenStore, merge, write_part
+from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_records, read_splits
@@ -152,6 +155,33 @@ def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
     np.testing.assert_array_equal(pairs.questions.pad(question, 16).ids, prompted.pad(np.arange(5), 16).ids)
 
 
+def test_right_answers_and_known_scores_come_before_others(settings, processors, tmp_path):
+    """Another set has scores of a question, of which one answer is wrong in the set without scores."""
+    rows = [{"query": "where is cat 0", "pos": ["the cat sat on 0", "the cat sat on 1"], "neg": ["a cow"]}]
+    rows[0] |= {"pos_scores": [4, 3], "neg_scores": [2]}
+    other = write(tmp_path / "scored.jsonl", rows)
+    settings = dataclasses.replace(settings, mixture=((str(other), 1.0),))
+    pairs = stored(settings, processors, read_splits(settings)).pairs()
+    question = pairs.index[-1, 0]
+    right, wrong = (
+        dict(zip(listed.row(question).tolist(), scores.row(question).tolist(), strict=True))
+        for listed, scores in zip((pairs.positives, pairs.hard_negatives), pairs.scores, strict=True)
+    )
+    assert right.keys().isdisjoint(wrong)
+    known = [sorted(score for score in found.values() if score == score) for found in (right, wrong)]
+    assert known == [[3, 4], [2]]
+
+
+def test_ids_of_large_vocabularies_are_kept(tmp_path):
+    def table(texts):
+        return TokenTable(np.full(len(texts), 1 << 16), np.arange(len(texts) + 1), 0)
+
+    part = tmp_path / "part-0.arrow"
+    write_part(part, iter([Example(Named("q"), [Named("a")], [])]), dict.fromkeys(SIDES, table))
+    merge(tmp_path, [[part]], ["x"], {name: dict.fromkeys(SIDES, 4) for name in ("length", "pad_id")})
+    assert TokenStore.open(tmp_path).pairs().questions.ids.tolist() == [1 << 16]
+
+
 def test_held_out_questions_are_left_out_and_missed_if_they_are_not(settings, processors, tmp_path):
     write(tmp_path / "test.jsonl", [{"query": f"where is cat {n}", "pos": ["mat"]} for n in range(10)])
     splits = read_splits(settings)
@@ -184,6 +214,22 @@ def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, process
         file.write_bytes(damaged)
         with pytest.raises(EndxError, match=r"answer.ids.npy is damaged or missing: remove .*tokens to write it again"):
             stored(settings, processors, splits)
+
+
+def test_tokens_that_other_settings_would_change_are_refused(settings, processors, tiny_bert, tmp_path):
+    splits, cased = read_splits(settings), shutil.copytree(tiny_bert, tmp_path / "cased") / "tokenizer.json"
+    stored(settings, processors, splits)
+    for file in pathlib.Path(settings.path).iterdir():  # without a split in their names, they are of any split
+        file.rename(file.with_name(file.name.replace("train", "part")))
+    cased.write_text(cased.read_text().replace('"lowercase": true', '"lowercase": false'))
+    for changed in ({"prompt": "q: "}, {"tokenizer": Tokenizer(cased.parent)}):
+        question = dataclasses.replace(processors["question"], **changed)
+        with one_line_error(rf"holds tokens of other data \({next(iter(changed))}: "):
+            stored(settings, processors | {"question": question}, splits)
+    changes = {"question_column": "q", "split": "x", "pool": "answers", "skip_invalid": True}
+    for name, value in changes.items():
+        with one_line_error(rf"holds tokens of other data \({name.replace('question_column', 'columns')}: "):
+            stored(dataclasses.replace(settings, **{name: value}), processors, splits)
 
 
 def parts_of(settings) -> dict[str, int]:

@@ -203,3 +203,7 @@ def test_sets_on_which_training_made_the_model_worse_are_named():
     before = {"up": {"mrr": 0.4}, "down": {"mrr": 0.4}}
     (line,) = warnings(0.5, 0.25, metrics={"up": {"mrr": 0.6}, "down": {"mrr": 0.3}}, untrained=before)
     assert "on down `trained` ranks below `untrained`, mrr 0.300 after 0.400" in line
+
+
+def test_early_stopping_counts_validations_after_a_best_step_between_two():
+    assert EarlyStopping("mrr", patience=2, every=10, best=(15, 0.5)).stops_at(30)

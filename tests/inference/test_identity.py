@@ -79,8 +79,11 @@ def test_families_that_had_modules_of_their_own_are_described_as_they_were():
 def test_one_number_decides(processor):
     model = DualEncoder(tower(), tower())
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), jax.eval_shape(model.init, jax.random.key(0)))
-    before = identity(processor, params=params)
-    params["shared"]["encoder"]["norm"]["bias"][3] = 1e-30
+    before, norm = identity(processor, params=params), params["shared"]["encoder"]["norm"]
+    norm["bias"][3] = 1e-30
+    assert identity(processor, params=params) != before
+    norm["bias"][3] = 0
+    norm["shift"] = norm.pop("bias")
     assert identity(processor, params=params) != before
 
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -51,6 +53,15 @@ def test_no_call_has_more_tokens_than_the_programs_says_but_for_one_text(encoder
         ("question", 1, 48),
         ("question", 1, 64),
     ]
+
+
+def test_one_tower_has_programs_for_the_longer_of_its_sides(model):
+    """Questions are the longer ones here, as `question` is the first of the sides."""
+    processors = model.encoder.processors | {
+        "answer": dataclasses.replace(model.encoder.processors["answer"], length=20)
+    }
+    encoder = LowLatencyEncoder(TextEncoder(model.encoder.model, processors, model.encoder.mesh), model.params)
+    assert max(width for _, _, width in encoder.shapes) == 64
 
 
 def test_programs_for_very_long_texts_are_compiled_when_one_comes(model, monkeypatch):

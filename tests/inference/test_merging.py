@@ -55,8 +55,17 @@ def test_a_merged_model_is_evaluated_and_exported(trained_workdir, other, pairs_
 
 
 def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(trained_workdir, other, tmp_path):
-    merge([str(trained_workdir), str(other)], tmp_path / "merged")
-    merge([str(trained_workdir), str(trained_workdir)], tmp_path / "merged")
+    """One model's fusion with BM25, and a teacher of one model alone, are not those of the mean."""
+    run, file = changed(trained_workdir, tmp_path / "run", lambda tensors: None), tmp_path / "run" / "endx.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"hybrid": {"weight": 0.5}, "teacher": "t"}))
+
+    def merged_with(second):
+        merge([str(run), str(second)], tmp_path / "merged")
+        about = json.loads((tmp_path / "merged" / "endx.json").read_text())
+        return about["hybrid"], about["teacher"]
+
+    assert merged_with(other) == (None, "")
+    assert merged_with(run) == (None, "t")
     assert endx_jax.load(tmp_path / "merged").identity == endx_jax.load(trained_workdir).identity
 
 
@@ -79,6 +88,11 @@ def test_other_models_weights_and_folders_are_refused(trained_workdir, other, tm
     pooled = changed(trained_workdir, tmp_path / "pooled", lambda tensors: None, pooling="first")
     with one_line_error("another architecture, pooling or norm of the question tower"):
         merge([run, str(pooled)], output)
+    worded = changed(trained_workdir, tmp_path / "worded", lambda tensors: None)
+    for file in worded.rglob("tokenizer.json"):
+        file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
+    with one_line_error("another tokenizer of the question tower"):
+        merge([run, str(worded)], output)
     shallow = changed(
         trained_workdir,
         tmp_path / "wide",

@@ -301,6 +301,12 @@ def test_frequencies_leave_sums_over_questions_as_they_are():
     assert corrected == plain
 
 
+def test_frequencies_count_in_the_accuracy():
+    """Logits of question 0: 1 - 1.5 and 0 - 0; of question 1: 0 - 1.5 and 1 - 0."""
+    _, metrics = jax.jit(in_batch_softmax)(jnp.eye(2), jnp.eye(2), log_q=jnp.array([1.5, 0]))
+    assert metrics["in_batch_accuracy"] == 0.5
+
+
 def transposed(monkeypatch):
     monkeypatch.setitem(pair_scores.KEEP, "q|a", pair_scores.negatives)
 

@@ -35,8 +35,8 @@ def drawn(dtype=np.float64) -> dict:
     return embeddings | ids | {"where": where}
 
 
-def by_brute_force(question, answer, question_id, answer_id, positive_ids, where) -> dict[str, list[float]]:
-    """The loss of each anchor that counts, by direction, from loops over all pairs."""
+def by_brute_force(question, answer, question_id, answer_id, positive_ids, where) -> dict:
+    """The loss of each anchor that counts, by direction, and the share of right pairs, by loops over all pairs."""
 
     def right(i, j):
         """Whether answer j is right for question i: the same paragraph is never a negative."""
@@ -54,6 +54,7 @@ def by_brute_force(question, answer, question_id, answer_id, positive_ids, where
     return {
         "question_to_answer": [loss(question[i], [(answer[j], right(i, j)) for j in counting]) for i in counting],
         "answer_to_question": [loss(answer[j], [(question[i], right(i, j)) for i in counting]) for j in counting],
+        "masked": np.mean([right(i, j) for i in counting for j in counting if i != j]),
     }
 
 
@@ -86,6 +87,7 @@ def found(direction="mean", tile=None, devices=None) -> tuple:
 def test_mining_is_what_loops_over_all_pairs_find(direction, tile):
     losses, weights = by_brute_force(**drawn()), WEIGHTS[direction]
     (loss, metrics), _ = found(direction, tile)
+    np.testing.assert_allclose(metrics["masked_fraction"], losses.pop("masked"))
     expected = sum(weight * np.mean(of) for weight, of in zip(weights, losses.values(), strict=True))
     np.testing.assert_allclose(loss, expected, rtol=1e-12)
     anchors = np.asarray(losses["question_to_answer"])
@@ -134,6 +136,13 @@ def test_a_collapsed_model_has_accuracy_0_and_the_margin_as_its_loss(direction, 
     loss, metrics = triplet(one_point, one_point, margin=MARGIN, direction=direction, tile=tile)
     assert float(loss) == MARGIN
     assert metrics == {"in_batch_accuracy": 0, "active_fraction": 1, "masked_fraction": 0}
+
+
+def test_an_anchor_without_negatives_is_right_and_has_no_loss():
+    one_point = jnp.full((2, E), 0.3)
+    loss, metrics = jax.jit(triplet)(one_point, one_point, answer_id=jnp.zeros(2, jnp.int32))
+    assert loss == 0
+    assert metrics == {"in_batch_accuracy": 1, "active_fraction": 0, "masked_fraction": 1}
 
 
 @pytest.mark.parametrize("tile", [None, 1, 2, 3])

@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from endx_jax.models import attention
 from endx_jax.models.attention import attend, has_fused_attention
 from endx_jax.models.dropout import attention_dropout, example_keys
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
 B, L, M, H, D = 3, 4, 6, 2, 5
 MASK = np.arange(M) < np.array([[6], [3], [1]])
@@ -84,9 +86,33 @@ def test_bfloat16_attention_sums_its_weights_in_float32(rate):
         ({"queries": 31}, False),
         ({"memory": 31}, False),
         ({"backend": "cpu"}, False),
+        ({"tensor": 2}, True),
+        ({"tensor": 4}, False),  # more devices than heads of keys
     ],
 )
 def test_fused_attention_is_taken_where_cudnn_has_it(changes, expected):
-    given = {"dtype": jnp.bfloat16, "head": 64, "queries": 32, "memory": 48, "backend": "gpu"} | changes
-    query, key = (jax.ShapeDtypeStruct((2, given[n], 4, given["head"]), given["dtype"]) for n in ("queries", "memory"))
-    assert bool(has_fused_attention(query, key, given["backend"])) is expected
+    given = {"dtype": jnp.bfloat16, "head": 64, "queries": 32, "memory": 48, "backend": "gpu", "tensor": 1} | changes
+    sizes = ((given["queries"], 4), (given["memory"], 2))
+    query, key = (jax.ShapeDtypeStruct((2, *size, given["head"]), given["dtype"]) for size in sizes)
+    mesh = make_mesh(MeshSettings(tensor=given["tensor"]), jax.devices()[: given["tensor"]])
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        assert bool(has_fused_attention(query, key, given["backend"])) is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "fused"),
+    [
+        ({}, True),
+        ({"window": M - 1}, True),  # covers the text
+        ({"window": 2}, False),
+        ({"bias": np.zeros((1, H, M, M), np.float32)}, False),
+        ({"dropout_keys": example_keys(jax.random.key(0), 0, B), "dropout_rate": RATE}, False),
+    ],
+)
+def test_cudnn_computes_what_it_can(options, fused, monkeypatch):
+    taken = []
+    monkeypatch.setattr(attention, "has_fused_attention", lambda *arrays: True)
+    monkeypatch.setattr(attention, "_attend_by_cudnn", lambda query, *rest: taken.append(query) or query)
+    _, key, value, _ = drawn()
+    jax.eval_shape(lambda *arrays: attend(*arrays, MASK, scale=1.0, **options), key, key, value)
+    assert bool(taken) is fused

@@ -74,6 +74,10 @@ def test_new_adapters_change_nothing():
     more = with_adapters(params, LORA, jax.random.key(1))
     expected = model().apply({"params": params}, TOKENS)
     np.testing.assert_array_equal(model().apply({"params": more}, TOKENS), expected)
+    drawn = [leaf for path, leaf in parameter_paths(more).items() if path.endswith("lora_a")]
+    scaled = [np.asarray(leaf) * len(leaf) ** 0.5 for leaf in drawn]  # uniform in +-1 / sqrt(in)
+    assert all(0.85 < np.abs(leaf).max() <= 1 for leaf in scaled)
+    assert len({leaf[0, 0] for leaf in scaled}) == len(drawn)  # each has a draw of its own
 
 
 def test_dropout_of_adapters_differs_from_layer_to_layer_and_not_with_a_scan():

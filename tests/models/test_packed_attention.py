@@ -255,22 +255,6 @@ def test_dropout_keeps_the_very_weights_that_padded_texts_keep(heads, head_width
             assert (wrong != expected).sum() > 0.2 * inside.sum()
 
 
-def test_windows_are_bounds_of_each_token():
-    """As `Packed.bounds` gives them; and the blocks that a window reaches are fewer."""
-    window, place = 5, jnp.arange(PLACES)
-    begin, end = bounds()
-    real = end > 0
-    begin = jnp.where(real, jnp.maximum(begin, place - window), 0)
-    end = jnp.where(real, jnp.minimum(end, place + window + 1), 0)
-    arrays = drawn(2, 32, False)
-    with jax.default_matmul_precision("highest"):
-        expected = differentiate(lambda *x: naive(*x[:3], begin, end, None), *arrays)
-    options = {"scale": SCALE, "block": BLOCK, "interpret": True}
-    found = differentiate(lambda *x: attend_packed(*x[:3], begin, end, width=window + 1, **options), *arrays)
-    for own, exact in zip(found[:4], expected[:4], strict=True):
-        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
-
-
 def test_padding_is_zero_and_a_width_that_is_too_small_would_be_seen():
     query, key, value, _, _ = drawn(1, 8, False)
     attend = functools.partial(ours, query, key, value, None)
@@ -334,6 +318,23 @@ def emulate(monkeypatch):
         return calls
 
     return start
+
+
+def test_windows_in_the_kernel_are_those_of_padded_texts(emulate):
+    """Windows reach one block further than their size in blocks; a rate without keys drops nothing."""
+    arrays = [x.reshape(4, 24, 2, 32) for x in drawn(2, 32, False)[:4]]
+    mask = jnp.asarray(np.arange(24) < np.array([[24], [17], [6], [0]]))
+    options = {"scale": SCALE, "window": BLOCK + 1, "dropout_rate": RATE}
+
+    def attend(query, key, value, _):
+        out = attention.attend_within(query, key, value, layout.Padded(mask), **options)
+        return jnp.where(mask[:, :, None, None], out, 0)
+
+    expected = differentiate(attend, *arrays, None)
+    assert not emulate()
+    found = differentiate(attend, *arrays, None)
+    for own, exact in zip(found, expected, strict=True):
+        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,11 @@ def test_what_runs_meanwhile_takes_the_rest_of_its_time():
     assert found[PRODUCTS] == computed(flop)
     assert COPIES not in found  # the product leaves all of the bandwidth
     assert found[COMMUNICATION] == pytest.approx(3 * gathered / V5E.link - flop / V5E.flops)
+    # A sum that waits for memory leaves its time to the collective, and no bandwidth to the copies.
+    found = roofline(ASYNCHRONOUS + "\n%twice = f32[1024,1024]{1,0} add(%p, %p)")
+    summed = 3 * 4 * 1024**2
+    assert found[COPIES] == moved(copied)
+    assert found[COMMUNICATION] == pytest.approx(3 * gathered / V5E.link - summed / V5E.bandwidth)
 
 
 def test_a_program_that_xla_compiled():

@@ -8,16 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, padded, texts
+from helpers import one_line_error, padded, random_params, texts
 from safetensors.numpy import load_file, save_file
 from tiny_models import write_tiny_qwen3
 
 from endx_jax import pretrained
+from endx_jax.encoders.modernbert import MODERNBERT
+from endx_jax.models import TokenEmbedder, Tower
 from endx_jax.models.lora import B, LoraSettings, is_adapter, merged, with_adapters
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.adapters import read_adapter, read_adapters, write_adapter
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
+from endx_jax.pretrained.weights import paths, to_theirs
 
 LORA = LoraSettings(rank=4, alpha=6.0)
 SIDES = ("question", "answer")
@@ -42,6 +45,13 @@ def towers(folder, lora=LORA):
 def adapters_of(params, group="shared"):
     leaves = parameter_paths(params[group])
     return {path: leaf for path, leaf in leaves.items() if is_adapter(path)}
+
+
+def write(folder, source_folder, lora):
+    """Writes adapters with new values; returns their paths, the base and `adapter_config.json`."""
+    _, sources, params = towers(source_folder, lora)
+    write_adapter(folder, adapters_of(params), sources["question"], lora, "a/base", "ab")
+    return {*adapters_of(params)}, sources["question"], json.loads((folder / "adapter_config.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +128,35 @@ def test_adapters_of_other_settings_bases_and_kinds_are_refused(written, decoder
 
 
 def test_an_adapter_of_fewer_layers_than_the_targets_is_refused(decoder, tmp_path):
-    some = dataclasses.replace(LORA, targets="query|value")
-    _, sources, params = towers(decoder, some)
-    write_adapter(tmp_path, adapters_of(params), sources["question"], some, "a/base", "ab")
-    assert json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"] == ["q_proj", "v_proj"]
-    _, _, params = towers(decoder)
+    assert write(tmp_path, decoder, dataclasses.replace(LORA, targets="query|value"))[2]["target_modules"] == [
+        "q_proj",
+        "v_proj",
+    ]
+    _, sources, params = towers(decoder)
     with one_line_error("has no adapter of encoder/layers_0/attention/key: set model.lora.targets"):
         read_adapters(tmp_path, params, sources, LORA, "ab")
+
+
+def test_the_pooler_which_has_the_name_of_linear_layers_gets_no_adapter(tiny_bert, tmp_path):
+    _, source, config = write(tmp_path, tiny_bert, LORA)
+    assert source.architecture.pooler == "pooler.dense"
+    assert "encoder.layer.0.output.dense" in config["target_modules"]
+    assert "dense" not in config["target_modules"]
+
+
+@pytest.mark.parametrize(("stabilized", "power"), [(False, 1), (True, 0.5)])
+def test_a_matrix_of_several_layers_holds_the_adapter_of_one(tmp_path, stabilized, power):
+    family = {"model_type": "modernbert"} | SMALL | {"num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(family))
+    shape = MODERNBERT.config.from_hugging_face(family)
+    params = random_params(Tower(TokenEmbedder(shape.vocab_size, shape.width), MODERNBERT.encoder(shape)), IDS)
+    save_file(to_theirs(params, MODERNBERT.rules(shape, paths(params))), tmp_path / "model.safetensors")
+    lora = dataclasses.replace(LORA, targets="query", rank_stabilized=stabilized)
+    written, source, config = write(tmp_path / "adapter", tmp_path, lora)
+    name = "layers.0.attn.Wqkv"
+    assert config["rank_pattern"] == {name: 3 * 4}
+    assert config["alpha_pattern"][name] / 12**power == pytest.approx(6 / 4**power)
+    assert {*read_adapter(tmp_path / "adapter", source, lora, "ab")} == written  # none of keys and values
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from endx_jax.retrieval.index import Index, write_index
 METADATA = [
     {"lang": "en", "year": 2019, "public": True},
     {"lang": "de", "year": 2020.5, "date": "2024-11-24"},
-    {"lang": "fr", "year": "2021", "a.b": 1, "': --": "x"},
+    {"lang": "fr", "year": "2021", "a.b": 1, "': --": "x", "depth": "-3.5", "public": "True"},
     {},
 ]
 
@@ -34,6 +34,7 @@ def snapshot(tmp_path):
         ({"year": {"gt": 2019}}, [1, 2]),
         ({"year": {"gt": 2019, "lte": 2020.5}}, [1]),
         ({"year": {"gte": "2000"}}, [2]),
+        ({"depth": {"lt": -3}}, [2]),
         ({"year": 2021}, [2]),
         ({"year": [2019, 2021]}, [0, 2]),
         ({"lang": {"gte": 0}}, []),

@@ -86,6 +86,7 @@ def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
         found = scores + weight * words
     expected = evaluate(lambda a, b: found[a:b].astype(np.float32), records.qrels, candidates=40, block=16)
     np.testing.assert_array_equal(results.evaluations["all"]["hybrid"].ranks, expected.ranks)
+    np.testing.assert_allclose(results.evaluations["all"]["hybrid"].top_scores, expected.top_scores, atol=1e-6)
     assert results.evaluations["all"]["hybrid"].metrics["mrr"] > results.evaluations["all"]["model"].metrics["mrr"]
     assert f"hybrid: model and BM25 over the whole pool, {Hybrid(weight)}" in results.tables()
 

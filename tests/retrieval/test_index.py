@@ -96,10 +96,12 @@ def test_a_write_that_fails_leaves_the_old_one_and_nothing_else(path):
     assert [entry.name for entry in path.parent.iterdir()] == ["index.sqlite"]
 
 
-def test_only_the_model_that_encoded_it_may_search_it(opened):
+def test_only_the_model_that_encoded_it_may_search_it(opened, tmp_path):
     opened.check_model("moved", MODEL["identity"])
     with one_line_error(r"encoded by somebody \(identity 0123456789ab\), not by other \(ba9876543210\)"):
         opened.check_model("other", "ba9876543210fedc")
+    with one_line_error(r"encoded by somebody \(identity \), not by other"):
+        Index(write(tmp_path / "unknown", model=MODEL | {"identity": ""})).check_model("other", "ba9876543210fedc")
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])

@@ -7,6 +7,7 @@ from helpers import one_line_error
 from endx_jax.data.documents import Document
 from endx_jax.data.readers.beir import Negative
 from endx_jax.data.records import RetrievalSet
+from endx_jax.retrieval import mining
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.mining import (
     InnerProducts,
@@ -17,6 +18,7 @@ from endx_jax.retrieval.mining import (
     rank_by_bm25,
     rank_by_embeddings,
     rank_by_index,
+    rank_by_pairs,
 )
 
 NOTHING = {"right": 0, "equal text": 0, "margin": 0, "teacher": 0}
@@ -224,6 +226,15 @@ def test_bm25_ranks_what_shares_a_word():
     assert ranked.rows[1].tolist() == [4, -1, -1, -1]
     assert ranked.lowest_right().tolist() == [ranked.scores[0, 0], 0.0]
     assert rank_by_bm25(records, 100).rows.shape == (2, 5)
+
+
+def test_a_reranker_chooses_among_more_than_it_ranks(monkeypatch):
+    monkeypatch.setattr(mining, "RERANKED", 3)
+    candidates = ("the cat", "cat sleeps", "a cat", "on cats", "dogs")
+    records = RetrievalSet(("cat",), candidates, ((0,),), ("q0",), tuple("abcde"))
+    ranked = rank_by_pairs(lambda *texts: lambda pairs: pairs[:, 1].astype(np.float32), records, 2)
+    assert (ranked.rows.tolist(), ranked.scores.tolist()) == ([[2, 1]], [[2.0, 1.0]])  # row 3 is BM25's fourth
+    assert ranked.lowest_right().tolist() == [0.0]
 
 
 def test_a_text_is_encoded_once_and_only_when_it_is_asked_about():

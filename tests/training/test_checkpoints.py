@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import sys
+from unittest import mock
 
 import chex
 import jax
@@ -18,7 +19,17 @@ from helpers import one_line_error
 from endx_jax.errors import EndxError
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
 from endx_jax.training import checkpoints as module
-from endx_jax.training.checkpoints import FOLDER, MANIFESTS, Checkpoints, abstract, best_step, restore_params
+from endx_jax.training import loop
+from endx_jax.training.checkpoints import (
+    FOLDER,
+    MANIFESTS,
+    Checkpoints,
+    abstract,
+    best_step,
+    newest_step,
+    restore_params,
+)
+from endx_jax.training.preemption import Preemption
 from endx_jax.training.state import TrainState
 
 
@@ -303,3 +314,49 @@ def test_manifests_of_removed_checkpoints_go_too(tmp_path):
     open_checkpoints(tmp_path, keep=1).close()
     assert [file.name for file in (tmp_path / MANIFESTS).iterdir()] == ["2.json"]
     assert json.loads((tmp_path / MANIFESTS / "2.json").read_text())["step"] == 2
+
+
+def test_a_file_system_of_unknown_size_is_not_full(tmp_path, monkeypatch):
+    usage = collections.namedtuple("usage", "total used free")
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(0, 0, 0))
+    checkpoints = open_checkpoints(tmp_path)
+    checkpoints.save(1, make_state(1))
+    checkpoints.close()
+    assert newest_step(tmp_path) == 1
+
+
+def test_metrics_are_uploaded_before_a_checkpoint_counts(tmp_path):
+    newest = []
+    options = {"keep": 2, "metric": "mrr", "report": lambda line: None}
+    checkpoints = Checkpoints(tmp_path, upload=lambda: newest.append(newest_step(tmp_path)), **options)
+    for step in (1, 2):
+        checkpoints.save(step, make_state(step))
+    checkpoints.close()
+    assert newest == [None, 1]
+
+
+def test_minutes_are_counted_from_the_last_checkpoint_of_any_kind(tmp_path, monkeypatch):
+    """A step takes a minute; a checkpoint is due every 4 steps and after 3 minutes."""
+    now = [0]
+    monkeypatch.setattr(loop, "monotonic", lambda: now[0])
+
+    def train_step(state, batch):
+        now[0] += 60
+        return state, {}
+
+    checkpoints = mock.MagicMock()
+    loop.fit(
+        mock.MagicMock(step=0),
+        train_step,
+        mock.MagicMock(iterate=lambda start, stop, threads: iter([{}] * (stop - start))),
+        loop.TrainSettings(checkpoint_every=4, checkpoint_minutes=3),
+        steps=12,
+        mesh=make_mesh(MeshSettings(), jax.devices()[:1]),
+        checkpoints=checkpoints,
+        monitor=mock.MagicMock(),
+        validate=None,
+        stopping=loop.EarlyStopping("mrr", patience=0, every=0),
+        trace=mock.MagicMock(),
+        preemption=Preemption(tmp_path),
+    )
+    assert [call.args[0] for call in checkpoints.save.call_args_list] == [3, 4, 7, 8, 11, 12]

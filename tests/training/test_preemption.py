@@ -164,3 +164,12 @@ def test_the_last_line_names_the_newest_checkpoint(trained_workdir, monkeypatch)
     Preemption(trained_workdir)._leave(signal.SIGTERM)
     resume = "run the same command to resume at step 6, its checkpoint"
     assert found == [(TRY_AGAIN, f"stopped by SIGTERM; {resume}")]
+
+
+def test_a_second_sigterm_does_not_prevent_the_checkpoint(left):
+    mesh = make_mesh(MeshSettings())
+    with contextlib.suppress(KeyError), Preemption(WORKDIR) as told, told.deferred():
+        tell()
+        tell()
+        assert (left, told.agreed(mesh)) == ([], signal.SIGTERM)
+        raise KeyError

@@ -92,6 +92,12 @@ def test_empty_shards_have_columns(tmp_path, ending):
     assert read(folder) == expected(tmp_path)
 
 
+def test_files_of_no_split_are_left_out_beside_splits(tmp_path):
+    for name in ("train-0", "test-0", "notes"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": name, "answer": "a"}))
+    assert read(tmp_path, split="test").questions == ("test-0",)
+
+
 def test_corpora(tmp_path):
     rows = [{"id": 7, "text": "one", "title": "T"}, {"id": 8, "text": "two", "title": None}]
     for path in (write(tmp_path / "x.parquet", rows), save_to_disk(tmp_path / "saved", rows)):
@@ -111,6 +117,9 @@ def test_rows_and_columns_that_will_not_do_are_named(tmp_path):
     with pytest.raises(EndxError, match="no column 'answer' among 'question', 'context', .*data.answer_column"):
         read(path)
     assert read(path, answer_column="context").candidates == ("c",)
+    parquet.write_table(pa.table([["q"], ["a"], ["b"]], ["question", "answer", "answer"]), tmp_path / "two.parquet")
+    with pytest.raises(EndxError, match="no column 'answer' among 'question'; name"):
+        read(tmp_path / "two.parquet")
 
 
 @pytest.mark.parametrize("ending", ARROW_ENDINGS)
@@ -119,7 +128,7 @@ def test_rows_are_numbered_through_all_batches_and_parts(tmp_path, ending):
     path = write(tmp_path / f"x{ending}", rows)
     with pytest.raises(EndxError, match=f"x{ending}, row 171: 'answer' is empty"):
         read(path)
-    parts = shards.parts(str(path), None, 50)
+    parts = shards.parts(str(path), None, 70)
     assert [part.before for part in parts] == ([0, 70, 140] if ending == ".parquet" else [0])
     places = [where for part in parts for _, where, _ in row_files.rows(str(path), part=part)]
     assert places == [f"{path}, row {n + 1}" for n in range(200)]

@@ -214,7 +214,17 @@ def test_grades_and_own_documents(tmp_path):
     )
     queries = [{"_id": n, "text": text} for n, text in zip("1347", "QQRS", strict=True)]
     write_lines(tmp_path / "queries.jsonl", queries)
-    rows = ["query-id\tcorpus-id\tscore", "1\t5\t1", "1\t5\t2", "3\t5\t1", "3\t6\t1", "4\t4\t3", "7\t1\t0", "7\t2\t1"]
+    rows = [
+        "query-id\tcorpus-id\tscore",
+        "1\t5\t1",
+        "1\t5\t2",
+        "1\t5\t1",
+        "3\t5\t1",
+        "3\t6\t1",
+        "4\t4\t3",
+        "7\t1\t0",
+        "7\t2\t1",
+    ]
     (tmp_path / "qrels" / "test.tsv").write_text("\n".join(rows))
     records = read(tmp_path)
     assert records.candidates == ("a", "b", "c", "d", "e")

@@ -133,7 +133,8 @@ def pdf(text):
 
 
 def test_folders_of_data_are_no_folders_of_documents(tmp_path):
-    folder = fill(tmp_path / "data", {"pairs.csv": "question,answer\nq,a\n", "README.md": "", "LICENSE.txt": ""})
+    names = ("README.md", "LICENSE.txt", "CHANGES.md")
+    folder = fill(tmp_path / "data", {"pairs.csv": "question,answer\nq,a\n", **dict.fromkeys(names, "")})
     assert not names_in(str(folder))
     assert read(folder).questions == ("q",)
     fill(tmp_path / "docs", {"table.csv": "a,b\n", **{f"{n}.md": "x" for n in range(4)}})

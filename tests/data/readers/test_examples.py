@@ -50,6 +50,8 @@ def test_other_columns_are_ignored_and_names_can_be_given(tmp_path):
     assert (records.questions, records.candidates) == (("a question",), ("an answer",))
     path = write(tmp_path, "x.jsonl", '{"id": 1, "body": "an answer", "asked": "a question"}')
     assert read(path, question_column="asked", answer_column="body") == records
+    path = write(tmp_path, "x.csv", "question,score\nhow many goals,0\n")
+    assert read(path, answer_column="score").candidates == ("0",)  # is the answer, no label
 
 
 LABELLED = ["q,wrong,0", "q,right,1", "q,Right,1.0", "r,right,true", "r,wrong,False", "s,alone,0", "r,right,0"]
