@@ -71,8 +71,8 @@ def found(index, model) -> float:
     """Mean reciprocal rank of the questions' own documents."""
     opened = Index(index)
     nearest = opened.search(IndexModel(opened, model).encode_query(QUESTIONS), len(QUESTIONS))
-    ids = [[opened.document(row).id for row in rows] for rows in nearest.rows.tolist()]
-    return float(np.mean([1 / (1 + ranked.index(str(n))) for n, ranked in enumerate(ids)]))
+    rows = {document.id: row for row, document in opened.snapshot.documents()}
+    return float(np.mean([1 / (1 + found.index(rows[str(n)])) for n, found in enumerate(nearest.rows.tolist())]))
 
 
 def test_the_student_searches_the_teacher_s_index(student, index, config, tmp_path, endx):
