@@ -78,7 +78,7 @@ def test_a_model_folder_with_nan_is_refused_as_a_file_and_by_its_tensor(model_fo
         {"encoder": "gru", "new_encoder": {"width": 8}, "pooling": "multi_hop", "sharing": "ade_spl", "projection": 6},
         {"normalize": True, "objective": ResidualSettings(head=HeadSettings("fcrr+convrr", "answer"))},
         {"remat": "full", "sharing": "ade", "question_prompt": " ask: "},
-        {"layer_weights": (0.5, 0.0, 0.25, 0.25), "token_weights": "idf"},
+        {"layer_weights": (0.5, 0.125, 0.375), "token_weights": "idf"},
     ],
     ids=["gru", "heads", "remat", "layers"],
 )
