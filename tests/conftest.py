@@ -38,8 +38,10 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory) -> None:
-    """Lets tests that compile the same program share it: most of the suite's time would be compilation."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    """Lets tests, of all workers, that compile the same program share it: most of the time would be compilation."""
+    own = tmp_path_factory.getbasetemp()  # inside the session's folder, where a worker runs the tests
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 

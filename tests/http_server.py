@@ -42,11 +42,11 @@ class Running:
         return 0
 
     def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def ask(self, method, path, body=None, headers=None):
         """Status, and the answer: JSON, or text where it is none."""
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
             content = answer.read().decode()
@@ -68,11 +68,11 @@ class Running:
 
     def stop(self):
         self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 
-def wait_for(condition, seconds=10):
+def wait_for(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"

@@ -24,7 +24,7 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
             url = re.fullmatch(r"ready: open (http://127\.0\.0\.1:\d+) .*\n", program.stdout.readline())[1]
             assert urllib.request.urlopen(f"{url}/readyz").status == 200
             program.send_signal(signal.SIGTERM)
-            assert program.communicate(timeout=20) == ("stopped\n", "")
+            assert program.communicate(timeout=60) == ("stopped\n", "")
         finally:
             program.kill()
     assert program.returncode == 0

@@ -17,7 +17,7 @@ SETTINGS = {"train.steps": 3, "evaluation.untrained": False}
 
 @pytest.fixture
 def config(tiny_bert):
-    return tiny_recipe(tiny_bert, "unused")
+    return tiny_recipe(tiny_bert, "unused", encoder="none")
 
 
 def test_pairs_become_a_model_and_a_workdir(config, tmp_path, capsys):

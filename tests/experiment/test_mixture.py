@@ -14,7 +14,7 @@ from endx_jax.experiment.prepare import prepare_run
 def config(tiny_bert, pairs_csv, tmp_path):
     more = tmp_path / "more.csv"
     more.write_text("question,answer\n" + "".join(f"who is dog {n},dog {n} sat\n" for n in range(10)))
-    config = tiny_recipe(tiny_bert, pairs_csv)
+    config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
     config.data.mixture = ((str(more), 3.0),)
     return config
 

@@ -111,7 +111,7 @@ def finished(trained_workdir, tmp_path):
 
 
 def test_a_run_without_test_questions_ends_with_a_model(config, tmp_path, capsys):
-    config.data.test_fraction = 0.0
+    config.data.test_fraction, config.model.encoder = 0.0, "none"
     assert run(config, tmp_path) is None
     assert "no test questions, so nothing is ranked or indexed" in capsys.readouterr().out
     assert endx_jax.load(tmp_path).encode_query(["a question"]).shape == (1, 32)
@@ -192,7 +192,7 @@ def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir,
 
 
 def test_training_lowers_the_loss(config, tmp_path):
-    config.model.dropout = config.model.attention_dropout = 0.0
+    config.model.encoder = "none"
     config.optimizer.learning_rate = 5e-3
     config.train.steps = 41
     config.train.stop_at_step = 40
@@ -257,6 +257,7 @@ def test_other_data_an_unwritable_workdir_and_another_architecture_are_refused(t
 
 
 def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, capsys):
+    config.model.encoder = "none"
     config.train.update(global_batch_size=0, steps=0, epochs=0.0, stop_at_step=1)
     config.optimizer.warmup_steps = -1
     run(config, tmp_path)
@@ -280,8 +281,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_no_checkpoint(config
 
 def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_path):
     config.model.init_from = str(trained_workdir)
-    _, state, _ = prepare.begin(prepare.prepare_run(config, tmp_path))
-    chex.assert_trees_all_equal(jax.device_get(state.params), final_params(trained_workdir))
+    initial = prepare.prepare_run(config, tmp_path).model.initial_params()
+    chex.assert_trees_all_equal(jax.device_get(initial), final_params(trained_workdir))
 
 
 @pytest.mark.slow

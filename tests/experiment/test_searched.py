@@ -27,7 +27,7 @@ def config(tiny_bert, tmp_path):
     """A run of two steps on questions that share a word with their answers, half of which are held out."""
     rows = [f"where is word{n} kept,word{n} is on the mat {n}" for n in range(40)]
     (tmp_path / "faq.csv").write_text("\n".join(["Question,Reply", *rows]) + "\n")
-    config = tiny_recipe(tiny_bert, tmp_path / "faq.csv")
+    config = tiny_recipe(tiny_bert, tmp_path / "faq.csv", encoder="none")
     config.data.validation_fraction = config.data.test_fraction = 0.25
     config.data.answer_column = "Reply"
     config.train.steps = 2
@@ -42,6 +42,7 @@ def best(endx, *arguments) -> str:
 def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_in_validation(
     config, tmp_path, endx, capsys, monkeypatch
 ):
+    config.model.encoder = ""
     monkeypatch.setattr(searched, "ENOUGH", 5)
     monkeypatch.setattr(hybrid, "GRID", (0.05, 0.0))
     results = run(config, tmp_path / "run")

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers import one_line_error
+from tiny_bert import tiny_recipe
 
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.experiment import validation as validations
@@ -15,6 +16,11 @@ from endx_jax.retrieval.evaluate import MEASURES, Evaluation, EvaluationSettings
 from endx_jax.retrieval.results import Results
 from endx_jax.training.checkpoints import best_validation
 from endx_jax.training.loop import EarlyStopping
+
+
+@pytest.fixture
+def config(tiny_bert, pairs_csv):
+    return tiny_recipe(tiny_bert, pairs_csv, encoder="none")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +33,7 @@ def beir(tmp_path_factory):
     rows = [json.dumps({"_id": f"q{n}", "text": f"where is the cat {n}"}) for n in range(10)]
     (folder / "queries.jsonl").write_text("\n".join(rows))
     for split, own in (("dev", range(4)), ("test", range(4, 10))):
-        lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in own)]
+        lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n // 2}\t1" for n in own)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
 

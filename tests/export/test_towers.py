@@ -49,7 +49,7 @@ def test_cosine_and_norm_are_two_things(models, tmp_path):
     ("settings", "part"),
     [
         ({"encoder": "none"}, "token vectors without an encoder"),
-        ({"layer_weights": (0.5, 0.0, 0.5, 0.0)}, "a tower with layer_weights"),
+        ({"layer_weights": (0.5, 0.5, 0.0)}, "a tower with layer_weights"),
     ],
 )
 def test_a_tower_that_only_a_program_can_hold_is_refused(tiny_bert, tmp_path, settings, part):

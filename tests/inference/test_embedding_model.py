@@ -49,7 +49,7 @@ def test_a_model_describes_its_width_lengths_and_prompts(prompted, plain):
 
 def test_a_model_is_shown_in_a_line(prompted, plain):
     # 152 * 32 + 64 * 32 + 2 * 32 of the tables, 64 of their norm, and 8,544 of each of two layers.
-    facts = "one tower of TransformerEncoder, mean pooling, cosine, 24,128 parameters)"
+    facts = "one tower of TransformerEncoder, mean pooling, cosine, 15,584 parameters)"
     assert repr(plain) == str(plain) == f"EmbeddingModel({plain.name!r}, 32 dimensions, {facts}"
     assert repr(prompted) == f"EmbeddingModel({prompted.name!r}, 8 dimensions, {facts}"
 

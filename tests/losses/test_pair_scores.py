@@ -270,7 +270,7 @@ def test_equal_scores_are_equal_in_every_tile(loss, given):
     given = given | ({"bias": -10.0} if loss is in_batch_sigmoid else {})
     whole = masked(loss, None, **given)
     assert whole[1] == 0  # all right answers are there twice
-    for tile, devices in ((32, None), (24, None), (16, None), (8, None), (16, 4)):
+    for tile, devices in ((24, None), (8, None), (16, 4)):
         other = masked(loss, tile, devices if "guide" not in given else None, **given)
         np.testing.assert_allclose(other[0], whole[0], rtol=1e-6)
         assert other[1:] == whole[1:]
@@ -281,14 +281,14 @@ def test_equal_scores_are_equal_in_every_tile(loss, given):
 def test_a_model_with_one_embedding_has_no_right_answers(loss, given, tile):
     vector = np.random.default_rng(1).normal(size=(1, 384)).astype(np.float32)
     one = np.repeat(vector / np.linalg.norm(vector), 16, axis=0)
-    _, metrics = loss(one, one, tile=tile, temperature=0.05, **given)
+    _, metrics = jax.jit(lambda x: loss(x, x, tile=tile, temperature=0.05, **given))(one)
     assert metrics["in_batch_accuracy"] == 0
 
 
 @pytest.mark.parametrize("tile", [None, 2])
 def test_a_score_at_the_ceiling_counts(tile):
     question, answer = np.eye(2, dtype=np.float32)[[0, 0, 1]], np.eye(2, dtype=np.float32)[[0, 0, 1]]
-    _, metrics = in_batch_softmax(question, answer, ceiling=Ceiling(), tile=tile)
+    _, metrics = jax.jit(functools.partial(in_batch_softmax, ceiling=Ceiling(), tile=tile))(question, answer)
     assert metrics["masked_fraction"] == 0
 
 

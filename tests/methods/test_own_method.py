@@ -32,6 +32,7 @@ def command(tiny_bert, pairs_csv) -> list[str]:
         "data.test_fraction": 0.2,
         "data.cache": "",
         "model.pretrained": tiny_bert,
+        "model.encoder": "none",
         "objective.loss_tile": 5,
         "train.global_batch_size": 16,
         "train.epochs": 0.0,

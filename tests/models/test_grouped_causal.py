@@ -89,7 +89,7 @@ def expected():
         ({"scan_layers": True, "remat": "dots"}, False, None),
         ({"remat": "full"}, True, None),
         ({}, False, {"fsdp": 2, "tensor": 2}),
-        ({"scan_layers": True}, False, {"fsdp": 4}),
+        pytest.param({"scan_layers": True}, False, {"fsdp": 4}, marks=pytest.mark.slow),
         ({}, False, {"tensor": 4}),  # more devices than heads of keys
     ],
     ids=["scanned", "packed", "fsdp and tensor", "scanned, fsdp", "tensor"],

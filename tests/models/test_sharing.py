@@ -1,6 +1,7 @@
 """The five sharings: where parameters stand, whose gradient they get, and what is refused."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -91,13 +92,17 @@ def test_the_t5_tree(sharing):
 def test_a_shared_gradient_is_the_sum_over_both_towers_and_an_own_one_is_its_towers(kind):
     towers = {side: random_params(TOWERS[kind], TOKENS["question"], seed=n) for n, side in enumerate(SIDES)}
 
-    def gradients(sharing, towers):
+    @functools.cache
+    def differentiated(sharing):
         model = dual_encoder(kind, sharing)
 
         def loss(params):
             return sum(jnp.sum(jnp.sin(3 * model.encode(params, side, TOKENS[side]))) for side in SIDES)
 
-        return jax.jit(jax.grad(loss))(model.join(towers))
+        return jax.jit(jax.grad(loss))
+
+    def gradients(sharing, towers):
+        return differentiated(sharing)(dual_encoder(kind, sharing).join(towers))
 
     for sharing, (shared, own) in PLACES.items():
         alike = towers | {"answer": towers["answer"] | {group: towers["question"][group] for group in shared}}

@@ -32,7 +32,8 @@ def encode(length, keys=None, **options):
     mask = jnp.arange(length)[None] < jnp.array([[12], [5], [1]])
     plain = TransformerEncoder(TINY)
     params = random_params(plain, embedded, Padded(mask))
-    return encoder.apply({"params": params}, embedded, Padded(mask), keys), mask
+    apply = jax.jit(lambda params, keys: encoder.apply({"params": params}, embedded, Padded(mask), keys))
+    return apply(params, keys), mask
 
 
 KEYS = fold(jnp.broadcast_to(jax.random.key(5), (3,)), jnp.arange(3))

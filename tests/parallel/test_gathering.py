@@ -30,8 +30,9 @@ ROWS, LENGTH = 16, 12
 MESH = {"fsdp": 4, "tensor": 2}
 
 
-def tower(scan_layers: bool, remat: str = "none", dtype=jnp.float32) -> Tower:
-    encoder = TransformerEncoder(CONFIG, jnp.dtype(dtype), remat=remat, scan_layers=scan_layers)
+def tower(scan_layers: bool, remat: str = "none", dtype=jnp.float32, **changes) -> Tower:
+    config = dataclasses.replace(CONFIG, **changes)
+    encoder = TransformerEncoder(config, jnp.dtype(dtype), remat=remat, scan_layers=scan_layers)
     return Tower(TokenEmbedder(CONFIG.vocab_size, CONFIG.width, jnp.dtype(dtype)), encoder, projection=Projection(16))
 
 
@@ -124,16 +125,15 @@ CHUNKS = 2
 
 
 @functools.cache
-def adapted() -> dict:
-    drawn = with_adapters(params(), LORA, jax.random.key(0))
+def adapted(layers: int) -> dict:
+    drawn = with_adapters(random_params(tower(False, layers=layers), tokens()), LORA, jax.random.key(0))
     return jax.tree.map(lambda leaf: np.asarray(leaf) + (leaf.shape[0] == LORA.rank) * np.float32(0.1), drawn)
 
 
-def step_in_chunks(frozen, scan_layers: bool, execution: Execution, mesh=None):
+def step_in_chunks(frozen, scan_layers: bool, layers: int, execution: Execution, mesh=None):
     """The compiled gradient of the parameters that are not frozen, and what it is given."""
-    model = tower(scan_layers)
-    model = model.clone(encoder=model.encoder.clone(config=dataclasses.replace(CONFIG, lora=LORA)))
-    given, rows = adapted(), (tokens(), keys())
+    model = tower(scan_layers, layers=layers, lora=LORA)
+    given, rows = adapted(layers), (tokens(), keys())
     if mesh is not None:
         given, rows = jax.device_put((given, rows), (state_shardings(given, mesh), batch_sharding(mesh)))
     trained, fixed = split_frozen(given, frozen)
@@ -147,12 +147,12 @@ def step_in_chunks(frozen, scan_layers: bool, execution: Execution, mesh=None):
     return step.lower(trained, fixed, rows).compile(), (trained, fixed, rows)
 
 
-@pytest.mark.parametrize("scan_layers", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_chunks_of_adapters_gather_the_base_in_their_loop_and_reduce_after_it(scan_layers):
+@pytest.mark.parametrize(("scan_layers", "layers"), [(False, 1), pytest.param(True, 2, marks=pytest.mark.slow)])
+def test_chunks_of_adapters_gather_the_base_in_their_loop_and_reduce_after_it(scan_layers, layers):
     mesh = make_mesh(MeshSettings(data=2, fsdp=4))
     execution = Execution(mesh, tower_chunk=ROWS // 8 // CHUNKS, by_layer=True)
-    program, given = step_in_chunks([BASE], scan_layers, execution, mesh)
-    alone, whole = step_in_chunks([BASE], scan_layers, Execution())
+    program, given = step_in_chunks([BASE], scan_layers, layers, execution, mesh)
+    alone, whole = step_in_chunks([BASE], scan_layers, layers, Execution())
     found, expected = jax.device_get((program(*given), alone(*whole)))
     chex.assert_trees_all_close(
         found, expected, rtol=0, atol=1e-5 * max(np.abs(x).max() for x in jax.tree.leaves(expected))
@@ -162,13 +162,13 @@ def test_chunks_of_adapters_gather_the_base_in_their_loop_and_reduce_after_it(sc
     assert {one.kind for one in inside} == {"all-gather"}
     matrices = (4 * CONFIG.width * 32 + 3 * CONFIG.width * CONFIG.mlp_width) * 4
     # Forward, forward again for the chunk's gradient, and backward; a CPU's compiler merges some of unrolled layers.
-    gathered = sum(one.bytes * one.times for one in inside) / (CHUNKS * CONFIG.layers * matrices)
+    gathered = sum(one.bytes * one.times for one in inside) / (CHUNKS * layers * matrices)
     assert gathered == 3 if scan_layers else 1 < gathered <= 3
 
-    trained, _ = step_in_chunks([], scan_layers, execution, mesh)
+    trained, _ = step_in_chunks([], scan_layers, layers, execution, mesh)
     others = {one.kind for one in collectives(trained.as_text()) if one.loops}
     assert others > {"all-gather"}, "a gradient of the base would be reduced in the loop"
-    before, _ = step_in_chunks([BASE], scan_layers, dataclasses.replace(execution, by_layer=False), mesh)
+    before, _ = step_in_chunks([BASE], scan_layers, layers, dataclasses.replace(execution, by_layer=False), mesh)
     assert not [one for one in collectives(before.as_text()) if one.loops]
 
 

@@ -19,7 +19,7 @@ NO_DATA = Texts(None, "not read")
 
 @pytest.fixture
 def config(tiny_bert, pairs_csv):
-    return tiny_recipe(tiny_bert, pairs_csv)
+    return tiny_recipe(tiny_bert, pairs_csv, encoder="none")
 
 
 def planned_here(settings, texts):

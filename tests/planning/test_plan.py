@@ -96,7 +96,7 @@ def test_all_chips_are_planned(planned):
     assert [one.chip.name for one in planned.chips] == list(CHIPS)
     assert all(one.fits for one in planned.chips)
     work = planned.chips[0]
-    assert work.parameters == 4 * 24128
+    assert work.parameters == 4 * 15584
     assert not dataclasses.replace(work, expected=34 * 10**9).fits
 
 
@@ -148,7 +148,7 @@ def test_the_report_says_what_is_exact(planned):
     told = {line.split("  ")[1].strip(): line.split()[-1] for line in lines if line.startswith("  ")}
     assert told["parameters"] == told["optimizer state"] == told["batch"] == "exact"
     assert max(map(len, lines)) <= 130
-    assert report.as_dict(planned, "tiny")["chips"]["v4"]["parameters"] == 4 * 24128
+    assert report.as_dict(planned, "tiny")["chips"]["v4"]["parameters"] == 4 * 15584
 
 
 def test_sizes_and_times_in_the_unit_that_suits_them():

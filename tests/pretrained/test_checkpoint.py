@@ -79,7 +79,7 @@ def test_tensors_of_no_use_are_ignored(folder):
     "name",
     [
         "embeddings.word_embeddings.weight",
-        "encoder.layer.1.output.dense.bias",
+        "encoder.layer.0.output.dense.bias",
     ],
 )
 def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name):

@@ -118,7 +118,7 @@ def test_unknown_names_are_refused_at_once(name):
     start = time.perf_counter()
     with one_line_error(rf"is not a local folder .*{HFValidationError.__name__}.*give a folder "):
         locate(name)
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 8  # less than `hub.PATIENCE`
 
 
 def test_the_real_client_fails_fast_when_told_to_stay_offline(monkeypatch):
@@ -128,7 +128,7 @@ def test_the_real_client_fails_fast_when_told_to_stay_offline(monkeypatch):
         locate("nobody/nothing-of-this-name")
     with one_line_error("'all-minilm' is not a local folder .*; did you mean 'all-MiniLM-L6-v2'.$"):
         locate("all-minilm")
-    assert time.perf_counter() - start < 2
+    assert time.perf_counter() - start < 8  # less than `hub.PATIENCE`
 
 
 def test_other_weights_under_a_published_name_are_refused(tmp_path, monkeypatch, no_package):

@@ -196,7 +196,7 @@ def test_dtypes(source):
         ({"multi_hop": {"hops": 0}}, "model.multi_hop.hops is 0; it must be from 1 to 16,777,216"),
         ({"new_encoder": {"layers": 10**9}}, "model.new_encoder.layers is 1000000000; it must be from 1 to 1,000"),
         ({"token_weights": "tfidf"}, "model.token_weights is 'tfidf', which is none of , idf"),
-        ({"layer_weights": (0.5, 0.4, 0.0, 0.0)}, "model.layer_weights sum to 0.9; they must sum to one"),
+        ({"layer_weights": (0.5, 0.4, 0.0)}, "model.layer_weights sum to 0.9; they must sum to one"),
         ({"layer_weights": (1.0,), "encoder": "none"}, "mix pretrained layers, which encoder=none has not"),
         ({"projection": -1}, "model.projection is -1; it must be from 0 to 16,777,216"),
         ({"dropout": 1.0}, r"model.dropout is 1.0; it must be in \[0, 1\), or -1"),

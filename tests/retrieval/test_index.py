@@ -244,10 +244,7 @@ def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(path, sh
         foreign.execute(f"PRAGMA journal_mode={mode}")
         opened = Index(path)
         foreign.execute("BEGIN EXCLUSIVE")
-        ids(opened)
-        start = time.monotonic()
-        assert ids(opened) == ["d2", "d1", "d0"]
-        assert time.monotonic() - start < 0.5
+        assert ids(opened) == ["d2", "d1", "d0"]  # one that waited would be refused
         for change in (lambda: opened.delete(["d0"]), lambda: write(opened.path)):
             with pytest.raises(InUse, match=f"{opened.path} is being changed by another process: wait for it or stop"):
                 change()

@@ -197,7 +197,7 @@ def test_a_frozen_teacher_has_no_gradient_no_optimizer_state_and_no_dropout(batc
 
     assert moments(())
     assert not moments(objective.frozen)
-    gradients = jax.grad(lambda trained: objective(merge(trained, fixed), batch, RNG, STEP)[0])(trained)
+    gradients = jax.jit(jax.grad(lambda trained: objective(merge(trained, fixed), batch, RNG, STEP)[0]))(trained)
     assert largest(gradients) > 1e-4
     without = jax.jit(objective.embed_as_teacher)(params, batch)
     chex.assert_trees_all_close(embed(objective, params, batch).teacher, without, atol=1e-6)
@@ -280,13 +280,11 @@ def test_a_shared_encoder_sees_one_dropout_mask(batch):
     chex.assert_trees_all_close((teacher.question, teacher.answer), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_cutting_the_work_up_changes_nothing(batch, devices):
+def test_cutting_the_work_up_changes_nothing(batch):
     """Chunked towers and streamed losses over a mesh against the plain objective, with dropout."""
     objective, params = build()
-    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
-    chunk = {1: 3, 8: 0}[devices]
-    cut = objective.for_run(Execution(mesh, tower_chunk=chunk, loss_tile=3), steps_per_epoch=1.0)
+    mesh = make_mesh(MeshSettings(), jax.devices()[:2])  # four rows a device, in two chunks
+    cut = objective.for_run(Execution(mesh, tower_chunk=3, loss_tile=3), steps_per_epoch=1.0)
     expected, found = compute(objective, params, batch), compute(cut, params, batch)
     chex.assert_trees_all_close(found[0], expected[0], rtol=2e-5)
     chex.assert_trees_all_close(found[1], expected[1], atol=1e-5 * largest(expected[1]))

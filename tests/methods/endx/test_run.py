@@ -29,8 +29,8 @@ from endx_jax.training.state import TrainState
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory, tiny_bert, pairs_csv):
     """A run of four steps, stopped after two and taken up again, with the work cut up in every way."""
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.encoder, config.model.new_encoder.width, config.model.pooling = "gru", 8, "multi_hop"
+    config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
+    config.model.pooling = "multi_hop"
     config.objective = dataclasses.asdict(
         EndxSettings(cross_heads=2, loss_tile=5, ramp_epochs=0.0, ramp_steps=4, weights=(("a|q", 0.5), ("q|q", 2.0)))
     )
@@ -71,8 +71,8 @@ def test_nothing_of_the_teacher_is_left_at_inference(workdir):
 
 @pytest.mark.slow
 def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path, tiny_bert, pairs_csv):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.encoder, config.model.new_encoder.width, config.model.pooling = "gru", 8, "multi_hop"
+    config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
+    config.model.pooling = "multi_hop"
     options = {"cross_heads": 2, "teacher_from": str(workdir), "teacher_frozen": True}
     config.objective = dataclasses.asdict(EndxSettings(**options))
     config.seed, config.train.steps = 1, 2

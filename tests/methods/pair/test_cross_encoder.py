@@ -25,13 +25,13 @@ WITH_SEGMENTS = ("bert", "electra", "albert", "gte")
 SMALL = {
     "vocab_size": len(vocabulary()),
     "hidden_size": 24,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 40,
     "max_position_embeddings": 66,
     "pad_token_id": 0,
 }
-DISTILBERT = {"vocab_size": len(vocabulary()), "dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 40}
+DISTILBERT = {"vocab_size": len(vocabulary()), "dim": 24, "n_layers": 1, "n_heads": 2, "hidden_dim": 40}
 BIASED = {"classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True, "classifier_activation": "silu"}
 # By name: model_type and the keys of its config.
 FAMILIES = {

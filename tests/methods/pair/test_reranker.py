@@ -42,7 +42,7 @@ def folder(request, tmp_path):
     config = transformers.Qwen3Config(
         vocab_size=write_tokenizer(tmp_path),
         hidden_size=WIDTH,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,
