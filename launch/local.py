@@ -7,8 +7,8 @@ Arguments after `--` are passed to `endx` in every process; the default verb is 
   python launch/local.py --processes=2 -- --config=quickstart --workdir=runs/two
   python launch/local.py --processes=2 -- evaluate --workdir=runs/two
 
-Output lines of process k begin with `[k]`. If a process fails, the others end by themselves or are killed, and its exit
-status is returned.
+Output lines of process k begin with `[k]`. If a process fails, the others end by themselves within ten seconds or are
+killed, and its exit status is returned.
 """
 
 import argparse
@@ -96,10 +96,12 @@ def launch(command: Sequence[str], *, processes: int, devices: int, told: thread
             readers[-1].start()
         return _outcome(children, told)
     except KeyboardInterrupt:
-        with contextlib.suppress(KeyboardInterrupt):  # a second one ends the processes without saving
-            for child in children:
-                child.send_signal(signal.SIGINT)  # no effect on processes that have ended
-            _end(children, GRACE)
+        for _ in range(2):  # a second one ends the processes without saving
+            with contextlib.suppress(KeyboardInterrupt):
+                for child in children:
+                    child.send_signal(signal.SIGINT)  # no effect on processes that have ended
+                _end(children, GRACE)
+                break
         return 130
     finally:
         _end(children, PATIENCE)
@@ -156,7 +158,7 @@ def _relay(child: subprocess.Popen, index: int) -> None:
     """Copies a process's output line by line."""
     with child.stdout as lines:
         for line in lines:
-            if not line.startswith("[Gloo]"):  # that it is connected
+            if not line.startswith("[Gloo]"):  # Gloo prints that it is connected
                 sys.stdout.write(f"[{index}] {line.rstrip()}\n")
                 sys.stdout.flush()
 

@@ -15,6 +15,7 @@ import jax
 from fake_buckets import free_port
 
 import endx_jax
+from endx_jax.errors import Disagreement, EndxError, RunInterrupted
 from endx_jax.parallel import agreement
 
 
@@ -37,7 +38,7 @@ class Store:
 
 
 def as_processes(monkeypatch, function: Callable[[int], Any], count: int = 2) -> list:
-    """Calls a function with the index of each process, at once; returns their values, or the EndxErrors they raise."""
+    """Calls a function with the index of each process, at once; returns their values or errors."""
     this, store = threading.local(), Store()
     with monkeypatch.context() as patch:
         patch.setattr(agreement, "client", lambda: store)
@@ -51,7 +52,7 @@ def as_processes(monkeypatch, function: Callable[[int], Any], count: int = 2) ->
             this.index, this.calls = index, Counter()
             try:
                 return function(index)
-            except Exception as raised:
+            except (EndxError, RunInterrupted, Disagreement) as raised:
                 return raised
 
         with futures.ThreadPoolExecutor(count) as threads:

@@ -39,6 +39,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.buckets import uploading
     from endx_jax.data.readers import beir
     from endx_jax.experiment import workdir as workdirs
+    from endx_jax.experiment.data import ensure_prepared
     from endx_jax.experiment.model import load_pairs
     from endx_jax.hub import local_path
     from endx_jax.inference import load
@@ -46,8 +47,10 @@ def main(argv: list[str]) -> None:
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
     from endx_jax.retrieval.suite import SuiteResults
 
+    ensure_prepared([arguments.data or ""])
     with naming_flags():
         sets = beir.sets_of(local_path(arguments.data)) if arguments.data else {}
+        agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
         for folder in sets.values():  # so that a damaged set is found before the others are encoded
             beir.judgements(folder, arguments.split, skip_invalid=arguments.skip_invalid)
         dataset, pools = (arguments.data, None) if sets else _pools(arguments, arguments.data)

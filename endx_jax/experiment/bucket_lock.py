@@ -11,6 +11,7 @@ from endx_jax import json_files
 from endx_jax.buckets import filesystem, reporting
 from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.parallel.console import say
+from endx_jax.parallel.distributed import exit_if_distributed
 
 EVERY = 10.0  # seconds between two writes of the object
 PATIENCE = 30.0  # seconds without a write after which a lock is taken over
@@ -98,7 +99,9 @@ class BucketLock:
                         continue
             except (EndxError, RunInterrupted):
                 continue  # uploads report it
-            os.write(2, f"endx_jax: {self._url} was taken over by {_holder(contents)}: this process ends\n".encode())
+            message = f"{self._url} was taken over by {_holder(contents)}: this process ends"
+            os.write(2, f"endx_jax: {message}\n".encode())
+            exit_if_distributed(2, message)
             os._exit(2)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from endx_jax.data import cloze, made, reqa
 from endx_jax.data.corpus import read_corpus
@@ -16,6 +16,7 @@ from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
 from endx_jax.methods.config import load_config
+from endx_jax.parallel.agreement import on_primary
 
 RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
 PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
@@ -49,13 +50,17 @@ def read_splits(settings: DataSettings) -> Splits:
     return splits
 
 
-def ensure_prepared(settings: DataSettings) -> None:
-    """Prepares those data sets of the settings that `endx prepare` makes, if they are missing."""
-    for path in (*(source.path for source in settings.sets), settings.test_path):
-        if path.startswith(PREPARED):
-            from endx_jax.data import reqa_dataset
+def ensure_prepared(paths: Iterable[str]) -> None:
+    """Prepares those of the data sets that `endx prepare` makes, if they are missing, on the primary process first."""
 
-            reqa_dataset.ensure(name_and_split(path)[0])
+    def ensure() -> None:
+        from endx_jax.data import reqa_dataset
+
+        for path in paths:
+            if path.startswith(PREPARED):
+                reqa_dataset.ensure(name_and_split(path)[0])
+
+    on_primary(ensure, "data-prepared")
 
 
 def _held_out(settings: DataSettings) -> Splits:

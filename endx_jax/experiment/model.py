@@ -87,11 +87,14 @@ class Model:
         """Patterns of the paths of the base of adapters, which checkpoints do not hold; none without adapters."""
         return (BASE,) if self.settings.model.lora.rank else ()
 
-    @functools.cached_property
+    @property
     def base_sha256(self) -> str:
         """Hash of the files of the base's weights; empty without adapters."""
-        if not self.base:
-            return ""
+        return self.weights_sha256 if self.base else ""
+
+    @functools.cached_property
+    def weights_sha256(self) -> str:
+        """Hash of the files from which the initial parameters of the towers are read."""
         files = {leaf.file for leaf in jax.tree.leaves(self._towers_without_adapters()) if isinstance(leaf, Stored)}
         return hashlib.sha256("".join(map(sha256_of, sorted(files))).encode()).hexdigest()
 

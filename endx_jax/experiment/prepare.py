@@ -20,16 +20,15 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.choices import Choice, read_choice, write_choice
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import ensure_prepared, fingerprint, read_splits
+from endx_jax.experiment.data import fingerprint, read_splits
 from endx_jax.experiment.frozen import HeadEncoder
-from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
-from endx_jax.parallel.agreement import check_equal, on_primary
+from endx_jax.parallel.agreement import check_equal
 from endx_jax.parallel.console import say, working
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
@@ -88,7 +87,6 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     workdirs.check_writable(workdir.folder)
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
-    on_primary(lambda: ensure_prepared(settings.data), "data-prepared")  # else each process would download it
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     if settings.data.tokens:
         data = dataclasses.replace(data, train=stored(settings.data, model.processors, data))
@@ -98,15 +96,13 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     settings = dataclasses.replace(model.settings, train=settings.train.sized(min(count, most or count)))
     model = dataclasses.replace(model, settings=settings)
     data_sha256 = fingerprint(data.train)
-    base_sha256 = model.base_sha256
-    workdirs.check_agrees(workdir, model.settings, data_sha256, base_sha256)
+    workdirs.check_agrees(workdir, model.settings, data_sha256, model.base_sha256)
     check_equal(
         lambda: (
-            {f"version of {name}": version for name, version in environment()["versions"].items()}
-            | {name: str(value) for name, value, _ in flattened(model.settings)}
+            {name: str(value) for name, value, _ in flattened(model.settings)}
             | {f"{side} tokenizer": processor.tokenizer.identity for side, processor in model.processors.items()}
             | {f"{name} set": fingerprint(getattr(data, name)) for name in ("train", "validation", "test")}
-            | {"base of adapters": base_sha256}
+            | {"pretrained weights": model.weights_sha256}
         )
     )
     model = dataclasses.replace(with_token_weights(model, data.train), platform=platform(mesh))

@@ -16,8 +16,9 @@ from endx_jax.data.splits import with_many_questions
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import fingerprint, pools
+from endx_jax.experiment.data import ensure_prepared, fingerprint, pools
 from endx_jax.experiment.index_results import write_pool
+from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare_run
 from endx_jax.experiment.searched import fit_hybrid, searched_answers
@@ -33,7 +34,7 @@ from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index_file import metric_of
 from endx_jax.retrieval.results import Results
-from endx_jax.settings import check
+from endx_jax.settings import check, flattened
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
 from endx_jax.training.loop import EarlyStopping, fit
 from endx_jax.training.metric_writers import check_installed
@@ -70,6 +71,15 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
 
 def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float) -> Results | None:
     settings = resolve(config)
+    check_equal(
+        lambda: (
+            {"--workdir": str(workdir)}
+            | {f"version of {name}": version for name, version in environment()["versions"].items()}
+            | {name: str(value) for name, value, _ in flattened(settings)}
+        )
+    )
+    sources = [source.path for source in settings.data.sets]
+    ensure_prepared([*sources, settings.data.test_path, *settings.evaluation.sets])
     sets = read_sets(settings.evaluation, settings.data)
     run = prepare_run(config, workdir)
     model, method = run.model, run.model.method

@@ -1,6 +1,7 @@
 """Tokenised training pairs of a run in `data.tokens`: written once by several processes, and then only mapped."""
 
 import concurrent.futures.process
+import contextlib
 import functools
 import gc
 import hashlib
@@ -25,7 +26,7 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment.data import PREPARED, fingerprint, is_made, read_records, settings_of
 from endx_jax.experiment.manifest import cores
 from endx_jax.experiment.workdir import check_writable
-from endx_jax.files import locked, sha256_of, write_text
+from endx_jax.files import locked, sha256_of
 from endx_jax.hub import local_path
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
@@ -87,7 +88,9 @@ def _ensure(
     if not (folder / MANIFEST).is_file():
         if any(not name.startswith(".") for name in os.listdir(folder)):
             raise EndxError(f"{folder} holds other files: name a new folder with --config.data.tokens")
-        write_text(folder / MANIFEST, "{}\n")  # marks the folder, in which only marked ones are written to
+        # Marks the folder, in which only marked ones are written to; not if another process has just finished it.
+        with contextlib.suppress(FileExistsError), (folder / MANIFEST).open("x") as stream:
+            stream.write("{}\n")
     parts = [_parts(source, settings) for source in settings.sets]
     digests = [
         hashlib.sha256(repr([part.sha256 for part in of_source]).encode()).hexdigest()[:16] for of_source in parts

@@ -1,12 +1,12 @@
 """Agreement of several processes, which may see different contents of the files that they share.
 
-What all processes must do alike is decided by the primary process and told to the others (`decided`); they never each
-read it from files. Where all must read files that one of them writes, all wait for the write (`on_primary`, `together`)
-and compare what they have read (`check_equal`, `check_parameters`). docs/faults.md lists every case.
+What all processes must do alike is decided by the primary process and told to the others (`decided`); no other process
+reads it from files. Where all must read files that one of them writes, all wait for the write (`on_primary`,
+`together`) and compare what they have read (`check_equal`, `check_parameters`). docs/faults.md lists every case.
 
-Values go through the key-value store of JAX's coordination service: it needs no compiled program, and it has no time
-limit, while collectives on CPUs time out after half a minute. Every process must call these functions with the same
-names in the same order. Inside an action of the primary they have no effect, since the others wait for its end.
+Values go through the key-value store of JAX's coordination service, which needs no compiled program and lets a process
+wait for a day; collectives on CPUs time out after half a minute. Every process must call these functions with the same
+names in the same order. Inside an action of the primary, in the same thread, they act as in a single process.
 """
 
 import hashlib
@@ -40,11 +40,12 @@ def decided(decide: Callable[[], T], name: str) -> T:
     """Returns what `decide` returns on the primary process, on every process.
 
     Args:
-      decide: function that only the primary calls; of several processes, JSON must be able to hold its value.
-      name: name of the decision.
+      decide: function that only the primary calls. With several processes its value passes through JSON.
+      name: key of the decision, the same on every process.
 
     Raises:
-      EndxError, RunInterrupted: `decide` raised it; it is raised on every process.
+      EndxError, RunInterrupted: `decide` raised it; it is raised on every process. Any other exception is raised on the
+        primary only, and ends all processes (`distributed.exit_after`).
     """
     if not several():
         return decide()
@@ -69,7 +70,7 @@ def on_primary(action: Callable[[], None], name: str) -> None:
 
 
 def gathered(value: T, name: str) -> list[T]:
-    """Returns the values of all processes, which JSON must be able to hold, by process; waits for all of them."""
+    """Returns the values of all processes, which JSON must be able to hold, in the order of the processes."""
     if not several():
         return [value]
     key = _key(name)
@@ -89,22 +90,27 @@ def together(action: Callable[[], None], name: str) -> None:
 
 def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
     """Raises EndxError if named values, such as hashes, differ between processes; a single process computes none."""
-    first, *others = gathered(dict(values()), "equal") if several() else [{}]
-    for process, other in enumerate(others, 1):
+    own = dict(values()) if several() else {}
+    first = decided(lambda: own, "first-values")
+
+    def compare() -> None:
         for name, value in first.items():
-            found = other.get(name, "none")
+            found = own.get(name, "none")
             if found != value:
                 raise EndxError(
-                    f"process {process} has another {name} than process 0 ({found[:64]} and {value[:64]}): run the "
-                    "same command with the same files and versions on every host"
+                    f"another {name} than in process 0 ({found[:64]} and {value[:64]}): run the same command with the "
+                    "same files and versions on every host"
                 )
+
+    together(compare, "equal")
 
 
 def check_parameters(params: Any, step: int = 0) -> None:
     """Checks that every process holds the same step and values, by checksums that the devices compute.
 
     Args:
-      params: tree of arrays; a split array is compared part by part.
+      params: tree of arrays. A checksum is that of a whole array, so copies on different processes are compared; parts
+        of an array that is split over processes have no copies to compare.
       step: step of the parameters; 0 for those of a model that is not in training.
 
     Raises:

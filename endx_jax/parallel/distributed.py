@@ -18,13 +18,14 @@ from endx_jax.errors import TRY_AGAIN, EndxError, first_line
 from endx_jax.parallel.environment import read_environment
 
 FAILURE = "endx_jax/failure"  # key of the first process that has failed
-POLL_SECONDS = 1.0  # between looks for a failure of another process
+POLL_SECONDS = 1.0  # seconds between two checks for a failure of another process
 GRACE_SECONDS = 2.0  # time for a process to end by itself, after another one has failed
 PRIMARY_EXIT_DELAY = 5.0  # seconds: process 0 exits last, since JAX aborts the other processes when it is gone
 
 # Errors of collectives whose peer is gone, of Gloo, NCCL and gRPC.
 LOST_PEER = re.compile(r"Gloo|NCCL|^UNAVAILABLE: |Connection (reset|closed|refused)")
 
+_index: int | None = None  # of this process
 _leaving = threading.Event()  # set once this process ends
 
 
@@ -53,6 +54,8 @@ def initialize() -> None:
         process_id=config.process_id,
         cluster_detection_method="deactivate",  # JAX's detection would use one GPU for each SLURM task
     )
+    global _index
+    _index = config.process_id
     client()  # imports Orbax before the thread does
     watch = threading.Thread(target=_end_with_others, daemon=True)
     watch.start()
@@ -83,24 +86,31 @@ def exit_if_distributed(status: int, message: str) -> None:
     _leaving.set()
     try:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first, or process 0 is gone
-            client().key_value_set(FAILURE, json.dumps([jax.process_index(), status, message]))
+            client().key_value_set(FAILURE, json.dumps([_process(), status, message]))
         sys.stdout.flush()
         sys.stderr.flush()
-        if is_primary():
+        if _process() == 0:
             time.sleep(PRIMARY_EXIT_DELAY)
     finally:
         os._exit(status)
 
 
+def end_together() -> None:
+    """Stops watching the other processes; all processes call this once they have agreed to end."""
+    _leaving.set()
+
+
 def exit_after(error: Exception) -> None:
     """Exits after an unexpected error if this is one of several processes; returns otherwise.
 
-    If the error is that of a collective, prints a line that names the process that has failed, if it is known; the
-    status is that of the other process, or 75 if it was lost. All other errors print their traceback; the status is 1.
+    After the error of a collective, prints which process has ended, if that is known, and exits with its status; else
+    with status 75. After any other error, prints the traceback and exits with status 1.
     """
     if not jax.distributed.is_initialized():
         return
-    lost = LOST_PEER.search(str(error))
+    if _leaving.is_set():
+        threading.Event().wait()  # another thread is ending this process
+    lost = isinstance(error, RuntimeError | ValueError) and LOST_PEER.search(str(error))
     if lost:
         time.sleep(GRACE_SECONDS)  # the other process may be about to report its failure
     if lost and (failure := _reported()):
@@ -110,19 +120,24 @@ def exit_after(error: Exception) -> None:
     else:
         status, text = 1, "".join(traceback.format_exception(error)).rstrip()
     sys.stderr.write(f"endx_jax: {text}\n")
-    exit_if_distributed(status, first_line(error))
+    exit_if_distributed(status, text if lost else first_line(error))
 
 
 def _reported() -> tuple[int, str] | None:
     """Returns status and line of the failure of another process; None if there is none, or process 0 is gone."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         process, status, message = json.loads(client().key_value_try_get(FAILURE))
-        return (status, f"process {process} ended: {message}") if process != jax.process_index() else None
+        return (status, f"process {process} ended: {message}") if process != _process() else None
     return None
 
 
+def _process() -> int:
+    """Returns the index of this process; does not initialize devices, which may be what has failed."""
+    return jax.process_index() if _index is None else _index
+
+
 def _end_with_others() -> None:
-    """Ends this process some time after another one has reported a failure, unless it is leaving already."""
+    """Ends this process `GRACE_SECONDS` after another one has reported a failure, unless it is ending already."""
     while not _leaving.wait(POLL_SECONDS):
         failure = _reported()
         if failure and not _leaving.wait(GRACE_SECONDS):

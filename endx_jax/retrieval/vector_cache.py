@@ -4,7 +4,6 @@ An entry is one `.npy` file, float32 [N, ...], followed by a checksum. It is mem
 memory. An entry with a wrong shape or checksum counts as missing and is written again.
 """
 
-import collections
 import dataclasses
 import functools
 import os
@@ -54,8 +53,10 @@ class VectorCache:
         if not all(gathered(vectors is not None, "cached")):
             computed = iter(blocks())
             self._folder.write(name, lambda stream: _write(stream, shape, computed))
-            collections.deque(computed, maxlen=0)  # of several processes, those that can't write take part too
+            rest = [*computed]  # of several processes, those that can't write take part too
             vectors = _read(file, shape)
+            if vectors is None and sum(map(len, rest)) == shape[0]:
+                vectors = np.concatenate(rest)
             if not all(gathered(vectors is not None, "cached")):
                 vectors = np.concatenate([*blocks()])
         return cast(np.ndarray, vectors)

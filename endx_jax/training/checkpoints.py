@@ -85,7 +85,8 @@ class Checkpoints:
         state = self._without_base(state)
         with self._cleaning_up(step):
             on_primary(lambda: _check_room(self.workdir / FOLDER / str(step), state), "room-checked")
-            self._manager.save(step, args=_split(state, ocp.args.StandardSave))
+            # Forced, since each process would decide by the checkpoints that it has seen.
+            self._manager.save(step, args=_split(state, ocp.args.StandardSave), force=True)
         self._unfinished = self._finisher.submit(self._finish, step, dict(metrics) if metrics else None)
 
     def restore(self, step: int, like: TrainState) -> TrainState:

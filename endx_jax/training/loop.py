@@ -15,7 +15,7 @@ import jax
 from endx_jax.data.batches import BatchStream
 from endx_jax.errors import RunInterrupted
 from endx_jax.parallel.agreement import check_parameters, decided
-from endx_jax.parallel.distributed import is_primary
+from endx_jax.parallel.distributed import end_together, is_primary
 from endx_jax.parallel.sharding import to_global
 from endx_jax.settings import check, key
 from endx_jax.training.checkpoints import Checkpoints
@@ -200,6 +200,7 @@ def fit(
         saved_at = monotonic() if late else saved_at
         if asked > SAVE:
             checkpoints.wait()
+            end_together()
             kind = KeyboardInterrupt if asked == signal.SIGINT else RunInterrupted
             raise kind(f"stopped by {NAMES[asked]}: saved at step {done} of {steps}; run the same command to resume")
         if validate_now and stopping.stops_at(done):

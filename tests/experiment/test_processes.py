@@ -9,9 +9,11 @@ import types
 
 import numpy as np
 import pytest
+from fake_buckets import BUCKET, clients_of, gcs_server
 from helpers import logged_losses
 from processes import as_processes, finish, start_all, systems_and_losses
 
+from endx_jax import buckets
 from endx_jax.errors import EndxError
 from endx_jax.experiment import run as runs
 from endx_jax.experiment.choices import Choice, read_choice, write_choice
@@ -118,16 +120,31 @@ def inputs(tmp_path_factory, tiny_bert, pairs_csv):
     return folder
 
 
+@pytest.fixture
+def bucket(inputs):
+    """URL of a folder in a bucket with the inputs."""
+    with gcs_server() as variables, clients_of(variables):
+        for file in inputs.rglob("*"):
+            if file.is_file():
+                buckets.write_bytes(f"gs://{BUCKET}/slow/{file.relative_to(inputs)}", file.read_bytes())
+        yield f"gs://{BUCKET}/slow"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "seed"), [(2, 1), (2, 2), (4, 3)])
-def test_a_slow_process_changes_nothing(inputs, tmp_path, count, seed):
+@pytest.mark.parametrize(
+    ("place", "count", "seed"), [("inputs", 2, 1), ("inputs", 4, 3), ("bucket", 2, 2), ("bucket", 4, 5)]
+)
+def test_a_slow_process_changes_nothing(request, tmp_path, place, count, seed):
     """Every process restores the same steps, and losses and results are those of processes that are not slow."""
-    made = []
+    url, made = str(request.getfixturevalue(place)), []
     for name, slow in (("whole", 0), ("slow", seed)):
         seeds = [slow if process == seed % count else 0 for process in range(count)]
-        printed = finish(start_all(count, str(inputs), str(tmp_path / name), tmp_path / f"hosts-{name}", seeds))
+        workdir, folder = f"{url if place == 'bucket' else tmp_path}/{name}", tmp_path / name
+        printed = finish(start_all(count, url, workdir, tmp_path / f"hosts-{name}", seeds))
         compared = [[line for line in lines.splitlines() if line.startswith("parameters of step")] for lines in printed]
         assert compared == compared[:1] * count
         assert any("slow: " in lines for lines in printed) == bool(slow)
-        made.append((compared[0], systems_and_losses(tmp_path / name), logged_losses(tmp_path / name)))
+        if place == "bucket":
+            buckets.fetch(workdir, buckets.listing(workdir), folder)
+        made.append((compared[0], systems_and_losses(folder), logged_losses(folder)))
     assert made[0] == made[1]
