@@ -9,7 +9,7 @@ import threading
 import time
 
 from endx_jax.serving.app import make_app
-from endx_jax.serving.server import bind, serve
+from endx_jax.serving.server import bind, new_event_loop, serve
 from endx_jax.serving.settings import ServingSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -28,7 +28,7 @@ class Running:
         bound = bind("127.0.0.1", 0)
         self.port, self.service = bound.getsockname()[1], service
         self.url = f"http://127.0.0.1:{self.port}"
-        self._loop, self._stopped = asyncio.new_event_loop(), asyncio.Event()
+        self._loop, self._stopped = new_event_loop(), asyncio.Event()
         serving = serve(make_app(service, settings), bound, settings.limits, self._stopped.wait)
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[serving])
         self._thread.start()

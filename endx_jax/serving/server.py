@@ -59,11 +59,17 @@ async def serve(
 
 def run(app: FastAPI, bound: socket.socket, limits: Limits) -> None:
     """Serves until SIGTERM or SIGINT: see `serve`."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve(app, bound, limits))
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Returns uvloop's event loop, on Windows asyncio's.
+
+    With asyncio's, from Python 3.12 on, hypercorn waits for requests under way without a limit (its issue 308).
+    """
     try:
         import uvloop
-
-        loop_factory = uvloop.new_event_loop
     except ImportError:  # Windows
-        loop_factory = None
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(serve(app, bound, limits))
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
