@@ -12,8 +12,11 @@ import pytest
 from endx_jax.batch import Tokens
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
+from endx_jax.experiment import prepare
+from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.models import Projection, TokenEmbedder, Tower, TransformerConfig, TransformerEncoder
+from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.pretrained.towers import stored_params
 
 # The end of the refusal of a row.
@@ -96,6 +99,16 @@ def logged_losses(workdir) -> dict[int, float]:
     """Returns the losses of a run by step."""
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+def use_devices(monkeypatch, count: int) -> None:
+    """Lets runs use the first devices only."""
+    monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
+
+
+def trained_params(workdir) -> dict:
+    """Returns the best parameters of a run."""
+    return jax.device_get(best_params(workdir, read_model(workdir), make_mesh(MeshSettings(), jax.devices()[:1]))[0])
 
 
 def whole_and_resumed(config, folder, step: int = 3) -> tuple[dict[int, float], dict[int, float]]:

@@ -8,14 +8,13 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from helpers import logged_losses, one_line_error
+from helpers import logged_losses, one_line_error, trained_params, use_devices
 from tiny_bert import tiny_recipe
 from tiny_models import write_tiny_qwen3
 
 import endx_jax
-from endx_jax.experiment import prepare
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import best_params, build_model, load_pairs, read_model
+from endx_jax.experiment.model import build_model, load_pairs, read_model
 from endx_jax.experiment.prepare import begin, prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.export.run import export
@@ -52,15 +51,6 @@ def trained(decoder, pairs_csv, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("lora") / "run"
     run(recipe(decoder, pairs_csv), workdir)
     return workdir
-
-
-def use_devices(monkeypatch, count):
-    monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
-
-
-def checkpointed(workdir):
-    found = read_model(workdir)
-    return jax.device_get(best_params(workdir, found, make_mesh(MeshSettings(), jax.devices()[:1]))[0])
 
 
 def settings_of(workdir):
@@ -105,7 +95,7 @@ def test_the_model_of_a_run_is_merged_and_loads_exports_and_indexes_as_any(train
     assert Index(trained / "index.sqlite").info.model["identity"] == model.identity
     found = read_model(trained)
     encoder = found.text_encoder(make_mesh(MeshSettings(), jax.devices()[:1]))
-    expected = encoder(checkpointed(trained)["dual_encoder"], "question", TEXTS)
+    expected = encoder(trained_params(trained)["dual_encoder"], "question", TEXTS)
     np.testing.assert_allclose(model.encode_query(TEXTS), expected, atol=2e-6)
     initial = jax.tree.map(np.asarray, found.initial_params())
     untrained = encoder(initial["dual_encoder"], "question", TEXTS)
@@ -129,7 +119,7 @@ def test_a_finished_run_is_done_and_another_base_is_refused(trained, decoder, pa
 def test_a_run_starts_from_the_adapters_of_another_on_the_same_base(trained, decoder, pairs_csv, tmp_path):
     config = recipe(decoder, pairs_csv, adapter=str(trained / "model" / "adapter"))
     found = jax.tree.map(np.asarray, build_model(resolve(config)).initial_params())
-    chex.assert_trees_all_equal(found, checkpointed(trained))
+    chex.assert_trees_all_equal(found, trained_params(trained))
     config.model.pretrained = str(write_tiny_qwen3(tmp_path / "base", seed=1, num_hidden_layers=1))
     with one_line_error("the adapter is of another base than .*, whose weights have another hash"):
         build_model(resolve(config)).initial_params()
@@ -187,7 +177,7 @@ def test_a_run_resumes_exactly(decoder, pairs_csv, tmp_path, monkeypatch, device
     config.train.stop_at_step = 0
     run(config, tmp_path / "parts")
     assert logged_losses(tmp_path / "parts") == logged_losses(tmp_path / "whole")
-    chex.assert_trees_all_equal(checkpointed(tmp_path / "parts"), checkpointed(tmp_path / "whole"))
+    chex.assert_trees_all_equal(trained_params(tmp_path / "parts"), trained_params(tmp_path / "whole"))
 
 
 @pytest.mark.slow
@@ -197,7 +187,7 @@ def test_other_methods_train_adapters_too(tiny_bert, pairs_csv, tmp_path, settin
     config.update({name: plain[name] for name in ("data", "model", "optimizer", "train")})
     config.train.steps = config.train.checkpoint_every = 2
     run(config, tmp_path)
-    found = checkpointed(tmp_path)
+    found = trained_params(tmp_path)
     moved = [
         path for path, leaf in parameter_paths(found["dual_encoder"]).items() if path.endswith("lora_b") and leaf.any()
     ]

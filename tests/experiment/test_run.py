@@ -11,7 +11,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, one_line_error
+from helpers import logged_losses, one_line_error, trained_params, use_devices
 from small_squad import regular
 from tiny_bert import tiny_recipe, write_tiny_bert
 
@@ -29,15 +29,6 @@ from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.retrieval.index import Index
 from endx_jax.training.checkpoints import FOLDER
-
-
-def final_params(workdir):
-    params, _ = best_params(workdir, read_model(workdir), make_mesh(MeshSettings()))
-    return jax.device_get(params)
-
-
-def use_devices(monkeypatch, count):
-    monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
 
 
 def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
@@ -101,7 +92,7 @@ def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, stopped_onc
     run(config, stopped)
     assert "resuming from the checkpoint of step 3 of 6" in capsys.readouterr().out
     assert logged_losses(stopped) == logged_losses(trained_workdir)
-    chex.assert_trees_all_equal(final_params(stopped), final_params(trained_workdir))
+    chex.assert_trees_all_equal(trained_params(stopped), trained_params(trained_workdir))
 
 
 @pytest.fixture
@@ -110,12 +101,14 @@ def finished(trained_workdir, tmp_path):
     return shutil.copytree(trained_workdir, tmp_path / "run")
 
 
-def test_a_run_without_test_questions_ends_with_a_model(config, tmp_path, capsys):
-    config.data.test_fraction, config.model.encoder = 0.0, "none"
+def test_without_test_and_validation_questions_the_last_checkpoint_is_the_model(config, tmp_path, capsys):
+    config.data.test_fraction = config.data.validation_fraction = 0.0
+    config.model.encoder = "none"
     assert run(config, tmp_path) is None
     assert "no test questions, so nothing is ranked or indexed" in capsys.readouterr().out
     assert endx_jax.load(tmp_path).encode_query(["a question"]).shape == (1, 32)
     assert not (tmp_path / "results.json").exists()
+    assert best_params(tmp_path, read_model(tmp_path), make_mesh(MeshSettings()))[1] == 6
 
 
 def with_a_document(workdir):
@@ -146,13 +139,10 @@ def test_an_evaluation_replaces_no_index_that_was_changed(finished, config, caps
     assert written["systems"]["trained"] == results.evaluations["all"]["trained"].metrics
 
 
-@pytest.mark.parametrize(
-    ("devices", "mesh"), [(4, {"fsdp": 2, "tensor": 2}), pytest.param(2, {}, marks=pytest.mark.slow)]
-)
-def test_resumed_on_other_devices_the_losses_agree(trained_workdir, stopped, config, monkeypatch, devices, mesh):
+def test_resumed_on_other_devices_the_losses_agree(trained_workdir, stopped, config, monkeypatch):
     config.train.stop_at_step = 5
-    use_devices(monkeypatch, devices)
-    run(config.to_dict() | {"mesh": mesh}, stopped)
+    use_devices(monkeypatch, 4)
+    run(config.to_dict() | {"mesh": {"fsdp": 2, "tensor": 2}}, stopped)
     expected = [*logged_losses(trained_workdir).values()][:5]
     np.testing.assert_allclose([*logged_losses(stopped).values()], expected, rtol=1e-5)
 
@@ -282,7 +272,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_no_checkpoint(config
 def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_path):
     config.model.init_from = str(trained_workdir)
     initial = prepare.prepare_run(config, tmp_path).model.initial_params()
-    chex.assert_trees_all_equal(jax.device_get(initial), final_params(trained_workdir))
+    chex.assert_trees_all_equal(jax.device_get(initial), trained_params(trained_workdir))
 
 
 @pytest.mark.slow
@@ -291,7 +281,7 @@ def test_a_projection_and_learned_temperature_train(config, tmp_path):
     config.objective.learn_temperature = True
     config.train.stop_at_step = 2
     run(config, tmp_path)
-    params = final_params(tmp_path)
+    params = trained_params(tmp_path)
     assert params["dual_encoder"]["shared"]["projection"]["kernel"].shape == (32, 8)
     assert params["log_temperature"].shape == ()
 
@@ -305,7 +295,7 @@ def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(confi
     run(config, tmp_path)
     shown = capsys.readouterr().out
     assert ("warning: model.sharing" in shown) == bool(SHARINGS[sharing].drawback)
-    model, after = build_model(resolve(config)), final_params(tmp_path)["dual_encoder"]
+    model, after = build_model(resolve(config)), trained_params(tmp_path)["dual_encoder"]
     before = jax.device_get(model.initial_params())["dual_encoder"]
     changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, after)
     frozen = changed["shared"].pop("token_embedder") if sharing == "ade_fte" else {}
@@ -370,16 +360,6 @@ def test_squad_after_reqa_with_hard_negatives_and_batches_of_articles(tiny_bert,
     assert written["systems"]["trained"] == written["evaluations"][2]["metrics"]
     assert "pool sentences, 6 questions, 9 candidates:" in capsys.readouterr().out
     assert (tmp_path / "run" / "evaluation" / "test" / "sentences" / "trained.run.trec").is_file()
-
-
-@pytest.mark.slow
-def test_without_a_validation_split_the_last_checkpoint_is_taken(config, tmp_path):
-    config.data.validation_fraction = 0.0
-    config.evaluation.untrained = False
-    results = run(config, tmp_path)
-    assert set(results.evaluations["all"]) == {"bm25", "trained", "hybrid"}
-    _, step = best_params(tmp_path, read_model(tmp_path), make_mesh(MeshSettings()))
-    assert step == 6
 
 
 def test_questions_of_another_test_set_are_not_trained_on(config, pairs_csv, tmp_path):

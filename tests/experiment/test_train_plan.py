@@ -1,6 +1,5 @@
 """Chunks and rematerialisation that are chosen from the memory that is free."""
 
-import functools
 import math
 
 import jax
@@ -114,12 +113,13 @@ def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
     assert begun.train_plan.rows_at_once == 8
 
 
-@pytest.fixture(scope="module")
-def step_with(run):
-    """Function that returns the loss and the gradient's norm of the first step with a choice."""
+SLOW = [*WHOLE[1:], Choice(4, "none")]
+
+
+@pytest.mark.parametrize("choice", [Choice(8, "full"), *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)])
+def test_no_choice_changes_the_loss(run, choice):
     create = jax.jit(run.train_plan.create)
 
-    @functools.cache
     def step_with(choice):
         train_plan = run.train_plan.with_choice(choice)
         batch = to_global(train_plan.stream[0], run.mesh, 16)
@@ -127,14 +127,6 @@ def step_with(run):
         _, metrics = train_plan.train_step(state, batch)
         return [float(metrics[name]) for name in ("loss", "gradient_norm")]
 
-    return step_with
-
-
-SLOW = [*WHOLE[1:], Choice(4, "none")]
-
-
-@pytest.mark.parametrize("choice", [Choice(8, "full"), *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)])
-def test_no_choice_changes_the_loss(step_with, choice):
     expected = step_with(WHOLE[0])
     assert expected[0] > 0
     np.testing.assert_allclose(step_with(choice), expected, rtol=1e-5)

@@ -209,16 +209,10 @@ def agree(found, expected) -> None:
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "all",
-        "joint",
-        "frequencies of answers",
-        "other direction",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("sigmoid", "prefixes of any norm")),
-    ],
-)
+SLOW = ("sigmoid", "prefixes of any norm")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in LOSSES])
 def test_whole_arrays_are_the_twin(name):
     (_, excluded), gradients = expected(name)
     assert 0 < excluded < 0.9

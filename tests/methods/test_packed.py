@@ -108,7 +108,6 @@ def of_padded(name):
     ("name", "devices", "chunk"),
     [
         pytest.param("dual", 1, 5, marks=pytest.mark.slow),  # 24 rows in 5 chunks of 5
-        pytest.param("dual", 8, 0, marks=pytest.mark.slow),
         ("dual", 8, 2),  # 3 rows a device in 2 chunks of 2
         pytest.param("endx", 1, 0, marks=pytest.mark.slow),
         ("endx", 8, 0),

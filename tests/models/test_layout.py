@@ -96,7 +96,6 @@ def test_extents_are_positions_and_lengths(packing):
     ("name", "packing"),
     [
         ("bert", EXACT),
-        pytest.param("bert", SPARE, marks=pytest.mark.slow),
         ("t5, multi-hop", EXACT),
         pytest.param("gru", EXACT, marks=pytest.mark.slow),
         ("gru", SPARE),

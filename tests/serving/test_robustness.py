@@ -163,14 +163,6 @@ def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):
     wait_for(lambda: running.get("/readyz")[0] == 200)
 
 
-def is_refused(running) -> bool:
-    try:
-        running.connect().close()
-    except ConnectionRefusedError:
-        return True
-    return False
-
-
 def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):
     running = serve(service=gated)
     with running.connect() as asked:
@@ -178,7 +170,8 @@ def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):
         wait_for(lambda: len(gated.batches) == 1)
         stopping = threading.Thread(target=running.stop)
         stopping.start()
-        wait_for(lambda: is_refused(running))
+        with pytest.raises(ConnectionRefusedError):
+            wait_for(lambda: running.connect().close())
         gated.gate.set()
         assert read_all(asked).startswith(b"HTTP/1.1 200 ")
         stopping.join(10)

@@ -166,7 +166,7 @@ def test_prefixes_wider_than_the_embeddings_are_refused():
 def test_a_learned_temperature_starts_where_told_and_has_a_gradient():
     objective = DualObjective(MODEL, DualSettings(temperature=0.1, learn_temperature=True))
     params = objective.init(jax.random.key(0), MODEL.init(jax.random.key(1)))
-    compute = jax.value_and_grad(objective, has_aux=True)
+    compute = jax.jit(jax.value_and_grad(objective, has_aux=True))
     (_, metrics), gradients = compute(params, make_batch(), jax.random.key(2), jnp.int32(0))
     np.testing.assert_allclose(metrics["temperature"], 0.1, rtol=1e-6)
     assert abs(float(gradients["log_temperature"])) > 1e-3

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, trained_params
 from tiny_bert import tiny_recipe
 
 import endx_jax
 from endx_jax.experiment.config import differences, resolve
-from endx_jax.experiment.model import best_params, read_model
+from endx_jax.experiment.model import read_model
 from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.experiment.train_plan import DENSE_UP_TO, TILE, loss_tile
@@ -59,7 +59,7 @@ def test_every_part_of_the_loss_is_logged(workdir):
 
 def test_nothing_of_the_teacher_is_left_at_inference(workdir):
     model = read_model(workdir)
-    params, _ = best_params(workdir, model, make_mesh(MeshSettings(), jax.local_devices()))
+    params = trained_params(workdir)
     assert set(params) == {"dual_encoder", "teacher"}
     loaded = endx_jax.load(workdir)
     assert jax.tree.structure(loaded.params) == jax.tree.structure(params["dual_encoder"])
@@ -77,8 +77,7 @@ def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path,
     config.objective = dataclasses.asdict(EndxSettings(**options))
     config.seed, config.train.steps = 1, 2
     run(config, tmp_path / "student")
-    mesh = make_mesh(MeshSettings(), jax.local_devices())
-    given, kept = (best_params(folder, read_model(folder), mesh)[0] for folder in (workdir, tmp_path / "student"))
+    given, kept = map(trained_params, (workdir, tmp_path / "student"))
     chex.assert_trees_all_equal(kept["teacher"], given["teacher"])
     assert not np.allclose(*(jax.tree.leaves(params["dual_encoder"])[0] for params in (given, kept)))
 

@@ -26,7 +26,7 @@ def encodings():
 def build(encodings, **options):
     module = CrossEncoder(mean, heads=HEADS, **options)
     inputs = (encodings[0], QUESTION_MASK, encodings[1], ANSWER_MASK)
-    return module, module.init(jax.random.key(0), *inputs), inputs
+    return module, jax.jit(module.init)(jax.random.key(0), *inputs), inputs
 
 
 def softmax(x):
@@ -57,7 +57,7 @@ def embed_by_hand(params, asking, source, residual=False):
 @pytest.mark.parametrize("residual", [False, True])
 def test_it_is_the_paper_s_equations(encodings, residual):
     module, variables, inputs = build(encodings, residual=residual)
-    question, answer = module.apply(variables, *inputs)
+    question, answer = jax.jit(module.apply)(variables, *inputs)
     chex.assert_shape((question, answer), (B, D))
     for row in range(B):
         q, a = encodings[0][row][QUESTION_MASK[row]], encodings[1][row][ANSWER_MASK[row]]
@@ -71,9 +71,9 @@ def test_it_is_the_paper_s_equations(encodings, residual):
 
 def test_values_in_padding_are_not_read(encodings):
     module, variables, (question, question_mask, answer, answer_mask) = build(encodings)
-    expected = module.apply(variables, question, question_mask, answer, answer_mask)
+    expected = jax.jit(module.apply)(variables, question, question_mask, answer, answer_mask)
     noise = 1e3
-    noisy = module.apply(
+    noisy = jax.jit(module.apply)(
         variables,
         np.where(question_mask[:, :, None], question, noise),
         question_mask,
@@ -87,8 +87,8 @@ def test_values_in_padding_are_not_read(encodings):
 def test_the_asking_text_enters_only_through_weights_unless_there_is_a_residual(encodings, residual):
     """A question of one token leaves nothing to weigh, so its embedding is blind to the answer."""
     module, variables, (question, question_mask, answer, answer_mask) = build(encodings, residual=residual)
-    before, _ = module.apply(variables, question, question_mask, answer, answer_mask)
-    after, _ = module.apply(variables, question, question_mask, -answer, answer_mask)
+    before, _ = jax.jit(module.apply)(variables, question, question_mask, answer, answer_mask)
+    after, _ = jax.jit(module.apply)(variables, question, question_mask, -answer, answer_mask)
     one_token, several = 1, 0
     blind = np.allclose(before[one_token], after[one_token], atol=1e-6)
     assert blind == (not residual)
@@ -97,7 +97,7 @@ def test_the_asking_text_enters_only_through_weights_unless_there_is_a_residual(
 
 def test_embeddings_can_have_unit_norm(encodings):
     module, variables, inputs = build(encodings, normalize=True)
-    for embedding in module.apply(variables, *inputs):
+    for embedding in jax.jit(module.apply)(variables, *inputs):
         np.testing.assert_allclose(jnp.linalg.norm(embedding, axis=1), 1.0, rtol=1e-6)
 
 

@@ -95,7 +95,6 @@ def uncut(batch):
     ("devices", "chunk", "packed"),
     [
         (4, 3, True),  # 4 rows a device in 2 chunks of 2
-        pytest.param(4, 0, True, marks=pytest.mark.slow),
         pytest.param(1, 5, False, marks=pytest.mark.slow),
     ],
 )

@@ -6,19 +6,18 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, trained_params
 from tiny_bert import WIDTH, tiny_recipe
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import best_params, build_model, read_model
+from endx_jax.experiment.model import build_model
 from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.methods.residual import ResidualSettings
 from endx_jax.numerics import unit_rows
-from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.retrieval.index import Index
 
 
@@ -52,8 +51,7 @@ def first_stage(tmp_path_factory, tiny_bert, pairs_csv, cache):
 
 
 def params_of(workdir):
-    params, _ = best_params(workdir, read_model(workdir), make_mesh(MeshSettings(), jax.devices()[:1]))
-    return jax.device_get(params)["dual_encoder"]
+    return trained_params(workdir)["dual_encoder"]
 
 
 def test_only_the_head_is_trained_and_the_workdir_is_a_model_like_any_other(first_stage, config, capsys):

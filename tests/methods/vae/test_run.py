@@ -6,10 +6,11 @@ import json
 import jax
 import numpy as np
 import pytest
+from helpers import trained_params
 from tiny_bert import tiny_recipe
 
 import endx_jax
-from endx_jax.experiment.model import best_params, read_model
+from endx_jax.experiment.model import read_model
 from endx_jax.experiment.run import run
 from endx_jax.methods.vae import VaeSettings
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -38,12 +39,11 @@ def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_c
         )
         np.testing.assert_allclose(line["loss"], parts, rtol=1e-5)
 
-    model, mesh = read_model(tmp_path), make_mesh(MeshSettings(), jax.local_devices())
-    params, _ = best_params(tmp_path, model, mesh)
+    model, params = read_model(tmp_path), trained_params(tmp_path)
     assert set(params) == {"dual_encoder", "deviation", "decoder"}
     loaded = endx_jax.load(tmp_path)
     assert jax.tree.structure(loaded.params) == jax.tree.structure(params["dual_encoder"])
     texts = ["where is the cat 3", "who"]
-    expected = model.text_encoder(mesh)(params["dual_encoder"], "question", texts)
+    expected = model.text_encoder(make_mesh(MeshSettings()))(params["dual_encoder"], "question", texts)
     np.testing.assert_allclose(loaded.encode_query(texts), expected, atol=1e-6)
     np.testing.assert_array_equal(loaded.encode_query(texts), loaded.encode_query(texts))
