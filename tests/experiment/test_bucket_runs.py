@@ -12,7 +12,7 @@ import pytest
 from fake_buckets import BUCKET, clients_of, gcs_server
 from helpers import one_line_error
 from loopback import Handler, LoopbackServer
-from processes import finish, start_all, systems_and_losses
+from several_processes import finish, start_all, systems_and_losses
 
 import endx_jax
 from endx_jax import buckets

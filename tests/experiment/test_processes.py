@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_buckets import BUCKET, clients_of, gcs_server
 from helpers import logged_losses
-from processes import as_processes, finish, start_all, systems_and_losses
+from several_processes import as_processes, finish, start_all, systems_and_losses
 
 from endx_jax import buckets
 from endx_jax.errors import EndxError

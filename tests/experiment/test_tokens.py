@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import logged_losses, one_line_error, whole_and_resumed
-from processes import as_processes
+from several_processes import as_processes
 from small_squad import write_squad
 from tiny_bert import tiny_recipe
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from processes import as_processes
+from several_processes import as_processes
 
 from endx_jax.errors import Disagreement, DiskFull, EndxError, RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh

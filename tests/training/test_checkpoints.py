@@ -344,7 +344,7 @@ def test_minutes_are_counted_from_the_last_checkpoint_of_any_kind(tmp_path, monk
         now[0] += 60
         return state, {}
 
-    checkpoints = mock.MagicMock()
+    checkpoints = mock.MagicMock(has_failed=lambda: False)
     loop.fit(
         mock.MagicMock(step=0),
         train_step,
