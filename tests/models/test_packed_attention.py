@@ -227,7 +227,7 @@ def kept_by_kernel(heads, split, value, begin, end, of_keys, first):
     return jnp.concatenate(outs, axis=1)[..., :WIDTH] > 0
 
 
-@pytest.mark.parametrize(("heads", "head_width", "splits"), [(8, 32, (1,)), (4, 64, (4,)), (4, 128, (1,))])
+@pytest.mark.parametrize(("heads", "head_width", "splits"), [(8, 32, (2,)), (4, 64, (4,)), (8, 128, (1,))])
 def test_dropout_keeps_the_very_weights_that_padded_texts_keep(heads, head_width, splits):
     """On any packing and number of devices, bit by bit; with a negative control: a key that is one place off."""
     for lengths in (LENGTHS, (20, 3, 17, 1, 8), (5,) * 19):
