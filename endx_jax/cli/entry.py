@@ -104,7 +104,7 @@ def _uploading(output: str) -> Iterator[pathlib.Path]:
 
 
 def _leave(status: int, message: str, verb: str) -> int:
-    """Prints a line; exits if this is one of several processes (`parallel.distributed.exit_if_distributed`)."""
+    """Prints a message on standard error and returns the status; exits with it if this is one of several processes."""
     sys.stderr.write(f"endx {verb}: {message}\n")  # in one piece, also if the stream has no buffer
     sys.stderr.flush()
     if "jax" in sys.modules:

@@ -16,7 +16,7 @@ from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
 from endx_jax.methods.config import load_config
-from endx_jax.parallel.agreement import on_primary
+from endx_jax.parallel.agreement import on_primary, several
 
 RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
 PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
@@ -51,16 +51,21 @@ def read_splits(settings: DataSettings) -> Splits:
 
 
 def ensure_prepared(paths: Iterable[str]) -> None:
-    """Prepares those of the data sets that `endx prepare` makes, if they are missing, on the primary process first."""
+    """Prepares missing data sets of `endx prepare` on the primary process, before several processes read them.
+
+    A single process prepares a set when it reads it; several would all download it at once.
+    """
 
     def ensure() -> None:
         from endx_jax.data import reqa_dataset
 
         for path in paths:
-            if path.startswith(PREPARED):
-                reqa_dataset.ensure(name_and_split(path)[0])
+            name = name_and_split(path)[0]
+            if name in reqa_dataset.NAMES:  # of others, reading raises the error
+                reqa_dataset.ensure(name)
 
-    on_primary(ensure, "data-prepared")
+    if several():
+        on_primary(ensure, "data-prepared")
 
 
 def _held_out(settings: DataSettings) -> Splits:

@@ -203,7 +203,7 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
 
 @contextlib.contextmanager
 def run_lock(workdir: pathlib.Path) -> Iterator[None]:
-    """Context that holds the lock file of a workdir (see `files.locked`), in the primary process, and creates both.
+    """Context in which the primary process holds the lock file of a workdir, which it creates: see `files.locked`.
 
     If the file system has no locks, a line says so and the run continues.
 

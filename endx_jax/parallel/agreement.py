@@ -89,7 +89,14 @@ def together(action: Callable[[], None], name: str) -> None:
 
 
 def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
-    """Raises EndxError if named values, such as hashes, differ between processes; a single process computes none."""
+    """Checks that named values, such as hashes, are the same on every process.
+
+    Args:
+      values: computes the values by name; not called by a single process.
+
+    Raises:
+      EndxError: a value differs.
+    """
     own = dict(values()) if several() else {}
     first = decided(lambda: own, "first-values")
 

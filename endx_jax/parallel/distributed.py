@@ -26,7 +26,8 @@ PRIMARY_EXIT_DELAY = 5.0  # seconds: process 0 exits last, since JAX aborts the 
 LOST_PEER = re.compile(r"Gloo|NCCL|^UNAVAILABLE: |Connection (reset|closed|refused)")
 
 _index: int | None = None  # of this process
-_leaving = threading.Event()  # set once this process ends
+_leaving = threading.Event()  # set once failures of other processes do not count any more
+_ending = threading.RLock()  # held by the thread that ends this process, and never released
 
 
 def initialize() -> None:
@@ -64,7 +65,7 @@ def initialize() -> None:
 
 
 def is_primary() -> bool:
-    """Returns true on process 0, which prints and writes files."""
+    """Returns true on the primary process, the one with index 0, which prints and writes files."""
     return jax.process_index() == 0
 
 
@@ -83,6 +84,7 @@ def exit_if_distributed(status: int, message: str) -> None:
     """
     if not jax.distributed.is_initialized():
         return
+    _ending.acquire()
     _leaving.set()
     try:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first, or process 0 is gone
@@ -108,8 +110,8 @@ def exit_after(error: Exception) -> None:
     """
     if not jax.distributed.is_initialized():
         return
-    if _leaving.is_set():
-        threading.Event().wait()  # another thread is ending this process
+    _ending.acquire()  # waits for ever if another thread is ending this process
+    _leaving.set()
     lost = isinstance(error, RuntimeError | ValueError) and LOST_PEER.search(str(error))
     if lost:
         time.sleep(GRACE_SECONDS)  # the other process may be about to report its failure
@@ -137,7 +139,7 @@ def _process() -> int:
 
 
 def _end_with_others() -> None:
-    """Ends this process `GRACE_SECONDS` after another one has reported a failure, unless it is ending already."""
+    """Watches for the failure of another process, and ends this one `GRACE_SECONDS` after it."""
     while not _leaving.wait(POLL_SECONDS):
         failure = _reported()
         if failure and not _leaving.wait(GRACE_SECONDS):

@@ -121,7 +121,7 @@ class EarlyStopping:
             self.best = (step, metrics[self.metric])
 
     def stops_at(self, step: int) -> bool:
-        """Returns true if training ends at a step, as the primary process decides; every process must call this."""
+        """Returns true if training ends at a step. The primary process decides; every process must call this."""
         if not self.patience:
             return False
         without = 0 if self.best is None else step // self.every - self.best[0] // self.every

@@ -46,6 +46,7 @@ ENDINGS = {
     "gathered(0, 'test') if index else refuse()": (2, "endx train: no room", "endx_jax: process 0 ended: no room"),
     "refuse() if index else gather()": (2, "endx_jax: process 1 ended: no room", "endx train: no room"),
     "1 / 0 if index else gather()": (1, "endx_jax: process 1 ended: division by zero", "division by zero"),
+    "distributed.end_together() or 1 / 0": (1, "division by zero", "division by zero"),
     "os.kill(os.getpid(), 9) if index else gather()": (75, "; run the same command again", None),
 }
 

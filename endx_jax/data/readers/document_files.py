@@ -23,7 +23,10 @@ HEADINGS = {"title": "# ", **{f"h{level}": "#" * level + " " for level in range(
 
 
 def names_in(path: str) -> list[str]:
-    """Returns the names of all files if they are documents, in a folder more than three times as many as data files."""
+    """Returns the names of all files at a path if they are documents; none if not.
+
+    A folder is one of documents if it has more than three times as many of them as data files.
+    """
     names = _names(path) if os.path.isdir(path) else glob.glob(path) or [path] * os.path.exists(path)
     documents = sum(name.lower().endswith(ENDINGS) for name in names)
     data = sum(text_files.uncompressed(name).endswith((".json", *shards.ENDINGS)) for name in names)
