@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
+    from endx_jax.experiment.data_check import DataCheck
     from endx_jax.inference import EmbeddingModel
 
 __version__ = "0.1.0"
@@ -28,7 +29,7 @@ _SUBPACKAGES = (
     "retrieval",
     "training",
 )
-__all__ = ["__version__", "load", "train", *_SUBPACKAGES]
+__all__ = ["__version__", "check", "load", "train", *_SUBPACKAGES]
 
 
 def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
@@ -36,6 +37,13 @@ def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
     from endx_jax.inference import load
 
     return load(path_or_name)
+
+
+def check(pairs: "Any", test: "Any" = None, *, model: "str | os.PathLike" = "all-MiniLM-L6-v2") -> "DataCheck":
+    """Checks pairs before training, in memory or in a file: see `endx_jax.experiment.data_check`."""
+    from endx_jax.experiment.data_check import check
+
+    return check(pairs, test, model=model)
 
 
 def train(

@@ -18,6 +18,7 @@ USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
 
   prepare     download and convert a data set         endx prepare reqa/squad
+  check       check a data set before training        endx check pairs.csv
   mine        find hard negatives for training        endx mine --data=pairs.csv --bm25 --output=mined
   generate    questions by a language model           endx generate --corpus=docs --endpoint=URL --model=M --output=FILE
   train       train, evaluate, write a workdir        endx train --config=quickstart
@@ -132,8 +133,8 @@ RESUMES = {
 }
 
 VERBS = (
-    "prepare", "mine", "generate", "train", "merge", "evaluate", "compare", "search", "serve", "encode", "export",
-    "push", "publish", "plan", "models", "completion",
+    "prepare", "check", "mine", "generate", "train", "merge", "evaluate", "compare", "search", "serve", "encode",
+    "export", "push", "publish", "plan", "models", "completion",
 )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def _split(settings: DataSettings) -> Splits:
     path, test_path = paths_of(settings)
     if not test_path:
         records = read_records(path, settings, settings.split, whole=False)
-        return _parted(records, settings, settings.test_fraction)
+        return parted(records, settings)
     of_test = settings_of(test_path, settings)
     own = dataclasses.replace(settings, pool="") if settings.format else settings_of(path, settings)
     if settings.pool not in (own.pool, of_test.pool):
@@ -108,11 +108,12 @@ def _split(settings: DataSettings) -> Splits:
     rest = without_questions(records, set(test.questions))
     if not rest.questions:
         raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
-    return dataclasses.replace(_parted(rest, settings, 0.0), test=test)
+    return dataclasses.replace(parted(rest, dataclasses.replace(settings, test_fraction=0.0)), test=test)
 
 
-def _parted(records: RetrievalSet, settings: DataSettings, test: float) -> Splits:
-    shares = {"validation": settings.validation_fraction, "test": test}
+def parted(records: RetrievalSet, settings: DataSettings) -> Splits:
+    """Returns the train, validation and test sets of one data set, by the shares of the settings."""
+    shares = {"validation": settings.validation_fraction, "test": settings.test_fraction}
     if settings.format == DOCUMENTS and settings.held_out_by == "answers":
         return split(records, **shares, at_least_one=True)
     return SPLITS[settings.held_out_by](records, **shares)

@@ -42,7 +42,7 @@ def train(
       EndxError: pairs or settings are invalid, or the workdir holds another run.
       RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
     """
-    rows, folder = _jsonl(pairs), url_of(workdir) or pathlib.Path(workdir).expanduser()
+    rows, folder = rows_of(pairs), url_of(workdir) or pathlib.Path(workdir).expanduser()
     file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
     tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}
@@ -61,8 +61,8 @@ def train(
     return load(folder)
 
 
-def _jsonl(pairs: Any) -> str:
-    """Returns a line of JSON for each pair."""
+def rows_of(pairs: Any) -> str:
+    """Returns a line of JSON for each pair; raises EndxError for what is no pair."""
     if hasattr(pairs, "iterrows"):
         pairs = pairs.to_dict("records")
     elif hasattr(pairs, "to_pylist"):

@@ -1,6 +1,8 @@
 """Significance tests: paired tests over questions and t-tests over runs."""
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -178,6 +180,23 @@ def interval_over_runs(
     of_runs = _counts(generator, (draws, runs)) / runs
     means = _means(_cluster_sums(values, (), clusters), draws, lambda size: _counts(generator, size))
     return _ends(np.einsum("ds,dsm->dm", of_runs, means.reshape(draws, runs, metrics)), confidence)
+
+
+def questions_needed(deviation: float, gain: float, *, power: float = 0.8, confidence: float = CONFIDENCE) -> int:
+    """Returns the number of questions for which the interval of a true gain is above zero, with this probability.
+
+    The interval is that of `paired_difference`, whose width for n independent questions is that of a normal
+    distribution with standard deviation `deviation` / sqrt(n).
+
+    Args:
+      deviation: standard deviation over questions of the difference of two systems.
+      gain: true mean difference, above 0.
+      power: probability of seeing it, in (0, 1).
+      confidence: confidence level of the interval, in (0, 1).
+    """
+    normal = statistics.NormalDist()
+    quantiles = normal.inv_cdf((1 + confidence) / 2) + normal.inv_cdf(power)
+    return math.ceil((quantiles * deviation / gain) ** 2)
 
 
 def _check_draws(questions: int, draws: int, confidence: float) -> None:

@@ -13,6 +13,7 @@ from endx_jax.metrics.significance import (
     mean_over_sets,
     paired_difference,
     paired_t_test,
+    questions_needed,
     t_test,
 )
 
@@ -181,3 +182,14 @@ def test_invalid_numbers_of_draws_are_refused(options):
         paired_difference(np.zeros((3, 1)), np.ones((3, 1)), **options)
     with pytest.raises(EndxError, match="0 questions"):
         paired_difference(np.zeros((0, 1)), np.ones((0, 1)))
+
+
+def test_questions_needed_give_the_interval_its_power():
+    values, shares = np.array([-0.5, 0.0, 0.5, 1.0]), np.array([0.15, 0.55, 0.2, 0.1])
+    gain = float(values @ shares)
+    count = questions_needed(float((values - gain) ** 2 @ shares) ** 0.5, gain)
+    draw = np.random.default_rng(0)
+    drawn = [draw.choice(values, size=(count, 1), p=shares) for _ in range(400)]
+    seen = [paired_difference(0 * one, one, draws=300)[0].low > 0 for one in drawn]
+    assert count == 87
+    assert 0.75 < np.mean(seen) < 0.87

@@ -1,0 +1,28 @@
+"""`endx check`: reports what training on a data set would be misled by, and how well search works before training."""
+
+import argparse
+
+from endx_jax.cli.data_flags import FLAGS, add_data_flags, naming_flags, with_data_flags
+
+
+def main(argv: list[str]) -> None:
+    """Runs the verb with the arguments of the command line."""
+    arguments = _parser().parse_args(argv)
+
+    from endx_jax.data.settings import DataSettings
+    from endx_jax.experiment.compilation_cache import keep_programs
+    from endx_jax.experiment.data_check import check_data
+
+    keep_programs()
+    settings = DataSettings(path=arguments.data, test_path=arguments.test, split=arguments.split)
+    with naming_flags(FLAGS | {"data.path": "DATA", "data.test_path": "--test"}):
+        print(check_data(with_data_flags(settings, arguments), arguments.model))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="endx check", description=__doc__.partition(": ")[2].replace("\n", " "))
+    parser.add_argument("data", help="file or folder of any supported format")
+    parser.add_argument("--test", default="", help="test data, whose questions must not be in DATA [a share of DATA]")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="pretrained folder or name [all-MiniLM-L6-v2]")
+    add_data_flags(parser, split="train")
+    return parser

@@ -1,0 +1,238 @@
+"""Check of training data before training (`endx check`, `endx_jax.check`)."""
+
+import collections
+import dataclasses
+import os
+import pathlib
+import re
+import tempfile
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from endx_jax.data.readers import examples, formats, row_files, text_files
+from endx_jax.data.records import Pools, RetrievalSet, questions_by_candidate
+from endx_jax.data.settings import DataSettings
+from endx_jax.data.splits import limit_questions, take
+from endx_jax.experiment.data import parted, read_records, settings_of
+from endx_jax.hub import local_path
+from endx_jax.inference import EmbeddingModel, load
+from endx_jax.metrics.significance import FEWEST, questions_needed
+from endx_jax.retrieval.results import Results
+from endx_jax.retrieval.systems import evaluate_dense
+
+MODEL = "all-MiniLM-L6-v2"
+RANKED, POOL = 300, 1000  # questions that are ranked and answers in their pool, at most: encoding takes seconds
+WORTH_TRAINING = 100  # pairs below which the page names search without training
+TOKENISED = 10_000  # texts of a side whose tokens are counted at most
+GAINS = (0.02, 0.05, 0.1)
+DEVIATION = 0.4  # of the difference of two systems' reciprocal ranks, where too few questions are there to measure it
+FEW_VALUES = 8  # different values of an unused column that are shown at most
+MEASURE = "mrr"
+ALIKE = ", apart from case, punctuation and spaces"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DataCheck:
+    """Findings about training data; its `repr` is the page that `endx check` prints.
+
+    Attributes:
+      counts: numbers of `questions`, `answers`, `pairs`, and of questions in `train`, `validation` and `test`.
+      findings: what training or evaluation would be misled by, a sentence each.
+      metrics: metrics of `bm25` and of the `untrained` model, by system.
+      needed: number of held-out questions that show a gain of MRR, by gain: see `questions_needed`.
+      next: the command to run next.
+      page: the text that is shown.
+    """
+
+    counts: Mapping[str, int]
+    findings: tuple[str, ...]
+    metrics: Mapping[str, Mapping[str, float]]
+    needed: Mapping[float, int]
+    next: str
+    page: str = dataclasses.field(repr=False)
+
+    def __repr__(self) -> str:
+        return self.page
+
+
+def check_data(settings: DataSettings, model: str | os.PathLike = MODEL) -> DataCheck:
+    """Checks the data of a run before training.
+
+    Args:
+      settings: settings of the data; with `test_path`, its leaks between training and test data are found as well.
+      model: pretrained folder or name of the model to train.
+
+    Raises:
+      EndxError: the data or the model can't be read.
+    """
+    records, encoder = read_records(settings.path, settings, settings.split, whole=False), load(model)
+    parts = {"train": records}
+    if settings.test_path:
+        of_test = settings_of(settings.test_path, settings)
+        parts["test"] = read_records(settings.test_path, of_test, settings.test_split)
+    else:
+        parts = vars(parted(records, settings))
+    counts = {"questions": len(records.questions), "answers": len(records.candidates), "pairs": len(records.pairs)}
+    counts |= {name: len(part.questions) for name, part in parts.items()}
+    findings = [*_rows(settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
+    metrics, table, deviation = _ranked(records, encoder)
+    needed = {gain: questions_needed(deviation or DEVIATION, gain) for gain in GAINS}
+    command = f"endx train --config=minilm --config.data.path={settings.path}"
+    command += f" --config.model.pretrained={model}" * (model != MODEL)
+    if counts["pairs"] < WORTH_TRAINING:
+        command = f"endx serve --model={model} --corpus={settings.path}"
+    lines = [
+        f"{settings.path}: {counts['questions']:,} questions, {counts['answers']:,} answers, {counts['pairs']:,} pairs",
+        "questions by split: " + ", ".join(f"{counts[name]:,} {name}" for name in parts),
+        "",
+        *(f"- {finding}" for finding in findings or ["nothing found that would mislead training"]),
+        "",
+        *table,
+        "",
+        f"A gain of {_listed(f'{gain:.2f}' for gain in GAINS)} of {MEASURE} is seen in four of five cases with "
+        f"{_listed(f'{count:,}' for count in needed.values())} test questions; here are {counts['test']:,}.",
+        "",
+        f"next: {command}",
+    ]
+    return DataCheck(counts, tuple(findings), metrics, needed, command, "\n".join(lines))
+
+
+def check(pairs: Any, test: Any = None, *, model: str | os.PathLike = MODEL) -> DataCheck:
+    """Checks pairs in memory, or a file of them, before training.
+
+    Args:
+      pairs: as for `endx_jax.train`; or the path of a file or folder.
+      test: test pairs, in the same forms; None to hold out a share of the pairs.
+      model: pretrained folder or name of the model to train.
+
+    Raises:
+      EndxError: the pairs or the model can't be read.
+    """
+    from endx_jax.experiment.from_python import rows_of
+
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for name, value in (("pairs", pairs), ("test", test)):
+            if not (value is None or isinstance(value, str | os.PathLike)):
+                file = pathlib.Path(folder) / f"{name}.jsonl"
+                file.write_text(rows_of(value), encoding="utf-8")
+                value = file
+            paths.append(os.fspath(value or ""))
+        found = check_data(DataSettings(path=paths[0], test_path=paths[1]), model)
+    if isinstance(pairs, str | os.PathLike):
+        return found
+    command = "endx_jax.train(pairs)"
+    page = found.page.replace(found.next, command).replace(paths[0], "pairs in memory")
+    return dataclasses.replace(found, next=command, page=page)
+
+
+def _rows(settings: DataSettings) -> Iterator[str]:
+    """Yields findings about the rows of a table: repeated ones, contradictions, and columns that are not used."""
+    path = local_path(settings.path)
+    kind = formats.detect_format(path)
+    if kind not in (*formats.ROW_PARSERS, formats.COLUMNS):
+        return
+    invalid = text_files.InvalidRows(path, skip=settings.skip_invalid)
+    names = (settings.question_column, settings.answer_column)
+    right: collections.Counter[tuple[str, str]] = collections.Counter()
+    wrong: set[tuple[str, str]] = set()
+    for _, example in formats.row_examples(path, kind, names, invalid, split=settings.split):
+        right.update((example.question.text, passage.text) for passage in example.right)
+        wrong.update((example.question.text, passage.text) for passage in example.wrong)
+    yield from _found("rows that repeat the question and answer of another row", right.total() - len(right))
+    both = sum(pair in right for pair in wrong)
+    yield from _found("answers that are right in one row and wrong in another, and count as right", both)
+    if kind != formats.COLUMNS:
+        return
+    parser, values = examples.ColumnParser(names), collections.defaultdict[str, set[str]](set)
+    for _, where, row in row_files.rows(path, invalid, split=settings.split):
+        used = parser.choose(row, where)
+        for name in row:
+            taken = name in (used.question, used.answer, *used.negatives, *used.labels)
+            if not taken and len(values[name]) <= FEW_VALUES:
+                values[name].add(str(row[name]).strip())
+    for name, found in values.items():
+        labels = len(found) > 1 and all(map(examples.LABEL.fullmatch, found))
+        few = f" (values {_listed(sorted(found))[:60]})" * (len(found) <= FEW_VALUES)
+        ids = " (it looks like ids)" * (not few and all(re.fullmatch(r"\S*\d\S*", value) for value in found))
+        remedy = ": rename it to label, if 0 marks wrong answers" * labels
+        yield f"column {name!r} is not used{few}{ids}{remedy}"
+
+
+def _texts(records: RetrievalSet) -> Iterator[str]:
+    """Yields findings about the texts of both sides."""
+    answers = set(records.candidates)
+    own = sum(records.questions[q] == records.candidates[c] for q, c in records.pairs)
+    yield from _found("pairs with the same text on both sides", own)
+    mirrored = sum(text in answers for text in records.questions) - own
+    yield from _found("texts that are a question in one row and an answer in another", mirrored)
+    alike = len(records.questions) - len(set(map(_plain, records.questions)))
+    yield from _found("questions that differ from another one in case, punctuation or spaces only", alike)
+    shared = sum(len(questions) > 1 for questions in questions_by_candidate(records.qrels).values())
+    yield from _found("answers with several questions, which stay in one split", shared)
+    yield from _found("questions with several answers", sum(len(right) > 1 for right in records.qrels))
+
+
+def _leaks(parts: Mapping[str, RetrievalSet]) -> Iterator[str]:
+    """Yields findings about held-out questions and answers that are in the training data too."""
+    train, *others = parts
+    seen, answers = ({_plain(text) for text in side} for side in (parts[train].questions, parts[train].candidates))
+    for name in others:
+        held = parts[name]
+        known = sum(_plain(text) in seen for text in held.questions)
+        yield from _found(f"{name} questions that are in the training data{ALIKE}", known)
+        right = {candidate for row in held.qrels for candidate in row}
+        known = sum(_plain(held.candidates[candidate]) in answers for candidate in right)
+        yield from _found(
+            f"right answers of {name} questions that are in the training data{ALIKE}",
+            known,
+        )
+
+
+def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingModel) -> Iterator[str]:
+    """Yields findings about texts that are longer than training reads."""
+    sides = {"question": (records.questions, settings.question_length)}
+    sides["answer"] = (records.candidates, settings.answer_length)
+    for side, (texts, length) in sides.items():
+        processor, some = model.encoder.processors[side], texts[:TOKENISED]
+        cut = dataclasses.replace(processor, length=length)(some).cut
+        of = f" among the first {TOKENISED:,}" * (len(some) < len(texts))
+        limit = f"{length} tokens, which are cut (data.{side}_length)"
+        yield from _found(f"{side}s{of} longer than {limit}", cut)
+
+
+def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Mapping[str, float]], list[str], float]:
+    """Ranks questions, of all splits since nothing is trained, by BM25 and by the untrained model.
+
+    Returns:
+      A tuple (metrics by system, lines to show, standard deviation of the difference of the systems' reciprocal ranks).
+    """
+    some = limit_questions(records, RANKED)
+    if len(records.candidates) > POOL:
+        some = take(records, RANKED)
+    pools = Pools({"all": some})
+    results = Results("", "", pools)
+    results.add_bm25()
+    results.add_dense("untrained", evaluate_dense(model.comparable, pools))
+    evaluations = results.evaluations["all"]
+    of = f" of {len(records.questions):,}" * (len(some.questions) < len(records.questions))
+    heading = f"{len(some.questions):,}{of} questions in a pool of {len(some.candidates):,} answers, before training:"
+    difference = evaluations["untrained"].values[MEASURE] - evaluations["bm25"].values[MEASURE]
+    deviation = float(difference.std()) if len(difference) >= FEWEST else 0.0
+    return {name: one.metrics for name, one in evaluations.items()}, [heading, results.tables()], deviation
+
+
+def _plain(text: str) -> str:
+    """Returns a text without differences of case, width, punctuation and spaces."""
+    return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())) or text
+
+
+def _found(finding: str, count: int) -> list[str]:
+    """Returns the finding with its count, unless that is 0."""
+    return [f"{finding}: {count:,}"] if count else []
+
+
+def _listed(parts: Iterable[str]) -> str:
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last

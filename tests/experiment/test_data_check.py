@@ -1,0 +1,68 @@
+"""`endx check` and `endx_jax.check`: each finding is in the page, and only where it is true."""
+
+import json
+
+import pytest
+
+import endx_jax
+from endx_jax.data.settings import DataSettings
+from endx_jax.experiment.data_check import check_data
+
+
+def pairs(count=40):
+    return [(f"where is item {n}", f"item {n} lies on shelf {n}") for n in range(count)]
+
+
+def write(folder, rows, header="question,answer", name="pairs.csv"):
+    file = folder / name
+    file.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return file
+
+
+def test_findings_about_rows_columns_and_texts(tmp_path, tiny_bert):
+    rows = [f"{question},{answer},a{n},1,{n % 3},new" for n, (question, answer) in enumerate(pairs())]
+    rows += [rows[0], f"{rows[1].partition(',a1,')[0]},a40,0,0,new"]  # repeated; right above, and wrong here
+    rows += ["Where is ITEM 2?,where is item 3,a41,1,0,new", "same,same,a42,1,1,new"]
+    rows += [f"{'long ' * 30},item 3 lies on shelf 3,a43,1,1,new"]
+    file = write(tmp_path, rows, "question,answer,key,label,similar,state")
+    found = check_data(DataSettings(path=str(file)), str(tiny_bert)).findings
+    assert [*found] == [
+        "rows that repeat the question and answer of another row: 1",
+        "answers that are right in one row and wrong in another, and count as right: 1",
+        "column 'key' is not used (it looks like ids)",
+        "column 'similar' is not used (values 0, 1 and 2)",
+        "column 'state' is not used (values new)",
+        "pairs with the same text on both sides: 1",
+        "texts that are a question in one row and an answer in another: 1",
+        "questions that differ from another one in case, punctuation or spaces only: 1",
+        "answers with several questions, which stay in one split: 1",
+        "questions longer than 64 tokens, which are cut (data.question_length): 1",
+    ]
+
+
+def test_a_clean_file_has_no_findings_and_its_figures_are_those_of_an_evaluation(tiny_bert, tmp_path, endx):
+    file = write(tmp_path, map(",".join, pairs()))
+    checked = endx_jax.check(pairs(), model=tiny_bert)
+    assert checked.findings == ()
+    assert repr(checked).splitlines()[-1] == "next: endx_jax.train(pairs)"
+    endx("evaluate", "--model", tiny_bert, "--data", file, "--output", tmp_path / "out")
+    systems = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
+    assert checked.metrics["bm25"] == pytest.approx(systems["bm25"])
+    assert checked.metrics["untrained"] == pytest.approx(systems["bert"])
+
+
+def test_leaks_of_given_test_data_are_found(tiny_bert, tmp_path):
+    train, test = pairs(), [("Where is item 3 ?", "item 3 lies on shelf 3"), ("who", "nobody")]
+    found = endx_jax.check(train, test, model=tiny_bert).findings
+    assert found == (
+        "test questions that are in the training data, apart from case, punctuation and spaces: 1",
+        "right answers of test questions that are in the training data, apart from case, punctuation and spaces: 1",
+    )
+
+
+def test_the_command_prints_the_page(tmp_path, tiny_bert, endx):
+    file = write(tmp_path, map(",".join, pairs()))
+    printed = endx("check", file, "--model", tiny_bert).out
+    assert printed.startswith(f"{file}: 40 questions, 40 answers, 40 pairs\n")
+    assert printed.rstrip().splitlines()[-1] == f"next: endx serve --model={tiny_bert} --corpus={file}"
+    assert "--question-column" in endx("check", write(tmp_path, ["a,b"], "q,a", "other.csv"), status=2).err
