@@ -124,8 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--corpus",
-        help="folder of documents (.md, .txt, .html, .pdf), BEIR, MS MARCO, DPR or save_to_disk; .parquet or .arrow "
-        "file; or .jsonl, .json, .csv, .tsv or .txt file, also with .gz; SQuAD's .json too",
+        help="folder of documents (.md, .rst, .txt, .html, .pdf), BEIR, MS MARCO, DPR or save_to_disk; .parquet or "
+        ".arrow file; or .jsonl, .json, .csv, .tsv or .txt file, also with .gz; SQuAD's .json too",
     )
     parser.add_argument("--output", type=pathlib.Path, help="file of the index [one in ~/.cache/endx_jax/indexes]")
     parser.add_argument(

@@ -164,7 +164,13 @@ def _decode(raw: bytes, where: str) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         reason = f"byte {error.start + 1}: 0x{raw[error.start]:02x} is not UTF-8"
-        raise EndxError(f"{where}, {reason}; save the file as UTF-8") from None
+        raise EndxError(f"{where}, {reason}: {conversion(raw)}") from None
+
+
+def conversion(raw: bytes) -> str:
+    """Returns how to save a text as UTF-8 whose first bytes, or bytes that are not UTF-8, are `raw`."""
+    encoding = "UTF-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "WINDOWS-1252"
+    return f'save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f {encoding} -t UTF-8 OLD > NEW'
 
 
 def check_values(text: str, where: str, most: int = MOST_VALUES) -> None:
@@ -235,7 +241,7 @@ def items(path: str) -> Iterator[tuple[int, dict]]:
             try:
                 text, at = text[at:] + decoder.decode(block), 0
             except UnicodeDecodeError as error:
-                reason = f"0x{error.object[error.start]:02x} is not UTF-8; save the file as UTF-8"
+                reason = f"0x{error.object[error.start]:02x} is not UTF-8: {conversion(error.object)}"
                 raise EndxError(f"{path}, after line {line}: {reason}") from None
             check_values(text, where)
 
