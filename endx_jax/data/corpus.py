@@ -165,7 +165,7 @@ def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator
 
 
 def _tsv(path: str, columns: _Columns) -> Iterator[Placed]:
-    first = text_files.head(path).partition("\n")[0].split("\t")
+    first = text_files.first_line(path).split("\t")
     has_header = len(first) != 2 or columns.text != TEXT_KEY or not any(map(str.isdigit, first[0]))
     if has_header:
         return _rows(path, columns)
@@ -215,6 +215,9 @@ def _found(
         return path, functools.partial(_rows, split=split)
     if os.path.isdir(path):
         if file is None:
-            raise EndxError(f"{path}: the folder has no documents or corpus file: {' or '.join(IN_FOLDERS)}")
+            wanted = f"{' or '.join(IN_FOLDERS)}, or files of {', '.join(document_files.ENDINGS)}"
+            raise EndxError(
+                f"{path}: no documents or corpus file in it: {wanted}; it has {text_files.endings_in(path)}"
+            )
         path = file
     return path, FORMATS[text_files.ending(path, FORMATS)]

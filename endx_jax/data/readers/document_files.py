@@ -63,6 +63,9 @@ def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Ite
     front matter, else the first heading, else the file's name. Metadata are `title`, `source`, the path in the folder,
     and the texts and truth values of the front matter; the id adds a number to the path. At the end, `say` receives a
     line with the numbers of files, passages and skipped files, with reasons.
+
+    Raises:
+      EndxError: no file has a text.
     """
     skipped: dict[str, list[str]] = {}
     files = count = 0
@@ -77,6 +80,8 @@ def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Ite
             document = Document(f"{name}#{n}", f"{title} {text}", fields | {"title": title, "source": name})
             yield os.path.join(folder, name), document
     reasons = ", ".join(f"{len(names):,} {reason} (such as {names[0]!a:.100})" for reason, names in skipped.items())
+    if not count:
+        raise EndxError(f"{folder}: no text in its documents ({', '.join(ENDINGS)}); skipped {reasons}")
     say(f"{folder}: {files:,} files, split into {count:,} passages{reasons and f'; skipped {reasons}'}")
 
 

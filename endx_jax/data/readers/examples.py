@@ -27,6 +27,9 @@ QUESTION, ANSWER = "question", "answer"
 # Column names of other tools, tried if the setting has its default and there is no such column.
 QUESTIONS = ("query", "anchor")
 ANSWERS = ("positive", "passage", "document", "response")
+# Names that are tried next; in JSON and Arrow such a column may hold a list of texts, as those of chatbots' intents do.
+QUESTION_LISTS = ("questions", "patterns")
+ANSWER_LISTS = ("answers", "responses")
 # Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, `negative_2`, ...
 NEGATIVE = re.compile(r"(hard_)?negative(_\d+)?", re.IGNORECASE)
 # Columns that say if the answer is right, and their values for right and wrong ones.
@@ -228,10 +231,10 @@ def called(name: str, known: Iterable[str]) -> list[str]:
     ]
 
 
-def _choose(name: str, default: str, others: Iterable[str], known: list[str], where: str) -> str:
+def _choose(name: str, default: str, others: Iterable[Iterable[str]], known: list[str], where: str) -> str:
     found = called(name, known)
-    if not found and name == default:
-        found = [column for other in others for column in called(other, known)]
+    for names in others if name == default else ():
+        found = found or [column for other in names for column in called(other, known)]
     if len(found) == 1:
         return found[0]
     if len(set(found)) > 1:
@@ -246,9 +249,10 @@ def _choose(name: str, default: str, others: Iterable[str], known: list[str], wh
 class ColumnParser:
     """Parser of rows with a question and an answer each.
 
-    A question may have several rows with different answers. Columns named `negative`, `negative_1`, ... hold hard
-    negatives, each a text, or in JSON and Arrow also a list of texts. An answer with a 0 in one of the columns `LABELS`
-    is a hard negative of its question. Empty hard negatives and other columns are ignored.
+    A question may have several rows with different answers. In JSON and Arrow, questions and answers may be lists of
+    texts, each an answer of each question; empty ones are ignored. Columns named `negative`, `negative_1`, ... hold
+    hard negatives, each a text, or a list of texts as well. An answer with a 0 in one of the columns `LABELS` is a hard
+    negative of its question. Empty hard negatives and other columns are ignored.
     """
 
     def __init__(self, names: tuple[str, str] = (QUESTION, ANSWER)):
@@ -258,11 +262,11 @@ class ColumnParser:
 
     def choose(self, row: Iterable[str], where: str) -> Columns:
         """Returns the columns of a row with these keys; raises EndxError if one is missing, or there are several."""
-        keys = tuple(row)
+        keys = tuple(name for name in row if not (isinstance(row, dict) and isinstance(row[name], dict)))
         if keys not in self._known:
             self._known.clear()  # nearly all rows have the keys of the previous row
-            question = _choose(self._names[0], QUESTION, QUESTIONS, list(keys), where)
-            answer = _choose(self._names[1], ANSWER, ANSWERS, list(keys), where)
+            question = _choose(self._names[0], QUESTION, (QUESTIONS, QUESTION_LISTS), list(keys), where)
+            answer = _choose(self._names[1], ANSWER, (ANSWERS, ANSWER_LISTS), list(keys), where)
             labels = tuple(name for name in keys if name.casefold() in LABELS and name not in (question, answer))
             negatives = tuple(name for name in keys if NEGATIVE.fullmatch(name))
             self._known[keys] = Columns(question, answer, negatives, labels)
@@ -282,12 +286,24 @@ class ColumnParser:
                     )
             yield number, where, row
 
+    def asked(self, row: dict, where: str) -> Iterator[dict]:
+        """Yields the row with each text of a list of questions that is not empty, or else the row itself."""
+        name = self.choose(row, where).question
+        if not isinstance(row[name], list):
+            yield row
+            return
+        for text in _filled(_texts(row[name], f"{where}: {name!r}")):
+            yield row | {name: text.text}
+
     def __call__(self, row: dict, where: str) -> Example:
         """Parses a row."""
         columns = self.choose(row, where)
-        question, answer = (json_files.text_at(row, name, where) for name in (columns.question, columns.answer))
+        question, answers = json_files.text_at(row, columns.question, where), row[columns.answer]
+        if not isinstance(answers, list):
+            answers = [json_files.text(answers, f"{where}: {columns.answer!r}")]
+        right = _filled(_texts(answers, f"{where}: {columns.answer!r}"))
         wrong = [text for name in columns.negatives for text in _texts(row.get(name), f"{where}: {name!r}")]
         labels = (LABEL.fullmatch(str(row[name]).strip()) for name in columns.labels)
         if any(label and not label["right"] for label in labels):
-            return Example(Named(question), [], [Named(answer), *_filled(wrong)])
-        return Example(Named(question), [Named(answer)], _filled(wrong))
+            return Example(Named(question), [], [*right, *_filled(wrong)])
+        return Example(Named(question), right, _filled(wrong))

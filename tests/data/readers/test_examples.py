@@ -341,6 +341,48 @@ def test_flag_embedding(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("faq.json", {"about": "us", "faqs": [{"Questions": ["q", " ", "r"], "Answers": ["a", "b", ""]}]}),
+        ("intents.json", {"intents": [{"tag": "x", "patterns": ["q", "r"], "responses": ["a", "b"], "context": [""]}]}),
+        (
+            "intents.json",
+            {"intents": [{"patterns": ["q", "r"], "responses": ["a", "b"]}, {"patterns": [], "responses": ["c"]}]},
+        ),
+        ("x.jsonl", {"question": ["q", "r"], "answer": ["a", "b"], "answers": {"text": ["no"]}}),
+        ("x.parquet", {"question": ["q", "r"], "answers": ["a", "b"]}),
+    ],
+)
+def test_lists_of_questions_and_answers_are_read(tmp_path, name, contents):
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        table = pytest.importorskip("pyarrow").Table.from_pylist([contents])
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    else:
+        path.write_text(json.dumps(contents, indent=None if path.suffix == ".jsonl" else 1))
+    records = read(path)
+    assert (records.questions, records.candidates, records.qrels) == (("q", "r"), ("a", "b"), ((0, 1), (0, 1)))
+
+
+def test_a_wrong_list_is_refused_by_its_place(tmp_path):
+    path = write(tmp_path, "faq.json", '{"faqs": [{"question": "q", "answer": "a"}, {"question": "q", "answer": [7]}]}')
+    assert refusal(path) == f"{path}: faqs[1]: 'answer', item 0 must be a string, not a whole number"
+    path = write(tmp_path, "pairs.json", '[["q", "a"]]')
+    assert f"{path}, line 1: the list holds a list where an object is expected: write objects, [" in refusal(path)
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', ""])
+def test_tables_of_excel_are_read(tmp_path, first, end):
+    """With its line `sep=`, and with the line ends of old Macs."""
+    path = write(tmp_path, "x.csv", end.join([first, 'question;"answer, or"', 'q;"a, b;c"', "r;b", ""]))
+    records = read(path, answer_column="answer, or")
+    assert (records.questions, records.candidates) == (("q", "r"), ("a, b;c", "b"))
+    write(tmp_path, "x.csv", end.join([first, 'question;"answer, or"', "q;a", "r"]))
+    assert f"{path}, line 4: 1 columns where the header has 2" in refusal(path, answer_column="answer, or")
+
+
 def test_broken_dpr_is_refused_by_line(tmp_path):
     path = tmp_path / "x.json"
     whole = json.dumps(dpr(), indent=1)
@@ -356,7 +398,7 @@ def test_broken_dpr_is_refused_by_line(tmp_path):
     path.write_text('[\n{"question": "q", "positive_ctxs": [{"text": 5}], "hard_negative_ctxs": []}\n]')
     assert refusal(path) == f"{path}, line 2: positive_ctxs[0]: 'text' must be a string, not a whole number"
     path.write_text('[\n"question"\n]')
-    assert refusal(path) == f"{path}, line 2: broken JSON: '\"' where {{ or ] is expected"
+    assert f"{path}, line 2: the list holds a string where an object is expected: write objects, [" in refusal(path)
     path.write_bytes(whole.replace("noon", "caf\xe9").encode("latin-1"))
     assert "0xe9 is not UTF-8" in refusal(path)
     path.write_text("[]")

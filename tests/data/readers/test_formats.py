@@ -63,11 +63,13 @@ def test_the_content_of_a_folder_decides_its_format(tmp_path, name, found):
     assert detect_format(str(tmp_path)) == found
 
 
-def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path):
-    path = tmp_path / "nq.jsonl"
-    path.write_text('{"question": "q", "answer": ["a"]}')
-    with pytest.raises(EndxError, match="evaluate them on an encoded corpus with `endx evaluate --index"):
-        read(path)
+def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path, caplog):
+    (tmp_path / "nq.csv").write_text("q\t['a']\n")
+    with pytest.raises(EndxError, match="and no passages: `endx evaluate --index=DIR --data=...` looks for passages"):
+        read(tmp_path / "nq.csv")
+    (tmp_path / "nq.jsonl").write_text('{"question": "q", "answer": ["a"]}')
+    assert read(tmp_path / "nq.jsonl").candidates == ("a",)
+    assert "each text of a list of answers is a right answer of its question; `endx evaluate --index" in caplog.text
 
 
 def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
