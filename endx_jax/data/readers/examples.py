@@ -34,6 +34,21 @@ ANSWER_LISTS = ("answers", "responses")
 NEGATIVE = re.compile(r"(hard_)?negative(_\d+)?", re.IGNORECASE)
 # Columns that say if the answer is right, and their values for right and wrong ones.
 LABELS = ("label", "score", "similarity")
+# Further names of such columns, which are used if their values are numbers or truth values.
+FLAGS = (
+    "correct",
+    "duplicate",
+    "match",
+    "relevance",
+    "relevant",
+    "similar",
+    "is_answer",
+    "is_positive",
+    "labels",
+    "target",
+)
+FLAGS += tuple(f"is_{name}" for name in FLAGS[:6])
+NUMBER = re.compile(r"[+-]?[\d.]+")
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
 
 
@@ -199,7 +214,8 @@ def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list
     found = []
     for place, passage in enumerate(json_files.list_at(row, key, where)):
         at = f"{where}: {key}[{place}]"
-        title = json_files.text(json_files.value(passage, "title", at, "") or "", f"{at}: 'title'", may_be_empty=True)
+        title = json_files.value(passage, "title", at, "")
+        title = "" if json_files.is_missing(title) else json_files.text(title, f"{at}: 'title'", may_be_empty=True)
         text = json_files.text_at(passage, "text", at, may_be_empty=True)
         name = next((passage[identifier] for identifier in id_keys if identifier in passage), "")
         named = Named(f"{title} {text}".strip(), json_files.identifier(name, f"{at}: the id")) if text else Named("")
@@ -210,7 +226,7 @@ def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list
 def _texts(value: object, where: str) -> list[Named]:
     """Returns the texts of a string or a list of strings."""
     if not isinstance(value, list):
-        return [Named("" if value is None else json_files.text(value, where, may_be_empty=True))]
+        return [Named("" if json_files.is_missing(value) else json_files.text(value, where, may_be_empty=True))]
     return [Named(json_files.text(item, f"{where}, item {n}", may_be_empty=True)) for n, item in enumerate(value)]
 
 
@@ -267,24 +283,51 @@ class ColumnParser:
             self._known.clear()  # nearly all rows have the keys of the previous row
             question = _choose(self._names[0], QUESTION, (QUESTIONS, QUESTION_LISTS), list(keys), where)
             answer = _choose(self._names[1], ANSWER, (ANSWERS, ANSWER_LISTS), list(keys), where)
-            labels = tuple(name for name in keys if name.casefold() in LABELS and name not in (question, answer))
+            labels = tuple(
+                name for name in keys if name.casefold() in (*LABELS, *FLAGS) and name not in (question, answer)
+            )
             negatives = tuple(name for name in keys if NEGATIVE.fullmatch(name))
             self._known[keys] = Columns(question, answer, negatives, labels)
         return self._known[keys]
 
-    def labelled(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields the rows; raises EndxError, even if invalid rows are skipped, if a label varies and is not 0 or 1."""
+    def labelled(self, rows: Iterable[Row], path: str) -> Iterator[Row]:
+        """Yields the rows, and logs columns of 0 and 1 that are not used.
+
+        Raises:
+          EndxError: a label varies and is not 0 or 1, even if invalid rows are skipped.
+        """
         first: dict[str, str] = {}
-        for number, where, row in rows:
-            for name in [name for name in row if name.casefold() in LABELS and name not in self._names]:
+        flags: dict[str, set[bool]] = {}  # values of columns that hold nothing else
+        count = 0
+        for count, (number, where, row) in enumerate(rows, start=1):
+            labels = [name for name in row if name.casefold() in (*LABELS, *FLAGS) and name not in self._names]
+            for name in labels:
                 value = str(row[name]).strip()
                 before = first.setdefault(name, value)
-                if value != before and not (LABEL.fullmatch(value) and LABEL.fullmatch(before)):
+                fits = LABEL.fullmatch(value) and LABEL.fullmatch(before)
+                is_text = name.casefold() in FLAGS and not (NUMBER.fullmatch(value) and NUMBER.fullmatch(before))
+                if value != before and not (fits or is_text):
                     raise EndxError(
                         f"{where}: column {name!r} is {value[:40]!r}, and {before[:40]!r} above: only 1 (right) and 0 "
                         "(wrong) say which answers are right; write these, or leave out the wrong rows and the column"
                     )
+            if count == 1:
+                flags = {name: set() for name in row.keys() - {*labels, *self._names}}
+            for name in [*flags]:
+                flag = LABEL.fullmatch(value := str(row.get(name)).strip())
+                if flag:
+                    flags[name].add(bool(flag["right"]))
+                elif value not in ("", "None", "nan"):
+                    del flags[name]
             yield number, where, row
+        unused = sorted(name for name, values in flags.items() if len(values) == 2)
+        if unused and count > 2:
+            text_files.LOG.warning(
+                "%s: only 0 and 1 (or true and false) in %s, which is not used; if they say which answers are right, "
+                "name the column `label`",
+                path,
+                json_files.names(unused),
+            )
 
     def asked(self, row: dict, where: str) -> Iterator[dict]:
         """Yields the row with each text of a list of questions that is not empty, or else the row itself."""

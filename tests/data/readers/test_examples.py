@@ -57,7 +57,7 @@ def test_other_columns_are_ignored_and_names_can_be_given(tmp_path):
 LABELLED = ["q,wrong,0", "q,right,1", "q,Right,1.0", "r,right,true", "r,wrong,False", "s,alone,0", "r,right,0"]
 
 
-@pytest.mark.parametrize("name", ["label", "Score", "similarity"])
+@pytest.mark.parametrize("name", ["label", "Score", "similarity", "Similar", "is_duplicate", "relevance", "is_correct"])
 def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name):
     records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *LABELLED])))
     assert (records.questions, records.candidates) == (("q", "r"), ("right", "Right", "wrong"))
@@ -84,6 +84,18 @@ def test_labels_that_do_not_say_what_is_right_are_refused(tmp_path):
     assert read(path).hard_negatives is None
     path = write(tmp_path, "z.csv", "label,score\nq,a\nr,b\n")  # the question and the answer
     assert read(path, question_column="label", answer_column="score").questions == ("q", "r")
+
+
+def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
+    rows = ["q,right,1,1,TRUE,yes,5", "q,wrong,0,,false,no,0", "r,b,1,0,true,yes,1"]
+    text = "\n".join(["question,answer,gut,ok?,seen,said,correct", *rows])
+    assert "column 'correct' is '0', and '5' above" in refusal(write(tmp_path, "x.csv", text))  # grades
+    assert read(write(tmp_path, "x.csv", text.replace("correct", "other"))).hard_negatives is None
+    (line,) = [line for line in caplog.messages if "is not used" in line]
+    assert line == (
+        f"{tmp_path}/x.csv: only 0 and 1 (or true and false) in 'gut', 'ok?', 'seen', which is not used; if they say "
+        "which answers are right, name the column `label`"
+    )
 
 
 def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
