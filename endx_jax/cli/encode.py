@@ -12,7 +12,7 @@ import time
 from etils import epath
 
 from endx_jax.buckets import local_copy
-from endx_jax.cli.data_flags import naming_flags
+from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns, naming_flags
 from endx_jax.data.reqa import POOLS
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded
@@ -40,8 +40,8 @@ def main(argv: list[str]) -> pathlib.Path:
     check(bool(arguments.output) or shard[1] == 1, "--shard needs --output=FILE, a file for each shard")
     if arguments.output:
         check_writable(arguments.output.parent, "--output")
-    columns = {"text_column": arguments.text_column, "split": arguments.split}
-    read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)
+    columns = corpus_columns(arguments)
+    read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, split=arguments.split, **columns)
     with naming_flags():
         corpus = survey(_bar(read(say=say), desc="reading the corpus"))
     empty = f", {corpus.empty:,} of them empty" if corpus.empty else ""
@@ -147,5 +147,5 @@ def _parser() -> argparse.ArgumentParser:
         "--pool", choices=POOLS, default="", help="sentences of reading-comprehension data [paragraphs]"
     )
     parser.add_argument("--split", help="split of a save_to_disk folder [its only one]")
-    parser.add_argument("--text-column", default="text", help="text column of JSON, CSV, TSV and Arrow [text]")
+    add_corpus_flags(parser)
     return parser

@@ -98,6 +98,36 @@ def test_columns_by_other_names(tmp_path):
     assert found == [Document("k", "a", {"question": "q"})]
 
 
+@pytest.mark.parametrize("name", ["_id", "id", "doc_id", "DocID", "docno", "pid", "document_id", "uuid"])
+def test_ids_are_found_by_the_names_that_corpora_use(tmp_path, name):
+    said = []
+    found = read(tmp_path, "a.csv", f'{name},text\n0630,"one\nline"\n0187,two\n', say=said.append)
+    assert (found, said) == ([Document("0630", "one\nline"), Document("0187", "two")], [])
+
+
+def test_columns_of_ids_and_titles_can_be_named(tmp_path):
+    text = "doc_id,pid,Head,text\na,1,T,x\na,2,,y\n"
+    assert read(tmp_path, "a.csv", text, title_column="head") == [
+        Document("1", "T x", {"doc_id": "a", "title": "T"}),
+        Document("2", "y", {"doc_id": "a"}),
+    ]
+    with one_line_error(r"line 3: the id 'a' is .* unique; name their column with --id-column=NAME, or none with"):
+        read(tmp_path, "a.csv", text, id_column="doc_id")
+    said = []
+    assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
+    place = f"{tmp_path}/a.csv, line 2"
+    assert said == [f"{place}: no column of ids; line numbers are the ids (name yours with --id-column)"]
+    with one_line_error("line 1: no column 'key' among 'doc_id', 'pid', 'Head', 'text'; name yours with --id-column"):
+        read(tmp_path, "a.csv", text, id_column="key")
+
+
+def test_missing_titles_of_tables_are_none(tmp_path):
+    found = read(tmp_path, "a.jsonl", '{"id": 1, "text": "a", "title": NaN}\n{"id": 2, "text": "b", "title": null}\n')
+    assert found == [Document("1", "a"), Document("2", "b")]
+    with one_line_error("line 1: 'text' must be a string, not NaN, a missing value"):
+        read(tmp_path, "a.jsonl", '{"id": 1, "text": NaN}\n')
+
+
 def test_squad_has_the_ids_that_evaluation_gives(tmp_path):
     file = small_squad.write_squad(tmp_path) / "train-v1.1.json"
     paragraphs = list(read_corpus(file))

@@ -35,19 +35,8 @@ NEGATIVE = re.compile(r"(hard_)?negative(_\d+)?", re.IGNORECASE)
 # Columns that say if the answer is right, and their values for right and wrong ones.
 LABELS = ("label", "score", "similarity")
 # Further names of such columns, which are used if their values are numbers or truth values.
-FLAGS = (
-    "correct",
-    "duplicate",
-    "match",
-    "relevance",
-    "relevant",
-    "similar",
-    "is_answer",
-    "is_positive",
-    "labels",
-    "target",
-)
-FLAGS += tuple(f"is_{name}" for name in FLAGS[:6])
+_JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
+FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "target")
 NUMBER = re.compile(r"[+-]?[\d.]+")
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
 
