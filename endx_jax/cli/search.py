@@ -124,10 +124,11 @@ def _answer_all(
 
     started = time.monotonic()
     form, naming = _form(arguments), len(questions) > 1
-    _note(search.describe(arguments.mode))
     for start in range(0, len(questions), TOGETHER):
         some = questions[start : start + TOGETHER]
         answers = zip(some, _ask(arguments, search, [question.text for question in some]), strict=True)
+        if start == 0:
+            _note(search.describe(arguments.mode))
         stream.writelines(formatted(form, *pair, tag=arguments.mode, naming=naming) for pair in answers)
     stream.flush()
     if arguments.output:
