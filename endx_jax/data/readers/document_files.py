@@ -132,9 +132,8 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
     except ImportError:
         raise EndxError('in PDF, which needs pip install "endx_jax[pdf]"') from None
     except Exception:  # pypdf raises errors of many types
-        raise EndxError(
-            "that can't be read as PDF" if ending == ".pdf" else f"that are not UTF-8: {text_files.conversion(data)}"
-        ) from None
+        reason = "can't be read as PDF" if ending == ".pdf" else f"are not UTF-8: {text_files.conversion(data)}"
+        raise EndxError(f"that {reason}") from None
     fields: dict[str, Scalar] = {}
     if front := FRONT_MATTER.match(text):
         fields, text = dict(_fields(front[2])), text[front.end() :]

@@ -28,11 +28,6 @@ HEAD = 1_000_000
 # Endings of the files that `arrow` reads.
 ARROW_ENDINGS = (".parquet", ".arrow", ".feather")
 
-# Endings and first bytes of spreadsheets, and what to do with them.
-SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
-SHEET_BYTES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-SAVE_SHEET = ', a spreadsheet: save it as "CSV UTF-8"'
-
 LOG = logging.getLogger("endx_jax")
 
 _BLOCK = 1_000_000
@@ -94,7 +89,7 @@ def ending(path: str, known: Iterable[str]) -> str:
     found = os.path.splitext(uncompressed(path))[1]
     if found not in known or (found in ARROW_ENDINGS and packed):
         text = ", ".join(name for name in known if name not in ARROW_ENDINGS)
-        sheet = SAVE_SHEET * (found in SHEETS)
+        sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (found in (".xlsx", ".xls", ".xlsm", ".ods"))
         raise EndxError(
             f"{path}: unknown ending {found + packed!r}{sheet}; known are {text}, each also with .gz, "
             f"{', '.join(ARROW_ENDINGS)}, and folders of BEIR, MS MARCO or save_to_disk"
@@ -116,12 +111,7 @@ def _opened(path: str) -> Iterator[gzip.GzipFile | io.BufferedReader]:
     """
     try:
         with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
-            start = file.peek(4)
-            if start.startswith(SHEET_BYTES):
-                raise EndxError(f"{path} is no text but an archive, or{SAVE_SHEET[1:]}")
-            if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise EndxError(f"{path}, line 1, byte 1: 0x{start[0]:02x} is not UTF-8: {conversion(start)}")
-            if start.startswith(codecs.BOM_UTF8):
+            if file.peek(3).startswith(codecs.BOM_UTF8):
                 file.read(3)
             yield file
     except FileNotFoundError:
@@ -233,9 +223,9 @@ def list_inside(path: str) -> tuple[str, list[dict]] | None:
     if not uncompressed(path).endswith(".json") or holds_list(path) or '"paragraphs"' in head(path):
         return None
     with contextlib.suppress(EndxError):  # lines of objects, or broken: their reader raises an error with the place
-        found = [(key, value) for key, value in read_json(path).items() if isinstance(value, list) and value]
-        found = [(key, value) for key, value in found if all(isinstance(item, dict) for item in value)]
-        return found[0] if len(found) == 1 else None
+        lists = [(key, value) for key, value in read_json(path).items() if isinstance(value, list)]
+        lists = [(key, value) for key, value in lists if value and all(isinstance(item, dict) for item in value)]
+        return lists[0] if len(lists) == 1 else None
     return None
 
 
@@ -254,11 +244,9 @@ def items(path: str) -> Iterator[tuple[int, dict]]:
             line, at = line + text.count("\n", at, after), after
             where = f"{path}, line {line}"
             if start and start[0] not in following:
-                if "{" in following and start[0] in '["':
-                    found = "a list" if start[0] == "[" else "a string"
-                    raise EndxError(f"{where}: the list holds {found} where an object is expected: {OBJECTS}")
                 expected = " or ".join(following) or "the end of the file"
-                raise EndxError(f"{where}: broken JSON: {start[0]!r} where {expected} is expected")
+                hint = f"; {OBJECTS}" * ("{" in following)
+                raise EndxError(f"{where}: broken JSON: {start[0]!r} where {expected} is expected{hint}")
             if start and start[0] == "{":
                 if (decoded := _decode_object(text, at, path, line)) is not None:
                     item, end = decoded

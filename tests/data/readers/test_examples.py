@@ -381,7 +381,7 @@ def test_a_wrong_list_is_refused_by_its_place(tmp_path):
     path = write(tmp_path, "faq.json", '{"faqs": [{"question": "q", "answer": "a"}, {"question": "q", "answer": [7]}]}')
     assert refusal(path) == f"{path}: faqs[1]: 'answer', item 0 must be a string, not a whole number"
     path = write(tmp_path, "pairs.json", '[["q", "a"]]')
-    assert f"{path}, line 1: the list holds a list where an object is expected: write objects, [" in refusal(path)
+    assert f"{path}, line 1: broken JSON: '[' where {{ or ] is expected; write objects, [" in refusal(path)
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
@@ -410,7 +410,7 @@ def test_broken_dpr_is_refused_by_line(tmp_path):
     path.write_text('[\n{"question": "q", "positive_ctxs": [{"text": 5}], "hard_negative_ctxs": []}\n]')
     assert refusal(path) == f"{path}, line 2: positive_ctxs[0]: 'text' must be a string, not a whole number"
     path.write_text('[\n"question"\n]')
-    assert f"{path}, line 2: the list holds a string where an object is expected: write objects, [" in refusal(path)
+    assert f"{path}, line 2: broken JSON: '\"' where {{ or ] is expected; write objects, [" in refusal(path)
     path.write_bytes(whole.replace("noon", "caf\xe9").encode("latin-1"))
     assert "0xe9 is not UTF-8" in refusal(path)
     path.write_text("[]")

@@ -123,11 +123,12 @@ def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path):
         "known are .json, .jsonl, .csv, .tsv, each also with .gz, .parquet, .arrow, .feather, and folders of BEIR, "
         "MS MARCO or save_to_disk"
     )
-    for name, ending in (("x.doc.gz", ".doc.gz"), ("x.parquet.gz", ".parquet.gz"), ("x", "")):
+    for name, ending in (("x.doc.gz", ".doc.gz"), ("x.parquet.gz", ".parquet.gz"), ("x", ""), ("x.xlsx", ".xlsx")):
         (tmp_path / name).write_text("x")
         with pytest.raises(EndxError) as caught:
             read(tmp_path / name)
-        assert str(caught.value) == f"{tmp_path}/{name}: unknown ending {ending!r}; {known}"
+        sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (ending == ".xlsx")
+        assert str(caught.value) == f"{tmp_path}/{name}: unknown ending {ending!r}{sheet}; {known}"
 
 
 def test_the_ending_decides_in_upper_case_too_and_paths_may_be_strings(tmp_path):
