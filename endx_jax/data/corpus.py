@@ -122,9 +122,9 @@ class _Columns:
     """Columns of a table by their arguments of `read_corpus`."""
 
     text: str
-    id: str | None
-    title: str
-    say: Callable
+    id: str | None = None
+    title: str = TITLE_KEY
+    say: Callable = str
 
     def id_key(self, row: Iterable[str]) -> str:
         """Returns the column of the id; empty if there is none."""

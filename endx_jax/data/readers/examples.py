@@ -279,15 +279,15 @@ class ColumnParser:
             self._known[keys] = Columns(question, answer, negatives, labels)
         return self._known[keys]
 
-    def labelled(self, rows: Iterable[Row], path: str) -> Iterator[Row]:
-        """Yields the rows, and logs columns of 0 and 1 that are not used.
+    def labelled(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yields the rows, one for each question of a list, and logs columns of 0 and 1 that are not used.
 
         Raises:
           EndxError: a label varies and is not 0 or 1, even if invalid rows are skipped.
         """
         first: dict[str, str] = {}
         flags: dict[str, set[bool]] = {}  # values of columns that hold nothing else
-        count = 0
+        count, where = 0, ""
         for count, (number, where, row) in enumerate(rows, start=1):
             labels = [name for name in row if name.casefold() in (*LABELS, *FLAGS) and name not in self._names]
             for name in labels:
@@ -308,24 +308,25 @@ class ColumnParser:
                     flags[name].add(bool(flag["right"]))
                 elif value not in ("", "None", "nan"):
                     del flags[name]
-            yield number, where, row
+            for asked in self._asked(row, where):
+                yield number, where, asked
         unused = sorted(name for name, values in flags.items() if len(values) == 2)
         if unused and count > 2:
             text_files.LOG.warning(
                 "%s: only 0 and 1 (or true and false) in %s, which is not used; if they say which answers are right, "
                 "name the column `label`",
-                path,
+                where.rpartition(", ")[0] or where,
                 json_files.names(unused),
             )
 
-    def asked(self, row: dict, where: str) -> Iterator[dict]:
-        """Yields the row with each text of a list of questions that is not empty, or else the row itself."""
-        name = self.choose(row, where).question
-        if not isinstance(row[name], list):
-            yield row
-            return
-        for text in _filled(_texts(row[name], f"{where}: {name!r}")):
-            yield row | {name: text.text}
+    def _asked(self, row: dict, where: str) -> Iterable[dict]:
+        """Returns the row with each item of a list of questions that is not empty, or else the row itself."""
+        try:
+            name = self.choose(row, where).question
+        except EndxError:  # as parsing raises it
+            return [row]
+        texts = row[name] if isinstance(row[name], list) else None
+        return [row] if texts is None else [row | {name: text} for text in texts if str(text or "").strip()]
 
     def __call__(self, row: dict, where: str) -> Example:
         """Parses a row."""

@@ -138,10 +138,9 @@ def row_examples(
     columns = examples.ColumnParser(names)
     rows = row_files.rows(path, invalid, check=columns.choose, split=split, part=part)
     parse = ROW_PARSERS.get(kind, columns)
-    for _, where, row in columns.labelled(rows, path) if parse is columns else rows:
+    for _, where, row in columns.labelled(rows) if parse is columns else rows:
         with invalid.row():
-            for asked in columns.asked(row, where) if parse is columns else [row]:
-                yield where, parse(asked, where)
+            yield where, parse(row, where)
 
 
 def holds_paragraphs(path: str) -> bool:

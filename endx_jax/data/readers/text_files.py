@@ -180,8 +180,9 @@ def _decode(raw: bytes, where: str) -> str:
 
 def conversion(raw: bytes) -> str:
     """Returns how to save a text as UTF-8 whose first bytes, or bytes that are not UTF-8, are `raw`."""
-    encoding = "UTF-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "WINDOWS-1252"
-    return f'save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f {encoding} -t UTF-8 OLD > NEW'
+    is_wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding, others = ("UTF-16", "") if is_wide else ("WINDOWS-1252", " (CP932 for Japanese, GB18030 for Chinese)")
+    return f'save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f {encoding} -t UTF-8 OLD > NEW{others}'
 
 
 def check_values(text: str, where: str, most: int = MOST_VALUES) -> None:
