@@ -84,7 +84,9 @@ def read_corpus(
     file, reader = _found(path, documents, split, say)
     if pool:
         raise EndxError(f"{file}: only reading-comprehension data can be split into {pool}; leave out the pool")
-    return _checked(file, functools.partial(reader, file, _Columns(text_column, id_column, title_column, say)))
+    return _checked(
+        file, functools.partial(reader, file, _Columns(text_column, id_column, title_column, functools.cache(say)))
+    )
 
 
 def _holds_paragraphs(path: str) -> bool:
@@ -119,17 +121,12 @@ def _raise_equal_ids(placed: Iterable[tuple[str, str]]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Columns:
-    """Columns of a table by their arguments of `read_corpus`."""
+    """Columns of a table by their arguments of `read_corpus`, and a function that says each line once."""
 
     text: str
     id: str | None = None
     title: str = TITLE_KEY
     say: Callable = str
-
-    def id_key(self, row: Iterable[str]) -> str:
-        """Returns the column of the id; empty if there is none."""
-        names = ID_KEYS if self.id is None else filter(None, [self.id])
-        return next((found[0] for name in names if (found := examples.called(name, row))), "")
 
     def check(self, row: Iterable[str], where: str) -> None:
         """Raises EndxError unless one of these is the column of the text."""
@@ -152,12 +149,17 @@ class _Columns:
         row = dict(row)
         (text_key,) = examples.called(self.text, row)
         text = json_files.text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
-        key = self.id_key(row)
+        keys = ID_KEYS if self.id is None else filter(None, [self.id])
+        key = next((found[0] for key in keys if (found := examples.called(key, row))), "")
         name = row.pop(key) if key else number
+        if not key:
+            self.say("the corpus has no column of ids: line numbers are the ids; name yours with --id-column")
         name = json_files.text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
         title_key = next(iter(examples.called(self.title, row)), self.title)
-        title = "" if json_files.is_missing(found := row.get(title_key)) else found
-        title = json_files.text(title, f"{where}: {title_key!r}", may_be_empty=True)
+        given = row.get(title_key)
+        title = json_files.text(
+            "" if json_files.is_missing(given) else given, f"{where}: {title_key!r}", may_be_empty=True
+        )
         if title:
             del row[title_key]
             row[TITLE_KEY] = title
@@ -181,11 +183,7 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
 
 
 def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
-    numbered = False
     for number, where, row in row_files.rows(path, check=columns.check_header, split=split):
-        if not (numbered or columns.id_key(row)):
-            columns.say(f"{where}: no column of ids; line numbers are the ids (name yours with --id-column)")
-            numbered = True
         yield where, columns.document(row, number, where)
 
 

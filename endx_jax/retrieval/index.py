@@ -237,8 +237,8 @@ class Index:
 
         Raises:
           InUse: another process's change lasts too long, or the index was replaced since it was opened.
-          EndxError: the index is a copy of one in a bucket; an id exists already, or occurs twice among the new
-            documents; or the embeddings have another width or are not finite.
+          EndxError: an id exists already, or occurs twice among the new documents; or the embeddings have another width
+            or are not finite.
         """
         _check_distinct(documents)
         if np.shape(embeddings) != (len(documents), self.info.width):
@@ -277,7 +277,10 @@ class Index:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Context of a write transaction in the index that was opened, after which the snapshot is up to date."""
+        """Context of a write transaction in the index that was opened, after which the snapshot is up to date.
+
+        It raises an EndxError for a local copy of an index in a bucket, whose changes would be lost.
+        """
         if expanded(CACHE) in self.path.parents:
             raise EndxError(f"{self.path} is a copy of an index in a bucket: change a file of your own and upload it")
         if not self.path.is_file():
