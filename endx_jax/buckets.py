@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import filelock
@@ -207,7 +207,8 @@ def remove(path: str | os.PathLike) -> None:
 def local_copy(path: str | os.PathLike, skip: Sequence[str] = ()) -> pathlib.Path:
     """Returns a local path with the contents of a path in a bucket; expands `~` in a local path and returns it.
 
-    Only objects that are new or have changed since the last copy are downloaded, by one process at a time.
+    Only objects that are new or have changed since the last copy are downloaded, by one process at a time, and copies
+    of objects that were deleted since are removed.
 
     Args:
       path: file or folder.
@@ -229,6 +230,7 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = ()) -> pathlib.Pat
             objects = listing(url, skip)
             if not objects:
                 raise EndxError(f"{url}: there is no such object or folder; check the name")
+            _remove_deleted(place, versions, objects, skip)
             changed = {
                 name: stored
                 for name, stored in objects.items()
@@ -242,6 +244,23 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = ()) -> pathlib.Pat
             for name, stored in changed.items():
                 write_text(versions / name / VERSION, stored.version)
     raise InUse(f"{url} is changing: read it once it is written")
+
+
+def _remove_deleted(place: pathlib.Path, versions: pathlib.Path, objects: Container[str], skip: Sequence[str]) -> None:
+    """Removes the copies of objects that are not there any more, and the folders that they leave empty.
+
+    Files that are no copies stay, such as the journal that SQLite keeps beside an index.
+    """
+    for version in [*versions.rglob(VERSION)]:
+        folder = version.parent.relative_to(versions)
+        name = "/".join(folder.parts)
+        if name in objects or _matches(name.partition("/")[0], skip):
+            continue
+        (place / name).unlink(missing_ok=True)
+        version.unlink()
+        for parent in (place / name).parents[: len(folder.parts)]:
+            with contextlib.suppress(OSError):  # it is not empty
+                parent.rmdir()
 
 
 VERSION = ".version"  # file with the version of a copied object, in a folder with the object's name

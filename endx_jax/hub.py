@@ -30,7 +30,7 @@ def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revis
       EndxError: the files are neither downloaded nor in the cache; the message lacks a subject, which the caller adds.
     """
     import huggingface_hub
-    from huggingface_hub.errors import HTTPError
+    from huggingface_hub.errors import HTTPError, IncompleteSnapshotError
 
     # Errors of the hub, of the connection, and of malformed ids.
     failures = (OSError, HTTPError, *MALFORMED)
@@ -50,7 +50,8 @@ def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revis
         )
         return pathlib.Path(folder)
     except failures as failure:
-        raise EndxError(f"cannot be downloaded from the hub ({reason or type(failure).__name__})") from None
+        part = "is in the hub's cache only in part and " * isinstance(failure, IncompleteSnapshotError)
+        raise EndxError(f"{part}cannot be downloaded from the hub ({reason or type(failure).__name__})") from None
 
 
 @functools.cache

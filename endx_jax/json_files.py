@@ -196,8 +196,15 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
+def is_missing(value: object) -> bool:
+    """Returns true for null and NaN, which tables write for missing values."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
 def kind(value: object) -> str:
     """Returns the name of the type of a JSON value, for messages."""
+    if value is not None and is_missing(value):
+        return "NaN, a missing value"
     return {
         dict: "an object",
         list: "a list",

@@ -51,6 +51,21 @@ def test_a_copy_is_made_once_and_follows_what_changes(url, monkeypatch):
     assert buckets.read_bytes(f"{url}/a.txt") == b"A.txt"
 
 
+def test_a_copy_follows_what_is_deleted(url):
+    for name in ("a", "d/b", "d/c", "skipped/e"):
+        buckets.write_bytes(f"{url}/{name}", b"old")
+    (buckets.local_copy(url) / "a-wal").write_text("of SQLite")
+    for name in ("a", "d/b", "d/c", "skipped/e"):
+        buckets.remove(f"{url}/{name}")
+    for name in ("a/f", "d"):  # folders and objects take each other's names
+        buckets.write_bytes(f"{url}/{name}", b"new")
+    kept = {"a/f": "new", "d": "new", "a-wal": "of SQLite"}
+    assert contents_of(buckets.local_copy(url, skip=("skip*",))) == kept | {"skipped/e": "old"}
+    assert contents_of(buckets.local_copy(url)) == kept
+    buckets.remove(f"{url}/a/f")
+    assert contents_of(buckets.local_copy(url)) == {"d": "new", "a-wal": "of SQLite"}
+
+
 def test_what_changes_while_it_is_copied_is_refused(url, monkeypatch):
     buckets.write_bytes(f"{url}/a", b"0")
     writes, fetch = iter(range(1, 10)), buckets.fetch

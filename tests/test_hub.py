@@ -80,6 +80,24 @@ def test_a_hub_that_answers_something_else_is_one_line(monkeypatch, tmp_path, bo
             locate("some/pairs")
 
 
+def test_a_part_in_the_cache_is_not_the_whole_without_the_hub(monkeypatch, tmp_path):
+    """As after an interrupted download, or after that of another folder."""
+    published = write_shards(tmp_path / "published")
+    (published / "more.csv").write_text("question,answer\nq,a\n")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with FakeHub("some/part", published, dataset=True) as hub:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
+        monkeypatch.setattr(huggingface_hub.dataset_info.__self__, "endpoint", hub.address)
+        template = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        local_path("hf://datasets/some/part/pairs")
+    local_path.cache_clear()
+    assert local_path("hf://datasets/some/part/pairs").endswith("pairs")
+    with one_line_error(r"some/part is in the hub's cache only in part and cannot be downloaded from the hub \(\w+\):"):
+        local_path("hf://datasets/some/part")
+
+
 @pytest.mark.slow
 def test_a_data_set_is_downloaded_without_other_files_and_found_again_without_the_hub(tmp_path):
     published = write_shards(tmp_path / "published")

@@ -1,6 +1,8 @@
 """Reader of the questions of `endx search`, and formats of its answers: text, JSON lines and TREC runs."""
 
 import json
+import os
+import re
 import shutil
 import sys
 import textwrap
@@ -8,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.readers import text_files
+from endx_jax.data.readers import examples, row_files, text_files
 from endx_jax.errors import EndxError
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.text_search import Answer
@@ -21,11 +23,20 @@ class Question(NamedTuple):
     text: str
 
 
+# Columns of the question, and of its id.
+TEXTS = ("text", "question", "query")
+IDS = ("_id", "id", "qid", "query_id", "query-id", "question_id")
+
+
 def read_questions(path: str) -> list[Question]:
     """Returns all questions of a file.
 
-    Each line is a question, with its line number as id. If the first line that is not empty begins with `{`, each line
-    is a JSON object with `text` or `question`, and optionally `_id` or `id`. Empty lines are ignored.
+    - `.csv`, `.json`, Arrow tables, and `.tsv` with a header: a row for each, with one of `TEXTS` and perhaps of `IDS`;
+    - other files whose first line begins with `{`: lines of JSON objects with the same keys;
+    - files whose first line is an id, a tab and a question, as of MS MARCO and Anserini: such lines;
+    - other files: lines of questions.
+
+    The id of a question without one is its line number. Empty lines are ignored.
 
     Args:
       path: a file, which may end in `.gz`, or `-` for standard input.
@@ -33,38 +44,51 @@ def read_questions(path: str) -> list[Question]:
     Raises:
       EndxError: the file can't be read or has no questions, a question is not valid, or two have the same id.
     """
-    lines = text_files.stream_lines(sys.stdin.buffer, "standard input") if path == "-" else text_files.lines(path)
-    name = "standard input" if path == "-" else path
-    questions = [*_questions(lines, name)]
+    name, ending = ("standard input" if path == "-" else path), os.path.splitext(text_files.uncompressed(path))[1]
+    header = re.split(r'["\t]+', text_files.first_line(path).casefold()) if ending == ".tsv" else ()
+    found: Iterable[tuple[int, str, Question]]
+    if ending in (".csv", ".json", *text_files.ARROW_ENDINGS) or not {*header}.isdisjoint(TEXTS):
+        found = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.rows(path))
+    else:
+        lines = text_files.stream_lines(sys.stdin.buffer, name) if path == "-" else text_files.lines(path)
+        found = _of_lines(lines, name)
+    questions: dict[str, tuple[int, Question]] = {}
+    for number, where, question in found:
+        if question.id in questions:
+            raise EndxError(f"{where}: line {questions[question.id][0]} has the same id {question.id[:100]!r}")
+        questions[question.id] = number, question
     if not questions:
         raise EndxError(f"{name} contains no questions: give one per line")
-    return questions
+    return [question for _, question in questions.values()]
 
 
-def _questions(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Question]:
-    objects = None
-    seen: dict[str, int] = {}
+def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str, Question]]:
+    objects = ids = None
     for number, line in lines:
-        line = line.strip()
-        if not line:
+        if not (line := line.strip()):
             continue
         if objects is None:
-            objects = line.startswith("{")
+            objects, ids = line.startswith("{"), re.fullmatch(r"\S+\t[^\t]+", line)
         where = f"{name}, line {number}"
-        question = _of_object(line, number, where) if objects else Question(str(number), json_files.text(line, where))
-        if question.id in seen:
-            raise EndxError(f"{where}: line {seen[question.id]} has the same id {question.id[:100]!r}")
-        seen[question.id] = number
-        yield question
+        if objects:
+            yield number, where, _of_object(json_files.parse(line, where, dict), number, where)
+        elif ids:
+            identifier, *texts = line.split("\t")
+            if len(texts) != 1:
+                raise EndxError(f"{where}: {1 + len(texts)} tab-separated columns where the first line has two")
+            yield number, where, Question(identifier, json_files.text(texts[0], where))
+        else:
+            yield number, where, Question(str(number), json_files.text(line, where))
 
 
-def _of_object(line: str, number: int, where: str) -> Question:
-    fields = json_files.parse(line, where, dict)
-    key = next((key for key in ("text", "question") if key in fields), "")
+def _of_object(fields: dict, number: int, where: str) -> Question:
+    key, name = (next((one for key in keys for one in examples.called(key, fields)), "") for keys in (TEXTS, IDS))
     if not key:
-        raise EndxError(f"{where} needs a question in 'text' or 'question'")
+        raise EndxError(
+            f"{where} needs a question in {' or '.join(map(repr, TEXTS))}, not in {json_files.names(fields)}"
+        )
     text = json_files.text(fields[key], f"{where}: {key!r}")
-    identifier = json_files.identifier(fields.get("_id", fields.get("id", number)), f"{where}: the id")
+    identifier = json_files.identifier(fields.get(name, number), f"{where}: the id")
     return Question(json_files.text(identifier, f"{where}: the id"), text)
 
 

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
@@ -28,6 +29,18 @@ def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
     parser.add_argument("--question-column", default="question", help="column of questions [question]")
     parser.add_argument("--answer-column", default="answer", help="column of answers [answer]")
     parser.add_argument("--skip-invalid", action="store_true", help="skip invalid rows and log their number")
+
+
+def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
+    """Adds the flags for the columns of a corpus, which `corpus_columns` returns as arguments of `read_corpus`."""
+    parser.add_argument("--text-column", default="text", help="text column of JSON, CSV, TSV and Arrow [text]")
+    parser.add_argument("--id-column", help="id column; empty for line numbers [_id, id, pid, docno, doc_id, ...]")
+    parser.add_argument("--title-column", default="title", help="title column [title]")
+
+
+def corpus_columns(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the columns of `add_corpus_flags`."""
+    return {name: getattr(arguments, name) for name in ("text_column", "id_column", "title_column")}
 
 
 def with_data_flags(settings: DataSettings, arguments: argparse.Namespace) -> DataSettings:

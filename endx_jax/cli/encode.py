@@ -12,7 +12,7 @@ import time
 from etils import epath
 
 from endx_jax.buckets import local_copy
-from endx_jax.cli.data_flags import naming_flags
+from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns, naming_flags
 from endx_jax.data.reqa import POOLS
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded
@@ -40,8 +40,8 @@ def main(argv: list[str]) -> pathlib.Path:
     check(bool(arguments.output) or shard[1] == 1, "--shard needs --output=FILE, a file for each shard")
     if arguments.output:
         check_writable(arguments.output.parent, "--output")
-    columns = {"text_column": arguments.text_column, "split": arguments.split}
-    read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, **columns)
+    columns = corpus_columns(arguments)
+    read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, split=arguments.split, **columns)
     with naming_flags():
         corpus = survey(_bar(read(say=say), desc="reading the corpus"))
     empty = f", {corpus.empty:,} of them empty" if corpus.empty else ""
@@ -124,8 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--corpus",
-        help="folder of documents (.md, .txt, .html, .pdf), BEIR, MS MARCO, DPR or save_to_disk; .parquet or .arrow "
-        "file; or .jsonl, .json, .csv, .tsv or .txt file, also with .gz; SQuAD's .json too",
+        help="folder of documents (.md, .rst, .txt, .html, .pdf), BEIR, MS MARCO, DPR or save_to_disk; .parquet or "
+        ".arrow file; or .jsonl, .json, .csv, .tsv or .txt file, also with .gz; SQuAD's .json too",
     )
     parser.add_argument("--output", type=pathlib.Path, help="file of the index [one in ~/.cache/endx_jax/indexes]")
     parser.add_argument(
@@ -147,5 +147,5 @@ def _parser() -> argparse.ArgumentParser:
         "--pool", choices=POOLS, default="", help="sentences of reading-comprehension data [paragraphs]"
     )
     parser.add_argument("--split", help="split of a save_to_disk folder [its only one]")
-    parser.add_argument("--text-column", default="text", help="text column of JSON, CSV, TSV and Arrow [text]")
+    add_corpus_flags(parser)
     return parser

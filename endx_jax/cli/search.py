@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING
 from etils import epath
 
 from endx_jax import json_files
+from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing
 from endx_jax.settings import check
@@ -107,7 +108,7 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
     if arguments.add:
         from endx_jax.data.corpus import read_corpus
 
-        before, added, documents = len(search), 0, read_corpus(arguments.add, text_column=arguments.text_column)
+        before, added, documents = len(search), 0, read_corpus(arguments.add, **corpus_columns(arguments))
         while some := [*itertools.islice(documents, TOGETHER)]:
             search.add(some)
             added += len(some)
@@ -126,9 +127,10 @@ def _answer_all(
     for start in range(0, len(questions), TOGETHER):
         some = questions[start : start + TOGETHER]
         answers = zip(some, _ask(arguments, search, [question.text for question in some]), strict=True)
+        if start == 0:
+            _note(search.describe(arguments.mode))
         stream.writelines(formatted(form, *pair, tag=arguments.mode, naming=naming) for pair in answers)
     stream.flush()
-    _note(search.describe(arguments.mode))
     if arguments.output:
         seconds = time.monotonic() - started
         _note(f"{len(questions):,} questions, {len(search):,} documents, {seconds:.1f} s: {arguments.output}")
@@ -205,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     asking.add_argument(
         "--questions",
         metavar="FILE",
-        help="file of questions: lines of text, or JSONL with text and id; -: standard input",
+        help="file of questions: lines, lines of id, tab and question, JSONL or a table; -: standard input",
     )
     asking.add_argument("--output", type=pathlib.Path, metavar="FILE", help="file for the answers [standard output]")
     asking.add_argument(
@@ -251,6 +253,6 @@ def _parser() -> argparse.ArgumentParser:
     change.add_argument(
         "--add", metavar="FILE", help="corpus to add, as for encode; documents with a known id are replaced"
     )
-    change.add_argument("--text-column", default="text", metavar="NAME", help="column of the texts of --add [text]")
+    add_corpus_flags(change)
     change.add_argument("--delete", action="append", metavar="ID", help="id of a document to delete; repeatable")
     return parser

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from etils import epath
 
+from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns
 from endx_jax.errors import EndxError
 from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import check
@@ -71,7 +72,9 @@ def _service(arguments: argparse.Namespace) -> "Service":
     pairs = load_pairs(arguments.rerank) if arguments.rerank else None
     if arguments.corpus:
         model = arguments.model or arguments.workdir
-        arguments.index = encode.main([f"--model={model}", f"--corpus={arguments.corpus}"])
+        columns = corpus_columns(arguments).items()
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in columns if value is not None]
+        arguments.index = encode.main([f"--model={model}", f"--corpus={arguments.corpus}", *flags])
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir)
     hybrid = hybrid_of(index, arguments.model or arguments.workdir)
@@ -118,7 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx serve", description=__doc__.partition(": ")[2])
     parser.add_argument("--workdir", type=epath.Path, help="workdir of a run with a model and an index")
     parser.add_argument("--index", type=epath.Path, help="index, as written by endx encode [index.sqlite in WORKDIR]")
-    parser.add_argument("--corpus", help="folder of documents, or another corpus of endx encode, to encode and serve")
+    parser.add_argument("--corpus", help="folder of documents, CSV, or another corpus of endx encode, to serve")
+    add_corpus_flags(parser)
     parser.add_argument(
         "--model",
         help="folder or name of the model that encoded the index [the run's, or the one that the index names]",

@@ -23,9 +23,10 @@ IN_FOLDERS = ("corpus.jsonl", msmarco.COLLECTION, "psgs_w100.tsv")
 # (location in the file for messages, document)
 Placed = tuple[str, Document]
 
-# Default column of the text, and of the id.
-TEXT_KEY = "text"
-ID_KEYS = ("_id", "id")
+# Default columns of the text and the title, and names of that of the id; passages have ids of their own before those of
+# the documents that they are from.
+TEXT_KEY, TITLE_KEY = "text", "title"
+ID_KEYS = ("_id", "id", "pid", "passage_id", "psg_id", "docno", "docid", "doc_id", "document_id", "corpus-id", "uuid")
 
 
 def read_corpus(
@@ -33,6 +34,8 @@ def read_corpus(
     *,
     pool: str = "",
     text_column: str = TEXT_KEY,
+    id_column: str | None = None,
+    title_column: str = TITLE_KEY,
     split: str | None = None,
     say: Callable = str,
 ) -> Iterator[Document]:
@@ -41,8 +44,8 @@ def read_corpus(
     Known formats, those of text also with `.gz`:
 
     - a folder: BEIR's `corpus.jsonl`, MS MARCO's `collection.tsv` or DPR's `psgs_w100.tsv`;
-    - `.jsonl`: one object per line, with `text`, optional `_id` or `id` (a string or an integer) and optional `title`;
-      or `.json`, a list of such objects;
+    - `.jsonl`: one object per line, with `text`, optional `_id`, `id` or another of `ID_KEYS` (a string or an integer)
+      and optional `title`; or `.json`, a list of such objects;
     - `.csv`, `.tsv`: a table with a header line and the same columns, quoted as by `csv`, as in DPR's `psgs_w100.tsv`;
       the delimiter is a comma, semicolon, tab or bar;
     - `.parquet`, `.arrow`, `.feather`, or a `datasets.save_to_disk` folder: a table with the same columns (pyarrow);
@@ -63,8 +66,11 @@ def read_corpus(
       pool: unit of reading-comprehension data: empty for paragraphs, or `answers` or `sentences` as in `data.pool`.
         Must be empty for other formats.
       text_column: column or key of the text.
+      id_column: column or key of the id; None for the first of `ID_KEYS`, and empty for line numbers.
+      title_column: column or key of the title.
       split: split of a `save_to_disk` folder; None if it has only one.
-      say: receives a line on the passages of a folder of documents, once all have been read.
+      say: receives a line on the passages of a folder of documents, once all have been read, and one for a table
+        whose ids are line numbers.
 
     Raises:
       EndxError: the corpus can't be read; the message names file and line. Repeated ids are reported after all
@@ -78,7 +84,9 @@ def read_corpus(
     file, reader = _found(path, documents, split, say)
     if pool:
         raise EndxError(f"{file}: only reading-comprehension data can be split into {pool}; leave out the pool")
-    return _checked(file, functools.partial(reader, file, _Columns(text_column)))
+    return _checked(
+        file, functools.partial(reader, file, _Columns(text_column, id_column, title_column, functools.cache(say)))
+    )
 
 
 def _holds_paragraphs(path: str) -> bool:
@@ -106,22 +114,28 @@ def _raise_equal_ids(placed: Iterable[tuple[str, str]]) -> None:
     first: dict[str, str] = {}
     for where, name in placed:
         if name in first:
-            raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; ids must be unique")
+            hint = "ids must be unique; name their column with --id-column=NAME, or none with --id-column="
+            raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; {hint}")
         first[name] = where
 
 
 @dataclasses.dataclass(frozen=True)
 class _Columns:
-    """Columns of a table: that of the text by its name, and the first of `ID_KEYS` that exists, if any."""
+    """Columns of a table by their arguments of `read_corpus`, and a function that says each line once."""
 
     text: str
+    id: str | None = None
+    title: str = TITLE_KEY
+    say: Callable = str
 
     def check(self, row: Iterable[str], where: str) -> None:
         """Raises EndxError unless one of these is the column of the text."""
-        found = examples.called(self.text, row)
-        if len(found) != 1:
-            count, known = "more than one" if found else "no", json_files.names(row)
-            raise EndxError(f"{where}: {count} column {self.text[:100]!r} among {known}; name yours with --text-column")
+        for flag, name in (("text", self.text), ("id", self.id)):
+            if name and len(found := examples.called(name, row)) != 1:
+                count, known = "more than one" if found else "no", json_files.names(row)
+                raise EndxError(
+                    f"{where}: {count} column {name[:100]!r} among {known}; name yours with --{flag}-column"
+                )
 
     def check_header(self, header: list[str], where: str) -> None:
         """Raises EndxError unless a header line has the column of the text, and no two columns of the same name."""
@@ -135,11 +149,20 @@ class _Columns:
         row = dict(row)
         (text_key,) = examples.called(self.text, row)
         text = json_files.text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
-        key = next((found[0] for name in ID_KEYS if (found := examples.called(name, row))), "")
+        keys = ID_KEYS if self.id is None else filter(None, [self.id])
+        key = next((found[0] for key in keys if (found := examples.called(key, row))), "")
         name = row.pop(key) if key else number
+        if not key:
+            self.say("the corpus has no column of ids: line numbers are the ids; name yours with --id-column")
         name = json_files.text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
-        title_key = next(iter(examples.called("title", row)), "title")
-        title = json_files.text(row.get(title_key) or "", f"{where}: {title_key!r}", may_be_empty=True)
+        title_key = next(iter(examples.called(self.title, row)), self.title)
+        given = row.get(title_key)
+        title = json_files.text(
+            "" if json_files.is_missing(given) else given, f"{where}: {title_key!r}", may_be_empty=True
+        )
+        if title:
+            del row[title_key]
+            row[TITLE_KEY] = title
         inner = row.pop("metadata", None)
         metadata = _scalars(row, where) | (_scalars(inner, where) if isinstance(inner, dict) else {})
         return Document(name, f"{title} {text}".strip(), metadata)
@@ -165,7 +188,7 @@ def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator
 
 
 def _tsv(path: str, columns: _Columns) -> Iterator[Placed]:
-    first = text_files.head(path).partition("\n")[0].split("\t")
+    first = text_files.first_line(path).split("\t")
     has_header = len(first) != 2 or columns.text != TEXT_KEY or not any(map(str.isdigit, first[0]))
     if has_header:
         return _rows(path, columns)
@@ -215,6 +238,9 @@ def _found(
         return path, functools.partial(_rows, split=split)
     if os.path.isdir(path):
         if file is None:
-            raise EndxError(f"{path}: the folder has no documents or corpus file: {' or '.join(IN_FOLDERS)}")
+            wanted = f"{' or '.join(IN_FOLDERS)}, or files of {', '.join(document_files.ENDINGS)}"
+            raise EndxError(
+                f"{path}: no documents or corpus file in it: {wanted}; it has {text_files.endings_in(path)}"
+            )
         path = file
     return path, FORMATS[text_files.ending(path, FORMATS)]

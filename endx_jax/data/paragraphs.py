@@ -130,7 +130,8 @@ _NAME = '"?[A-Z][a-z]'
 RULES = (
     # Breaks after the end of a sentence and its closing quotes, brackets and references.
     _break("stop", r"""[.?!][)'" ”]*""", r"""[\['"(“]?[A-Z0-9]"""),
-    _break("reference", r"""[.?!]['"”]?(?:\[[^\]\n]+\])+""", "[A-Z0-9]"),
+    # The limit keeps the time linear for texts with many opening brackets.
+    _break("reference", r"""[.?!]['"”]?(?:\[[^\]\n]{1,500}+\])+""", "[A-Z0-9]"),
     _break("omission", r"\[\.\.\.\]", r"\[?[A-Z]"),
     # Mends after the full stop of an abbreviation.
     _mend("title", "Mr|Mrs|Ms|Dr|Prof|Fr|Rev|Msgr|St|Sta"),

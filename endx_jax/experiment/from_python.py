@@ -8,12 +8,14 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from endx_jax.buckets import read_bytes, url_of, write_bytes
 from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment.config import agree_on_length, resolve
 from endx_jax.experiment.run import run
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.json_files import shown
+from endx_jax.json_files import is_missing, shown
 from endx_jax.methods.config import load_config, names_of
 
 PAIRS = "pairs.jsonl"
@@ -33,7 +35,8 @@ def train(
 
     Args:
       pairs: (question, answer) tuples; mappings with `question`, `answer` and further columns of a JSONL file, such as
-        `negative`; a pandas DataFrame, a pyarrow Table, or a `datasets.Dataset` with these columns.
+        `negative`; a pandas DataFrame, a pyarrow Table, or a `datasets.Dataset` with these columns. Values may be
+        NumPy's; NaN and the like are missing.
       workdir: the run's folder.
       config: file or recipe, as `--config` of `endx train`; or a config tree.
       settings: values of settings by dotted name, such as `{"train.steps": 500, "model.pretrained": "bge-small-en"}`.
@@ -75,7 +78,30 @@ def rows_of(pairs: Any) -> str:
             pair = {"question": pair[0], "answer": pair[1]}
         if not isinstance(pair, Mapping):
             raise EndxError(f"pairs[{number}] is {shown(pair)}; it must be (question, answer), or a mapping with both")
-        lines.append(json.dumps(dict(pair), ensure_ascii=False, default=str))
+        row = {str(name): _plain(value, f"pairs[{number}]: {shown(name)}") for name, value in pair.items()}
+        lines.append(json.dumps(row, ensure_ascii=False))
     if not lines:
         raise EndxError("pairs is empty; pass at least a few hundred (question, answer) tuples")
     return "\n".join([*lines, ""])
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Returns a value as JSON has it: those of NumPy as Python's, missing ones as None.
+
+    Raises:
+      EndxError: the value is of another type.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if is_missing(value) or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+        return None
+    if isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item, where) for name, item in value.items()}
+    raise EndxError(
+        f"{where} is {shown(value)} of type {type(value).__name__}; pass text, a number, a truth value, None, or lists "
+        "of them, or leave out the column"
+    )

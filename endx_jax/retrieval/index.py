@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError, InUse
+from endx_jax.files import expanded
 from endx_jax.json_files import shown
 from endx_jax.numerics import Quantized, quantize
 from endx_jax.retrieval.index_file import (
@@ -276,7 +277,12 @@ class Index:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Context of a write transaction in the index that was opened, after which the snapshot is up to date."""
+        """Context of a write transaction in the index that was opened, after which the snapshot is up to date.
+
+        It raises an EndxError for a local copy of an index in a bucket, whose changes would be lost.
+        """
+        if expanded(CACHE) in self.path.parents:
+            raise EndxError(f"{self.path} is a copy of an index in a bucket: change a file of your own and upload it")
         if not self.path.is_file():
             raise InUse(f"{self.path} was moved or deleted since it was opened: restore it, or open another index")
         with changing(self.path) as database:

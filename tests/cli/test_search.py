@@ -3,11 +3,13 @@ import io
 import json
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
 
 import endx_jax
+from endx_jax.cli.answers import read_questions
 from endx_jax.data.documents import Document
 from endx_jax.experiment.model import load_pairs
 from endx_jax.retrieval.index import Index, write_index
@@ -62,6 +64,15 @@ def test_text_is_for_reading(workdir, texts, monkeypatch, search):
     assert float(score) > 0
     assert second == "  nothing found\n\n"
     assert max(map(len, lines)) <= 80
+
+
+def test_the_line_about_the_index_is_before_the_answers(workdir, monkeypatch, search):
+    said = []
+    monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(writelines=lambda lines: said.extend(lines), flush=str))
+    monkeypatch.setattr("endx_jax.cli.search._note", said.append)
+    search(f"--workdir={workdir}", "--mode=bm25", "a mat")
+    assert "documents" in said[0]
+    assert said[1].lstrip().startswith("1  ")
 
 
 def test_bm25_loads_no_model(workdir, monkeypatch, search):
@@ -195,9 +206,27 @@ def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("q.tsv", "1048585\twho repairs clocks\n2\thow long, then\n"),
+        ("topics.txt", "\ufeff1048585\twho repairs clocks\r\n\r\n2\thow long, then\r\n"),
+        ("q.tsv", "qid\tquery\n1048585\twho repairs clocks\n2\thow long, then\n"),
+        ("q.csv", 'id;Question\n1048585;who repairs clocks\n2;"how long, then"\n'),
+        ("q.json", '[{"_id": "1048585", "text": "who repairs clocks"},\n{"_id": 2, "text": "how long, then"}]'),
+        ("q", '{"query_id": "1048585", "query": "who repairs clocks"}\n{"query_id": 2, "query": "how long, then"}'),
+    ],
+)
+def test_questions_keep_the_ids_of_their_file(tmp_path, name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    assert read_questions(str(tmp_path / name)) == [("1048585", "who repairs clocks"), ("2", "how long, then")]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("\n \n", "contains no questions"),
+        ("7\ta\nb", "line 2: 1 tab-separated columns where the first line has two"),
+        ('{"txt": "a"}', "line 1 needs a question in 'text' or 'question' or 'query', not in 'txt'"),
         ('{"text": "a"}\nb', "line 2, column 1: broken JSON"),
         ('{"text": "a"}\n[1]', "line 2 must be an object, not a list"),
         ('{"text": " "}', "line 1: 'text' is empty"),

@@ -44,6 +44,20 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     assert "is finished; nothing to do" in capsys.readouterr().out
 
 
+def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
+    class Stop(Exception):
+        pass
+
+    def main(argv):
+        raise Stop(argv)
+
+    monkeypatch.setattr("endx_jax.cli.encode.main", main)
+    given = ["--model=m", "--corpus=pairs.csv", "--text-column=answer", "--id-column=", "--title-column=question"]
+    with pytest.raises(Stop) as caught:
+        serve._service(serve._parser().parse_args(given))
+    assert caught.value.args == (given,)
+
+
 def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):
     arguments = serve._parser().parse_args([f"--workdir={trained_workdir}", f"--rerank={pair_workdir}"])
     documents = ["the mat of 3", "a dog", "the mats of 12"]

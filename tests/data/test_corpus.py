@@ -75,7 +75,7 @@ def test_a_beir_folder_is_its_corpus(tmp_path):
     assert list(read_corpus(tmp_path)) == [Document("d", "T x", {"title": "T", "url": "u"})]
     (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.json")
     with pytest.raises(
-        EndxError, match="the folder has no documents or corpus file: corpus.jsonl or collection.tsv or"
+        EndxError, match="no documents or corpus file in it: corpus.jsonl or .*, or files of .md, .* it has 1 .json$"
     ):
         read_corpus(tmp_path)
 
@@ -96,6 +96,35 @@ def test_folders_of_ms_marco_and_dpr_are_their_collections(tmp_path):
 def test_columns_by_other_names(tmp_path):
     found = read(tmp_path, "a.csv", "question,answer,id\nq,a,k\n", text_column="answer")
     assert found == [Document("k", "a", {"question": "q"})]
+
+
+@pytest.mark.parametrize("name", ["_id", "id", "doc_id", "DocID", "docno", "pid", "document_id", "uuid"])
+def test_ids_are_found_by_the_names_that_corpora_use(tmp_path, name):
+    said = []
+    found = read(tmp_path, "a.csv", f'{name},text\n0630,"one\nline"\n0187,two\n', say=said.append)
+    assert (found, said) == ([Document("0630", "one\nline"), Document("0187", "two")], [])
+
+
+def test_columns_of_ids_and_titles_can_be_named(tmp_path):
+    text = "doc_id,pid,Head,text\na,1,T,x\na,2,,y\n"
+    assert read(tmp_path, "a.csv", text, title_column="head") == [
+        Document("1", "T x", {"doc_id": "a", "title": "T"}),
+        Document("2", "y", {"doc_id": "a"}),
+    ]
+    with one_line_error(r"line 3: the id 'a' is .* unique; name their column with --id-column=NAME, or none with"):
+        read(tmp_path, "a.csv", text, id_column="doc_id")
+    said = []
+    assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
+    assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with --id-column"]
+    with one_line_error("line 1: no column 'key' among 'doc_id', 'pid', 'Head', 'text'; name yours with --id-column"):
+        read(tmp_path, "a.csv", text, id_column="key")
+
+
+def test_missing_titles_of_tables_are_none(tmp_path):
+    found = read(tmp_path, "a.jsonl", '{"id": 1, "text": "a", "title": NaN}\n{"id": 2, "text": "b", "title": null}\n')
+    assert found == [Document("1", "a"), Document("2", "b")]
+    with one_line_error("line 1: 'text' must be a string, not NaN, a missing value"):
+        read(tmp_path, "a.jsonl", '{"id": 1, "text": NaN}\n')
 
 
 def test_squad_has_the_ids_that_evaluation_gives(tmp_path):

@@ -1,5 +1,6 @@
 """Training from Python, on pairs in memory."""
 
+import json
 import re
 
 import numpy as np
@@ -8,6 +9,7 @@ from helpers import one_line_error
 from tiny_bert import tiny_recipe
 
 import endx_jax
+from endx_jax.experiment import from_python
 from endx_jax.methods.config import load_recipe
 from endx_jax.parallel import console
 
@@ -55,9 +57,46 @@ def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.array(["x", "y"], object), ["x", "y"]),
+        (np.array([["x", None], ["y", np.nan]], object), [["x", None], ["y", None]]),
+        ((np.str_("x"), float("nan")), ["x", None]),
+        (np.int64(0), 0),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        (np.float64("nan"), None),
+        (np.datetime64("NaT", "s"), None),
+        ({"n": np.arange(2)}, {"n": [0, 1]}),
+    ],
+)
+def test_values_of_numpy_are_those_of_python(value, plain):
+    assert json.loads(from_python._jsonl([{"question": "q", "answer": "a", "more": value}]))["more"] == plain
+
+
+def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow.parquet")
+    frame = pandas.DataFrame({"question": ["q", "r"], "answer": ["a", "b"], "negative": [["x", "y"], None]})
+    frame.to_parquet(tmp_path / "pairs.parquet")
+    frame = pandas.read_parquet(tmp_path / "pairs.parquet").assign(n=pandas.array([1, None], "Int64"), f=[np.nan, 1])
+    rows = [json.loads(line) for line in from_python._jsonl(frame).splitlines()]
+    assert rows == [
+        {"question": "q", "answer": "a", "negative": ["x", "y"], "n": 1, "f": None},
+        {"question": "r", "answer": "b", "negative": None, "n": None, "f": 1.0},
+    ]
+
+
+@pytest.mark.parametrize(
     ("pairs", "settings", "message"),
     [
         ([], {}, "pairs is empty"),
+        (
+            [{"question": "q", "answer": {1}}],
+            {},
+            r"pairs\[0\]: 'answer' is \{1\} of type set; pass text, .* the column$",
+        ),
+        ([("q", "a"), ("q", b"a")], {}, r"pairs\[1\]: 'answer' is b'a' of type bytes; pass text"),
         ("pairs.csv", {}, "pairs is 'pairs.csv'; pass .question, answer. tuples"),
         ([("a", "b", "c")], {}, r"pairs\[0\] is .*; it must be"),
         (PAIRS, {"train.step": 3}, "unknown setting 'train.step'.*did you mean 'train.steps'"),

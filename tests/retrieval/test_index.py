@@ -168,6 +168,14 @@ def test_mistakes_change_nothing(opened):
         assert ids(found) == ["d2", "d1", "d0"]
 
 
+def test_a_copy_of_an_index_in_a_bucket_is_not_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    copy = Index(write(tmp_path / "endx_jax" / "buckets" / "files" / "s3" / "bucket" / "index.sqlite"))
+    for change in (lambda: copy.add([Document("new", "x")], EMBEDDINGS[:1]), lambda: copy.delete(["d0"])):
+        with one_line_error("index.sqlite is a copy of an index in a bucket: change a file of your own and upload it"):
+            change()
+
+
 def test_documents_replace_those_with_their_ids(opened):
     opened.add([Document("d2", "zwo"), Document("d9", "neun")], np.float32([[-5, 0], [7, 0]]), replace=True)
     for found in (opened, Index(opened.path)):

@@ -167,7 +167,9 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     for name in ("corpus.jsonl", "queries.jsonl", "qrels"):
         path = os.path.join(folder, name)
         if not (os.path.exists(text_files.plain_or_gzip(path)) or _tables(path.removesuffix(".jsonl"))):
-            raise EndxError(f"{folder}: no {name} in the folder, which is read as BEIR")
+            place = ", with judgements in qrels/test.tsv" * (name == "qrels")
+            there = text_files.endings_in(folder)
+            raise EndxError(f"{folder}: no {name} in the folder, which is read as BEIR{place}; it has {there}")
     found = {name.removesuffix(".tsv"): name for name in os.listdir(qrels) if name.endswith(".tsv")} or _tables(qrels)
     if not found:
         raise EndxError(f"{qrels}: no .tsv file in the folder")

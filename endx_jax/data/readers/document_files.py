@@ -1,4 +1,4 @@
-"""Reader of a folder of documents (Markdown, text, HTML; PDF with the extra `pdf`) as a corpus of passages."""
+"""Reader of a folder of documents (Markdown, reStructuredText, text, HTML; PDF with the extra `pdf`) as passages."""
 
 import glob
 import io
@@ -9,17 +9,40 @@ import textwrap
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 
-from endx_jax.data.documents import LONGEST_ID, Document
+from endx_jax.data.documents import CONTROL, LONGEST_ID, Document, Scalar
 from endx_jax.data.paragraphs import split_sentences
 from endx_jax.data.readers import shards, text_files
 from endx_jax.errors import EndxError
 
-ENDINGS = (".md", ".markdown", ".txt", ".html", ".htm", ".pdf")
+ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", ".pdf")
 # Maximum characters of a passage, about 130 English words.
 MOST = 800
 # Elements of HTML that do not end a paragraph; headings in HTML and Markdown.
 INLINE = re.compile("a|abbr|b|cite|code|em|font|i|kbd|mark|q|s|small|span|strong|sub|sup|u|var")
 HEADINGS = {"title": "# ", **{f"h{level}": "#" * level + " " for level in range(1, 7)}}
+# Front matter of Markdown in YAML or TOML, one of its fields, and the fields that are titles, the first of them first.
+FRONT_MATTER = re.compile(
+    r"\s*(---|\+\+\+)[ \t]*\n((?:[ \t]*\n|#.*\n)*(?:[\w.-]+[ \t]*[:=](?s:.*?)\n)?)(?:\1|\.\.\.)[ \t]*(?:\n|\Z)"
+)
+FIELD = re.compile(r"^([\w.-]+)[ \t]*[:=][ \t]*(\S.*(?:\n[ \t]+.*)*)", re.MULTILINE)
+TITLES = ("title", "question", "linkTitle", "sidebar_label")
+# Fenced code, and the headings of Markdown: `# `, HTML's, and underlined ones.
+MARKDOWN = re.compile(
+    r"^[ \t]*(?P<fence>`{3,}+(?!.*`)|~{3,}).*(?s:.*?)(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)"
+    r"|^\#[ \t]+(?P<first>\S.*)$|^[ \t]*<h1\b[^>]{0,300}>(?P<html>(?s:.{1,300}?))</h1>"
+    r"|(?:\A|(?<=\n\n))[ ]{0,3}(?P<text>[^\s#>|<*+`~=-].*)\n[ ]{0,3}(?P<line>=+|-{2,})[ \t]*$",
+    re.MULTILINE,
+)
+# Headings of reStructuredText; and its fields, comments, labels and lists of links.
+RST = re.compile(
+    r"^(?P<over>([!-/:-@[-`{-~])\2{2,}[ \t]*\n[ \t]*)?(?P<text>\S.*)\n(?P<line>([!-/:-@[-`{-~])\5{2,})[ \t]*$",
+    re.MULTILINE,
+)
+RST_SKIPPED = re.compile(
+    r"^\.\. (?:_|(?:toctree|contents|include|index|meta|highlight|image)::|(?!\[|.*::)).*\n(?:[ \t]+.*\n|\n(?=[ \t]))*"
+    r"|\A(?::[\w-]+:.*\n)+",
+    re.MULTILINE,
+)
 
 
 def names_in(path: str) -> list[str]:
@@ -36,23 +59,29 @@ def names_in(path: str) -> list[str]:
 def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Iterator[tuple[str, Document]]:
     """Yields (file, passage) for the files of `names_in` a folder.
 
-    A passage is whole paragraphs, or sentences of a long one. Its text begins with the document's title: the first
-    heading, else the file's name. Metadata are `title` and `source`, the path in the folder; the id adds a number to
-    the path. At the end, `say` receives a line with the numbers of files, passages and skipped files, with reasons.
+    A passage is whole paragraphs, or sentences of a long one. Its text begins with the document's title: that of its
+    front matter, else the first heading, else the file's name. Metadata are `title`, `source`, the path in the folder,
+    and the texts and truth values of the front matter; the id adds a number to the path. At the end, `say` receives a
+    line with the numbers of files, passages and skipped files, with reasons.
+
+    Raises:
+      EndxError: no file has a text.
     """
     skipped: dict[str, list[str]] = {}
     files = count = 0
     for name in names:
         try:
-            title, texts = _read(folder, name)
+            title, texts, fields = _read(folder, name)
         except EndxError as reason:
             skipped.setdefault(str(reason), []).append(name)
             continue
         files, count = files + 1, count + len(texts)
         for n, text in enumerate(texts, 1):
-            document = Document(f"{name}#{n}", f"{title} {text}", {"title": title, "source": name})
+            document = Document(f"{name}#{n}", f"{title} {text}", fields | {"title": title, "source": name})
             yield os.path.join(folder, name), document
     reasons = ", ".join(f"{len(names):,} {reason} (such as {names[0]!a:.100})" for reason, names in skipped.items())
+    if not count:
+        raise EndxError(f"{folder}: no text in its documents ({', '.join(ENDINGS)}); skipped {reasons}")
     say(f"{folder}: {files:,} files, split into {count:,} passages{reasons and f'; skipped {reasons}'}")
 
 
@@ -80,15 +109,18 @@ def _names(folder: str) -> list[str]:
     return sorted(found)
 
 
-def _read(folder: str, name: str) -> tuple[str, list[str]]:
-    """Returns title and passages of a document; raises EndxError with the reason for which it is skipped."""
+def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
+    """Returns title, passages and front matter of a document; raises EndxError with the reason to skip it."""
     file, (stem, ending) = os.path.join(folder, name), os.path.splitext(os.path.basename(name).lower())
     if ending not in ENDINGS:
         raise EndxError("of another type")
-    if os.path.islink(file) or not os.path.isfile(file) or not name.isprintable() or len(name) > LONGEST_ID // 5:
-        raise EndxError("that are links, no files or have names that can't be ids")
+    if os.path.islink(file) or not os.path.isfile(file):
+        raise EndxError("that are links or no files")
+    if CONTROL.search(name) or re.search("[\ud800-\udfff]", name):
+        raise EndxError("with names that hold control characters or are not UTF-8")
     if os.path.getsize(file) > text_files.MOST:
         raise EndxError(f"over {text_files.MOST:,} bytes")
+    data = b""
     try:
         data = pathlib.Path(file).read_bytes()
         if ending == ".pdf":
@@ -100,17 +132,56 @@ def _read(folder: str, name: str) -> tuple[str, list[str]]:
     except ImportError:
         raise EndxError('in PDF, which needs pip install "endx_jax[pdf]"') from None
     except Exception:  # pypdf raises errors of many types
-        raise EndxError(f"that can't be read as {'PDF' if ending == '.pdf' else 'UTF-8'}") from None
+        reason = "can't be read as PDF" if ending == ".pdf" else f"are not UTF-8: {text_files.conversion(data)}"
+        raise EndxError(f"that {reason}") from None
+    fields: dict[str, Scalar] = {}
+    if front := FRONT_MATTER.match(text):
+        fields, text = dict(_fields(front[2])), text[front.end() :]
     if ending.startswith(".htm"):
         page = _Page()
         page.feed(text + "<p>")  # ends the last text; `close` takes quadratic time for broken markup
         text = "".join(page.parts)
-    title = stem
-    if heading := re.search(r"(?m)^# +(\S.*)$", re.sub(r"(?s)```.*?```", "", text)):
-        title, text = heading[1].strip()[:200], text.replace(heading[0], "", 1)
+    known = next((str(fields[key]) for key in TITLES if key in fields), "")
+    title, text = _without_title(text, known[:200], rst=ending == ".rst")
     if not (texts := split_passages(text)):
         raise EndxError("without text")
-    return title, texts
+    if len(f"{name}#{len(texts)}".encode()) > LONGEST_ID:
+        raise EndxError(f"whose ids, path and number, would have over {LONGEST_ID} bytes")
+    return title or stem, texts, fields
+
+
+def _fields(front: str) -> Iterator[tuple[str, Scalar]]:
+    """Yields the fields of a front matter that hold one text or truth value."""
+    for name, value in FIELD.findall(front):
+        value = re.sub(r"^[>|][+-]?\d?\s", "", " ".join(value.split()))
+        if quoted := re.fullmatch(r"""(["'])(.*)\1(?:\s#.*)?""", value):
+            value = quoted[2].replace("''" if quoted[1] == "'" else '\\"', quoted[1])
+        else:
+            value = "" if re.match(r"[\[{&*!]|- ", value) else re.sub(r"(?:^|\s)#.*", "", value)
+        if value:
+            yield name, value == "true" if value in ("true", "false") else value
+
+
+def _without_title(text: str, known: str, *, rst: bool) -> tuple[str, str]:
+    """Returns the title, `known` or else the first heading, and the text without it, with headings as in Markdown."""
+    titles, styles = [known] * bool(known), [] if rst else ["=", "-"]
+
+    def replace(found: re.Match) -> str:
+        parts = found.groupdict()
+        if parts.get("fence") or (rst and len(parts["line"]) < min(4, len(parts["text"]))):
+            return found[0]
+        level, heading = 1, parts.get("first") or re.sub("<[^>]*>", "", parts.get("html") or "")
+        if style := parts["line"] and (parts.get("over", "") or "")[:1] + parts["line"][0]:
+            heading, styles[len(styles) :] = parts["text"], [style] * (style not in styles)
+            level = min(styles.index(style) + 1, 6)
+        heading = re.sub(r"\s+#+$|\s*\{/?\*?#?[\w-]+\*?/?\}$|:[\w:.-]+:(?=`)", "", " ".join(heading.split()))
+        if level == 1 and heading and titles in ([], [heading]):
+            titles[:] = [heading, ""]
+            return ""
+        return f"{'#' * level} {heading}"
+
+    text = (RST if rst else MARKDOWN).sub(replace, RST_SKIPPED.sub("", text) if rst else text)
+    return (titles[0][:200] if titles else ""), text
 
 
 class _Page(HTMLParser):
@@ -119,12 +190,18 @@ class _Page(HTMLParser):
     def __init__(self):
         super().__init__()
         self.parts: list[str] = []
+        self._heading = ""  # goes before the next text
 
     def handle_starttag(self, tag, attrs):
-        self.parts.append("" if INLINE.fullmatch(tag) else "\n\n" + HEADINGS.get(tag, ""))
+        self.parts.append("" if INLINE.fullmatch(tag) else "\n\n")
+        self._heading = HEADINGS.get(tag, self._heading)
 
     def handle_endtag(self, tag):
         self.parts.append("" if INLINE.fullmatch(tag) else "\n\n")
+        self._heading = "" if tag in HEADINGS else self._heading
 
     def handle_data(self, data):
-        self.parts.append("" if self.cdata_elem in ("script", "style") else re.sub(r"\s+", " ", data))
+        text = "" if self.cdata_elem in ("script", "style") else re.sub(r"\s+", " ", data)
+        if text.strip():
+            text, self._heading = self._heading + text, ""
+        self.parts.append(text)

@@ -27,10 +27,17 @@ QUESTION, ANSWER = "question", "answer"
 # Column names of other tools, tried if the setting has its default and there is no such column.
 QUESTIONS = ("query", "anchor")
 ANSWERS = ("positive", "passage", "document", "response")
+# Names that are tried next; in JSON and Arrow such a column may hold a list of texts, as those of chatbots' intents do.
+QUESTION_LISTS = ("questions", "patterns")
+ANSWER_LISTS = ("answers", "responses")
 # Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, `negative_2`, ...
 NEGATIVE = re.compile(r"(hard_)?negative(_\d+)?", re.IGNORECASE)
 # Columns that say if the answer is right, and their values for right and wrong ones.
 LABELS = ("label", "score", "similarity")
+# Further names of such columns, which are used if their values are numbers or truth values.
+_JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
+FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "target")
+NUMBER = re.compile(r"[+-]?[\d.]+")
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
 
 
@@ -196,7 +203,8 @@ def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list
     found = []
     for place, passage in enumerate(json_files.list_at(row, key, where)):
         at = f"{where}: {key}[{place}]"
-        title = json_files.text(json_files.value(passage, "title", at, "") or "", f"{at}: 'title'", may_be_empty=True)
+        title = json_files.value(passage, "title", at, "")
+        title = "" if json_files.is_missing(title) else json_files.text(title, f"{at}: 'title'", may_be_empty=True)
         text = json_files.text_at(passage, "text", at, may_be_empty=True)
         name = next((passage[identifier] for identifier in id_keys if identifier in passage), "")
         named = Named(f"{title} {text}".strip(), json_files.identifier(name, f"{at}: the id")) if text else Named("")
@@ -207,7 +215,7 @@ def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list
 def _texts(value: object, where: str) -> list[Named]:
     """Returns the texts of a string or a list of strings."""
     if not isinstance(value, list):
-        return [Named("" if value is None else json_files.text(value, where, may_be_empty=True))]
+        return [Named("" if json_files.is_missing(value) else json_files.text(value, where, may_be_empty=True))]
     return [Named(json_files.text(item, f"{where}, item {n}", may_be_empty=True)) for n, item in enumerate(value)]
 
 
@@ -228,10 +236,10 @@ def called(name: str, known: Iterable[str]) -> list[str]:
     ]
 
 
-def _choose(name: str, default: str, others: Iterable[str], known: list[str], where: str) -> str:
+def _choose(name: str, default: str, others: Iterable[Iterable[str]], known: list[str], where: str) -> str:
     found = called(name, known)
-    if not found and name == default:
-        found = [column for other in others for column in called(other, known)]
+    for names in others if name == default else ():
+        found = found or [column for other in names for column in called(other, known)]
     if len(found) == 1:
         return found[0]
     if len(set(found)) > 1:
@@ -246,9 +254,10 @@ def _choose(name: str, default: str, others: Iterable[str], known: list[str], wh
 class ColumnParser:
     """Parser of rows with a question and an answer each.
 
-    A question may have several rows with different answers. Columns named `negative`, `negative_1`, ... hold hard
-    negatives, each a text, or in JSON and Arrow also a list of texts. An answer with a 0 in one of the columns `LABELS`
-    is a hard negative of its question. Empty hard negatives and other columns are ignored.
+    A question may have several rows with different answers. In JSON and Arrow, questions and answers may be lists of
+    texts, each an answer of each question; empty ones are ignored. Columns named `negative`, `negative_1`, ... hold
+    hard negatives, each a text, or a list of texts as well. An answer with a 0 in one of the columns `LABELS` is a hard
+    negative of its question. Empty hard negatives and other columns are ignored.
     """
 
     def __init__(self, names: tuple[str, str] = (QUESTION, ANSWER)):
@@ -258,36 +267,76 @@ class ColumnParser:
 
     def choose(self, row: Iterable[str], where: str) -> Columns:
         """Returns the columns of a row with these keys; raises EndxError if one is missing, or there are several."""
-        keys = tuple(row)
+        keys = tuple(name for name in row if not (isinstance(row, dict) and isinstance(row[name], dict)))
         if keys not in self._known:
             self._known.clear()  # nearly all rows have the keys of the previous row
-            question = _choose(self._names[0], QUESTION, QUESTIONS, list(keys), where)
-            answer = _choose(self._names[1], ANSWER, ANSWERS, list(keys), where)
-            labels = tuple(name for name in keys if name.casefold() in LABELS and name not in (question, answer))
+            question = _choose(self._names[0], QUESTION, (QUESTIONS, QUESTION_LISTS), list(keys), where)
+            answer = _choose(self._names[1], ANSWER, (ANSWERS, ANSWER_LISTS), list(keys), where)
+            labels = tuple(
+                name for name in keys if name.casefold() in (*LABELS, *FLAGS) and name not in (question, answer)
+            )
             negatives = tuple(name for name in keys if NEGATIVE.fullmatch(name))
             self._known[keys] = Columns(question, answer, negatives, labels)
         return self._known[keys]
 
     def labelled(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields the rows; raises EndxError, even if invalid rows are skipped, if a label varies and is not 0 or 1."""
+        """Yields the rows, one for each question of a list, and logs columns of 0 and 1 that are not used.
+
+        Raises:
+          EndxError: a label varies and is not 0 or 1, even if invalid rows are skipped.
+        """
         first: dict[str, str] = {}
-        for number, where, row in rows:
-            for name in [name for name in row if name.casefold() in LABELS and name not in self._names]:
+        flags: dict[str, set[bool]] = {}  # values of columns that hold nothing else
+        count, where = 0, ""
+        for count, (number, where, row) in enumerate(rows, start=1):
+            labels = [name for name in row if name.casefold() in (*LABELS, *FLAGS) and name not in self._names]
+            for name in labels:
                 value = str(row[name]).strip()
                 before = first.setdefault(name, value)
-                if value != before and not (LABEL.fullmatch(value) and LABEL.fullmatch(before)):
+                fits = LABEL.fullmatch(value) and LABEL.fullmatch(before)
+                is_text = name.casefold() in FLAGS and not (NUMBER.fullmatch(value) and NUMBER.fullmatch(before))
+                if value != before and not (fits or is_text):
                     raise EndxError(
                         f"{where}: column {name!r} is {value[:40]!r}, and {before[:40]!r} above: only 1 (right) and 0 "
                         "(wrong) say which answers are right; write these, or leave out the wrong rows and the column"
                     )
-            yield number, where, row
+            if count == 1:
+                flags = {name: set() for name in row.keys() - {*labels, *self._names}}
+            for name in [*flags]:
+                flag = LABEL.fullmatch(value := str(row.get(name)).strip())
+                if flag:
+                    flags[name].add(bool(flag["right"]))
+                elif value not in ("", "None", "nan"):
+                    del flags[name]
+            for asked in self._asked(row, where):
+                yield number, where, asked
+        unused = sorted(name for name, values in flags.items() if len(values) == 2)
+        if unused and count > 2:
+            text_files.LOG.warning(
+                "%s: only 0 and 1 (or true and false) in %s, which is not used; if they say which answers are right, "
+                "name the column `label`",
+                where.rpartition(", ")[0] or where,
+                json_files.names(unused),
+            )
+
+    def _asked(self, row: dict, where: str) -> Iterable[dict]:
+        """Returns the row with each item of a list of questions that is not empty, or else the row itself."""
+        try:
+            name = self.choose(row, where).question
+        except EndxError:  # as parsing raises it
+            return [row]
+        texts = row[name] if isinstance(row[name], list) else None
+        return [row] if texts is None else [row | {name: text} for text in texts if str(text or "").strip()]
 
     def __call__(self, row: dict, where: str) -> Example:
         """Parses a row."""
         columns = self.choose(row, where)
-        question, answer = (json_files.text_at(row, name, where) for name in (columns.question, columns.answer))
+        question, answers = json_files.text_at(row, columns.question, where), row[columns.answer]
+        if not isinstance(answers, list):
+            answers = [json_files.text(answers, f"{where}: {columns.answer!r}")]
+        right = _filled(_texts(answers, f"{where}: {columns.answer!r}"))
         wrong = [text for name in columns.negatives for text in _texts(row.get(name), f"{where}: {name!r}")]
         labels = (LABEL.fullmatch(str(row[name]).strip()) for name in columns.labels)
         if any(label and not label["right"] for label in labels):
-            return Example(Named(question), [], [Named(answer), *_filled(wrong)])
-        return Example(Named(question), [Named(answer)], _filled(wrong))
+            return Example(Named(question), [], [*right, *_filled(wrong)])
+        return Example(Named(question), right, _filled(wrong))

@@ -73,7 +73,7 @@ def read(
 
     Supported file formats, those of text also with `.gz`:
 
-    - `.json`: SQuAD 1.1 and 2.0, or a list of the objects of a `.jsonl` file;
+    - `.json`: SQuAD 1.1 and 2.0, or a list of the objects of a `.jsonl` file, also as the only such list in an object;
     - `.jsonl`: Natural Questions and MRQA; training files of DPR, Tevatron and FlagEmbedding; or one question and
       answer per line, with optional hard negatives;
     - `.csv` and `.tsv` with a header line, delimited by comma, semicolon, tab or bar: one question and answer per row,
@@ -102,10 +102,10 @@ def read(
     path = os.fspath(path)
     found = detect_format(path)
     if found == ANSWERS:
-        raise EndxError(
-            f"{path} holds questions with answer strings and no passages: evaluate them on an encoded corpus with "
-            "`endx evaluate --index=DIR --data=...`"
-        )
+        where = "`endx evaluate --index=DIR --data=...` looks for passages that contain them"
+        if text_files.uncompressed(path).endswith((".csv", ".tsv")):
+            raise EndxError(f"{path} holds questions with lists of answer strings and no passages: {where}")
+        text_files.LOG.warning("%s: each text of a list of answers is a right answer of its question; %s", path, where)
     if found in PARAGRAPH_READERS:
         return whole_paragraphs(_paragraphs(path, found, skip_invalid), path, merge=True)
     if found == BEIR:
@@ -224,8 +224,8 @@ def format_of(path: str) -> str:
     file = files[0]
     ending = text_files.ending(file, ENDINGS)
     if ending in (".csv", ".tsv"):
-        return ANSWERS if _is_answers_line(text_files.head(file).lstrip().partition("\n")[0]) else COLUMNS
-    if ending == ".json" and not text_files.holds_list(file):
+        return ANSWERS if _is_answers_line(text_files.first_line(file)) else COLUMNS
+    if ending == ".json" and not text_files.holds_list(file) and not text_files.list_inside(file):
         return SQUAD
     rows = (row for part in files for _, _, row in row_files.rows(part, text_files.InvalidRows(path, skip=True)))
     row = next(rows, {})

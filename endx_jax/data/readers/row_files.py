@@ -18,6 +18,7 @@ Row = tuple[int, str, dict[str, Any]]
 
 # Delimiters by file name ending. If several split the header line into equally many fields, the first one is used.
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
+SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # line before the header in files that Excel reads
 
 
 def rows(
@@ -63,6 +64,10 @@ def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:
         for number, item in text_files.items(path):
             yield number, f"{path}, line {number}", item
         return
+    if inside := text_files.list_inside(path):
+        for number, item in enumerate(inside[1], start=1):
+            yield number, f"{path}: {inside[0]}[{number - 1}]", item
+        return
     for number, line in text_files.lines(path):
         if line.strip():
             where = f"{path}, line {number}"
@@ -76,6 +81,8 @@ def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) 
     for number, fields in fields_of(path, delimiter):
         where = f"{path}, line {number}"
         if not header:
+            if SEPARATOR.fullmatch(delimiter.join(fields)):
+                continue
             header = [name.strip() for name in fields]
             check(header, where)
             continue
@@ -86,9 +93,10 @@ def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) 
 
 
 def _delimiter(path: str, choices: str) -> str:
-    """Returns the delimiter that splits the first line of a file into most fields; ignores quoted fields."""
-    first = re.sub(r'"[^"]*"', "", text_files.head(path).lstrip("\r\n").partition("\n")[0])
-    return max(choices, key=first.count)
+    """Returns the delimiter that Excel's line `sep=` names, or that splits the first line into most unquoted fields."""
+    if named := SEPARATOR.fullmatch(text_files.first_line(path)):
+        return named[1]
+    return max(choices, key=text_files.first_line(path, ignore=r'"[^"]*"').count)
 
 
 def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:

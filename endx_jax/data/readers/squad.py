@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from endx_jax import json_files
 from endx_jax.data.paragraphs import Answer, Paragraph, Question, QuestionIds
+from endx_jax.data.readers import text_files
 from endx_jax.data.readers.text_files import InvalidRows, find, read_json
 from endx_jax.errors import EndxError
 
@@ -39,7 +40,8 @@ def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragr
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
     contents = read_json(path)
     if "data" not in contents:
-        raise EndxError(f"{path}: no key 'data'; a .json file with one object is read as SQuAD")
+        known = json_files.names(contents)
+        raise EndxError(f"{path} is one object with the keys {known}, not SQuAD's 'data': {text_files.OBJECTS}")
     for number, article in enumerate(json_files.list_at(contents, "data", path)):
         at = f"{path}: data[{number}]"
         title = json_files.text_at(article, "title", at, "", may_be_empty=True, strip=False) or f"article {number}"

@@ -1,6 +1,7 @@
 """Reading of data files within memory limits: files of a folder, lines, and items of JSON lists one at a time."""
 
 import codecs
+import collections
 import contextlib
 import glob
 import gzip
@@ -88,8 +89,9 @@ def ending(path: str, known: Iterable[str]) -> str:
     found = os.path.splitext(uncompressed(path))[1]
     if found not in known or (found in ARROW_ENDINGS and packed):
         text = ", ".join(name for name in known if name not in ARROW_ENDINGS)
+        sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (found in (".xlsx", ".xls", ".xlsm", ".ods"))
         raise EndxError(
-            f"{path}: unknown ending {found + packed!r}; known are {text}, each also with .gz, "
+            f"{path}: unknown ending {found + packed!r}{sheet}; known are {text}, each also with .gz, "
             f"{', '.join(ARROW_ENDINGS)}, and folders of BEIR, MS MARCO or save_to_disk"
         )
     return found
@@ -135,6 +137,11 @@ def head(path: str, size: int = HEAD) -> str:
         return file.read(size).decode("utf-8", errors="ignore")
 
 
+def first_line(path: str, ignore: str = r"\A\s+") -> str:
+    """Returns the first line of a text file that is not empty, without its end and what matches a pattern."""
+    return re.split(r"[\r\n]", re.sub(ignore, "", head(path).lstrip("\r\n")), maxsplit=1)[0]
+
+
 def lines(path: str) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line with its newline).
 
@@ -150,13 +157,17 @@ def lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def stream_lines(stream: BinaryIO | gzip.GzipFile | io.BufferedReader, name: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line with its newline) of a stream, which messages call `name`."""
+    """Yields (line number from 1, line with its newline) of a stream, which messages call `name`.
+
+    A carriage return ends a line, as in Excel's CSV for Macintosh, only if the stream has no newline.
+    """
     number = 0
     while raw := stream.readline(MOST + 1):
-        number += 1
         if len(raw) > MOST:
-            raise EndxError(f"{name}, line {number}: the line is longer than {MOST:,} bytes; break it up")
-        yield number, _decode(raw, f"{name}, line {number}")
+            raise EndxError(f"{name}, line {number + 1}: the line is longer than {MOST:,} bytes; break it up")
+        for line in raw.splitlines(keepends=True) if number == 0 and not raw.endswith(b"\n") else [raw]:
+            number += 1
+            yield number, _decode(line, f"{name}, line {number}")
 
 
 def _decode(raw: bytes, where: str) -> str:
@@ -164,7 +175,14 @@ def _decode(raw: bytes, where: str) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         reason = f"byte {error.start + 1}: 0x{raw[error.start]:02x} is not UTF-8"
-        raise EndxError(f"{where}, {reason}; save the file as UTF-8") from None
+        raise EndxError(f"{where}, {reason}: {conversion(raw)}") from None
+
+
+def conversion(raw: bytes) -> str:
+    """Returns how to save a text as UTF-8 whose first bytes, or bytes that are not UTF-8, are `raw`."""
+    is_wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding, others = ("UTF-16", "") if is_wide else ("WINDOWS-1252", " (CP932 for Japanese, GB18030 for Chinese)")
+    return f'save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f {encoding} -t UTF-8 OLD > NEW{others}'
 
 
 def check_values(text: str, where: str, most: int = MOST_VALUES) -> None:
@@ -197,6 +215,21 @@ def holds_list(path: str) -> bool:
     return head(path, 1000).lstrip().startswith("[")
 
 
+# Form of the rows of a JSON file, for messages.
+OBJECTS = 'write objects, [{"question": "...", "answer": "..."}, ...] for pairs, [{"text": "..."}, ...] for a corpus'
+
+
+def list_inside(path: str) -> tuple[str, list[dict]] | None:
+    """Returns the only list of objects in the object of a JSON file with its key, as of intents; None for others."""
+    if not uncompressed(path).endswith(".json") or holds_list(path) or '"paragraphs"' in head(path):
+        return None
+    with contextlib.suppress(EndxError):  # lines of objects, or broken: their reader raises an error with the place
+        lists = [(key, value) for key, value in read_json(path).items() if isinstance(value, list)]
+        lists = [(key, value) for key, value in lists if value and all(isinstance(item, dict) for item in value)]
+        return lists[0] if len(lists) == 1 else None
+    return None
+
+
 def items(path: str) -> Iterator[tuple[int, dict]]:
     """Yields (number of its first line, object) for each object of the list in a JSON file, one at a time.
 
@@ -213,7 +246,8 @@ def items(path: str) -> Iterator[tuple[int, dict]]:
             where = f"{path}, line {line}"
             if start and start[0] not in following:
                 expected = " or ".join(following) or "the end of the file"
-                raise EndxError(f"{where}: broken JSON: {start[0]!r} where {expected} is expected")
+                hint = f"; {OBJECTS}" * ("{" in following)
+                raise EndxError(f"{where}: broken JSON: {start[0]!r} where {expected} is expected{hint}")
             if start and start[0] == "{":
                 if (decoded := _decode_object(text, at, path, line)) is not None:
                     item, end = decoded
@@ -235,7 +269,7 @@ def items(path: str) -> Iterator[tuple[int, dict]]:
             try:
                 text, at = text[at:] + decoder.decode(block), 0
             except UnicodeDecodeError as error:
-                reason = f"0x{error.object[error.start]:02x} is not UTF-8; save the file as UTF-8"
+                reason = f"0x{error.object[error.start]:02x} is not UTF-8: {conversion(error.object)}"
                 raise EndxError(f"{path}, after line {line}: {reason}") from None
             check_values(text, where)
 
@@ -260,6 +294,14 @@ def _decode_object(text: str, start: int, path: str, line: int, *, ended: bool =
         raise EndxError(f"{path}, line {line}: broken JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         raise json_files.refusal(error, f"{path}, line {line}") from None
+
+
+def endings_in(folder: str) -> str:
+    """Returns the number of files of each ending in a folder, as `3 .xlsx, 1 .docx`, for messages."""
+    counts = collections.Counter(os.path.splitext(name)[1].lower() for name in os.listdir(folder))
+    return (
+        ", ".join(f"{count:,} {ending or 'without an ending'}" for ending, count in counts.most_common(5)) or "no files"
+    )
 
 
 def find(folder: str | os.PathLike, names: Sequence[str]) -> list[list[str]]:

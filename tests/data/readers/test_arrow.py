@@ -114,7 +114,7 @@ def test_rows_and_columns_that_will_not_do_are_named(tmp_path):
     with pytest.raises(EndxError, match=r"x.parquet, row 2: 'answer' is empty; data.skip_invalid=True skips"):
         read(path)
     path = write(tmp_path / "squad.parquet", [{"question": "q", "context": "c", "answers": {"text": ["c"]}}])
-    with pytest.raises(EndxError, match="no column 'answer' among 'question', 'context', .*data.answer_column"):
+    with pytest.raises(EndxError, match="no column 'answer' among 'question', 'context'; .*data.answer_column"):
         read(path)
     assert read(path, answer_column="context").candidates == ("c",)
     parquet.write_table(pa.table([["q"], ["a"], ["b"]], ["question", "answer", "answer"]), tmp_path / "two.parquet")

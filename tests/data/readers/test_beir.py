@@ -92,14 +92,19 @@ def test_the_split_must_be_named_where_there_are_several(folder):
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
 def test_a_folder_without_its_parts_is_refused(folder, name):
     (folder / name).unlink()
-    assert refusal(folder) == f"{folder}: no {name} in the folder, which is read as BEIR"
+    there = "1 .jsonl, 1 without an ending"
+    assert refusal(folder) == f"{folder}: no {name} in the folder, which is read as BEIR; it has {there}"
 
 
 def test_a_folder_without_judgements_is_refused(folder):
     (folder / "qrels" / "test.tsv").unlink()
     assert refusal(folder) == f"{folder}/qrels: no .tsv file in the folder"
     (folder / "qrels").rmdir()
-    assert refusal(folder) == f"{folder}: no qrels in the folder, which is read as BEIR"
+    (folder / "qrels.tsv").touch()
+    found = (
+        f"{folder}: no qrels in the folder, which is read as BEIR, with judgements in qrels/test.tsv; it has 2 .jsonl"
+    )
+    assert refusal(folder) == f"{found}, 1 .tsv"
 
 
 @pytest.mark.parametrize(

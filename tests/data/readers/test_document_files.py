@@ -41,6 +41,70 @@ def test_a_folder_is_split_into_passages_with_title_and_source(tmp_path):
     assert line == f"{tmp_path}: 3 files, split into 3 passages"
 
 
+FRONT = """---
+# of the site
+title: "Say \\"hi\\": it's easy"   # quoted
+lang: en
+year: 2020
+draft: false
+tags: [a, b]
+description: >-
+  Two
+  lines
+list:
+- a
+params:
+  deep: 1
+empty:
+---
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "title", "passage"),
+    [
+        ("a.md", f"{FRONT}\n# Hi\n\nBody.", 'Say "hi": it\'s easy', "# Hi\nBody."),
+        ("a.md", "---\nid: 7\nquestion: 'Where''s the key?'\n...\nUnder it.", "Where's the key?", "Under it."),
+        ("a.md", '+++\ntitle = "TOML"\nweight = 3\n+++\n\nBody.', "TOML", "Body."),
+        ("a.html", "---\ntitle: Jekyll's\n---\n<h1>Head</h1><p>Body.", "Jekyll's", "# Head\nBody."),
+        ("a.mdx", "---\n---\n# Title {#its-id}\n\nBody.", "Title", "Body."),
+        ("a.md", "---\ntitle: Same\n---\n# Same\n\nBody.", "Same", "Body."),
+        ("a.md", "---\n\nA line.\n\n---\n\nBody.", "a", "---\n\nA line.\n\n---\n\nBody."),
+        ("a.md", "Set *up*\n======\n\nIntro.\n\nThen\n---\n\nEnd.", "Set *up*", "Intro.\n\n## Then\nEnd."),
+        ("a.md", "- item\n---\n\na | b\n--- | ---\n", "a", "- item\n---\n\na | b\n--- | ---"),
+        ("a.md", "  ~~~sh\n# rm\n~~~\n\nx\n\n# T #\n\ny", "T", "~~~sh\n# rm\n~~~\n\nx\n\ny"),
+        ("a.md", "````\n```\n# no\n````\n``` x ```\n\n# T\n\ny", "T", "````\n```\n# no\n````\n``` x ```\n\ny"),
+        ("a.md", '<h1 align="center">\n <img src="x"> My <b>tool</b>\n</h1>\n\nIt.', "My tool", "It."),
+        ("a.html", "<title> </title><h1><div><img src=x>Head</div></h1><p>It.", "Head", "It."),
+        (
+            "a.rst",
+            ":tocdepth: 2\n\n.. _label:\n.. a comment\n   of two lines\n\n======\n:mod:`x`\n======\n\n"
+            ".. toctree::\n   :glob:\n\n   b\n\nPart\n----\n\nText::\n\n    # code\n\n.. note:: Mind.\n\n"
+            "Next\n----\n\nDeep\n~~~~\n\nx",
+            "`x`",
+            "## Part\nText::\n\n# code\n\n.. note:: Mind.\n\n## Next\n### Deep\nx",
+        ),
+    ],
+)
+def test_titles_are_found_and_their_markup_is_not_text(tmp_path, name, text, title, passage):
+    (found,), _ = documents(fill(tmp_path, {name: text}))
+    assert (found.metadata["title"], found.text) == (title, f"{title} {passage}")
+
+
+def test_fields_of_front_matter_are_metadata(tmp_path):
+    (found,), _ = documents(fill(tmp_path, {"a.md": f"{FRONT}Body."}))
+    fields = {"lang": "en", "year": "2020", "draft": False, "description": "Two lines", "source": "a.md"}
+    assert found.metadata == fields | {"title": 'Say "hi": it\'s easy'}
+
+
+def test_a_path_may_be_as_long_as_an_id(tmp_path):
+    folder = "/".join(["part-" * 30] * 3)
+    files = {f"{folder}/{'é' * n}.md": "x" for n in (20, 27, 28)}  # ids of 498, 512 and 514 bytes
+    found, line = documents(fill(tmp_path, files))
+    assert [len(document.id.encode()) for document in found] == [len(f"{name}#1".encode()) for name in files][:2]
+    assert "skipped 1 whose ids, path and number, would have over 512 bytes (such as 'part-" in line
+
+
 def test_a_folder_is_walked_once(tmp_path, monkeypatch):
     fill(tmp_path, {"a.md": "a", "b/c.md": "c"})
     walk, walked = os.walk, []
@@ -65,8 +129,9 @@ def test_what_is_skipped_is_said(tmp_path, monkeypatch):
     assert line.startswith(f"{folder}: 1 files, split into 1 passages; skipped 1 without text (such as 'empty.md'), ")
     for reason in (
         "1 over 1,000 bytes (such as 'large.txt')",
-        "1 that can't be read as UTF-8 (such as 'latin.txt')",
-        "3 that are links, no files or have names that can't be ids (such as 'line\\nbreak.md')",
+        '1 that are not UTF-8: save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f WINDOWS-1252 -t UTF-8 OLD',
+        "2 that are links or no files (such as 'link.md')",
+        "1 with names that hold control characters or are not UTF-8 (such as 'line\\nbreak.md')",
         "2 of another type (such as 'x.png')",
     ):
         assert reason in line
@@ -89,8 +154,23 @@ def test_passages_are_whole_paragraphs_or_sentences_of_bounded_length():
 
 
 def test_broken_markup_takes_linear_time(tmp_path):
-    parts = ("<", "<!--", "<a ", "<script>", "<![CDATA[", "&#x", "\n ", "# a\n\n", "```", "<p>a")
-    times = ((".html", 20_000), (".md", 5_000))
+    parts = (
+        "<",
+        "<!--",
+        "<a ",
+        "<script>",
+        "<![CDATA[",
+        "&#x",
+        "\n ",
+        "# a\n\n",
+        "```",
+        "<p>a",
+        "<h1>\n",
+        "a\n=\n",
+        "---\na:",
+        ".. a\n\n",
+    )
+    times = ((".html", 20_000), (".md", 20_000), (".rst", 20_000))
     files = {f"{n}{ending}": part * count for n, part in enumerate(parts) for ending, count in times}
     fill(tmp_path, files)
     began = time.process_time()

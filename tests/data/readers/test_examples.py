@@ -57,7 +57,7 @@ def test_other_columns_are_ignored_and_names_can_be_given(tmp_path):
 LABELLED = ["q,wrong,0", "q,right,1", "q,Right,1.0", "r,right,true", "r,wrong,False", "s,alone,0", "r,right,0"]
 
 
-@pytest.mark.parametrize("name", ["label", "Score", "similarity"])
+@pytest.mark.parametrize("name", ["label", "Score", "similarity", "Similar", "is_duplicate", "relevance", "is_correct"])
 def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name):
     records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *LABELLED])))
     assert (records.questions, records.candidates) == (("q", "r"), ("right", "Right", "wrong"))
@@ -84,6 +84,18 @@ def test_labels_that_do_not_say_what_is_right_are_refused(tmp_path):
     assert read(path).hard_negatives is None
     path = write(tmp_path, "z.csv", "label,score\nq,a\nr,b\n")  # the question and the answer
     assert read(path, question_column="label", answer_column="score").questions == ("q", "r")
+
+
+def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
+    rows = ["q,right,1,1,TRUE,yes,5", "q,wrong,0,,false,no,0", "r,b,1,0,true,yes,1"]
+    text = "\n".join(["question,answer,gut,ok?,seen,said,correct", *rows])
+    assert "column 'correct' is '0', and '5' above" in refusal(write(tmp_path, "x.csv", text))  # grades
+    assert read(write(tmp_path, "x.csv", text.replace("correct", "other"))).hard_negatives is None
+    (line,) = [line for line in caplog.messages if "is not used" in line]
+    assert line == (
+        f"{tmp_path}/x.csv: only 0 and 1 (or true and false) in 'gut', 'ok?', 'seen', which is not used; if they say "
+        "which answers are right, name the column `label`"
+    )
 
 
 def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
@@ -341,6 +353,48 @@ def test_flag_embedding(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("faq.json", {"about": "us", "faqs": [{"Questions": ["q", " ", "r"], "Answers": ["a", "b", ""]}]}),
+        ("intents.json", {"intents": [{"tag": "x", "patterns": ["q", "r"], "responses": ["a", "b"], "context": [""]}]}),
+        (
+            "intents.json",
+            {"intents": [{"patterns": ["q", "r"], "responses": ["a", "b"]}, {"patterns": [], "responses": ["c"]}]},
+        ),
+        ("x.jsonl", {"question": ["q", "r"], "answer": ["a", "b"], "answers": {"text": ["no"]}}),
+        ("x.parquet", {"question": ["q", "r"], "answers": ["a", "b"]}),
+    ],
+)
+def test_lists_of_questions_and_answers_are_read(tmp_path, name, contents):
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        table = pytest.importorskip("pyarrow").Table.from_pylist([contents])
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    else:
+        path.write_text(json.dumps(contents, indent=None if path.suffix == ".jsonl" else 1))
+    records = read(path)
+    assert (records.questions, records.candidates, records.qrels) == (("q", "r"), ("a", "b"), ((0, 1), (0, 1)))
+
+
+def test_a_wrong_list_is_refused_by_its_place(tmp_path):
+    path = write(tmp_path, "faq.json", '{"faqs": [{"question": "q", "answer": "a"}, {"question": "q", "answer": [7]}]}')
+    assert refusal(path) == f"{path}: faqs[1]: 'answer', item 0 must be a string, not a whole number"
+    path = write(tmp_path, "pairs.json", '[["q", "a"]]')
+    assert f"{path}, line 1: broken JSON: '[' where {{ or ] is expected; write objects, [" in refusal(path)
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', ""])
+def test_tables_of_excel_are_read(tmp_path, first, end):
+    """With its line `sep=`, and with the line ends of old Macs."""
+    path = write(tmp_path, "x.csv", end.join([first, 'question;"answer, or"', 'q;"a, b;c"', "r;b", ""]))
+    records = read(path, answer_column="answer, or")
+    assert (records.questions, records.candidates) == (("q", "r"), ("a, b;c", "b"))
+    write(tmp_path, "x.csv", end.join([first, 'question;"answer, or"', "q;a", "r"]))
+    assert f"{path}, line 4: 1 columns where the header has 2" in refusal(path, answer_column="answer, or")
+
+
 def test_broken_dpr_is_refused_by_line(tmp_path):
     path = tmp_path / "x.json"
     whole = json.dumps(dpr(), indent=1)
@@ -356,7 +410,7 @@ def test_broken_dpr_is_refused_by_line(tmp_path):
     path.write_text('[\n{"question": "q", "positive_ctxs": [{"text": 5}], "hard_negative_ctxs": []}\n]')
     assert refusal(path) == f"{path}, line 2: positive_ctxs[0]: 'text' must be a string, not a whole number"
     path.write_text('[\n"question"\n]')
-    assert refusal(path) == f"{path}, line 2: broken JSON: '\"' where {{ or ] is expected"
+    assert f"{path}, line 2: broken JSON: '\"' where {{ or ] is expected; write objects, [" in refusal(path)
     path.write_bytes(whole.replace("noon", "caf\xe9").encode("latin-1"))
     assert "0xe9 is not UTF-8" in refusal(path)
     path.write_text("[]")

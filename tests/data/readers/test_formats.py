@@ -63,11 +63,13 @@ def test_the_content_of_a_folder_decides_its_format(tmp_path, name, found):
     assert detect_format(str(tmp_path)) == found
 
 
-def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path):
-    path = tmp_path / "nq.jsonl"
-    path.write_text('{"question": "q", "answer": ["a"]}')
-    with pytest.raises(EndxError, match="evaluate them on an encoded corpus with `endx evaluate --index"):
-        read(path)
+def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path, caplog):
+    (tmp_path / "nq.csv").write_text("q\t['a']\n")
+    with pytest.raises(EndxError, match="and no passages: `endx evaluate --index=DIR --data=...` looks for passages"):
+        read(tmp_path / "nq.csv")
+    (tmp_path / "nq.jsonl").write_text('{"question": "q", "answer": ["a"]}')
+    assert read(tmp_path / "nq.jsonl").candidates == ("a",)
+    assert "each text of a list of answers is a right answer of its question; `endx evaluate --index" in caplog.text
 
 
 def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
@@ -121,11 +123,12 @@ def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path):
         "known are .json, .jsonl, .csv, .tsv, each also with .gz, .parquet, .arrow, .feather, and folders of BEIR, "
         "MS MARCO or save_to_disk"
     )
-    for name, ending in (("x.doc.gz", ".doc.gz"), ("x.parquet.gz", ".parquet.gz"), ("x", "")):
+    for name, ending in (("x.doc.gz", ".doc.gz"), ("x.parquet.gz", ".parquet.gz"), ("x", ""), ("x.xlsx", ".xlsx")):
         (tmp_path / name).write_text("x")
         with pytest.raises(EndxError) as caught:
             read(tmp_path / name)
-        assert str(caught.value) == f"{tmp_path}/{name}: unknown ending {ending!r}; {known}"
+        sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (ending == ".xlsx")
+        assert str(caught.value) == f"{tmp_path}/{name}: unknown ending {ending!r}{sheet}; {known}"
 
 
 def test_the_ending_decides_in_upper_case_too_and_paths_may_be_strings(tmp_path):

@@ -43,8 +43,13 @@ def test_another_encoding_is_refused_with_line_and_byte(tmp_path):
     path = tmp_path / "x"
     path.write_bytes("first\ncafé\n".encode("latin-1"))
     assert f"{path}, line 2, byte 4: 0xe9 is not UTF-8" in refusal(lambda: read_lines(path))
+    advice = 'save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f'
+    assert refusal(lambda: read_lines(path)).endswith(
+        f"{advice} WINDOWS-1252 -t UTF-8 OLD > NEW (CP932 for Japanese, GB18030 for Chinese)"
+    )
     path.write_bytes("first".encode("utf-16"))
-    assert f"{path}, line 1, byte 1: 0xff is not UTF-8" in refusal(lambda: read_lines(path))
+    reason = f"{path}, line 1, byte 1: 0xff is not UTF-8: {advice} UTF-16 -t UTF-8 OLD > NEW"
+    assert refusal(lambda: read_lines(path)) == reason
 
 
 def test_broken_gzip_is_refused_whatever_is_broken(tmp_path):
