@@ -1,5 +1,7 @@
 """Exceptions with messages for users."""
 
+import re
+
 MAX_MESSAGE = 2_000  # characters; longer messages, such as quotations of damaged files, are shortened in the middle
 
 
@@ -54,10 +56,35 @@ def first_line(failure: BaseException) -> str:
 
 
 def nearest(name: str, known) -> str:
-    """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is."""
+    """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is.
+
+    Of dotted names, such as `train.steps`, the last part decides: the same word, a part of it or its initials, such as
+    `lr` of `learning_rate`. Two names are returned if they are about equally close.
+    """
     import difflib
 
-    lower, bare = {str(k).lower(): str(k) for k in known}, name.lower().lstrip("-")
-    # A key without its section, such as `data.path` for `config.data.path`, comes first.
-    close = [k for k in lower if k.endswith(f".{bare}")] or difflib.get_close_matches(name.lower(), lower, 1, 0.5)
-    return f"; did you mean {lower[close[0]]!r}?" if close else ""
+    if inside := next((key for key in map(str, known) if key.startswith(f"{name}.")), ""):
+        return f", which is a section; name a setting in it, such as {inside!r}"
+
+    def ratio(a: str, b: str) -> float:
+        return difflib.SequenceMatcher(None, a, b).ratio()
+
+    *sections, bare = name.lower().lstrip("-").removeprefix("config.").split(".")
+    section, near = "".join(sections[-1:]), 0.1 if sections else 0.25
+
+    def likeness(key: str) -> float:
+        *places, last = key.lower().split(".")
+        word = bare if places or last == bare else name.lower()
+        parts = re.split("[-_/]+", last)
+        if word == last or (word[1:] and word == "".join(part[:1] for part in parts)):
+            like = 1.1
+        elif word and ({*re.split("[-_/]+", word)} <= {*parts} or last.startswith(word)):
+            like = 0.9
+        else:
+            like = ratio(word, last) * (1 if word[:1] == last[:1] else 0.8)
+        inside = ratio(section, "".join(places[-1:]))
+        return like + 0.5 * inside if like >= (0.6 if inside == 1 or not places else 0.8) else 0
+
+    likely = sorted(map(str, known), key=likeness, reverse=True)[:2]
+    close = [key for key in likely if likeness(key) > max(0, likeness(likely[0]) - near)]
+    return f"; did you mean {' or '.join(map(repr, close if '.' in close[0] else close[:1]))}?" if close else ""

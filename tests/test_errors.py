@@ -31,6 +31,14 @@ def test_other_arguments_are_refused():
             "; did you mean '--config.data.path'?",
         ),
         ("xyz", ["train"], ""),
+        ("index", ["mine"], ""),
+        ("optimizer.lr", ["optimizer.frozen", "optimizer.learning_rate"], "; did you mean 'optimizer.learning_rate'?"),
+        ("objective.margin", ["model.sharing", "objective.temperature"], ""),
+        (
+            "--batch-size",
+            ["--config.evaluation.batch_size", "--config.train.global_batch_size"],
+            "; did you mean '--config.evaluation.batch_size' or '--config.train.global_batch_size'?",
+        ),
     ],
 )
 def test_the_nearest_name_is_suggested(name, known, expected):

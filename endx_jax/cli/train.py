@@ -8,6 +8,8 @@ their values in CONFIG if it is given, else their defaults. Those that are chang
 """
 
 import argparse
+import functools
+import operator
 import pathlib
 import re
 import time
@@ -18,6 +20,7 @@ from ml_collections import ConfigDict, config_flags
 import endx_jax
 from endx_jax.cli.data_flags import naming_flags
 from endx_jax.errors import EndxError, nearest
+from endx_jax.json_files import shown
 from endx_jax.settings import flattened
 
 # Settings that begin the help.
@@ -25,6 +28,8 @@ MOST_CHANGED = (
     "data.path", "data.question_column", "data.answer_column", "data.answer_length", "model.pretrained",
     "train.epochs", "train.steps", "train.global_batch_size", "train.evaluate_every", "optimizer.learning_rate",
 )  # fmt: skip
+
+TYPES = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def main(argv: list[str]) -> None:
@@ -73,7 +78,10 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, str]:
     try:
         rest = values(argv)[1:]
     except flags.Error as failure:
-        raise EndxError(str(failure)) from None
+        if not (given := re.match(r"flag --config\.(\S+?)=(.*?): ", str(failure), re.DOTALL)):
+            raise EndxError(str(failure)) from None
+        expected = TYPES.get(type(functools.reduce(operator.getitem, given[1].split("."), config)), "a list")
+        raise EndxError(f"--config.{given[1]} is {shown(given[2])}; it must be {expected}") from None
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
     agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
