@@ -1,6 +1,9 @@
 """Exceptions with messages for users."""
 
+import contextlib
 import re
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 
 MAX_MESSAGE = 2_000  # characters; longer messages, such as quotations of damaged files, are shortened in the middle
 
@@ -55,6 +58,35 @@ def first_line(failure: BaseException) -> str:
     return next(iter(str(failure).strip().splitlines()), type(failure).__name__)[:500]
 
 
+_NAMES: ContextVar[Mapping[str, str]] = ContextVar("names", default={})  # noqa: B039  # never changed in place
+
+
+@contextlib.contextmanager
+def naming(names: Mapping[str, str]) -> Iterator[None]:
+    """Context of a command line, in which messages name its flags in place of settings and arguments of functions.
+
+    Messages of the library name those of Python, such as `train.steps` of `endx_jax.train`.
+
+    Args:
+      names: flags by the names that they replace in an EndxError of the context, and in what `named` is called with.
+    """
+    before = _NAMES.set(names)
+    try:
+        yield
+    except EndxError as failure:
+        failure.args = (named(str(failure)),)
+        raise
+    finally:
+        _NAMES.reset(before)
+
+
+def named(message: str) -> str:
+    """Replaces names in a message as the contexts of `naming` say; a name that ends in `=` is one before a value."""
+    names = _NAMES.get()
+    known = "|".join(re.escape(name) + ("" if name.endswith("=") else r"(?!\w|\.\w)") for name in names)
+    return re.sub(rf"(?<![\w./-])(?:{known})", lambda found: names[found[0]], message) if names else message
+
+
 def nearest(name: str, known) -> str:
     """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is.
 
@@ -81,9 +113,9 @@ def nearest(name: str, known) -> str:
         elif word and ({*re.split("[-_/]+", word)} <= {*parts} or last.startswith(word)):
             like = 0.9
         else:
-            like = ratio(word, last) * (1 if word[:1] == last[:1] else 0.8)
+            like = ratio(word, last) * (1 if word[:1] == last[:1] else 0.7)
         inside = ratio(section, "".join(places[-1:]))
-        return like + 0.5 * inside if like >= (0.6 if inside == 1 or not places else 0.8) else 0
+        return like + 0.5 * inside if like >= (0.8 if inside < 1 and places else 0.6 if last[:1] == "-" else 0.5) else 0
 
     likely = sorted(map(str, known), key=likeness, reverse=True)[:2]
     close = [key for key in likely if likeness(key) > max(0, likeness(likely[0]) - near)]

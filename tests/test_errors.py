@@ -1,6 +1,7 @@
 import pytest
 
-from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, nearest
+from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, naming, nearest
+from endx_jax.parallel.console import say
 
 
 def test_a_message_is_one_line():
@@ -43,3 +44,13 @@ def test_other_arguments_are_refused():
 )
 def test_the_nearest_name_is_suggested(name, known, expected):
     assert nearest(name, known) == expected
+
+
+def test_a_command_line_names_its_flags_in_errors_and_lines(capsys):
+    message = "workdir=a/train.steps: set train.steps, not train.steps.more, for another workdir"
+    say(message)
+    with pytest.raises(EndxError) as caught, naming({"train.steps": "--steps", "workdir=": "--workdir="}):
+        say(message)
+        raise EndxError(message)
+    flags = "--workdir=a/train.steps: set --steps, not train.steps.more, for another workdir"
+    assert (capsys.readouterr().out, str(caught.value)) == (f"{message}\n{flags}\n", flags)

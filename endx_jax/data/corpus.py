@@ -121,7 +121,9 @@ class _Columns:
         found = examples.called(self.text, row)
         if len(found) != 1:
             count, known = "more than one" if found else "no", json_files.names(row)
-            raise EndxError(f"{where}: {count} column {self.text[:100]!r} among {known}; name yours with --text-column")
+            raise EndxError(
+                f"{where}: {count} column {self.text[:100]!r} among {known}; name yours with data.text_column"
+            )
 
     def check_header(self, header: list[str], where: str) -> None:
         """Raises EndxError unless a header line has the column of the text, and no two columns of the same name."""

@@ -95,9 +95,7 @@ def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:
       EndxError: both are given.
     """
     steps, epochs = overrides.get("train.steps"), overrides.get("train.epochs")
-    check(
-        not (steps and epochs), f"--config.train.steps={steps} and --config.train.epochs={epochs}: give one of the two"
-    )
+    check(not (steps and epochs), f"train.steps={steps} and train.epochs={epochs}: give one of the two")
     train.update({"epochs": 0.0} if steps else {"steps": 0} if epochs else {})
 
 

@@ -29,7 +29,7 @@ def test_an_unknown_method_names_the_known_ones():
 
 
 def test_steps_and_epochs_exclude_each_other():
-    with pytest.raises(EndxError, match=r"^--config.train.steps=5 and --config.train.epochs=1.0: set one of the two$"):
+    with pytest.raises(EndxError, match=r"^train.steps=5 and train.epochs=1.0: set one of the two$"):
         resolve({"train": {"steps": 5}})
 
 
