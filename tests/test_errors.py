@@ -49,7 +49,8 @@ def test_the_nearest_name_is_suggested(name, known, expected):
 def test_a_command_line_names_its_flags_in_errors_and_lines(capsys):
     message = "workdir=a/train.steps: set train.steps, not train.steps.more, for another workdir"
     say(message)
-    with pytest.raises(EndxError) as caught, naming({"train.steps": "--steps", "workdir=": "--workdir="}):
+    names = naming({"train.steps": "--steps", "workdir=": "--workdir="})
+    with pytest.raises(EndxError) as caught, names:  # noqa: PT012  # what is printed before the error is renamed too
         say(message)
         raise EndxError(message)
     flags = "--workdir=a/train.steps: set --steps, not train.steps.more, for another workdir"

@@ -138,9 +138,9 @@ def _check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: s
         return
     changed = differences(read_config(workdir), settings)
     if changed:
+        shown = "; ".join(changed) if len(changed) < 4 else f"{changed[0]}, and {len(changed) - 1} others"
         raise EndxError(
-            f"{workdir} holds a run with other settings ({'; '.join(changed)}): choose another workdir, or use the "
-            "earlier settings"
+            f"{workdir} holds a run with other settings ({shown}): choose another workdir, or use the earlier settings"
         )
     if (workdir / DATA).exists() and read_data(workdir)["sha256"] != fingerprint:
         raise EndxError(

@@ -103,7 +103,7 @@ def test_every_config_is_one_that_a_run_accepts(file):
         (["--config=quickstart", "--config.evaluation.sets=[a,"], r"sets is '\[a,'; it must be a list$"),
         (["--config=quickstart", "--config.objective=endx"], "^unknown setting --config.objective, which is a section"),
         (["--config=quickstart", "--wrkdir=x"], "--wrkdir; did you mean '--workdir'?"),
-        (["--config=quickstart:fast"], r"quickstart.py: TypeError: .*; what follows a colon .* passed to get_config\(\)$"),
+        (["--config=quickstart:fast"], r"TypeError: .*; what follows a colon .* passed to get_config\(\)$"),
         (["--config=pairs:64,a"], r"'64,a'; what follows a colon after its name is passed to get_config\(width: "),
         (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
         (
