@@ -1,5 +1,10 @@
 """Exceptions with messages for users."""
 
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+
 MAX_MESSAGE = 2_000  # characters; longer messages, such as quotations of damaged files, are shortened in the middle
 
 
@@ -53,11 +58,65 @@ def first_line(failure: BaseException) -> str:
     return next(iter(str(failure).strip().splitlines()), type(failure).__name__)[:500]
 
 
+_NAMES: ContextVar[Mapping[str, str]] = ContextVar("names", default={})  # noqa: B039  # never changed in place
+
+
+@contextlib.contextmanager
+def naming(names: Mapping[str, str]) -> Iterator[None]:
+    """Context of a command line, in which messages name its flags in place of settings and arguments of functions.
+
+    Messages of the library name those of Python, such as `train.steps` of `endx_jax.train`.
+
+    Args:
+      names: flags by the names that they replace in an EndxError of the context, and in what `named` is called with.
+    """
+    before = _NAMES.set(names)
+    try:
+        yield
+    except EndxError as failure:
+        failure.args = (named(str(failure)),)
+        raise
+    finally:
+        _NAMES.reset(before)
+
+
+def named(message: str) -> str:
+    """Replaces names in a message as the contexts of `naming` say; a name that ends in `=` is one before a value."""
+    names = _NAMES.get()
+    known = "|".join(re.escape(name) + ("" if name.endswith("=") else r"(?!\w|\.\w)") for name in names)
+    return re.sub(rf"(?<![\w./-])(?:{known})", lambda found: names[found[0]], message) if names else message
+
+
 def nearest(name: str, known) -> str:
-    """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is."""
+    """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is.
+
+    Of dotted names, such as `train.steps`, the last part decides: the same word, a part of it or its initials, such as
+    `lr` of `learning_rate`. Two names are returned if they are about equally close.
+    """
     import difflib
 
-    lower, bare = {str(k).lower(): str(k) for k in known}, name.lower().lstrip("-")
-    # A key without its section, such as `data.path` for `config.data.path`, comes first.
-    close = [k for k in lower if k.endswith(f".{bare}")] or difflib.get_close_matches(name.lower(), lower, 1, 0.5)
-    return f"; did you mean {lower[close[0]]!r}?" if close else ""
+    if inside := next((key for key in map(str, known) if key.startswith(f"{name}.")), ""):
+        return f", which is a section; name a setting in it, such as {inside!r}"
+
+    def ratio(a: str, b: str) -> float:
+        return difflib.SequenceMatcher(None, a, b).ratio()
+
+    *sections, bare = name.lower().lstrip("-").removeprefix("config.").split(".")
+    section, near = "".join(sections[-1:]), 0.1 if sections else 0.25
+
+    def likeness(key: str) -> float:
+        *places, last = key.lower().split(".")
+        word = bare if places or last == bare else name.lower()
+        parts = re.split("[-_/]+", last)
+        if word == last or (word[1:] and word == "".join(part[:1] for part in parts)):
+            like = 1.1
+        elif word and ({*re.split("[-_/]+", word)} <= {*parts} or last.startswith(word)):
+            like = 0.9
+        else:
+            like = ratio(word, last) * (1 if word[:1] == last[:1] else 0.7)
+        inside = ratio(section, "".join(places[-1:]))
+        return like + 0.5 * inside if like >= (0.8 if inside < 1 and places else 0.6 if last[:1] == "-" else 0.5) else 0
+
+    likely = sorted(map(str, known), key=likeness, reverse=True)[:2]
+    close = [key for key in likely if likeness(key) > max(0, likeness(likely[0]) - near)]
+    return f"; did you mean {' or '.join(map(repr, close if '.' in close[0] else close[:1]))}?" if close else ""

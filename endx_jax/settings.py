@@ -52,9 +52,10 @@ def check(condition: bool, message: str) -> None:
 
 
 def check_choice(where: str, value: str, choices) -> None:
-    """Raises EndxError, which lists all choices, unless `value` is one of them."""
+    """Raises EndxError, which lists all choices, unless `value` is one of them; the empty string may be a choice."""
     if value not in choices:
-        raise EndxError(f"{where} is {shown(value)}, which is none of {', '.join(choices)}{nearest(value, choices)}")
+        known = ", ".join(filter(None, choices)) + (" (or empty)" if "" in choices else "")
+        raise EndxError(f"{where} is {shown(value)}, which is none of {known}{nearest(value, choices)}")
 
 
 def check_section(section: object, where: str) -> None:

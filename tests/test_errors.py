@@ -1,6 +1,7 @@
 import pytest
 
-from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, nearest
+from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, naming, nearest
+from endx_jax.parallel.console import say
 
 
 def test_a_message_is_one_line():
@@ -31,7 +32,26 @@ def test_other_arguments_are_refused():
             "; did you mean '--config.data.path'?",
         ),
         ("xyz", ["train"], ""),
+        ("index", ["mine"], ""),
+        ("optimizer.lr", ["optimizer.frozen", "optimizer.learning_rate"], "; did you mean 'optimizer.learning_rate'?"),
+        ("objective.margin", ["model.sharing", "objective.temperature"], ""),
+        (
+            "--batch-size",
+            ["--config.evaluation.batch_size", "--config.train.global_batch_size"],
+            "; did you mean '--config.evaluation.batch_size' or '--config.train.global_batch_size'?",
+        ),
     ],
 )
 def test_the_nearest_name_is_suggested(name, known, expected):
     assert nearest(name, known) == expected
+
+
+def test_a_command_line_names_its_flags_in_errors_and_lines(capsys):
+    message = "workdir=a/train.steps: set train.steps, not train.steps.more, for another workdir"
+    say(message)
+    names = naming({"train.steps": "--steps", "workdir=": "--workdir="})
+    with pytest.raises(EndxError) as caught, names:  # noqa: PT012  # what is printed before the error is renamed too
+        say(message)
+        raise EndxError(message)
+    flags = "--workdir=a/train.steps: set --steps, not train.steps.more, for another workdir"
+    assert (capsys.readouterr().out, str(caught.value)) == (f"{message}\n{flags}\n", flags)

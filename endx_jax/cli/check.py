@@ -2,7 +2,7 @@
 
 import argparse
 
-from endx_jax.cli.data_flags import FLAGS, add_data_flags, naming_flags, with_data_flags
+from endx_jax.cli.data_flags import add_data_flags, with_data_flags
 
 
 def main(argv: list[str]) -> None:
@@ -15,8 +15,7 @@ def main(argv: list[str]) -> None:
 
     keep_programs()
     settings = DataSettings(path=arguments.data, test_path=arguments.test, split=arguments.split)
-    with naming_flags(FLAGS | {"data.path": "DATA", "data.test_path": "--test"}):
-        print(check_data(with_data_flags(settings, arguments), arguments.model))
+    print(check_data(with_data_flags(settings, arguments), arguments.model))
 
 
 def _parser() -> argparse.ArgumentParser:

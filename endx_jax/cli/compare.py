@@ -11,7 +11,7 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.experiment.comparison import compare, read_per_question
+    from endx_jax.experiment.comparison import changed_settings, compare, read_per_question
     from endx_jax.files import write_text
 
     systems = arguments.systems.split(",")
@@ -23,9 +23,12 @@ def main(argv: list[str]) -> None:
         for run, system in zip(runs, (systems[0], systems[-1]), strict=True)
     )
     comparison = compare(first, second, clustered=arguments.clusters)
+    changed = changed_settings(*runs)
     print(comparison.table())
+    if changed:
+        print(f"The settings of the runs differ: {'; '.join(changed)}.")
     if arguments.output:
-        write_text(arguments.output, json.dumps(comparison.as_dict(), indent=1) + "\n")
+        write_text(arguments.output, json.dumps({**comparison.as_dict(), "settings": changed}, indent=1) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,26 +1,10 @@
-"""Command-line flags for reading a data set, and error messages that name these flags instead of settings."""
+"""Command-line flags for reading a data set."""
 
 import argparse
-import contextlib
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from endx_jax.data.settings import DataSettings
-from endx_jax.errors import EndxError
-
-# Flags by the corresponding setting.
-FLAGS = {
-    "data.path": "--data",
-    "data.pool": "--pool",
-    "data.split": "--split",
-    "data.test_split": "--split",
-    "data.question_column": "--question-column",
-    "data.answer_column": "--answer-column",
-    "data.skip_invalid=True": "--skip-invalid",
-    "data.skip_invalid": "--skip-invalid",
-}
 
 
 def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
@@ -51,14 +35,3 @@ def with_data_flags(settings: DataSettings, arguments: argparse.Namespace) -> Da
         answer_column=arguments.answer_column,
         skip_invalid=arguments.skip_invalid,
     )
-
-
-@contextlib.contextmanager
-def naming_flags(flags: Mapping[str, str] = FLAGS) -> Iterator[None]:
-    """Replaces settings by flags in an EndxError of the block, such as `data.pool` by `--pool`."""
-    try:
-        yield
-    except EndxError as failure:
-        setting = rf"(?<![\w./-])({'|'.join(map(re.escape, flags))})(?!\w|\.\w)"
-        failure.args = (re.sub(setting, lambda found: flags[found[1]], str(failure)),)
-        raise

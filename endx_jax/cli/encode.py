@@ -12,7 +12,7 @@ import time
 from etils import epath
 
 from endx_jax.buckets import local_copy
-from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns, naming_flags
+from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns
 from endx_jax.data.reqa import POOLS
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded
@@ -42,8 +42,7 @@ def main(argv: list[str]) -> pathlib.Path:
         check_writable(arguments.output.parent, "--output")
     columns = corpus_columns(arguments)
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, split=arguments.split, **columns)
-    with naming_flags():
-        corpus = survey(_bar(read(say=say), desc="reading the corpus"))
+    corpus = survey(_bar(read(say=say), desc="reading the corpus"))
     empty = f", {corpus.empty:,} of them empty" if corpus.empty else ""
     say(f"{corpus.documents:,} documents in {arguments.corpus}{empty}")
     keep_programs()

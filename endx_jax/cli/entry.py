@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import endx_jax
-from endx_jax.errors import INTERRUPTED, Disagreement, EndxError, RunInterrupted, first_line, nearest
+from endx_jax.errors import INTERRUPTED, Disagreement, EndxError, RunInterrupted, first_line, naming, nearest
 
 USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
@@ -55,7 +55,7 @@ def run_verb(argv: list[str]) -> int:
     home = os.path.expanduser("~")
     arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: flag[1] + home, argument) for argument in argv[1:]]
     try:
-        with contextlib.ExitStack() as stack:
+        with naming(FLAGS), contextlib.ExitStack() as stack:
             keeps = argv[0] in KEEPS_JOURNAL
             _verb(argv[0])(arguments if keeps else _with_local_outputs(arguments, stack))
     except (EndxError, RunInterrupted, Disagreement) as end:
@@ -130,6 +130,21 @@ RESUMES = {
     "train": "from its checkpoint, if any",
     "encode": "after the last documents that it wrote",
     "generate": "after its last answers",
+}
+
+# Flags that all verbs but those with a config have for settings, for messages: see `naming`.
+FLAGS = {
+    "data.path": "--data",
+    "data.pool": "--pool",
+    "data.split": "--split",
+    "data.test_split": "--split",
+    "data.question_column": "--question-column",
+    "data.answer_column": "--answer-column",
+    "data.text_column": "--text-column",
+    "data.id_column": "--id-column",
+    "data.title_column": "--title-column",
+    "data.skip_invalid=True": "--skip-invalid",
+    "data.skip_invalid": "--skip-invalid",
 }
 
 VERBS = (

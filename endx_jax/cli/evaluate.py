@@ -14,7 +14,7 @@ import pathlib
 
 from etils import epath
 
-from endx_jax.cli.data_flags import add_data_flags, naming_flags, with_data_flags
+from endx_jax.cli.data_flags import add_data_flags, with_data_flags
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
 
@@ -48,12 +48,11 @@ def main(argv: list[str]) -> None:
     from endx_jax.retrieval.suite import SuiteResults
 
     ensure_prepared([arguments.data or ""])
-    with naming_flags():
-        sets = beir.sets_of(local_path(arguments.data)) if arguments.data else {}
-        agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
-        for folder in sets.values():  # so that a damaged set is found before the others are encoded
-            beir.judgements(folder, arguments.split, skip_invalid=arguments.skip_invalid)
-        dataset, pools = (arguments.data, None) if sets else _pools(arguments, arguments.data)
+    sets = beir.sets_of(local_path(arguments.data)) if arguments.data else {}
+    agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
+    for folder in sets.values():  # so that a damaged set is found before the others are encoded
+        beir.judgements(folder, arguments.split, skip_invalid=arguments.skip_invalid)
+    dataset, pools = (arguments.data, None) if sets else _pools(arguments, arguments.data)
     output = arguments.output or _default_output(arguments, dataset)
     workdirs.check_writable(output, "--output")
     pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
@@ -64,8 +63,7 @@ def main(argv: list[str]) -> None:
     else:
         results = SuiteResults(dataset, arguments.split)
         for name, folder in sets.items():
-            with naming_flags():
-                _, pools = _pools(arguments, folder)
+            _, pools = _pools(arguments, folder)
             results.add(name, _evaluate(arguments, folder, pools, model, pair_model, output / name))
 
         def write() -> None:
@@ -147,13 +145,12 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     dataset = arguments.data = local_path(arguments.data)
     kind = detect_format(dataset) if os.path.exists(dataset) else ""  # otherwise a prepared set
     questions: Judged | list[Answered]
-    with naming_flags():
-        if kind == ANSWERS:
-            questions = read_answered(dataset)
-        elif kind in JUDGED:
-            questions = read_judged(dataset, arguments.split)
-        else:
-            questions = Judged.from_records(_pools(arguments, dataset)[1].primary)
+    if kind == ANSWERS:
+        questions = read_answered(dataset)
+    elif kind in JUDGED:
+        questions = read_judged(dataset, arguments.split)
+    else:
+        questions = Judged.from_records(_pools(arguments, dataset)[1].primary)
     index = Index(arguments.index)
     name = pathlib.Path(dataset).name.partition(".")[0]
     output = arguments.output or arguments.index.parent / f"{arguments.index.stem}-evaluation" / name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
-from endx_jax.cli.data_flags import add_data_flags, naming_flags, with_data_flags
+from endx_jax.cli.data_flags import add_data_flags, with_data_flags
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
 
@@ -45,8 +45,7 @@ def main(argv: list[str]) -> None:
     keep_programs()
     loaded = {name: load_teacher(name) for name in dict.fromkeys((arguments.teacher, arguments.score_with)) if name}
     teacher, scorer = loaded.get(arguments.teacher), loaded.get(arguments.score_with)
-    with naming_flags():
-        records, ranked, source = _rank(arguments, records, settings.last_rank)
+    records, ranked, source = _rank(arguments, records, settings.last_rank)
     score = teacher(records.questions, records.candidates) if teacher else None
     distilled = scorer(records.questions, records.candidates) if scorer else None
     strata = distilled if arguments.strata else None
@@ -76,12 +75,11 @@ def _read(arguments: argparse.Namespace) -> "RetrievalSet":
     from endx_jax.data.splits import limit_questions
     from endx_jax.experiment.data import paths_of, pools, read_records
 
-    with naming_flags():
-        settings = DataSettings(path=arguments.data, pool=arguments.pool, split=arguments.split)
-        settings = with_data_flags(settings, arguments)
-        path, _ = paths_of(settings)
-        # With an index, its documents are the candidates, so the data's corpus is not needed.
-        records = read_records(path, settings, settings.split, whole=arguments.index is None)
+    settings = DataSettings(path=arguments.data, pool=arguments.pool, split=arguments.split)
+    settings = with_data_flags(settings, arguments)
+    path, _ = paths_of(settings)
+    # With an index, its documents are the candidates, so the data's corpus is not needed.
+    records = read_records(path, settings, settings.split, whole=arguments.index is None)
     return limit_questions(pools(records, settings).primary, arguments.questions)
 
 

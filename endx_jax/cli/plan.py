@@ -14,7 +14,7 @@ import argparse
 import json
 import pathlib
 
-from endx_jax.cli.data_flags import naming_flags
+from endx_jax.errors import naming
 from endx_jax.planning.chips import CHIPS, chip_named
 from endx_jax.settings import check
 
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.planning.topologies import devices_of
 
     stay_offline()
-    with naming_flags(train.flags_of(config)):
+    with naming(train.flags_of(config)):
         settings = resolve(config)
         if topology and options.encode:
             shown, found = report.encodings(plan_encoding(settings, devices_of(topology)), name, topology)

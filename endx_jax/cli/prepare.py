@@ -8,6 +8,7 @@ import argparse
 import pathlib
 import sys
 
+from endx_jax.errors import naming
 from endx_jax.settings import check
 
 
@@ -30,15 +31,17 @@ def main(argv: list[str]) -> None:
 
 def _tokenise(argv: list[str]) -> None:
     """Writes the training pairs of a config into `data.tokens`."""
-    from endx_jax.cli.train import parse
+    from endx_jax.cli.train import flags_of, parse
     from endx_jax.experiment.config import resolve
     from endx_jax.experiment.data import read_splits
     from endx_jax.experiment.model import build_model
     from endx_jax.experiment.tokens import stored
 
-    settings = resolve(parse(argv)[0])
-    check(bool(settings.data.tokens), "data.tokens is not set: name the folder to write with --config.data.tokens=DIR")
-    pairs = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).pairs()
+    config, _, _ = parse(argv)
+    with naming(flags_of(config)):
+        settings = resolve(config)
+        check(bool(settings.data.tokens), "data.tokens is not set: name the folder to write")
+        pairs = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).pairs()
     texts = f"{len(pairs.questions):,} questions, {len(pairs.answers):,} answers"
     print(f"{settings.data.tokens} holds {len(pairs):,} pairs of {texts}")
 

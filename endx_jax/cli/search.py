@@ -56,7 +56,10 @@ def _check(arguments: argparse.Namespace) -> None:
     """Parses the filter, and raises EndxError for contradicting arguments, before anything is loaded."""
     from endx_jax.retrieval.filters import condition
 
-    arguments.where = json_files.parse(arguments.where, "--where", dict)
+    try:
+        arguments.where = json_files.parse(arguments.where, "--where", dict)
+    except EndxError as wrong:
+        raise EndxError(f"""{wrong}; write JSON, such as --where='{{"lang": "en"}}'""") from None
     condition(arguments.where)
     source = arguments.workdir or arguments.index
     check(source is not None, "nothing to search: set --workdir=RUN or --index=FILE")
@@ -138,7 +141,11 @@ def _answer_all(
 
 def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["Answer"]]:
     count = max(arguments.top, arguments.rerank_top) if arguments.rerank else arguments.top
+    from endx_jax.retrieval.filters import why_nothing
+
     answers = search.search(texts, count, mode=arguments.mode, where=arguments.where)
+    if arguments.where and not any(answers):
+        _note(f"nothing found: {why_nothing(search.index.snapshot.where, arguments.where)}")
     if not arguments.rerank:
         return answers
     from endx_jax.retrieval.rerank import rerank_answers

@@ -8,6 +8,8 @@ their values in CONFIG if it is given, else their defaults. Those that are chang
 """
 
 import argparse
+import functools
+import operator
 import pathlib
 import re
 import time
@@ -16,8 +18,8 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import endx_jax
-from endx_jax.cli.data_flags import naming_flags
-from endx_jax.errors import EndxError, nearest
+from endx_jax.errors import EndxError, naming, nearest
+from endx_jax.json_files import shown
 from endx_jax.settings import flattened
 
 # Settings that begin the help.
@@ -25,6 +27,8 @@ MOST_CHANGED = (
     "data.path", "data.question_column", "data.answer_column", "data.answer_length", "model.pretrained",
     "train.epochs", "train.steps", "train.global_batch_size", "train.evaluate_every", "optimizer.learning_rate",
 )  # fmt: skip
+
+TYPES = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def main(argv: list[str]) -> None:
@@ -44,7 +48,7 @@ def main(argv: list[str]) -> None:
     say(f"endx_jax {endx_jax.__version__}: {name} in {workdir}")
     from endx_jax.experiment.run import run
 
-    with naming_flags(flags_of(config)):
+    with naming({**flags_of(config), "workdir=": "--workdir="}):
         results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None and distributed.is_primary():
@@ -66,17 +70,22 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, str]:
     from endx_jax.experiment.config import agree_on_length
     from endx_jax.methods.config import load_config
 
-    config = load_config(options.config or "")
+    with naming({"config": "--config", "data.path": "--config.data.path"}):
+        config = load_config(options.config or "")
     _check_names(rest, config)
     values, argv = flags.FlagValues(), ["endx train", *rest]
     config_flags.DEFINE_config_dict("config", config, "the recipe", flag_values=values, sys_argv=argv)
     try:
         rest = values(argv)[1:]
     except flags.Error as failure:
-        raise EndxError(str(failure)) from None
+        if not (given := re.match(r"flag --config\.(\S+?)=(.*?): ", str(failure), re.DOTALL)):
+            raise EndxError(str(failure)) from None
+        expected = TYPES.get(type(functools.reduce(operator.getitem, given[1].split("."), config)), "a list")
+        raise EndxError(f"--config.{given[1]} is {shown(given[2])}; it must be {expected}") from None
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
-    agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
+    with naming(flags_of(config)):
+        agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
     file, _, arguments = options.config.partition(":")
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return values.config, name, options.workdir or f"runs/{name}"

@@ -134,7 +134,7 @@ class _Columns:
             if name and len(found := examples.called(name, row)) != 1:
                 count, known = "more than one" if found else "no", json_files.names(row)
                 raise EndxError(
-                    f"{where}: {count} column {name[:100]!r} among {known}; name yours with --{flag}-column"
+                    f"{where}: {count} column {name[:100]!r} among {known}; name yours with data.{flag}_column"
                 )
 
     def check_header(self, header: list[str], where: str) -> None:

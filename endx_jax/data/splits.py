@@ -67,7 +67,7 @@ def split(records: RetrievalSet, *, validation: float, test: float, at_least_one
             if largest > 1 and largest * 20 > len(places):  # a component exceeds the usual share of a split
                 reason = (
                     f"those with a common {'article or ' * bool(records.groups)}answer stay together, here up to "
-                    f"{largest:,}; correct --config.data.answer_column or set --config.data.held_out_by=questions"
+                    f"{largest:,}; correct data.answer_column or set data.held_out_by=questions"
                 )
             raise EndxError(
                 f"none of the {len(places)} questions fell into {name}, a share of {fraction:.3g}: {reason}"

@@ -279,5 +279,5 @@ class TextProcessor:
         """Returns a line about `cut` of `documents` documents that are too long, and what to do about it."""
         return (
             f"{cut:,} of {documents:,} documents reach the limit of {self.length} tokens: only their beginnings are "
-            "embedded; split them into passages, or train with a larger --config.data.answer_length"
+            "embedded; split them into passages, or train with a larger data.answer_length"
         )

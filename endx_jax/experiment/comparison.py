@@ -10,7 +10,8 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.readers import row_files
 from endx_jax.errors import EndxError, nearest
-from endx_jax.experiment.workdir import EVALUATION, RESULTS
+from endx_jax.experiment.config import differences
+from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config
 from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference, mean_over_sets, paired_difference
 from endx_jax.retrieval.evaluate import NDCG
 from endx_jax.retrieval.results import SETS, pool_folder, read_results
@@ -278,6 +279,20 @@ def compare(
         for name, part in a.of_sets().items()
     }
     return Comparison(a, b, differences, draws, confidence, sets, clustered)
+
+
+def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
+    """Returns the settings in which the runs of two results differ: see `differences`; none if a run is not known.
+
+    Args:
+      first: workdir, or a file or folder in one.
+      second: the same of the other run.
+    """
+    homes = [
+        next((path for path in (run, *run.parents)[:4] if "objective" in json_files.read_optional(path / CONFIG)), None)
+        for run in (first.absolute(), second.absolute())
+    ]
+    return differences(*(read_config(home) for home in homes if home)) if all(homes) else []
 
 
 def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str]) -> SystemResults:

@@ -18,6 +18,9 @@ from endx_jax.training.optimizer import OptimizerSettings
 # Settings that this version no longer has, by section, with the value that has no effect.
 REMOVED = {"objective": {"orthogonality": 0.0}}
 
+# Settings that usually decide about others, in the order in which messages name those that differ.
+DECISIVE = ("objective.name", "data.path", "model.pretrained", "model.init_from")
+
 
 @dataclasses.dataclass(frozen=True)
 class UnknownSettings:
@@ -95,16 +98,21 @@ def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:
       EndxError: both are given.
     """
     steps, epochs = overrides.get("train.steps"), overrides.get("train.epochs")
-    check(
-        not (steps and epochs), f"--config.train.steps={steps} and --config.train.epochs={epochs}: give one of the two"
-    )
+    check(not (steps and epochs), f"train.steps={steps} and train.epochs={epochs}: give one of the two")
     train.update({"epochs": 0.0} if steps else {"steps": 0} if epochs else {})
 
 
 def differences(before: Settings, now: Settings) -> list[str]:
-    """Returns the changed settings that affect results, as `key: before -> now`."""
+    """Returns the changed settings that affect results, as `key: before -> now`, those that decide others first.
+
+    Those that only one of two methods has are left out.
+    """
     old, new = results_only(before), results_only(now)
-    return [f"{name}: {old.get(name)!r} -> {new.get(name)!r}" for name in old | new if old.get(name) != new.get(name)]
+    changed = [name for name in old | new if old.get(name) != new.get(name)]
+    if "objective.name" in changed:
+        changed = [name for name in changed if name in old and name in new]
+    changed.sort(key=lambda name: (*DECISIVE, name).index(name))
+    return [f"{name}: {old.get(name)!r} -> {new.get(name)!r}" for name in changed]
 
 
 def _method_of(config: Mapping) -> str:

@@ -5,18 +5,21 @@ import json
 import operator
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from endx_jax.buckets import read_bytes, url_of, write_bytes
+from endx_jax.buckets import read_bytes, remove, url_of, write_bytes
 from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment.config import agree_on_length, resolve
 from endx_jax.experiment.run import run
+from endx_jax.experiment.workdir import CONFIG, opened
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.json_files import is_missing, shown
 from endx_jax.methods.config import load_config, names_of
+from endx_jax.parallel.agreement import on_primary
 
 PAIRS = "pairs.jsonl"
 
@@ -57,10 +60,20 @@ def train(
         functools.reduce(operator.getitem, sections, tree)[key] = value
     agree_on_length(tree["train"], values)
     resolve(tree)
-    if read_bytes(file) not in (None, rows.encode()):
-        raise EndxError(f"{folder} holds a run on other pairs; pass another workdir")
-    write_bytes(file, rows.encode())
-    run(tree, folder)
+    with opened(folder) as home:  # its lock is held before the pairs are written
+        before, described = read_bytes(file), (home / CONFIG).exists()
+        if described and before not in (None, rows.encode()):
+            raise EndxError(f"{folder} holds a run on other pairs; pass another workdir")
+        on_primary(lambda: write_bytes(file, rows.encode()), "pairs-written")
+        try:
+            run(tree, home)
+        except EndxError as failure:
+            # A run that is refused before it has described itself leaves nothing, so that the corrected call works.
+            if before != rows.encode() and (home / CONFIG).exists() == described:
+                remove(file)
+            place = rf"{re.escape(file)}(?:, line (\d+))?"
+            failure.args = (re.sub(place, lambda at: f"pairs[{int(at[1]) - 1}]" if at[1] else "pairs", str(failure)),)
+            raise
     return load(folder)
 
 

@@ -214,10 +214,10 @@ def _check_fits(run: Run, peak: int) -> None:
     memory = run.train_plan.memory
     if peak > memory.total:
         rows = run.train_plan.rows_at_once
-        smaller = f"--config.train.tower_chunk below {rows}, " if rows > 1 else ""
+        smaller = f"train.tower_chunk below {rows}, " if rows > 1 else ""
         raise EndxError(
             f"a step needs {gigabytes(peak)} of memory and {gigabytes(memory.total)} are free: end other programs, or "
-            f"set {smaller}a smaller --config.data.answer_length or a smaller --config.model.pretrained"
+            f"set {smaller}a smaller data.answer_length or a smaller model.pretrained"
         )
 
 

@@ -73,7 +73,7 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
     settings = resolve(config)
     check_equal(
         lambda: (
-            {"--workdir": str(workdir)}
+            {"workdir": str(workdir)}
             | {f"version of {name}": version for name, version in environment()["versions"].items()}
             | {name: str(value) for name, value, _ in flattened(settings)}
         )

@@ -40,7 +40,7 @@ def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, in
     batches = _describe_batches(stream.plan, model.method.frozen_towers)
     configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(steps).warmup_steps
     length = f"{len(stream.pairs):,} pairs: {steps:,} steps of {settings.train.global_batch_size}, warm-up {warmup}"
-    say(f"training: {length}; set --config.train.steps=... to change; {batches}")
+    say(f"training: {length}; set train.steps=... to change; {batches}")
     if 0 <= configured != warmup:
         say(f"warning: optimizer.warmup_steps={configured} is too long for {steps} steps; it is reduced to {warmup}")
     drawback = model.dual_encoder.sharing.drawback

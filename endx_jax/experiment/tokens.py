@@ -83,11 +83,11 @@ def _ensure(
     folder: pathlib.Path, settings: DataSettings, processors: Mapping[str, TextProcessor], held_out: Set[str]
 ) -> None:
     """Writes the store if it is not there; otherwise checks that it is of the same data."""
-    check_writable(folder, "--config.data.tokens")
+    check_writable(folder, "data.tokens")
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MANIFEST).is_file():
         if any(not name.startswith(".") for name in os.listdir(folder)):
-            raise EndxError(f"{folder} holds other files: name a new folder with --config.data.tokens")
+            raise EndxError(f"{folder} holds other files: name a new folder with data.tokens")
         # Marks the folder, in which only marked ones are written to; not if another process has just finished it.
         with contextlib.suppress(FileExistsError), (folder / MANIFEST).open("x") as stream:
             stream.write("{}\n")

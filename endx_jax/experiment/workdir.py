@@ -61,7 +61,7 @@ class Workdir(os.PathLike):
 Folder = pathlib.Path | Workdir
 
 
-def check_writable(folder: os.PathLike, flag: str = "--workdir") -> None:
+def check_writable(folder: os.PathLike, flag: str = "workdir") -> None:
     """Raises EndxError, which names `flag`, if `folder` can't be created or written; creates nothing."""
     if url := url_of(folder):
         return try_writing(url)
@@ -72,7 +72,7 @@ def check_writable(folder: os.PathLike, flag: str = "--workdir") -> None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as failure:
-        raise EndxError(f"{folder} can't be written ({failure.strerror}); choose another with {flag}") from None
+        raise EndxError(f"{folder} can't be written ({failure.strerror}); choose another {flag}") from None
 
 
 def check_output(folder: pathlib.Path, report: str, verb: str) -> None:
@@ -138,18 +138,18 @@ def _check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: s
         return
     changed = differences(read_config(workdir), settings)
     if changed:
+        shown = "; ".join(changed) if len(changed) < 4 else f"{changed[0]}, and {len(changed) - 1} others"
         raise EndxError(
-            f"{workdir} holds a run with other settings ({'; '.join(changed)}): choose another --workdir, or use the "
-            "earlier settings"
+            f"{workdir} holds a run with other settings ({shown}): choose another workdir, or use the earlier settings"
         )
     if (workdir / DATA).exists() and read_data(workdir)["sha256"] != fingerprint:
         raise EndxError(
-            f"{workdir} holds a run that started with other data: choose another --workdir, or restore the data"
+            f"{workdir} holds a run that started with other data: choose another workdir, or restore the data"
         )
     if (workdir / DATA).exists() and read_data(workdir).get("base_sha256", base) != base:
         raise EndxError(
             f"{workdir} holds adapters of another base than {settings.model.init_from or settings.model.pretrained}, "
-            "whose weights have changed: restore them, or choose another --workdir"
+            "whose weights have changed: restore them, or choose another workdir"
         )
 
 
@@ -160,12 +160,14 @@ def write_config(workdir: Folder, settings: Settings, data: dict) -> None:
         write_text(workdir / name, json.dumps(content, indent=1) + "\n")
 
 
-ADVICE = "wait for it, stop it or choose another --workdir"
+ADVICE = "wait for it, stop it or choose another workdir"
 
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike) -> Iterator[Workdir]:
     """Context with the workdir of a run, which a second run may not open: see `files.locked` and `BucketLock`.
+
+    A `Workdir`, which is open already, is yielded as it is.
 
     Files in a bucket are downloaded first, but checkpoints. The metric log is uploaded every few seconds, and all
     others at the end.
@@ -175,12 +177,15 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
       RunInterrupted: the bucket can't be reached.
     """
     url = url_of(path)
+    if isinstance(path, Workdir):
+        yield path
+        return
     if url is None:
         with run_lock(pathlib.Path(path)):
             yield Workdir(path)
         return
     if not url.startswith("gs://"):
-        raise EndxError(f"--workdir={url}: Orbax writes checkpoints to gs:// and to folders only; choose one of these")
+        raise EndxError(f"workdir={url}: Orbax writes checkpoints to gs:// and to folders only; choose one of these")
     with contextlib.ExitStack() as stack:
         lock = BucketLock(f"{url}/{LOCK}", ADVICE)
 
@@ -216,7 +221,7 @@ def run_lock(workdir: pathlib.Path) -> Iterator[None]:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
         except OSError as failure:
-            raise EndxError(f"{workdir} can't be written ({failure.strerror}); choose another with --workdir") from None
+            raise EndxError(f"{workdir} can't be written ({failure.strerror}); choose another workdir") from None
         if reason := held.enter_context(locked(workdir / LOCK, advice=ADVICE)):
             say(f"note: {workdir / LOCK} can't be locked ({reason}): do not start a second run in this workdir")
 

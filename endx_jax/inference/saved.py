@@ -178,7 +178,7 @@ def described_folder(path: pathlib.Path) -> pathlib.Path | None:
     if not (path / MODEL / ABOUT).is_file():
         raise EndxError(
             f"{path} holds a run whose training has not ended, and no model yet: run its training command again to "
-            "resume it; with --config.train.stop_at_step=N it ends at step N"
+            "resume it; with train.stop_at_step=N it ends at step N"
         )
     return path / MODEL
 

@@ -5,6 +5,7 @@ union of these for one method. Recipes and the command line (`--config.train.ste
 """
 
 import dataclasses
+import inspect
 import pathlib
 import runpy
 import traceback
@@ -79,13 +80,14 @@ def load_config(name: str) -> ConfigDict:
         recipes = recipe_files()
         if file not in recipes:
             problem = f"={file} is neither a file nor a recipe{nearest(file, recipes)}" if file else " is missing"
-            raise EndxError(f"--config{problem}; give a file, or one of the recipes {', '.join(recipes)}")
+            raise EndxError(f"config{problem}; give a file, or one of the recipes {', '.join(recipes)}")
         file = str(recipes[file])
+    get_config = None
     try:
         defined = runpy.run_path(file)
         get_config = defined.get("get_config")
         if not callable(get_config):
-            raise EndxError(f"--config={file} has no function get_config that returns the settings")
+            raise EndxError(f"config={file} has no function get_config that returns the settings")
         config = get_config(*([arguments] if colon else []))
     except EndxError:
         raise
@@ -93,12 +95,15 @@ def load_config(name: str) -> ConfigDict:
         places = [*traceback.extract_tb(failure.__traceback__), failure]  # a SyntaxError is a place too
         lines = [place.lineno for place in places if getattr(place, "filename", "") == file]
         where, kind = f"{file}, line {lines[-1]}" if lines else file, type(failure).__name__
-        raise EndxError(
-            f"--config={where}: {kind}: {getattr(failure, 'msg', first_line(failure))}; correct the Python file, or "
-            "pass data with --config.data.path=FILE"
-        ) from failure
+        remedy = "correct the Python file"
+        if not (get_config or file.endswith(".py")):
+            remedy = "give data as data.path=FILE, and as config a Python file or the name of a recipe"
+        elif get_config and (colon or not lines):
+            remedy = f"what follows a colon after its name is passed to get_config{inspect.signature(get_config)}"
+        reason = getattr(failure, "msg", first_line(failure))
+        raise EndxError(f"config={where}: {kind}: {reason}; {remedy}") from failure
     if not isinstance(config, Mapping | ConfigDict):
-        raise EndxError(f"--config={file}: get_config returns {shown(config)}; it must return settings: base_config()")
+        raise EndxError(f"config={file}: get_config returns {shown(config)}; it must return settings: base_config()")
     if defined.get("METHOD") is not None:
         register(defined["METHOD"])
     made.register(defined.get("DATA", {}))

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import tqdm
 
+from endx_jax.errors import named
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.progress import ticking
 
 
 def say(line: str) -> None:
-    """Prints a line on the primary process only."""
+    """Prints a line on the primary process only: see `errors.naming`."""
     if is_primary():
-        sys.stdout.write(f"{line}\n")  # in one piece, also if the stream has no buffer
+        sys.stdout.write(f"{named(line)}\n")  # in one piece, also if the stream has no buffer
         sys.stdout.flush()
 
 

@@ -55,15 +55,15 @@ def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = Non
     if math.prod(shape) != count:
         divisors = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
         raise EndxError(
-            f"the mesh {asked} does not fit {count} devices: the product of --config.mesh.data, --config.mesh.fsdp and "
-            f"--config.mesh.tensor must be {count}, so each is one of {divisors} (or one of them -1)"
+            f"the mesh {asked} does not fit {count} devices: the product of mesh.data, mesh.fsdp and "
+            f"mesh.tensor must be {count}, so each is one of {divisors} (or one of them -1)"
         )
     # A single slice of TPUs has no index. GPUs have one per node, but any axis may cross their network.
     slices = len({getattr(device, "slice_index", None) for device in devices}) if devices[0].platform == "tpu" else 1
     if shape[0] % slices:
         raise EndxError(
             f"the mesh {asked} does not fit {slices} slices of {count // slices} devices, since only `data` goes over "
-            f"the network between slices: set --config.mesh.data={slices} or a multiple of it"
+            f"the network between slices: set mesh.data={slices} or a multiple of it"
         )
 
     def lay_out(split: bool) -> np.ndarray:

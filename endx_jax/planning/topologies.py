@@ -117,7 +117,7 @@ def missing_compiler(chip: Chip) -> str:
     """Returns how to install the compiler for a chip; empty if it is installed."""
     if chip.platform == "gpu":
         if chip.name not in GPUS:
-            return "it has no bfloat16: set --config.model.dtype=float32 there"
+            return "it has no bfloat16: set model.dtype=float32 there"
         # JAX asks cuDNN for its version where it traces its attention.
         has_cudnn = _is_installed("nvidia.cudnn") or ctypes.util.find_library("cudnn")
         if has_cudnn and any(_is_installed(f"jax_plugins.xla_cuda{n}") for n in (12, 13)):

@@ -92,7 +92,7 @@ def _from_hub(hub_id: str, published: PackagedModel | None) -> pathlib.Path:
         hint = "" if "/" in hub_id else nearest(hub_id, [*PUBLISHED, GLOVE])
         raise EndxError(
             f"the pretrained model {hub_id!r} is not a local folder and {failure}: "
-            f"{package}give a folder (in training, --config.model.pretrained=DIR), or connect to the hub{hint}"
+            f"{package}give a folder (in training, model.pretrained=DIR), or connect to the hub{hint}"
         ) from None
 
 

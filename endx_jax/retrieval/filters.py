@@ -1,9 +1,14 @@
 """Filters on the metadata of documents, as conditions of SQL."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from endx_jax.errors import EndxError
 from endx_jax.json_files import shown
+
+# Limits of a filter, which the metadata of every document is compared with.
+MOST_CONDITIONS, MOST_VALUES, LONGEST_NAME = 100, 10_000, 200
 
 COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _VALUE = "json_extract(metadata, ?)"
@@ -26,8 +31,9 @@ def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
     parts: list[str] = []
     values: list[object] = []
     for name, wanted in where.items():
-        if not isinstance(name, str) or not name or '"' in name:
-            raise EndxError(f"the filter names the field {shown(name)}: fields are names without quotation marks")
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or '"' in name or "\0" in name:
+            reason = f"fields are names of 1 to {LONGEST_NAME} characters without quotation marks"
+            raise EndxError(f"the filter names the field {shown(name)}: {reason}")
         path = f'$."{name}"'
         if isinstance(wanted, Mapping):
             unknown = [key for key in wanted if key not in COMPARISONS]
@@ -45,7 +51,27 @@ def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
             accepted += [str(value) for value in accepted if type(value) in (int, float)]
             parts.append(f"{_VALUE} IN ({', '.join('?' * len(accepted))})")
             values += [path, *accepted]
+    if len(parts) > MOST_CONDITIONS or len(values) > MOST_VALUES:
+        most = f"a filter has at most {MOST_CONDITIONS} conditions and {MOST_VALUES:,} values"
+        raise EndxError(f"the filter has {len(parts):,} conditions and {len(values):,} values: {most}")
     return " AND ".join(parts) or "1", values
+
+
+def why_nothing(select: Callable[[Mapping[str, object]], np.ndarray], where: Mapping[str, object]) -> str:
+    """Returns the reason why a filter lets no document through; empty if it lets some through.
+
+    Args:
+      select: returns true for each document that a filter selects, such as `Snapshot.where`.
+      where: the filter.
+    """
+    if select(where).any():
+        return ""
+    for name, wanted in where.items():
+        if not any(select({name: {"gte": least}}).any() for least in ("", -1e308)):  # of texts and of numbers
+            return f"no document has the field {name!r}, which the filter names"
+        if not select({name: wanted}).any():
+            return f"no document has {name!r} as the filter wants it, {shown(wanted)}"
+    return "no document meets all conditions of the filter"
 
 
 def _scalar(name: str, value: object) -> str | int | float:

@@ -19,7 +19,7 @@ import endx_jax
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
-from endx_jax.retrieval.filters import condition
+from endx_jax.retrieval.filters import condition, why_nothing
 from endx_jax.serving.batching import Batcher, cost, encode, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.schemas import (
@@ -156,8 +156,12 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         ask = Ask(body.query, body.k, mode, body.where)
         with batcher.request():
             results = await while_connected(request.receive, batcher.submit(ask, cost([body.query])))
+        reason = ""
+        if body.where and not results:
+            reason = await run_in_threadpool(why_nothing, search.index.snapshot.where, body.where)
+        note = {"note": reason} if reason else {}
         took = round(1e3 * (time.perf_counter() - start), 3)
-        return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(search)})
+        return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(search), **note})
 
     @api.post("/documents", status_code=201, response_model=DocumentsResponse)
     async def add(request: Request, body: DocumentsRequest) -> Response:

@@ -73,7 +73,7 @@ class TrainSettings:
         check(0 <= self.global_batch_size != 1, "train.global_batch_size must be at least 2, for negatives, or 0")
         check(
             min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs),
-            f"--config.train.steps={self.steps} and --config.train.epochs={self.epochs}: set one of the two",
+            f"train.steps={self.steps} and train.epochs={self.epochs}: set one of the two",
         )
         check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
         check(

@@ -12,6 +12,7 @@ import optax
 
 from endx_jax.batch import Batch
 from endx_jax.parallel.sharding import batch_sharding
+from endx_jax.settings import check
 from endx_jax.training.state import TrainState, merge, split_frozen
 
 # Messages of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm", or without its arguments
@@ -56,7 +57,7 @@ def make_train_step(
         trained, fixed = split_frozen(state.params, frozen)
 
         def compute(trained):
-            return objective(merge(trained, fixed), batch, rng, state.step)
+            return _checked(objective(merge(trained, fixed), batch, rng, state.step))
 
         (loss, metrics), gradients = jax.value_and_grad(compute, has_aux=True)(trained)
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
@@ -71,6 +72,16 @@ def make_train_step(
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
+
+
+def _checked(result: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Returns what an objective returned; raises EndxError unless it is a loss and metrics that are single numbers."""
+    pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+    check(pair, f"the objective of the method returns a {type(result).__name__}; it must be (loss, metrics by name)")
+    for name, value in {"loss": result[0], **result[1]}.items():
+        said = f"{name!r} of the method's objective has shape {jnp.shape(value)}; it must be one number, such as a mean"
+        check(jnp.ndim(value) == 0, said)
+    return result
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ def test_on_several_slices_data_alone_crosses_the_network(monkeypatch):
     mesh = make_mesh(MeshSettings(data=2, fsdp=8, tensor=2), devices)
     assert [{device.slice_index for device in part.flat} for part in mesh.devices] == [{0}, {1}]
     check_rows(mesh, monkeypatch)
-    with one_line_error("does not fit 2 slices of 16 devices, .* set --config.mesh.data=2 or a multiple"):
+    with one_line_error("does not fit 2 slices of 16 devices, .* set mesh.data=2 or a multiple"):
         make_mesh(MeshSettings(data=1, fsdp=-1), devices)
 
 

@@ -29,7 +29,7 @@ def test_documents_that_are_cut_are_counted(trained_workdir, tmp_path, endx):
     shown = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'index'}").out
     assert shown.splitlines()[-1] == (
         "2 of 3 documents reach the limit of 24 tokens: only their beginnings are embedded; split them into passages, "
-        "or train with a larger --config.data.answer_length"
+        "or train with a larger data.answer_length"
     )
 
 

@@ -97,9 +97,14 @@ def test_every_config_is_one_that_a_run_accepts(file):
             "^unknown setting --data.path; did you mean '--config.data.path'?",
         ),
         (["--config=quickstart", "--zzzzzz=1"], "--zzzzzz; endx train --help lists them all"),
-        (["--config=quickstart", "--config.train.steps=abc"], "--config.train.steps=abc: .*'abc'$"),
+        (["--config=quickstart", "--config.train.steps=ten"], "steps is 'ten'; it must be a whole number$"),
+        (["--config=quickstart", "--config.train.epochs=3,5"], "epochs is '3,5'; it must be a number$"),
+        (["--config=quickstart", "--config.data.skip_invalid=x: y"], "invalid is 'x.*; it must be true or false$"),
+        (["--config=quickstart", "--config.evaluation.sets=[a,"], r"sets is '\[a,'; it must be a list$"),
+        (["--config=quickstart", "--config.objective=endx"], "^unknown setting --config.objective, which is a section"),
         (["--config=quickstart", "--wrkdir=x"], "--wrkdir; did you mean '--workdir'?"),
-        (["--config=quickstart:fast"], "quickstart.py: TypeError: get_config"),
+        (["--config=quickstart:fast"], r"TypeError: .*; what follows a colon .* passed to get_config\(\)$"),
+        (["--config=pairs:64,a"], r"'64,a'; what follows a colon after its name is passed to get_config\(width: "),
         (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
         (
             ["--config=quickstart", "--config.train.steps=3", "--config.train.epochs=2.0"],
@@ -147,11 +152,11 @@ def test_next_steps_fit_the_data(trained_workdir, data, shown, hidden):
         ("import nosuchmodule", ", line 1: ModuleNotFoundError: No module named 'nosuchmodule'; correct the"),
         (
             "question,answer\nwhere is it,on the mat\n",
-            ", line 2: SyntaxError: invalid syntax; correct the Python file, or pass data",
+            ", line 2: SyntaxError: invalid syntax; correct the Python file$",
         ),
         (
             "PK\0\0",
-            ": SyntaxError: source code string cannot contain null bytes; correct the Python file, or pass data",
+            ": SyntaxError: source code string cannot contain null bytes; correct the Python file$",
         ),
         ("caf\xe9 = 1", r", line 1: SyntaxError: \(unicode error\) 'utf-8' codec .*; correct the Python file"),
         ("config = 1", " has no function get_config that returns the settings$"),
@@ -162,7 +167,7 @@ def test_next_steps_fit_the_data(trained_workdir, data, shown, hidden):
         ),
         (
             "DATA = {'x': 5}\ndef get_config():\n    return {}",
-            "DATA in the file of --config is {'x': 5}; it must map names for data.path to functions",
+            "DATA in the file of --config is {'x': 5}; it must map names for --config.data.path to",
         ),
     ],
 )

@@ -144,7 +144,7 @@ def test_a_split_is_empty_because_questions_share_answers(answers, largest):
     pairs = [(f"question {n}", f"answer {answer}") for n, own in enumerate(answers) for answer in own]
     reason = (
         r"^none of the 60 questions fell into \w+, a share of 0\.\d+: those with a common answer stay together, here "
-        rf"up to {largest}; correct --config.data.answer_column or set --config.data.held_out_by=questions$"
+        rf"up to {largest}; correct data.answer_column or set data.held_out_by=questions$"
     )
     with pytest.raises(EndxError, match=reason):
         split(RetrievalSet.from_pairs(pairs), validation=0.05, test=0.1)

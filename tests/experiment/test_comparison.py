@@ -9,6 +9,7 @@ import pytest
 from endx_jax.errors import EndxError
 from endx_jax.experiment import comparison
 from endx_jax.experiment.comparison import SystemResults, compare, read_per_question
+from endx_jax.experiment.config import resolve
 from endx_jax.retrieval.trec import write_qrels
 
 # Ten questions: the second is better on nine, worse on one.
@@ -70,6 +71,18 @@ def test_the_table_of_two_runs(runs, tmp_path, endx, monkeypatch):
 
 def test_two_systems_of_one_run(runs, endx):
     assert "-0.2000" in endx("compare", runs[0], runs[0], "--systems=bm25,trained").out
+
+
+def test_the_settings_in_which_two_runs_differ_are_named(runs, tmp_path, endx):
+    for run, rate in zip(runs, (2e-5, 5e-5), strict=True):
+        settings = resolve(
+            {"objective": {}, "optimizer": {"learning_rate": rate}, "train": {"log_every": int(1e6 * rate)}}
+        )
+        (run / "config.json").write_text(json.dumps(settings.as_dict()))
+    output = tmp_path / "compared.json"
+    said = endx("compare", runs[0] / "evaluation/test/trained.per_question.jsonl", runs[1], f"--output={output}").out
+    assert said.endswith("The settings of the runs differ: optimizer.learning_rate: 2e-05 -> 5e-05.\n")
+    assert json.loads(output.read_text())["settings"] == ["optimizer.learning_rate: 2e-05 -> 5e-05"]
 
 
 def test_groups_of_questions_are_resampled_on_request(tmp_path, endx, monkeypatch):

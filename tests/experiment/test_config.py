@@ -2,6 +2,7 @@ import pytest
 
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import differences, resolve
+from endx_jax.methods import find_method
 from endx_jax.methods.config import base_config, load_recipe
 
 
@@ -29,7 +30,7 @@ def test_an_unknown_method_names_the_known_ones():
 
 
 def test_steps_and_epochs_exclude_each_other():
-    with pytest.raises(EndxError, match=r"^--config.train.steps=5 and --config.train.epochs=1.0: set one of the two$"):
+    with pytest.raises(EndxError, match=r"^train.steps=5 and train.epochs=1.0: set one of the two$"):
         resolve({"train": {"steps": 5}})
 
 
@@ -45,6 +46,16 @@ def test_only_what_changes_results_counts_as_a_difference():
     assert differences(before, resolve(config)) == [
         "seed: 0 -> 7",
         "optimizer.multipliers: [['.*', 1.0]] -> [['.*', 2.0]]",
+    ]
+
+
+def test_the_settings_that_decide_others_come_first_and_those_of_one_method_are_left_out():
+    before, config = base_config(), base_config(find_method("endx").settings())
+    config.seed, config.data.path = 7, "a.csv"
+    assert differences(resolve(before), resolve(config)) == [
+        "objective.name: 'dual' -> 'endx'",
+        "data.path: '' -> 'a.csv'",
+        "seed: 0 -> 7",
     ]
 
 

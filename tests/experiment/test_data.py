@@ -174,7 +174,7 @@ def test_documents_are_trained_on_and_questions_of_a_test_set_ranked(folder, tmp
         ({}, "docs.jsonl, line 1: no column 'text' among 'title', 'body'"),
         ({"pool": "answers"}, "docs.jsonl is read as documents; leave data.pool empty"),
         ({"path": "nothing.jsonl"}, "nothing.jsonl: no such file"),
-        ({"format": "pdf"}, "data.format is 'pdf', which is none of , documents"),
+        ({"format": "pdf"}, "data.format is 'pdf', which is none of documents (or empty)"),
         ({"cloze_removal": 2.0}, "data.cloze_removal is 2.0; it must be from 0 to 1"),
         ({"cloze_sentences": -1}, "data.cloze_sentences must not be negative"),
         ({"tokens": "here", "test_path": "dev.csv"}, "data.tokens can't hold data.format=documents"),

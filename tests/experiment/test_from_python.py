@@ -1,6 +1,7 @@
 """Training from Python, on pairs in memory."""
 
 import json
+import pathlib
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ from tiny_bert import tiny_recipe
 
 import endx_jax
 from endx_jax.experiment import from_python
+from endx_jax.experiment.workdir import opened
 from endx_jax.methods.config import load_recipe
 from endx_jax.parallel import console
 
@@ -31,6 +33,27 @@ def test_pairs_become_a_model_and_a_workdir(config, tmp_path, capsys):
     np.testing.assert_array_equal(again.encode_query(["a"]), model.encode_query(["a"]))
     with one_line_error("holds a run on other pairs; pass another workdir"):
         endx_jax.train(PAIRS[1:], tmp_path, config=config, settings=SETTINGS)
+    with one_line_error("holds a run with other settings .train.steps: 3 -> 4.: choose another workdir, or use the"):
+        endx_jax.train(PAIRS, tmp_path, config=config, settings=SETTINGS | {"train.steps": 4})
+    assert (tmp_path / "pairs.jsonl").exists()
+
+
+def test_a_refused_call_leaves_nothing_and_names_the_pair(config, tmp_path):
+    with one_line_error(r"^pairs\[60\]: 'answer' is empty"):
+        endx_jax.train([*PAIRS, ("where is the dog", "")], tmp_path / "run", config=config, settings=SETTINGS)
+    assert not (tmp_path / "run").exists()
+
+
+def test_pairs_are_written_by_the_holder_of_the_workdir(config, tmp_path, monkeypatch):
+    def run(tree, workdir):
+        with one_line_error("is in use by process .* wait for it, stop it or choose another workdir"):
+            endx_jax.train(PAIRS[1:], tmp_path, config=config)
+        with opened(workdir):
+            assert pathlib.Path(tree["data"]["path"]).read_text().count("\n") == len(PAIRS)
+
+    monkeypatch.setattr("endx_jax.experiment.from_python.run", run)
+    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
+    endx_jax.train(PAIRS, tmp_path, config=config)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def holder(tmp_path):
 
 
 def test_a_second_run_is_refused_until_the_first_one_dies(tmp_path, holder):
-    message = f"{tmp_path} is in use by process 7 on h since then: wait for it, stop it or choose another --workdir"
+    message = f"{tmp_path} is in use by process 7 on h since then: wait for it, stop it or choose another workdir"
     with one_line_error(message), run_lock(tmp_path):
         pass
     holder.kill()

@@ -251,7 +251,7 @@ def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, 
     config.train.update(global_batch_size=0, steps=0, epochs=0.0, stop_at_step=1)
     config.optimizer.warmup_steps = -1
     run(config, tmp_path)
-    line = "training: 29 pairs: 9 steps of 16, warm-up 0; set --config.train.steps=... to change; "
+    line = "training: 29 pairs: 9 steps of 16, warm-up 0; set train.steps=... to change; "
     assert line in capsys.readouterr().out
     train = json.loads((tmp_path / "config.json").read_text())["train"]
     assert (train["global_batch_size"], train["steps"], train["epochs"]) == (16, 0, 5.0)

@@ -304,9 +304,7 @@ def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
 
 def test_a_folder_of_tokens_that_is_a_file_is_refused(settings, processors, tmp_path):
     wrong = dataclasses.replace(settings, tokens=settings.test_path)
-    with pytest.raises(
-        EndxError, match=r"test.jsonl can't be written \(.*\); choose another with --config.data.tokens"
-    ):
+    with pytest.raises(EndxError, match=r"test.jsonl can't be written \(.*\); choose another data.tokens"):
         stored(wrong, processors, read_splits(wrong))
 
 
@@ -349,7 +347,7 @@ def test_a_folder_without_the_marker_and_links_in_one_with_it_are_not_touched(se
     project, precious = tmp_path / "tokens", tmp_path / "precious"
     (project / "parts").mkdir(parents=True)
     (project / "parts" / "mine.txt").write_text("mine")
-    with one_line_error("tokens holds other files: name a new folder with --config.data.tokens"):
+    with one_line_error("tokens holds other files: name a new folder with data.tokens"):
         stored(settings, processors, read_splits(settings))
     assert [file.name for file in project.rglob("*")] == ["parts", "mine.txt"]
     (project / MANIFEST).write_text("{}")

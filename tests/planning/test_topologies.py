@@ -59,7 +59,7 @@ def test_without_the_compiler_its_extra_is_named(monkeypatch):
         with one_line_error(f"install the extra {extra}"):
             devices_of(topology_of(CHIPS[chip], 8))
     assert "does not know a v4 chip" in missing_compiler(CHIPS["v4"])
-    assert "no bfloat16: set --config.model.dtype=float32" in missing_compiler(CHIPS["T4"])
+    assert "no bfloat16: set model.dtype=float32" in missing_compiler(CHIPS["T4"])
 
 
 @pytest.mark.parametrize("name", [name for name, chip in CHIPS.items() if chip.platform == "gpu" and name != "T4"])

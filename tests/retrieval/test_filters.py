@@ -3,7 +3,7 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.data.documents import Document
-from endx_jax.retrieval.filters import condition
+from endx_jax.retrieval.filters import condition, why_nothing
 from endx_jax.retrieval.index import Index, write_index
 
 METADATA = [
@@ -53,10 +53,31 @@ def test_documents_are_selected_by_their_metadata(snapshot, where, expected):
 
 
 @pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({"lang": "de"}, ""),
+        ({"langg": "de"}, "no document has the field 'langg', which the filter names"),
+        ({"lang": "es"}, "no document has 'lang' as the filter wants it, 'es'"),
+        ({"lang": "de", "depth": {"gte": 0}}, "no document has 'depth' as the filter wants it, {'gte': 0}"),
+        ({"lang": "de", "public": True}, "no document meets all conditions of the filter"),
+    ],
+)
+def test_a_filter_that_lets_nothing_through_is_explained(snapshot, where, expected):
+    assert why_nothing(snapshot.where, where) == expected
+
+
+@pytest.mark.parametrize(
     ("where", "message"),
     [
-        ({'a"b': 1}, "the filter names the field .*: fields are names without quotation marks"),
+        ({'a"b': 1}, "the filter names the field .*: fields are names of 1 to 200 characters without quot"),
         ({"": 1}, "the filter names the field ''"),
+        ({"a\0b": 1}, "the filter names the field .*: fields are names of 1 to 200 characters"),
+        ({"a" * 201: 1}, "the filter names the field .*: fields are names of 1 to 200 characters"),
+        (
+            {f"f{n}": {"gt": 1, "lt": 9} for n in range(51)},
+            "the filter has 102 conditions .*: a filter has at most 100 ",
+        ),
+        ({"lang": [*map(str, range(10_001))]}, "the filter has 1 conditions and 10,002 values: .* and 10,000 values"),
         ({"year": {"above": 3}}, "the filter of 'year' has bounds .*: use gt, gte, lt or lte"),
         ({"year": {}}, "the filter of 'year' has bounds"),
         ({"year": None}, "the filter of 'year' compares with .*: use a text, a number or a truth value"),

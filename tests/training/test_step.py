@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import one_line_error
 
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.records import RetrievalSet
@@ -90,3 +91,18 @@ def test_the_logged_learning_rate_is_the_one_of_the_update(stream):
     expected = [0.25, 0.5, 0.75, 1.0, 0.75, 0.5, 0.25]
     np.testing.assert_allclose(logged, expected, rtol=1e-6)
     np.testing.assert_allclose(-np.diff(values), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ((jnp.zeros(()), {"margin": jnp.zeros(8)}), r"'margin' of the method's objective has shape \(8,\); it must"),
+        ((jnp.zeros(8), {}), r"'loss' of the method's objective has shape \(8,\)"),
+        (jnp.zeros(()), "the objective of the method returns a .*; it must be .loss, metrics by name."),
+    ],
+)
+def test_a_loss_or_metric_that_is_no_number_is_refused_before_anything_is_compiled(result, message):
+    optimizer = optax.sgd(0.1)
+    step = make_train_step(lambda *_: result, optimizer, lambda _: 0.1, seed=0, shardings=None)
+    with one_line_error(message):
+        jax.eval_shape(step, TrainState.create({"w": jnp.ones(2)}, optimizer), None)

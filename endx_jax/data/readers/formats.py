@@ -203,7 +203,7 @@ def detect_format(path: str) -> str:
         folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
         raise EndxError(
             f"{path} holds documents, which have no questions: search them with `endx serve --model=all-MiniLM-L6-v2 "
-            f"--corpus={folder}`, train with --config.data.format=documents, or give questions with answers, such as a "
+            f"--corpus={folder}`, train with data.format=documents, or give questions with answers, such as a "
             "CSV file with these columns"
         )
     return format_of(path)

@@ -174,6 +174,9 @@ function showAnswers(found) {
   const searched = found && `${counted(answers.length, "answer")} in ${duration(found.took_ms)}`;
   say(searched || "");
   find("#meaning").textContent = answers.length ? `Score: ${server.scores[found.mode]}` : "";
+  const none = find("#none p");
+  none.dataset.usual ??= none.textContent;
+  none.textContent = found?.note ? `Nothing found: ${found.note}.` : none.dataset.usual;
   hint(answers.length ? null : !server.documents ? "empty" : found ? "none" : "intro");
   offerMore();
 }
