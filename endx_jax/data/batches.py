@@ -174,7 +174,8 @@ class BatchStream:
         if len(pairs) < global_batch_size:
             raise EndxError(
                 f"a global batch of {global_batch_size} pairs is larger than the training data, {len(pairs)} pairs; "
-                f"set --config.train.global_batch_size to at most {len(pairs)}, or use more data"
+                + f"set --config.train.global_batch_size to at most {len(pairs)}, or " * (len(pairs) > 1)
+                + "use more data"
             )
         if group_size > 1 and pairs.groups is None:
             raise EndxError(

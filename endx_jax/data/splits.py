@@ -13,6 +13,9 @@ from endx_jax.data.records import RetrievalSet, questions_by_candidate
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 
+# Questions below which none is held out.
+FEW = 10
+
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
@@ -23,7 +26,7 @@ class Splits:
     test: RetrievalSet
 
 
-def split(records: RetrievalSet, *, validation: float, test: float, at_least_one: bool = False) -> Splits:
+def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
     """Splits by sha256; questions that share a group or a right candidate are in the same split, to prevent leakage.
 
     The unit is a connected component of questions, their groups and their right candidates. With m the smallest hash
@@ -32,66 +35,69 @@ def split(records: RetrievalSet, *, validation: float, test: float, at_least_one
     data does not move questions to another split. If questions have several answers, new data can join two components
     of different splits and so move one of them.
 
-    Fractions hold for components in expectation; the number of questions varies around them. The pool of each split is
-    the right candidates and hard negatives of its own questions; other candidates are in no pool.
+    Fractions hold for components in expectation; the number of questions varies around them. But each split with a
+    fraction above 0 has at least one component, and of fewer than `FEW` questions none is held out. The pool of each
+    split is the right candidates and hard negatives of its own questions; other candidates are in no pool.
 
     Args:
       records: retrieval set; its order is kept.
       validation: share held out for model selection, in [0, 1).
-      test: share held out for testing, in [0, 1). Changing `validation` does not change the test split.
-      at_least_one: true to hold out the component with the smallest position where none falls into a split, as of few
-        documents.
+      test: share held out for testing, in [0, 1). Changing `validation` does not change the test split, unless too few
+        components are left for training.
 
     Raises:
-      EndxError: the fractions are out of range or leave nothing for training, or a split is empty.
+      EndxError: the fractions are out of range or leave nothing for training, or there are fewer components than
+        splits.
     """
     if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
         raise EndxError(
             f"the validation and test fractions must be in [0, 1) with a sum below 1, not {validation} and {test}"
         )
-    rows: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
-    places = _places(records)
-    test_end, validation_end = test, test + validation
-    if at_least_one and test:
-        test_end = max(test_end, np.nextafter(min(places), 1))
-    if at_least_one and validation:
-        others = (place for place in places if place >= test_end)
-        validation_end = max(validation_end, np.nextafter(min(others, default=0), 1))
-    for question, place in enumerate(places):
-        name = "test" if place < test_end else "validation" if place < validation_end else "train"
-        rows[name].append(question)
-    for name, fraction in (("train", 1 - validation - test), ("validation", validation), ("test", test)):
-        if fraction > 0 and not rows[name]:
-            largest = max(collections.Counter(places).values(), default=0)
-            reason = "there are too few for this share; use more data or another share, or 0 for no such split"
-            if largest > 1 and largest * 20 > len(places):  # a component exceeds the usual share of a split
-                reason = (
-                    f"those with a common {'article or ' * bool(records.groups)}answer stay together, here up to "
-                    f"{largest:,}; correct --config.data.answer_column or set --config.data.held_out_by=questions"
-                )
-            raise EndxError(
-                f"none of the {len(places)} questions fell into {name}, a share of {fraction:.3g}: {reason}"
-            )
-    return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
+    # Few answers of many questions are probably labels.
+    correct = "correct --config.data.answer_column or " * (len(records.candidates) < 3 and not records.groups)
+    alike = f"those with a common {'article or ' * bool(records.groups)}answer"
+    advice = f"{correct}set --config.data.held_out_by=questions"
+    return _parted(records, _places(records), validation, test, alike, advice)
 
 
 def split_questions(records: RetrievalSet, *, validation: float, test: float) -> Splits:
     """Splits by the sha256 of each question id, as RR does; a candidate may be in all three sets.
 
     Held-out questions can have answers of the train set, so metrics are higher than with `split`. The pool of each set
-    is the right candidates of its own questions.
+    is the right candidates of its own questions. Few questions are divided as by `split`.
 
     Args:
       records: retrieval set; its order is kept.
       validation: share of the questions held out for model selection, in [0, 1).
-      test: share of the questions held out for testing, in [0, 1).
+      test: share of the questions held out for testing, in [0, 1). With a sum of 1, none is for training.
+
+    Raises:
+      EndxError: there are fewer questions than splits.
     """
     places = [hash_fraction(name) for name in records.question_ids]
-    bounds = {"test": (0.0, test), "validation": (test, test + validation), "train": (test + validation, 1.0)}
-    rows = {
-        name: [row for row, place in enumerate(places) if low <= place < high] for name, (low, high) in bounds.items()
-    }
-    return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
+    return _parted(records, places, validation, test, "those that answer each other", "use other shares or more data")
+
+
+def _parted(records: RetrievalSet, places: Sequence[float], validation: float, test: float, alike: str, advice: str):
+    """Returns the splits of questions with positions in [0, 1), of which equal ones stay together; see `split`."""
+    units, trains = np.unique(places), validation + test < 1
+    wanted = (validation > 0) + (test > 0) + trains
+    tested = held_out = 0  # units in test, and in test or validation
+    if len(places) >= FEW:
+        if len(units) < wanted:
+            name, share = ("validation", validation) if validation else ("test", test)
+            largest = max(collections.Counter(places).values())
+            raise EndxError(
+                f"none of the {len(places)} questions fell into {name}, a share of {share:.3g}: {alike} stay "
+                f"together, here up to {largest}; {advice}"
+            )
+        tested, held_out = np.searchsorted(units, (test, test + validation)).tolist()
+        tested = max(tested, int(test > 0))
+        held_out = min(max(held_out, tested + (validation > 0)), len(units) - trains)
+        tested = min(tested, held_out - (validation > 0))
+    unit = np.searchsorted(units, places)
+    parts = {"train": unit >= held_out, "validation": (unit >= tested) & (unit < held_out), "test": unit < tested}
+    return Splits(**{name: records.subset(np.flatnonzero(kept).tolist()) for name, kept in parts.items()})
 
 
 SPLITS = {"answers": split, "questions": split_questions}  # by `data.held_out_by`
