@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 
@@ -29,7 +29,8 @@ class Splits:
 def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
     """Splits by sha256; questions that share a group or a right candidate are in the same split, to prevent leakage.
 
-    The unit is a connected component of questions, their groups and their right candidates. With m the smallest hash
+    The unit is a connected component of questions, their groups and their right candidates. A question and a right
+    candidate of the same text, as of pairs in both directions, are in one component too. With m the smallest hash
     among its n groups, or among its n candidates' texts if there are no groups, its position is 1 - (1 - m)^n, which is
     uniform in [0, 1) for every n. If every question has one answer, the position is the hash of the answer, and new
     data does not move questions to another split. If questions have several answers, new data can join two components
@@ -64,7 +65,8 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
     """Splits by the sha256 of each question id, as RR does; a candidate may be in all three sets.
 
     Held-out questions can have answers of the train set, so metrics are higher than with `split`. The pool of each set
-    is the right candidates of its own questions. Few questions are divided as by `split`.
+    is the right candidates of its own questions. Few questions are divided as by `split`, and questions that are right
+    candidates of each other stay together.
 
     Args:
       records: retrieval set; its order is kept.
@@ -74,7 +76,11 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
     Raises:
       EndxError: there are fewer questions than splits.
     """
-    places = [hash_fraction(name) for name in records.question_ids]
+    asking = questions_by_candidate(records.qrels)
+    own = records.own_texts
+    members = [[row, *(asking.get(own[row], ()) if row in own else ())] for row in range(len(records.questions))]
+    names = list(zip(records.question_ids, range(len(members)), strict=True))
+    places = [place for place in _positions(members, names, len(members)) if place is not None]
     return _parted(records, places, validation, test, "those that answer each other", "use other shares or more data")
 
 
@@ -130,8 +136,13 @@ def first_pairs(records: RetrievalSet, count: int) -> RetrievalSet:
 
 
 def without_questions(records: RetrievalSet, texts: Set[str]) -> RetrievalSet:
-    """Returns the set without the questions in `texts` and without candidates that only they need."""
-    return records.subset([row for row, question in enumerate(records.questions) if question not in texts])
+    """Returns the set without the questions that are in `texts`, or have one as a right candidate.
+
+    Candidates that only these questions need are left out too.
+    """
+    rows = zip(records.questions, records.qrels, strict=True)
+    named = {candidate for candidate, text in enumerate(records.candidates) if text in texts}
+    return records.subset([n for n, (text, right) in enumerate(rows) if text not in texts and named.isdisjoint(right)])
 
 
 def _by_hash(records: RetrievalSet) -> list[int]:
@@ -152,7 +163,26 @@ def _places(records: RetrievalSet) -> list[float]:
     members = [list(right) for right in records.qrels]
     for row, name in enumerate(records.groups or ()):
         members[row].append(groups[name])
-    parent = list(range(count + len(groups)))
+    right = {node for nodes in records.qrels for node in nodes}
+    for row, candidate in records.own_texts.items():
+        members[row] += [candidate] * (candidate in right)
+    named = groups or {records.candidates[node]: node for nodes in members for node in nodes}
+    places = _positions(members, named.items(), count + len(groups))
+    return [
+        hash_fraction(question) if place is None else place
+        for question, place in zip(records.questions, places, strict=True)
+    ]
+
+
+def _positions(members: Sequence[Sequence[int]], named: Iterable[tuple[str, int]], count: int) -> list[float | None]:
+    """Returns the position in [0, 1) of the component of each list of nodes; None for an empty list; see `split`.
+
+    Args:
+      members: nodes that are in one component, for each question.
+      named: nodes with the texts whose hashes place their components; at least one for each component.
+      count: number of nodes.
+    """
+    parent = list(range(count))
 
     def root(node: int) -> int:
         while parent[node] != node:
@@ -164,14 +194,10 @@ def _places(records: RetrievalSet) -> list[float]:
         for node in nodes[1:]:
             parent[root(node)] = root(nodes[0])
     hashes: dict[int, list[float]] = {}
-    named = groups or {records.candidates[node]: node for nodes in members for node in nodes}
-    for text, node in named.items():
+    for text, node in named:
         hashes.setdefault(root(node), []).append(hash_fraction(text))
     places = {node: 1 - (1 - min(found)) ** len(found) for node, found in hashes.items()}
-    return [
-        places[root(nodes[0])] if nodes else hash_fraction(question)
-        for question, nodes in zip(records.questions, members, strict=True)
-    ]
+    return [places[root(nodes[0])] if nodes else None for nodes in members]
 
 
 def hash_fraction(text: str) -> float:

@@ -22,7 +22,7 @@ from endx_jax.retrieval.tables import format_table
 # Columns of the tables; results.json has more cutoffs.
 COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
 SETS = "sets"  # key of `results.json` for the names of a suite's data sets
-OWN_ID = "questions leave out the document with their own id, as BEIR's evaluation does"
+OWN_ID = "questions leave out the document with their own text or, as BEIR's evaluation does, with their own id"
 # Number of questions below which the width of the interval is printed: 0.98 / sqrt(FEW) = 0.057.
 FEW = 300
 # Columns for paragraphs (RR).

@@ -14,6 +14,7 @@ from endx_jax.data.splits import (
     split_questions,
     take,
     with_many_questions,
+    without_questions,
 )
 from endx_jax.errors import EndxError
 
@@ -179,6 +180,23 @@ def test_what_trains_has_a_question_in_each_split(divide):
                 assert bool(parts.validation.questions) == (count >= 10 and validation > 0)
                 assert bool(parts.test.questions) == (count >= 10 and test > 0)
                 assert places(parts).keys() == set(records.questions)
+
+
+@pytest.mark.parametrize("divide", [split, split_questions])
+def test_both_directions_of_a_pair_are_in_one_split(divide):
+    pairs = [(f"text {n}", f"other {n}") for n in range(300)]
+    chain = [(f"text {n}", f"text {n + 300}") for n in range(300)]  # to a question without a mirror
+    both = [*pairs, *((b, a) for a, b in pairs), *chain, *((f"text {n + 300}", f"last {n}") for n in range(300))]
+    records = RetrievalSet.from_pairs(both)
+    found = places(divide(records, validation=0.3, test=0.3))
+    for n in range(300):
+        assert len({found[f"text {n}"], found[f"other {n}"], found[f"text {n + 300}"]}) == 1
+    assert {*found.values()} == {*NAMES}
+
+
+def test_a_question_of_the_test_data_is_not_trained_on_as_an_answer_either():
+    records = RetrievalSet.from_pairs([("u", "v"), ("v", "u"), ("w", "u"), ("w", "x"), ("x", "y")])
+    assert without_questions(records, {"u"}).questions == ("x",)
 
 
 def test_of_few_units_those_with_the_smallest_positions_are_held_out():
