@@ -99,7 +99,8 @@ class Batch:
       answer: B answers, of the type of `question`.
       question_id: rows in the question table, int32 [B].
       answer_id: rows in the answer table, int32 [B].
-      positive_ids: rows of all known right answers of each question, int32 [B, P], padded with -1.
+      positive_ids: rows of all known right answers of each question, and of the answer with its own text if there is
+        one, int32 [B, P], padded with -1.
       hard_negatives: [B, K] hard negatives of the questions; None if training uses none.
       hard_negative_ids: rows of the hard negatives in the answer table, int32 [B, K]; -1 if one is missing, in which
         case its tokens are ignored.

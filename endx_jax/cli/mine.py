@@ -49,7 +49,8 @@ def main(argv: list[str]) -> None:
     score = teacher(records.questions, records.candidates) if teacher else None
     distilled = scorer(records.questions, records.candidates) if scorer else None
     strata = distilled if arguments.strata else None
-    mined = mine(ranked, records.qrels, records.candidates, settings, score, records.excluded, strata)
+    questions = records.questions
+    mined = mine(ranked, records.qrels, records.candidates, settings, score, records.excluded, strata, questions)
     scores = score_candidates(distilled, records.qrels, mined.negatives) if distilled else None
     about = _about(arguments, settings, source, records, mined)
     write_mined(arguments.output, records, mined.negatives, about=about, scores=scores)

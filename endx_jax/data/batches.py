@@ -52,7 +52,8 @@ class Pairs:
       questions: distinct questions.
       answers: distinct candidates.
       index: int32 [n, 2], (question, answer) rows of each pair.
-      positives: int32, right answers of each of the Q questions.
+      positives: int32, answers of each of the Q questions that are no negatives, ascending: right ones, and its own
+        text if that is the answer of another pair.
       hard_negatives: int32, hard negatives of each question.
       groups: int32 [Q], number of each question's group; None without groups.
       question_length: maximum length of a question, in tokens.
@@ -99,7 +100,8 @@ class Pairs:
             rows = [(source, row) for row, (question, _) in enumerate(index) for source in records.sources[question]]
             sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
             index, sizes = index[kept], tuple(np.bincount(sources).tolist())
-        right, wrong = records.qrels, records.hard_negatives or ((),) * len(records.questions)
+        own, wrong = records.own_texts, records.hard_negatives or ((),) * len(records.questions)
+        right = [sorted({*rows, own[n]}) if n in own else rows for n, rows in enumerate(records.qrels)]
         scores = None
         if records.scores is not None:
             known = records.scores
@@ -174,7 +176,8 @@ class BatchStream:
         if len(pairs) < global_batch_size:
             raise EndxError(
                 f"a global batch of {global_batch_size} pairs is larger than the training data, {len(pairs)} pairs; "
-                f"set train.global_batch_size to at most {len(pairs)}, or use more data"
+                + f"set train.global_batch_size to at most {len(pairs)}, or " * (len(pairs) > 1)
+                + "use more data"
             )
         if group_size > 1 and pairs.groups is None:
             raise EndxError(

@@ -30,8 +30,8 @@ class RetrievalSet:
       scores: for each question, a teacher's scores of its right candidates and hard negatives by index, or nothing;
         None if there are none.
       grades: for each question, the grades of its right candidates by index, 1 or more; None if all are 1.
-      excluded: for each question, sorted indices of candidates that are not ranked for it, such as the document that is
-        the question itself; None if there are none.
+      excluded: for each question, sorted indices of candidates that are not ranked for it, such as its own text; None
+        if there are none.
     """
 
     questions: tuple[str, ...]
@@ -70,6 +70,18 @@ class RetrievalSet:
     def pairs(self) -> list[tuple[int, int]]:
         """Right (question, candidate) index pairs in question order."""
         return [(q, c) for q, right in enumerate(self.qrels) for c in right]
+
+    @property
+    def own_texts(self) -> dict[int, int]:
+        """The candidate with the text of a question, unless it is right for the question, by the question's row.
+
+        Pairs in both directions have them, such as paraphrases: a question is the answer of another pair.
+        """
+        asked: dict[str, list[int]] = {}
+        for question, text in enumerate(self.questions):
+            asked.setdefault(text, []).append(question)
+        alike = ((n, question) for n, text in enumerate(self.candidates) for question in asked.get(text, ()))
+        return {question: n for n, question in alike if n not in self.qrels[question]}
 
     @property
     def gains(self) -> tuple[tuple[int, ...], ...] | None:
@@ -168,7 +180,8 @@ class RetrievalSetBuilder:
       questions: row of each question by its text.
       candidates: row of each candidate by its text.
       wrong: hard negatives of questions by row; those that are right too are left out of the set.
-      excluded: candidates that are not ranked for a question, by row; those that are right are ranked.
+      excluded: candidates that are not ranked for a question, by row; those that are right are ranked. `build` adds
+        those with the question's own text.
       scores: a teacher's scores of candidates by row, for questions by row.
     """
 
@@ -210,6 +223,9 @@ class RetrievalSetBuilder:
             rows = enumerate(self._grades)
             return tuple(tuple(sorted(column[row] - right.keys())) if row in column else () for row, right in rows)
 
+        for row, (text, *_) in enumerate(self._listed):
+            if text in self.candidates:
+                self.excluded[row].add(self.candidates[text])
         wrong, excluded = unless_right(self.wrong), unless_right(self.excluded)
         questions, question_ids, groups = zip(*self._listed, strict=True) if self._listed else ((), (), (None,))
         return RetrievalSet(

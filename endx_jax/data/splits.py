@@ -5,13 +5,16 @@ import dataclasses
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 
 from endx_jax.data.records import RetrievalSet, questions_by_candidate
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
+
+# Questions below which none is held out.
+FEW = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,75 +26,84 @@ class Splits:
     test: RetrievalSet
 
 
-def split(records: RetrievalSet, *, validation: float, test: float, at_least_one: bool = False) -> Splits:
+def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
     """Splits by sha256; questions that share a group or a right candidate are in the same split, to prevent leakage.
 
-    The unit is a connected component of questions, their groups and their right candidates. With m the smallest hash
+    The unit is a connected component of questions, their groups and their right candidates. A question and a right
+    candidate of the same text, as of pairs in both directions, are in one component too. With m the smallest hash
     among its n groups, or among its n candidates' texts if there are no groups, its position is 1 - (1 - m)^n, which is
     uniform in [0, 1) for every n. If every question has one answer, the position is the hash of the answer, and new
     data does not move questions to another split. If questions have several answers, new data can join two components
     of different splits and so move one of them.
 
-    Fractions hold for components in expectation; the number of questions varies around them. The pool of each split is
-    the right candidates and hard negatives of its own questions; other candidates are in no pool.
+    Fractions hold for components in expectation; the number of questions varies around them. But each split with a
+    fraction above 0 has at least one component, and of fewer than `FEW` questions none is held out. The pool of each
+    split is the right candidates and hard negatives of its own questions; other candidates are in no pool.
 
     Args:
       records: retrieval set; its order is kept.
       validation: share held out for model selection, in [0, 1).
-      test: share held out for testing, in [0, 1). Changing `validation` does not change the test split.
-      at_least_one: true to hold out the component with the smallest position where none falls into a split, as of few
-        documents.
+      test: share held out for testing, in [0, 1). Changing `validation` does not change the test split, unless too few
+        components are left for training.
 
     Raises:
-      EndxError: the fractions are out of range or leave nothing for training, or a split is empty.
+      EndxError: the fractions are out of range or leave nothing for training, or there are fewer components than
+        splits.
     """
     if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
         raise EndxError(
             f"the validation and test fractions must be in [0, 1) with a sum below 1, not {validation} and {test}"
         )
-    rows: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
-    places = _places(records)
-    test_end, validation_end = test, test + validation
-    if at_least_one and test:
-        test_end = max(test_end, np.nextafter(min(places), 1))
-    if at_least_one and validation:
-        others = (place for place in places if place >= test_end)
-        validation_end = max(validation_end, np.nextafter(min(others, default=0), 1))
-    for question, place in enumerate(places):
-        name = "test" if place < test_end else "validation" if place < validation_end else "train"
-        rows[name].append(question)
-    for name, fraction in (("train", 1 - validation - test), ("validation", validation), ("test", test)):
-        if fraction > 0 and not rows[name]:
-            largest = max(collections.Counter(places).values(), default=0)
-            reason = "there are too few for this share; use more data or another share, or 0 for no such split"
-            if largest > 1 and largest * 20 > len(places):  # a component exceeds the usual share of a split
-                reason = (
-                    f"those with a common {'article or ' * bool(records.groups)}answer stay together, here up to "
-                    f"{largest:,}; correct data.answer_column or set data.held_out_by=questions"
-                )
-            raise EndxError(
-                f"none of the {len(places)} questions fell into {name}, a share of {fraction:.3g}: {reason}"
-            )
-    return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
+    # Few answers of many questions are probably labels.
+    correct = "correct data.answer_column or " * (len(records.candidates) < 3 and not records.groups)
+    alike = f"those with a common {'article or ' * bool(records.groups)}answer"
+    advice = f"{correct}set data.held_out_by=questions"
+    return _parted(records, _places(records), validation, test, alike, advice)
 
 
 def split_questions(records: RetrievalSet, *, validation: float, test: float) -> Splits:
     """Splits by the sha256 of each question id, as RR does; a candidate may be in all three sets.
 
     Held-out questions can have answers of the train set, so metrics are higher than with `split`. The pool of each set
-    is the right candidates of its own questions.
+    is the right candidates of its own questions. Few questions are divided as by `split`, and questions that are right
+    candidates of each other stay together.
 
     Args:
       records: retrieval set; its order is kept.
       validation: share of the questions held out for model selection, in [0, 1).
-      test: share of the questions held out for testing, in [0, 1).
+      test: share of the questions held out for testing, in [0, 1). With a sum of 1, none is for training.
+
+    Raises:
+      EndxError: there are fewer questions than splits.
     """
-    places = [hash_fraction(name) for name in records.question_ids]
-    bounds = {"test": (0.0, test), "validation": (test, test + validation), "train": (test + validation, 1.0)}
-    rows = {
-        name: [row for row, place in enumerate(places) if low <= place < high] for name, (low, high) in bounds.items()
-    }
-    return Splits(**{name: records.subset(kept) for name, kept in rows.items()})
+    asking = questions_by_candidate(records.qrels)
+    own = records.own_texts
+    members = [[row, *(asking.get(own[row], ()) if row in own else ())] for row in range(len(records.questions))]
+    names = list(zip(records.question_ids, range(len(members)), strict=True))
+    places = [place for place in _positions(members, names, len(members)) if place is not None]
+    return _parted(records, places, validation, test, "those that answer each other", "use other shares or more data")
+
+
+def _parted(records: RetrievalSet, places: Sequence[float], validation: float, test: float, alike: str, advice: str):
+    """Returns the splits of questions with positions in [0, 1), of which equal ones stay together; see `split`."""
+    units, trains = np.unique(places), validation + test < 1
+    wanted = (validation > 0) + (test > 0) + trains
+    tested = held_out = 0  # units in test, and in test or validation
+    if len(places) >= FEW:
+        if len(units) < wanted:
+            name, share = ("validation", validation) if validation else ("test", test)
+            largest = max(collections.Counter(places).values())
+            raise EndxError(
+                f"none of the {len(places)} questions fell into {name}, a share of {share:.3g}: {alike} stay "
+                f"together, here up to {largest}; {advice}"
+            )
+        tested, held_out = np.searchsorted(units, (test, test + validation)).tolist()
+        tested = max(tested, int(test > 0))
+        held_out = min(max(held_out, tested + (validation > 0)), len(units) - trains)
+        tested = min(tested, held_out - (validation > 0))
+    unit = np.searchsorted(units, places)
+    parts = {"train": unit >= held_out, "validation": (unit >= tested) & (unit < held_out), "test": unit < tested}
+    return Splits(**{name: records.subset(np.flatnonzero(kept).tolist()) for name, kept in parts.items()})
 
 
 SPLITS = {"answers": split, "questions": split_questions}  # by `data.held_out_by`
@@ -124,8 +136,13 @@ def first_pairs(records: RetrievalSet, count: int) -> RetrievalSet:
 
 
 def without_questions(records: RetrievalSet, texts: Set[str]) -> RetrievalSet:
-    """Returns the set without the questions in `texts` and without candidates that only they need."""
-    return records.subset([row for row, question in enumerate(records.questions) if question not in texts])
+    """Returns the set without the questions that are in `texts`, or have one as a right candidate.
+
+    Candidates that only these questions need are left out too.
+    """
+    rows = zip(records.questions, records.qrels, strict=True)
+    named = {candidate for candidate, text in enumerate(records.candidates) if text in texts}
+    return records.subset([n for n, (text, right) in enumerate(rows) if text not in texts and named.isdisjoint(right)])
 
 
 def _by_hash(records: RetrievalSet) -> list[int]:
@@ -146,7 +163,26 @@ def _places(records: RetrievalSet) -> list[float]:
     members = [list(right) for right in records.qrels]
     for row, name in enumerate(records.groups or ()):
         members[row].append(groups[name])
-    parent = list(range(count + len(groups)))
+    right = {node for nodes in records.qrels for node in nodes}
+    for row, candidate in records.own_texts.items():
+        members[row] += [candidate] * (candidate in right)
+    named = groups or {records.candidates[node]: node for nodes in members for node in nodes}
+    places = _positions(members, named.items(), count + len(groups))
+    return [
+        hash_fraction(question) if place is None else place
+        for question, place in zip(records.questions, places, strict=True)
+    ]
+
+
+def _positions(members: Sequence[Sequence[int]], named: Iterable[tuple[str, int]], count: int) -> list[float | None]:
+    """Returns the position in [0, 1) of the component of each list of nodes; None for an empty list; see `split`.
+
+    Args:
+      members: nodes that are in one component, for each question.
+      named: nodes with the texts whose hashes place their components; at least one for each component.
+      count: number of nodes.
+    """
+    parent = list(range(count))
 
     def root(node: int) -> int:
         while parent[node] != node:
@@ -158,14 +194,10 @@ def _places(records: RetrievalSet) -> list[float]:
         for node in nodes[1:]:
             parent[root(node)] = root(nodes[0])
     hashes: dict[int, list[float]] = {}
-    named = groups or {records.candidates[node]: node for nodes in members for node in nodes}
-    for text, node in named.items():
+    for text, node in named:
         hashes.setdefault(root(node), []).append(hash_fraction(text))
     places = {node: 1 - (1 - min(found)) ** len(found) for node, found in hashes.items()}
-    return [
-        places[root(nodes[0])] if nodes else hash_fraction(question)
-        for question, nodes in zip(records.questions, members, strict=True)
-    ]
+    return [places[root(nodes[0])] if nodes else None for nodes in members]
 
 
 def hash_fraction(text: str) -> float:

@@ -62,7 +62,7 @@ def write_part(
       examples: examples of the part.
       processors: text processors of the sides `question` and `answer`.
       prompts: strings prepended to questions and answers.
-      held_out: questions that are not trained on.
+      held_out: questions that are not trained on, neither as questions nor as right answers.
 
     Raises:
       DiskFull: the disk is full.
@@ -73,7 +73,8 @@ def write_part(
     blocks = iter(lambda: list(itertools.islice(examples, BLOCK)), [])
     with replacing(file, "wb") as stream, pa.ipc.new_file(stream, schema) as writer:
         for block in itertools.chain(blocks, [[]]):
-            columns = _columns([one for one in block if one.question.text not in held_out], processors, prompts)
+            kept = [one for one in block if held_out.isdisjoint([one.question.text, *(text for text, _ in one.right)])]
+            columns = _columns(kept, processors, prompts)
             arrays = [pa.ListArray.from_arrays([0, len(column)], pa.array(column)) for column in columns.values()]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
     write_text(file.with_suffix(".sha256"), sha256_of(file))
@@ -139,17 +140,28 @@ def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: 
       EndxError: a source has no usable pair.
     """
     files = [file for of_source in parts for file in of_source]
-    rows, count = {}, 0
+    rows, count, by_row = {}, 0, {}
     for side in reversed(SIDES):
-        rows[side], kept, distinct = _distinct(np.concatenate([one for (one,) in _blocks(files, f"{side}.hashes")]))
+        found = np.concatenate([one for (one,) in _blocks(files, f"{side}.hashes")])
+        rows[side], kept, distinct = _distinct(found)
+        by_row[side] = found[kept]
         count = len(distinct)
         if count > MOST_ROWS:
             raise EndxError(f"{folder}: {count:,} distinct {side}s, more than {MOST_ROWS:,}: use less data")
         if side == "question":
             _save(folder, "question.hashes", [distinct], count)
         _write_tokens(folder, side, files, kept)
-    del kept, distinct
+    del found, kept, distinct
+    questions, answers = (by_row.pop(side) for side in SIDES)
+    _, *own = np.intersect1d(questions, answers, assume_unique=True, return_indices=True)
+    del questions, answers
     sources, judged, scores = _judgements(parts, rows, names)
+    # A question's own text as the answer of another pair is no negative.
+    alike = np.setdiff1d(own[0] << 32 | own[1], judged[0])
+    places = np.searchsorted(judged[0], alike)
+    judged[0] = np.insert(judged[0], places, alike)
+    if scores:
+        scores[0] = np.insert(scores[0], places, np.nan)
     index = np.concatenate(sources)
     _save(folder, "index", [np.stack([index >> 32, index & 0xFFFFFFFF], axis=1).astype(np.int32)], len(index))
     _save(folder, "sizes", [np.array([len(keys) for keys in sources])], len(sources))

@@ -11,7 +11,7 @@ from endx_jax.data.documents import Document
 from endx_jax.data.readers import formats, read, squad
 from endx_jax.data.records import Pools, RetrievalSet, mix
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
-from endx_jax.data.splits import SPLITS, Splits, split, split_questions, take, without_questions
+from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
@@ -114,8 +114,6 @@ def _split(settings: DataSettings) -> Splits:
 def parted(records: RetrievalSet, settings: DataSettings) -> Splits:
     """Returns the train, validation and test sets of one data set, by the shares of the settings."""
     shares = {"validation": settings.validation_fraction, "test": settings.test_fraction}
-    if settings.format == DOCUMENTS and settings.held_out_by == "answers":
-        return split(records, **shares, at_least_one=True)
     return SPLITS[settings.held_out_by](records, **shares)
 
 

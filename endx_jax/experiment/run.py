@@ -113,7 +113,8 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
     if not ended:
         say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
         return None
-    if not run.data.test.questions:
+    # With a share to hold out, there are too few questions: their answers are searched all the same.
+    if not run.data.test.questions and not (settings.data.test_fraction and method.embeds):
         say(
             "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "
             f"--workdir={workdir} --data=FILE, or endx encode --workdir={workdir} --corpus=FILE --output=INDEX"
@@ -228,11 +229,12 @@ def _report(
     shared = with_many_questions(whole.primary, settings.evaluation.min_questions)
     test = Pools({name: evaluator.select(records) for name, records in (whole | shared).items()})
     primary = test.primary
-    say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
     results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test, hybrid=hybrid)
     if settings.evaluation.reverse:
         results.rank_both_ways()
-    results.add_bm25()
+    if primary.questions:
+        say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
+        results.add_bm25()
 
     def initial() -> dict:
         params = place(run.model.initial_params(), state_shardings(run.model.abstract_params, run.mesh))
@@ -240,7 +242,10 @@ def _report(
         return params
 
     reporting = time.perf_counter()
-    embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
+    if primary.questions:
+        embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
+    else:
+        embeddings = run.encoder(params["dual_encoder"], "answer", [])
     identity, indexed = "", None
     if embeddings is not None:
         identity = run.encoder.identity(params["dual_encoder"])
@@ -248,7 +253,7 @@ def _report(
         most = encoded / (now - reporting) * SHARE * (now - began)
         indexed = searched_answers(run, params["dual_encoder"], primary, embeddings, most)
     if best := best_validation(run.workdir, settings.evaluation.metric):
-        ranked = validate and UNTRAINED in results.evaluations[test.primary_name]
+        ranked = validate and UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
     warn_of_losses(results, settings.evaluation.metric.rpartition("/")[2])
 

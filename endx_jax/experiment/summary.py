@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from endx_jax.data.batches import BatchStream
 from endx_jax.data.packing import PackingPlan
 from endx_jax.data.settings import DOCUMENTS
+from endx_jax.data.splits import FEW
 from endx_jax.experiment.model import Model
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say
@@ -21,6 +22,9 @@ def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, in
     settings, devices = model.settings, mesh.devices.ravel()
     sizes = ", ".join(f"{count:,} {name}" for name, count in questions.items())
     say(f"data: {settings.data.path}, questions: {sizes}")
+    shares = settings.data.validation_fraction + settings.data.test_fraction
+    if shares and questions["train"] < FEW and not questions["validation"]:
+        say(f"of fewer than {FEW} questions none is held out, so nothing is measured but with --config.data.test_path")
     if settings.data.format == DOCUMENTS:
         table = "; those of data.test_path are ranked" if settings.data.test_path else ", those held out as well"
         say(f"documents only: the questions are titles, headings and sentences of the passages{table}")

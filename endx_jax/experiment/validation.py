@@ -117,7 +117,7 @@ def warn_of_losses(results: Results, measure: str) -> None:
 
     The sets are the test set in its primary pool, and those of `add_validation`.
     """
-    primary = results.evaluations[results.pools.primary_name]
+    primary = results.evaluations.get(results.pools.primary_name, {})
     ranked = {"the test set": {name: evaluation.metrics for name, evaluation in primary.items()}}
     section = results.sections.get(VALIDATION, {})
     for name, before in section.get(UNTRAINED, {}).items():

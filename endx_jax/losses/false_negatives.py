@@ -17,12 +17,14 @@ def false_negative_mask(
     """Returns a mask of the off-diagonal pairs of a batch that are not negatives.
 
     Answer j is not a negative for question i if it equals i's own answer, if questions i and j are equal, or if it is
-    among the known positives of i.
+    among the known positives of i. Questions and answers are numbered apart, so that an answer with the text of
+    question i, as of pairs in both directions, has to be among the positives of i.
 
     Args:
       question_id: int32 [B], equal for equal questions; -1 if unknown, which equals nothing.
       answer_id: int32 [B], equal for equal answers; -1 if unknown, which equals nothing.
-      positive_ids: int32 [B, P], ids of all right answers of each question, padded with -1; requires `answer_id`.
+      positive_ids: int32 [B, P], ids of all right answers of each question and of its own text as an answer, padded
+        with -1; requires `answer_id`.
 
     Returns:
       bool [B, B], false on the diagonal; None if no ids are given.

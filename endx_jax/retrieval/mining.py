@@ -112,12 +112,13 @@ def mine(
     teacher: ScorePairs | None = None,
     excluded: Sequence[Sequence[int]] | None = None,
     strata: ScorePairs | None = None,
+    questions: Sequence[str] | None = None,
 ) -> Mined:
     """Selects hard negatives from a ranking.
 
-    Rejected candidates: right ones; those whose text equals that of a right or a better-ranked one, up to case and
-    white space; and those within the margin. A teacher scores the best candidates, and further ones until a question
-    has enough negatives; it rejects at least those that it scores above a right one.
+    Rejected candidates: right ones; those whose text equals that of the question, or of a right or a better-ranked one,
+    up to case and white space; and those within the margin. A teacher scores the best candidates, and further ones
+    until a question has enough negatives; it rejects at least those that it scores above a right one.
 
     Args:
       ranked: at least `settings.last_rank` deep, or as deep as the pool.
@@ -129,12 +130,13 @@ def mine(
         are; None if there are none.
       strata: scores (question, candidate) rows; the negatives of a question are then spread over the order of these
         scores instead of the best-ranked ones: see `_spread`.
+      questions: texts of the questions; None to compare no candidates with them.
     """
     wanted = settings.last_rank if strata else settings.negatives
     dropped = Counter(dict.fromkeys(REASONS, 0))
     margin = settings.margin if teacher is None else Margin()
     known = [(*right, *left_out) for right, left_out in zip(qrels, excluded or [()] * len(qrels), strict=True)]
-    places = _places_left(ranked, known, candidates, settings, margin, dropped)
+    places = _places_left(ranked, known, candidates, questions or (), settings, margin, dropped)
     if teacher is None:
         kept = [ranks[:wanted] for ranks in places]
     else:
@@ -178,15 +180,20 @@ def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarra
     return lowest
 
 
-def _places_left(ranked, known, candidates, settings: MiningSettings, margin: Margin, dropped) -> list[list[int]]:
+def _places_left(
+    ranked, known, candidates, questions, settings: MiningSettings, margin: Margin, dropped
+) -> list[list[int]]:
     """Returns for each question the positions in its ranking, from 0, of possible negatives, which are not `known`."""
-    numbers: dict[str, int] = {}  # one for each text, up to case and white space
-    key = [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in candidates]
+    numbers: dict[str, int] = {}  # one for each text of both sides, up to case and white space
+    key, own = (
+        [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in texts]
+        for texts in (candidates, questions)
+    )
     limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(known), np.inf)
     left = []
     for question, rejected in enumerate(known):
         rows = ranked.rows[question, : settings.last_rank].tolist()
-        seen, kept = {key[row] for row in rejected}, []
+        seen, kept = {*(key[row] for row in rejected), *own[question : question + 1]}, []
         for place in range(settings.first_rank - 1, len(rows)):
             row = rows[place]
             if row < 0:

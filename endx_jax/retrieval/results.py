@@ -22,7 +22,7 @@ from endx_jax.retrieval.tables import format_table
 # Columns of the tables; results.json has more cutoffs.
 COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
 SETS = "sets"  # key of `results.json` for the names of a suite's data sets
-OWN_ID = "questions leave out the document with their own id, as BEIR's evaluation does"
+OWN_ID = "questions leave out the document with their own text or, as BEIR's evaluation does, with their own id"
 # Number of questions below which the width of the interval is printed: 0.98 / sqrt(FEW) = 0.057.
 FEW = 300
 # Columns for paragraphs (RR).
@@ -90,18 +90,27 @@ class Results:
             self.reverse.add(system, result.reverse)
 
     def tables(self) -> str:
-        """Formats one table per pool, with notes below."""
+        """Formats one table per pool, with notes below; without evaluations, only notes."""
+        if not self.evaluations:
+            return "\n".join(self.notes)
         lines = self._rankings()
         if self.reverse:
             lines += ["questions ranked for each answer:", *self.reverse._rankings()]
         lines.append(f"bm25: {BM25.DESCRIPTION}")
-        primary = self.pools.primary
+        primary, systems = self.pools.primary, self.evaluations[self.pools.primary_name]
         if alike := sum(map(bool, primary.excluded or ())):
             lines.append(f"{alike:,} {OWN_ID}")
         if len(primary.questions) < FEW:
             lines.append(
                 f"few questions: a share of 0.5 of {len(primary.questions)} has a 95 % interval of plus or minus "
                 f"{0.98 / len(primary.questions) ** 0.5:.2f}"
+            )
+        models = {name: evaluation.metrics.get("mrr", 0.0) for name, evaluation in systems.items() if name != "bm25"}
+        if len({*models.values()}) == 1 and (len(models) > 1 or 1 in models.values()):
+            lines.append(
+                f"{len(primary.questions):,} questions over {len(primary.candidates):,} candidates tell nothing about "
+                f"{', '.join(models)}, all with mrr {max(models.values()):.3f}: more questions and candidates would, "
+                "by data.test_path or a larger data.test_fraction"
             )
         return "\n".join([*lines, *self.notes])
 
@@ -124,7 +133,7 @@ class Results:
             other pools (such as `answers-at-least-8`, see `pool_folder`) and the reverse direction have subfolders.
         """
         self._write_rankings(rankings)
-        primary = self.evaluations[self.pools.primary_name]
+        primary = self.evaluations.get(self.pools.primary_name, {})
         means = {system: evaluation.metrics for system, evaluation in primary.items()}
         write_results(json_path, means, self._entries(), **self.sections)
 

@@ -12,6 +12,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.data.token_tables import VectorTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
+from endx_jax.losses import in_batch_softmax
 from endx_jax.losses.false_negatives import false_negative_mask
 from endx_jax.methods.objective import known_ids
 
@@ -67,6 +68,19 @@ def test_positives_are_padded_with_minus_one(tiny_bert):
     records = RetrievalSet.from_pairs([("a", "x"), ("a", "y"), ("b", "z")])
     pairs = Pairs.tokenize(records, processors(tiny_bert))
     np.testing.assert_array_equal(pairs.positives[np.arange(2)], [[0, 1], [2, -1]])
+
+
+def test_a_question_s_own_text_is_no_negative_in_any_term(tiny_bert):
+    both = [pair for n in range(4) for pair in ((f"cat {n}", f"dog {n}"), (f"dog {n}", f"cat {n}"))]
+    batch = stream(Pairs.tokenize(RetrievalSet.from_pairs(both), processors(tiny_bert)))[0]
+    mirror = batch.question_id[:, None] == (batch.question_id ^ 1)  # pairs 2 n and 2 n + 1 are of the same texts
+    np.testing.assert_array_equal(false_negative_mask(**known_ids(batch)), mirror)
+    texts = np.eye(4, dtype=np.float32)[batch.question_id // 2]  # both texts of a pair are the same point
+    for term in ({}, {"direction": "sum"}, {"same_side": ("questions", "answers")}):
+        loss, _ = in_batch_softmax(texts, texts, temperature=0.01, **known_ids(batch), **term)
+        assert loss < 1e-6
+        without, _ = in_batch_softmax(texts, texts, temperature=0.01, **term)  # negative control
+        assert without > 0.5
 
 
 def test_answers_of_a_questions_group_can_be_left_out_of_its_negatives(tiny_bert):

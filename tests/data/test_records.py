@@ -23,6 +23,13 @@ def test_what_is_right_is_neither_a_hard_negative_nor_excluded():
     assert merged.build() == dataclasses.replace(expected, hard_negatives=((1,),), excluded=((1,),))
 
 
+def test_a_question_s_own_text_is_not_ranked_unless_it_is_right():
+    records = RetrievalSet.from_pairs([("u", "v"), ("v", "u"), ("w", "w"), ("w", "v"), ("x", "y")])
+    assert records.own_texts == {0: 1, 1: 0}
+    assert records.excluded == ((1,), (0,), (), ())
+    assert RetrievalSet.from_pairs([("u", "v"), ("w", "w")]).excluded is None
+
+
 FIRST = RetrievalSet(
     questions=("who?", "what?"),
     candidates=("x", "y"),

@@ -6,7 +6,16 @@ import hashlib
 import pytest
 
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.splits import first_pairs, limit_questions, of_few_paragraphs, split, take, with_many_questions
+from endx_jax.data.splits import (
+    first_pairs,
+    limit_questions,
+    of_few_paragraphs,
+    split,
+    split_questions,
+    take,
+    with_many_questions,
+    without_questions,
+)
 from endx_jax.errors import EndxError
 
 NAMES = ("train", "validation", "test")
@@ -138,45 +147,68 @@ def test_fractions_that_leave_no_train_split_are_refused(validation, test):
 
 
 @pytest.mark.parametrize(
-    ("answers", "largest"), [([["yes"]] * 60, 60), ([["yes"], ["no"]] * 30, 30), ([[n, n + 1] for n in range(60)], 60)]
+    ("answers", "largest", "label"),
+    [([["yes"]] * 60, 60, True), ([["yes"], ["no"]] * 30, 30, True), ([[n, n + 1] for n in range(60)], 60, False)],
 )
-def test_a_split_is_empty_because_questions_share_answers(answers, largest):
+def test_a_split_is_empty_because_questions_share_answers(answers, largest, label):
     pairs = [(f"question {n}", f"answer {answer}") for n, own in enumerate(answers) for answer in own]
     reason = (
-        r"^none of the 60 questions fell into \w+, a share of 0\.\d+: those with a common answer stay together, here "
-        rf"up to {largest}; correct data.answer_column or set data.held_out_by=questions$"
+        r"^none of the 60 questions fell into validation, a share of 0\.05: those with a common answer stay together, "
+        rf"here up to {largest}; {'correct data.answer_column or ' * label}set data.held_out_by="
     )
     with pytest.raises(EndxError, match=reason):
         split(RetrievalSet.from_pairs(pairs), validation=0.05, test=0.1)
 
 
-def test_a_split_is_empty_because_groups_or_questions_are_few():
-    records = dataclasses.replace(some(60), groups=("one article",) * 60)
-    with pytest.raises(EndxError, match="those with a common article or answer stay together, here up to 60; correct"):
+@pytest.mark.parametrize("articles", [1, 2])
+def test_a_split_is_empty_because_groups_are_few(articles):
+    records = dataclasses.replace(some(60), groups=tuple(f"article {n * articles // 60}" for n in range(60)))
+    together = f"a common article or answer stay together, here up to {60 // articles}; set --config.data.held_out_by"
+    with pytest.raises(EndxError, match=together):
         split(records, validation=0.05, test=0.1)
-    for count in (30, 3):
-        pairs = [(f"question {n}", f"answer {n}") for n in range(count)]
-        with pytest.raises(EndxError, match="a share of 0.001: there are too few for this share; use more data or"):
-            split(RetrievalSet.from_pairs(pairs), validation=0.001, test=0.0)
 
 
-def test_of_few_groups_at_least_one_is_held_out():
-    pairs = RetrievalSet.from_pairs((f"question {n}", f"answer {n}") for n in range(60))
-    records = dataclasses.replace(pairs, groups=tuple(f"article {n % 3}" for n in range(60)))
-    for shares in (
-        {"validation": 0.001, "test": 0.001},
-        {"validation": 0.001, "test": 0},
-        {"validation": 0, "test": 0.001},
-    ):
-        found = split(records, **shares, at_least_one=True)
-        for part, share in ((found.validation, shares["validation"]), (found.test, shares["test"])):
-            assert len(part.questions) == (20 if share else 0)
-        assert len(found.train.questions) == 60 - 20 * sum(share > 0 for share in shares.values())
-    large = {"validation": 0.3, "test": 0.3}
-    assert split(some(60), **large, at_least_one=True) == split(some(60), **large)
-    two = dataclasses.replace(pairs, groups=tuple(f"article {n % 2}" for n in range(60)))
-    with pytest.raises(EndxError, match="none of the 60 questions fell into train"):
-        split(two, validation=0.001, test=0.001, at_least_one=True)
+@pytest.mark.parametrize("divide", [split, split_questions])
+def test_what_trains_has_a_question_in_each_split(divide):
+    for count in (1, 9, 10, 14, 22, 31, 40):
+        for shop in range(20):
+            pairs = [(f"question {n} of {shop}", f"answer {n} of {shop}") for n in range(count)]
+            records = dataclasses.replace(RetrievalSet.from_pairs(pairs), question_ids=tuple(q for q, _ in pairs))
+            for validation, test in ((0.05, 0.1), (0.001, 0.0), (0.0, 0.001), (0.3, 0.69)):
+                parts = divide(records, validation=validation, test=test)
+                assert parts.train.questions
+                assert bool(parts.validation.questions) == (count >= 10 and validation > 0)
+                assert bool(parts.test.questions) == (count >= 10 and test > 0)
+                assert places(parts).keys() == set(records.questions)
+
+
+@pytest.mark.parametrize("divide", [split, split_questions])
+def test_both_directions_of_a_pair_are_in_one_split(divide):
+    pairs = [(f"text {n}", f"other {n}") for n in range(300)]
+    chain = [(f"text {n}", f"text {n + 300}") for n in range(300)]  # to a question without a mirror
+    both = [*pairs, *((b, a) for a, b in pairs), *chain, *((f"text {n + 300}", f"last {n}") for n in range(300))]
+    records = RetrievalSet.from_pairs(both)
+    found = places(divide(records, validation=0.3, test=0.3))
+    for n in range(300):
+        assert len({found[f"text {n}"], found[f"other {n}"], found[f"text {n + 300}"]}) == 1
+    assert {*found.values()} == {*NAMES}
+
+
+def test_a_question_of_the_test_data_is_not_trained_on_as_an_answer_either():
+    records = RetrievalSet.from_pairs([("u", "v"), ("v", "u"), ("w", "u"), ("w", "x"), ("x", "y")])
+    assert without_questions(records, {"u"}).questions == ("x",)
+
+
+def test_of_few_units_those_with_the_smallest_positions_are_held_out():
+    pairs = [(f"question {n}", f"answer {n}") for n in range(10)]
+    first, second, *_ = sorted(pairs, key=lambda pair: place(pair[1]))
+    parts = split(RetrievalSet.from_pairs(pairs), validation=1e-9, test=1e-9)
+    assert (parts.test.questions, parts.validation.questions) == ((first[0],), (second[0],))
+
+
+def test_a_share_of_one_leaves_nothing_for_training():
+    parts = split_questions(some(40), validation=1e-9, test=1 - 1e-9)
+    assert (len(parts.train.questions), len(parts.validation.questions), len(parts.test.questions)) == (0, 1, 39)
 
 
 def test_take_keeps_the_smallest_hashes_in_their_order():

@@ -111,6 +111,17 @@ def test_without_test_and_validation_questions_the_last_checkpoint_is_the_model(
     assert best_params(tmp_path, read_model(tmp_path), make_mesh(MeshSettings()))[1] == 6
 
 
+def test_of_a_small_faq_nothing_is_held_out_and_all_is_searched(config, tmp_path, capsys):
+    (tmp_path / "faq.csv").write_text("question,answer\n" + "".join(f"what is {n},a mat {n}\n" for n in range(9)))
+    config.data.path, config.train.global_batch_size, config.model.encoder = str(tmp_path / "faq.csv"), 8, "none"
+    run(config, tmp_path / "run")
+    assert "of fewer than 10 questions none is held out" in capsys.readouterr().out
+    assert len(run_index(tmp_path / "run")) == 9
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == {"systems": {}, "evaluations": []}
+    assert run(config, tmp_path / "run") is None
+    assert "trained and evaluated: nothing to do" in capsys.readouterr().out
+
+
 def with_a_document(workdir):
     """Adds a document to the index of a run, as a server does for a client."""
     index = Index(workdir / "index.sqlite")

@@ -131,6 +131,18 @@ def test_labelled_rows_are_stored_as_in_memory(settings, processors, tmp_path):
     assert (len(pairs), pairs.hard_negatives.width) == (30, 2)
 
 
+@pytest.mark.parametrize("score", [{}, {"pos_scores": [1.5]}])
+def test_pairs_in_both_directions_are_stored_as_in_memory(settings, processors, tmp_path, score):
+    rows = [{"query": f"cat {n}", "pos": [f"dog {n}"]} | score for n in range(50)]
+    rows += [{"query": f"dog {n}", "pos": [f"cat {n}"]} | score for n in range(50)]
+    for n in range(2):  # a text's directions are in different parts
+        write(tmp_path / "shards" / f"train-0000{n}-of-00002.parquet", rows[n * 50 : n * 50 + 50])
+    pairs = stored(settings, processors, read_splits(settings)).pairs()
+    assert texts(pairs) == texts(Pairs.tokenize(read_records(settings.path, settings, "train"), processors))
+    assert (len(pairs), pairs.positives.width) == (100, 2)
+    assert (np.diff(pairs.positives[np.arange(100)]) > 0).all()
+
+
 def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
     rows = [
         {

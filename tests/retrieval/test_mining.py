@@ -71,6 +71,13 @@ def test_a_question_s_own_document_is_no_negative():
     assert [one.row for one in mined.negatives[0]] == [2, 3]
 
 
+def test_a_question_s_own_text_is_no_negative():
+    texts = ["where is it?", "there", "Where  is it?", "here"]
+    mined = mine(ranked([[4, 3, 2, 1]], [(1,)]), [(1,)], texts, MiningSettings(), questions=["Where is it?"])
+    assert [one.row for one in mined.negatives[0]] == [3]
+    assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
+
+
 @pytest.mark.parametrize(
     ("margin", "kept"),
     [
