@@ -11,7 +11,7 @@ from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import check_keys, check_values
 from endx_jax.models.dual_encoder import TASKS
-from endx_jax.pretrained.module_list import MODULES, Module, read_modules
+from endx_jax.pretrained.module_list import MODULES, Module, read_list, read_modules
 from endx_jax.pretrained.weights import read_tensors
 
 # Names of poolings in sentence-transformers' older and newer notation, mapped to ours.
@@ -24,6 +24,7 @@ POOLING_FLAGS = {
 POOLING_MODES = {"mean": "mean", "cls": "first", "lasttoken": "last", "weightedmean": "weighted_mean"}
 
 ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+CLASSIFIER = "ForSequenceClassification"
 # Config of an adapter, which is refused.
 ADAPTER = "adapter_config.json"
 # Classes of activation functions, mapped to ours.
@@ -170,6 +171,15 @@ def read_heads(folder: pathlib.Path) -> dict[str, Head]:
             )
         return {side: Head(folder, pooling="", max_length=max_length(folder, side)) for side in TASKS}
     return {side: _head(folder, read_modules(folder, side), side) for side in TASKS}
+
+
+def scores_pairs(folder: pathlib.Path) -> bool:
+    """Returns true if a folder of another library holds a cross-encoder or another reranker."""
+    if (folder / MODULES).is_file():
+        kind = json_files.read_optional(folder / USAGE_FILE).get("model_type")
+        return kind == "CrossEncoder" or any(module.kind == "LogitScore" for module in read_list(folder))
+    kinds = json_files.read_optional(folder / "config.json").get("architectures")
+    return isinstance(kinds, list) and any(str(kind).endswith(CLASSIFIER) for kind in kinds)
 
 
 def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage:
