@@ -10,7 +10,7 @@ import logging
 import os
 import pathlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -151,6 +151,12 @@ class Tokenizer:
                 "pairs of texts that each end as one alone can be scored"
             )
         return joined[len(alone) : len(joined) - len(ending)], any(pair.get("token_type_ids", ()))
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Returns messages as the chat template writes them; an empty string if there is no template."""
+        if not self._loaded.chat_template:
+            return ""
+        return self._loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
 
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""

@@ -45,11 +45,16 @@ class LlamaConfig(TransformerConfig):
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` of transformers 4 or 5."""
         found, has = super().from_hugging_face(config, where), _Biases.from_hugging_face(config, where)
+        biases = PROJECTIONS * has.attention + MLP * has.mlp
+        rope = cls.read_rope(config, found.head, where)
+        return dataclasses.replace(found, rope=rope, biases=biases, kv_heads=found.groups)
+
+    @staticmethod
+    def read_rope(config: Mapping, head_width: int, where: object) -> Rope | None:
+        """Returns the rotary positions of all layers; None if they differ."""
         parameters = config.get("rope_parameters") or config.get("rope_scaling")
         base = 10_000.0 if config.get("rope_theta") is None else config["rope_theta"]
-        rope = Rope.read(parameters, base, found.head, where)
-        biases = PROJECTIONS * has.attention + MLP * has.mlp
-        return dataclasses.replace(found, rope=rope, biases=biases, kv_heads=found.groups)
+        return Rope.read(parameters, base, head_width, where)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

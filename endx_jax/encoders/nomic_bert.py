@@ -22,6 +22,7 @@ class NomicBertConfig(TransformerConfig):
         **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_interleaved"), (False, None)),
         **dict.fromkeys(("rotary_emb_scale_base", "rotary_scaling_factor", "num_experts"), (None,)),
         rotary_emb_fraction=(1.0, None),
+        scale_attn_weights=(True, None),
     )
 
     head_width: int | None = whole("head_dim", default=None)

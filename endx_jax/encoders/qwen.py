@@ -30,7 +30,7 @@ class Qwen3Config(LlamaConfig):
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json`."""
         found, windows = super().from_hugging_face(config, where), _Windows.from_hugging_face(config, where)
-        window = read_window(config, found.causal, where) if windows.used else None
+        window = read_window(config, found.causal, where) if config.get("sliding_window", 1) and windows.used else None
         default = [LOCAL if window and n >= windows.first else GLOBAL for n in range(found.layers)]
         types = read_layer_types(config, default, where)
         kinds = tuple(LayerKind(found.rope, window if kind == LOCAL else None) for kind in types)

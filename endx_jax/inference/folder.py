@@ -7,6 +7,7 @@ from jax.sharding import Mesh
 
 from endx_jax import json_files, pretrained
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.errors import EndxError
 from endx_jax.inference.about import About
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
@@ -14,9 +15,14 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.pretrained import PretrainedEncoder
-from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_usage
+from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_usage, scores_pairs
 from endx_jax.pretrained.towers import finished_towers
 
+NO_EMBEDDINGS = (
+    "{} holds a pair classifier or reranker, which reads question and answer together and has no embeddings: pass it "
+    "to --rerank of `endx evaluate` or `endx search`, together with an embedding model; in Python, to "
+    "endx_jax.experiment.model.load_pairs"
+)
 LONGEST = 512  # maximum length in tokens for pretrained encoders that have no limit of their own
 
 
@@ -31,6 +37,8 @@ def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
       EndxError: there is no such folder, it is incomplete, or it has modules that towers do not support.
     """
     folder = pretrained.locate(name)
+    if scores_pairs(folder):
+        raise EndxError(NO_EMBEDDINGS.format(folder))
     return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh)
 
 

@@ -25,7 +25,7 @@ from endx_jax.files import sha256_of, write_text
 from endx_jax.inference.about import ABOUT, TOWERS, About, Side, read_about
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
-from endx_jax.inference.folder import text_processors
+from endx_jax.inference.folder import NO_EMBEDDINGS, text_processors
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import on_primary
@@ -191,10 +191,7 @@ def embeds(workdir: pathlib.Path) -> bool:
 def check_embeds(workdir: pathlib.Path) -> None:
     """Raises EndxError if the model of a run scores pairs instead of embedding texts."""
     if not embeds(workdir):
-        raise EndxError(
-            f"{workdir} holds a pair classifier, which reads question and answer together and has no embeddings: pass "
-            "it to --rerank of `endx evaluate` or `endx search`, together with an embedding model"
-        )
+        raise EndxError(NO_EMBEDDINGS.format(workdir))
 
 
 def read_params(folder: pathlib.Path, about: About) -> dict[str, Stored]:

@@ -1,7 +1,9 @@
-"""Reader of the values in a Hugging Face `config.json`; config dataclasses declare keys, bounds and defaults."""
+"""Keys of files that other libraries write; config dataclasses declare those of a Hugging Face `config.json`."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import re
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from endx_jax import json_files
@@ -11,6 +13,51 @@ from endx_jax.errors import EndxError
 MOST_LAYERS = 1_000
 MOST_SIZE = 2**24
 MOST_TOKENS = 2**31 - 1  # ids are int32
+OFF: Sequence = (None, False, "", [], {})  # false is equal to zero
+
+
+def check_values(contents: Mapping, where: object, only: Mapping[str, Sequence]) -> None:
+    """Raises EndxError unless the values of keys are supported; `only` has them by key, the default first."""
+    for key, values in only.items():
+        if contents.get(key, values[0]) not in values:
+            known = " or ".join(map(repr, values))
+            raise EndxError(f"{where}: {key}={json_files.shown(contents[key])} is not supported; supported: {known}")
+
+
+def check_keys(
+    contents: Mapping, where: object, only: Mapping[str, Sequence], known: str = "", *, ignored_by: str = ""
+) -> None:
+    """Checks every key of a file that another library wrote, so that no setting is ignored silently.
+
+    Keys whose value is null, false, zero or empty ask for nothing.
+
+    Args:
+      contents: contents of the file.
+      where: the file, for messages.
+      only: supported values by key, the default first.
+      known: regular expressions, separated by spaces, of other keys that are read, or that do not change embeddings.
+      ignored_by: library that ignores unknown keys in such files, which are warned about then; empty: they are refused.
+
+    Raises:
+      EndxError: a value is not supported, or a key is unknown.
+    """
+    check_values(contents, where, only)
+    pattern = re.compile("|".join([*only, *known.split()]))
+    unknown = {key: value for key, value in contents.items() if value not in OFF and not pattern.fullmatch(key)}
+    if unknown:
+        found = ", ".join(f"{key}={json_files.shown(value)}" for key, value in [*unknown.items()][:10])
+        if not ignored_by:
+            raise EndxError(f"{where}: {found} is not supported: the key is unknown, and may change embeddings")
+        warnings.warn(f"{where}: {found}: unknown keys are ignored, as {ignored_by} ignores them", stacklevel=2)
+
+
+class ReadKeys(dict):
+    """Contents of a file, with the keys that `get` was asked for in `read`."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Returns the value of a key, or the default."""
+        self.read = {*getattr(self, "read", ()), key}
+        return super().get(key, default)
 
 
 class Key(NamedTuple):
@@ -68,7 +115,8 @@ class HuggingFaceConfig:
 
 def _read(config: Mapping, field: dataclasses.Field, where: object) -> Any:
     key: Key = field.metadata["key"]
-    name = next((name for name in key.names if config.get(name) is not None), None)
+    stated = [name for name in key.names if config.get(name) is not None]
+    name = stated[0] if stated else None
     if name is None:
         if field.default is dataclasses.MISSING:
             raise EndxError(f"{where} has no {' or '.join(key.names)}")

@@ -16,10 +16,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend_within, uses_kernel
-from endx_jax.models.config_keys import MOST_LAYERS, MOST_TOKENS, HuggingFaceConfig, choice, fraction, whole
+from endx_jax.models.config_keys import (
+    MOST_LAYERS,
+    MOST_TOKENS,
+    HuggingFaceConfig,
+    check_values,
+    choice,
+    fraction,
+    whole,
+)
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layers import ACTIVATIONS, Norm, Rope, gated, relative_position_bias, rotate, rotations
 from endx_jax.models.layout import Layout
@@ -37,7 +44,8 @@ ADAPTER_KEYS = 8
 
 def only(**values: Sequence) -> Mapping[str, Sequence]:
     """Returns the supported values of keys of `config.json`, the default first, and those common to all families."""
-    common = {"is_decoder": (False, None), "add_cross_attention": (False, None), "quantization_config": (None,)}
+    common: dict[str, Sequence] = dict.fromkeys(("is_decoder", "add_cross_attention"), (False, None))
+    common |= {"quantization_config": (None,), "pruned_heads": (None, {}), "partial_rotary_factor": (1.0, None)}
     return common | {"position_embedding_type": ("absolute", None)} | values
 
 
@@ -150,12 +158,7 @@ class TransformerConfig(HuggingFaceConfig):
         Raises:
           EndxError: a key is missing, a number is out of range, or the variant of the model is not supported.
         """
-        for key, values in cls.ONLY.items():
-            if config.get(key, values[0]) not in values:
-                raise EndxError(
-                    f"{where}: {key}={json_files.shown(config[key])} is not supported for model_type "
-                    f"{json_files.shown(config.get('model_type'))}; supported: {' or '.join(map(repr, values))}"
-                )
+        check_values(config, where, cls.ONLY)
         found = super().from_hugging_face(config, where)
         if found.position_table:
             positions = (found.positions or 0) - found.first_position

@@ -11,6 +11,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.files import write_text
+from endx_jax.models.config_keys import check_keys
 from endx_jax.models.lora import KERNEL, A, B, LoraSettings, is_adapter, is_linear
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, shapes_of
 from endx_jax.pretrained.sentence_transformers import ADAPTER
@@ -26,14 +27,20 @@ SIDE_OF_GROUP = {"shared": "question", "question": "question", "answer": "answer
 
 # Settings by their names in PEFT's LoraConfig.
 SETTINGS = {"r": "rank", "lora_alpha": "alpha", "use_rslora": "rank_stabilized"}
-# Keys of PEFT's LoraConfig that change the computation, and their values here.
+# Keys of PEFT's LoraConfig that change the computation, and their values here; PiSSA and others replace the base.
 ONLY: Mapping[str, Sequence] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
     "use_dora": (False, None),
     "fan_in_fan_out": (False, None),
     "modules_to_save": (None, []),
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
+# Keys that are read, or have no effect on a trained adapter.
+KNOWN = (
+    " ".join(SETTINGS) + r" (task|peft)_\w+ auto_mapping base_model_name_or_path revision inference_mode lora_dropout"
+    r" \w+_modules layers_\w+ (rank|alpha)_pattern megatron_core eva_config runtime_config qalora_group_size"
+)
 
 
 def read_adapters(
@@ -159,9 +166,7 @@ def read_adapter(
 
 def _check_config(config: Mapping, settings: LoraSettings, file: pathlib.Path) -> None:
     """Raises EndxError if an `adapter_config.json` asks for something else than the settings."""
-    for key, supported in ONLY.items():
-        if config.get(key, supported[-1]) not in supported:
-            raise EndxError(f"{file}: {key}={json_files.shown(config[key])} is not supported; only {supported[0]!r} is")
+    check_keys(config, file, ONLY, KNOWN)
     for key, name in SETTINGS.items():
         theirs, ours = config.get(key, False), getattr(settings, name)
         if theirs != ours:

@@ -2,19 +2,46 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Collection, Mapping
 
 import jax
 import numpy as np
 
 from endx_jax import json_files
 from endx_jax.encoders import ARCHITECTURES, Architecture, EncoderConfig
+from endx_jax.encoders.architecture import TensorRule
 from endx_jax.errors import EndxError
+from endx_jax.models.config_keys import ReadKeys, check_keys
 from endx_jax.models.layout import Padded
 from endx_jax.models.tower import TokenEmbedder
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import ADAPTER, Head, read_heads
 from endx_jax.pretrained.weights import modernise, open_tensors, paths, to_ours
+
+# Keys of `config.json` that do not change embeddings: origin and format, training, classifiers and generation.
+HARMLESS = r"""
+_\w+ model_type (base_|tokenizer_|custom_)\w+ (torch_)?dtype transformers\w*(\.js_config)? auto_map
+sentence_transformers sbert_ce_default_activation_function matryoshka_dimensions \w*(dropout|_drop|pdrop)\w*
+initializer_\w+ use_cache (embedding|hidden)_size (id2|num_)labels? label2id problem_type
+(pooler|summary|classifier|clf|decoder|sparse)_\w+ directionality finetuning_task task_specific_params
+gradient_checkpointing output_\w+ return_\w+ torchscript use_bfloat16 tie_\w+ is_encoder_decoder num_decoder_layers
+scale_decoder_outputs scalable_attention chunk_size_feed_forward cross_attention_hidden_size \w+_token_ids?
+bad_words_ids max_(new_tokens|length) min_length do_sample early_stopping num_beam\w* num_return_sequences temperature
+top_[kp] typical_p \w+_penalty \w*no_repeat_ngram_size remove_invalid_values prefix tf_legacy_loss
+cache_implementation final_logit_softcapping dense_act_fn is_gated_act n_positions sinusoidal_pos_embds
+net_structure_type gap_size num_memory_blocks layer_norm_eps dense_seq_output fused_\w+ max_trained_positions
+pad_vocab_size_multiple use_(flash_attn|xentropy|memory_efficient_attention) attn_implementation unpad_inputs
+deterministic_flash_attn (reference_compile|repad_logits_with_grad) pretraining_tp
+"""
+# Names in `architectures` of encoders with or without a head that embeddings do not use.
+ENCODERS = r"\w*(Model|Encoder|ForMaskedLM|ForPreTraining|ForCausalLM|ForConditionalGeneration|LMHead|Classification)"
+# Tensors that embeddings do not use: heads, decoders and values that follow from `config.json`.
+UNUSED = re.compile(
+    r"(.*\.)?(position_ids|inv_freq|masked_bias)|(\w+\.)?(\w*pooler|cls|\w*lm_head|\w*classifier|qa_outputs|score|head|decoder|"
+    r"vocab_\w+|\w*predictions\w*|generator_\w+|embed_tokens|shared)\..*"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +99,9 @@ class PretrainedEncoder:
         tensors = modernise(open_tensors(self.folder), architecture.older_spellings)
         _check_depth(tensors, architecture, config, self.folder)
         shapes = shapes_of(architecture, config)
-        rules = architecture.rules(config, shapes)
+        rules = [*architecture.rules(config, shapes)]
         params = to_ours(tensors, rules, shapes, prefixes=architecture.prefixes, where=self.folder)
+        _check_all_read(tensors, rules, architecture, self.folder)
         if self.head.projection is not None:
             params["projection"] = self.head.projection.params(config.width)
         return params
@@ -116,8 +144,18 @@ def _described(head: Head) -> dict:
 
 
 def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:
-    _ = pretrained.config  # raises early for unsupported encoders
+    check_config(pretrained.hugging_face, pretrained.folder)
     return pretrained
+
+
+def check_config(hugging_face: dict, folder: pathlib.Path) -> None:
+    """Checks all keys of a `config.json`, so that unsupported encoders raise early; warns about unknown keys."""
+    where, contents = folder / "config.json", ReadKeys(hugging_face)
+    architecture_of(hugging_face, folder).config.from_hugging_face(contents, where)
+    kinds = hugging_face.get("architectures") or []
+    familiar = all(re.fullmatch(ENCODERS, str(kind)) for kind in (kinds if isinstance(kinds, list) else [kinds]))
+    known = " ".join([HARMLESS, *map(re.escape, contents.read), *["architectures"] * familiar])
+    check_keys(contents, where, {}, known, ignored_by="transformers")
 
 
 def architecture_of(hugging_face: dict, where: object) -> Architecture:
@@ -146,6 +184,25 @@ def _check_depth(tensors: Mapping, architecture: Architecture, config: EncoderCo
             f"{where}: the weights have no tensor {last!r}.*, but config.json has {config.layers:,} layers; check that "
             "it belongs to this model"
         )
+
+
+def _check_all_read(
+    tensors: Collection[str], rules: Collection[TensorRule], architecture: Architecture, where: object
+) -> None:
+    """Raises EndxError for unknown tensors beside those of a layer that is read, and warns about others."""
+    prefix = next((p for p in architecture.prefixes if any(name.startswith(p) for name in tensors)), "")
+    read = {prefix + rule.theirs for rule in rules}
+    unknown = sorted(name for name in {*tensors} - read if not UNUSED.fullmatch(name))
+    layers = {found[0] for name in read if (found := re.match(r".*?\.\d+\.", name))}
+    for name in unknown:
+        if (found := re.match(r".*?\.\d+\.", name)) and found[0] in layers:
+            raise EndxError(
+                f"{where}: the weights have a tensor {name!r}, unknown in {architecture.transformers_class}: merge "
+                "its adapters into the weights, or correct model_type in config.json"
+            )
+    if unknown:
+        shown = ", ".join(unknown[:3]) + (" ..." if unknown[3:] else "")
+        warnings.warn(f"{where}: {len(unknown)} tensors of the weights are not used: {shown}", stacklevel=2)
 
 
 def shapes_of(architecture: Architecture, config: EncoderConfig) -> dict[str, tuple[int, ...]]:

@@ -47,7 +47,7 @@ MINILM = PackagedModel(
 )
 PUBLISHED = {MINILM.hub_id: MINILM, MINILM.name: MINILM}
 
-HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # also in subfolders
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")  # also in subfolders
 
 
 def locate(name: str) -> pathlib.Path:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
+from endx_jax.models.config_keys import check_keys
 from endx_jax.models.dual_encoder import TASKS
 
 MODULES = "modules.json"
@@ -48,9 +49,15 @@ def read_list(folder: pathlib.Path) -> list[Module]:
     for number, entry in enumerate(json_files.read(folder / MODULES, list)):
         where = f"{folder / MODULES}, item {number}"
         kind = json_files.text_at(entry, "type", where)
+        check_keys(json_files.mapped(entry, where), where, {}, "idx name path type")
         place = json_files.inside(folder, json_files.value(entry, "path", where), f"{where}: 'path'")
-        modules.append(Module(kind.rpartition(".")[2], place))
+        modules.append(Module(_name(kind), place))
     return modules
+
+
+def _name(kind: str) -> str:
+    """Returns the name of a class of sentence-transformers; the whole path of others, whose code is not run."""
+    return kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
 
 
 def _expanded(kind: str, folder: pathlib.Path, side: str, routers: tuple[pathlib.Path, ...]) -> list[Module]:
@@ -72,18 +79,20 @@ def _expanded(kind: str, folder: pathlib.Path, side: str, routers: tuple[pathlib
     if routers.count(routers[-1]) > 1:
         raise EndxError(f"{file} names its own folder as one of its modules; remove this entry")
     contents = json_files.read(file)
+    check_keys(contents, file, {}, "types structure parameters")
     types, structure = (
         json_files.mapped(json_files.value(contents, key, str(file)), f"{file}: {key!r}")
         for key in ("types", "structure")
     )
     parameters = json_files.mapped(contents.get("parameters", {}), f"{file}: 'parameters'")
+    check_keys(parameters, file, {}, "default_route allow_empty_key route_mappings")
     mappings = json_files.mapped(parameters.get("route_mappings") or {}, f"{file}: 'route_mappings'")
     route = _route(structure, mappings, TASKS[side], file)
     modules = []
     for name in json_files.listed(json_files.value(structure, route, f"{file}: 'structure'"), f"{file}: {route!r}"):
         place = json_files.inside(folder, name, f"{file}: a module of {route!r}")
         kind = json_files.text(json_files.value(types, name, f"{file}: 'types'"), f"{file}: the type of {name!r}")
-        modules += _expanded(kind.rpartition(".")[2], place, side, routers)
+        modules += _expanded(_name(kind), place, side, routers)
     return modules
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
+from endx_jax.models.config_keys import check_keys, check_values
 from endx_jax.models.dual_encoder import TASKS
-from endx_jax.pretrained.module_list import MODULES, Module, read_modules
+from endx_jax.pretrained.module_list import MODULES, Module, read_list, read_modules
 from endx_jax.pretrained.weights import read_tensors
 
 # Names of poolings in sentence-transformers' older and newer notation, mapped to ours.
@@ -23,28 +24,41 @@ POOLING_FLAGS = {
 POOLING_MODES = {"mean": "mean", "cls": "first", "lasttoken": "last", "weightedmean": "weighted_mean"}
 
 ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+CLASSIFIER = "ForSequenceClassification"
 # Config of an adapter, which is refused.
 ADAPTER = "adapter_config.json"
 # Classes of activation functions, mapped to ours.
-ACTIVATIONS = {"torch.nn.modules.linear.Identity": "identity", "torch.nn.modules.activation.Tanh": "tanh"}
-# Supported values of the keys in module files, the default first: see `_check_supported`.
+ACTIVATIONS = {"torch.nn.modules.activation.Tanh": "tanh", "torch.nn.modules.linear.Identity": "identity"}
+# Supported values of the keys in module files, the default first: see `check_keys`.
 EMBEDDING = ("sentence_embedding", None)
-ENCODER: Mapping[str, tuple] = {
-    "transformer_task": ("feature-extraction",),
-    "module_output_name": ("token_embeddings",),
-    "processing_kwargs": (None, {}),
-    "query_expansion": (None,),
+# Families in the name of a Transformer's file, which newer versions name after the first.
+FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+# Outputs of a Transformer and of its model, by task.
+OUTPUTS = {
+    "feature-extraction": ("token_embeddings", "last_hidden_state"),
+    "sequence-classification": ("scores", "logits"),
+    "text-generation": ("causal_logits", "logits"),
 }
+ENCODER = r"(max_seq|query|document)_length do_lower_case unpad_inputs transformer_task modality_config"
+# Arguments of transformers in a Transformer's file, with their older names, and those that change no embeddings.
+ARGUMENTS = {
+    "tokenizer_args": "model_max_length padding_side use_fast",
+    "model_args": r"(torch_)?dtype attn_implementation low_cpu_mem_usage use_safetensors",
+    "config_args": "use_cache",
+}
+ARGUMENTS |= {new: ARGUMENTS[f"{new.partition('_')[0]}_args"] for new in ("model_kwargs", "config_kwargs")}
+ARGUMENTS["processor_kwargs"] = ARGUMENTS["tokenizer_args"]
+ON_THE_HUB = " trust_remote_code cache_dir token local_files_only device_map"
 DENSE = {
-    "bias": (True, False),
     "activation_function": tuple(ACTIVATIONS),
+    "bias": (True, False),
     "use_residual": (False,),
     "module_input_name": EMBEDDING,
     "module_output_name": EMBEDDING,
 }
-DENSE_DEFAULTS = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
 NORMALIZE = {"module_input_name": EMBEDDING, "module_output_name": EMBEDDING}
-USAGE = {"model_type": ("SentenceTransformer",), "similarity_fn_name": ("cosine", "dot", None)}
+USAGE_FILE = "config_sentence_transformers.json"
+USAGE = "__version__ prompts default_prompt_name truncate_dim activation_fn keep_in_fp32_modules"
 # Names of prompts by side, in the order in which sentence-transformers' `encode_document` tries them.
 PROMPT_NAMES = {"question": ("query",), "answer": ("document", "passage", "corpus")}
 
@@ -155,19 +169,29 @@ def read_heads(folder: pathlib.Path) -> dict[str, Head]:
                 f"{folder} contains no model: it has neither {MODULES} nor config.json; give the workdir of a run, an "
                 "export, or a Hugging Face or sentence-transformers folder"
             )
-        return {side: Head(folder, pooling="", max_length=_max_length(folder, side)) for side in TASKS}
+        return {side: Head(folder, pooling="", max_length=max_length(folder, side)) for side in TASKS}
     return {side: _head(folder, read_modules(folder, side), side) for side in TASKS}
 
 
-def read_usage(folder: pathlib.Path) -> Usage:
-    """Reads `config_sentence_transformers.json`; returns defaults if it is missing.
+def scores_pairs(folder: pathlib.Path) -> bool:
+    """Returns true if a folder of another library holds a cross-encoder or another reranker."""
+    if (folder / MODULES).is_file():
+        kind = json_files.read_optional(folder / USAGE_FILE).get("model_type")
+        return kind == "CrossEncoder" or any(module.kind == "LogitScore" for module in read_list(folder))
+    kinds = json_files.read_optional(folder / "config.json").get("architectures")
+    return isinstance(kinds, list) and any(str(kind).endswith(CLASSIFIER) for kind in kinds)
+
+
+def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage:
+    """Reads `config_sentence_transformers.json` of a `kind` of model; returns defaults if it is missing.
 
     Raises:
       EndxError: the kind of model or the similarity is not supported, or the default prompt is missing.
     """
-    file = folder / "config_sentence_transformers.json"
+    file = folder / USAGE_FILE
     contents = json_files.read_optional(file)
-    _check_supported(file, contents, USAGE)
+    only = {"model_type": (kind,), "similarity_fn_name": ("cosine", "dot", None)}
+    check_keys(contents, file, only, USAGE, ignored_by="sentence-transformers")
     prompts = json_files.mapped(contents.get("prompts") or {}, f"{file}: 'prompts'")
     prompts = {
         name: json_files.text(prompt or "", f"{file}: the prompt {name!r}", may_be_empty=True, strip=False)
@@ -203,21 +227,36 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
     normalize = "Normalize" in places
     if normalize:
         file = places["Normalize"] / "config.json"
-        _check_supported(file, json_files.read_optional(file), NORMALIZE)
+        check_keys(json_files.read_optional(file), file, NORMALIZE)
     return Head(
         encoder=places["Transformer"],
-        pooling=_pooling(places["Pooling"] / "config.json") if "Pooling" in places else "mean",
+        pooling=_pooling(places["Pooling"] / "config.json") if "Pooling" in places else "",
         projection=functools.reduce(_dense, dense, None),
         normalize=normalize,
-        max_length=_max_length(places["Transformer"], side),
+        max_length=max_length(places["Transformer"], side),
     )
 
 
-def _max_length(encoder: pathlib.Path, side: str) -> int | None:
-    """Returns the length limit, from sentence-transformers' own file in older versions, else from the tokenizer's."""
-    file = encoder / "sentence_bert_config.json"
+def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction") -> int | None:
+    """Returns the length limit of a Transformer, from its file, or else from the tokenizer's.
+
+    Raises:
+      EndxError: the Transformer's file has another task, or settings that are not supported.
+    """
+    files = [encoder / f"sentence_{name}_config.json" for name in FAMILIES]
+    file = next((file for file in files if json_files.read_optional(file)), files[0])
     own, tokenizer = json_files.read_optional(file), json_files.read_optional(encoder / "tokenizer_config.json")
-    _check_supported(file, own, ENCODER)
+    check_values(own, file, {"transformer_task": (task,)})
+    output, theirs = OUTPUTS[task]
+    only: dict[str, Sequence] = {"module_output_name": (output,), "processing_kwargs": (None, {})}
+    if task != "text-generation":
+        only["modality_config"] = (None, {"text": {"method": "forward", "method_output_name": theirs}})
+    check_keys(own, file, only, " ".join([ENCODER, *ARGUMENTS]))
+    for name, known in ARGUMENTS.items():
+        given = json_files.mapped(own.get(name) or {}, f"{file}: {name!r}")
+        check_keys(given, f"{file}: {name!r}", {}, known + ON_THE_HUB)
+        tokenizer = tokenizer | {key: value for key, value in given.items() if key == "model_max_length"}
+        own = own | ({"max_seq_length": None} if "model_max_length" in given else {})
     if own.get("do_lower_case") and not tokenizer.get("do_lower_case"):
         raise EndxError(f"{file}: do_lower_case with a cased tokenizer is not supported")
     limits = own.get(f"{TASKS[side]}_length"), own.get("max_seq_length"), tokenizer.get("model_max_length")
@@ -229,7 +268,7 @@ def _max_length(encoder: pathlib.Path, side: str) -> int | None:
 
 def _pooling(file: pathlib.Path) -> str:
     config = json_files.read(file)
-    _check_supported(file, config, {"include_prompt": (True,)})
+    check_keys(config, file, {"include_prompt": (True,)}, r"pooling_mode\w* (word_)?embedding_dimension")
     if "pooling_mode" in config:
         modes = config["pooling_mode"]
         found = [modes] if isinstance(modes, str) else json_files.listed(modes, f"{file}: 'pooling_mode'")
@@ -245,31 +284,13 @@ def _pooling(file: pathlib.Path) -> str:
 def _dense(before: Dense | None, folder: pathlib.Path) -> Dense:
     file = folder / "config.json"
     config = json_files.read(file)
-    _check_supported(file, config, DENSE, DENSE_DEFAULTS)
+    check_keys(config, file, DENSE, "in_features out_features")
     if before is not None and before.function != "identity":
         raise EndxError(f"{before.folder / 'config.json'}: an activation_function between two Dense is not supported")
     return Dense(
         folder,
         json_files.whole(config.get("out_features"), f"{file}: 'out_features'", least=1),
         bias=config.get("bias", True),
-        function=ACTIVATIONS[config.get("activation_function", DENSE_DEFAULTS["activation_function"])],
+        function=ACTIVATIONS[config.get("activation_function", DENSE["activation_function"][0])],
         before=before,
     )
-
-
-def _check_supported(
-    file: pathlib.Path, contents: Mapping, supported: Mapping[str, Sequence], defaults: Mapping = {}
-) -> None:
-    """Raises EndxError for unsupported values, so that no setting is ignored silently.
-
-    Args:
-      file: file to name in the message.
-      contents: contents of the file.
-      supported: supported values by key.
-      defaults: default values by key; for other keys, the first supported value.
-    """
-    for key, values in supported.items():
-        value = contents.get(key, defaults.get(key, values[0]))
-        if value not in values:
-            known = " or ".join(map(repr, values))
-            raise EndxError(f"{file}: {key} {json_files.shown(value)} is not supported; supported: {known}")

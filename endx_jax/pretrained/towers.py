@@ -34,13 +34,16 @@ MakeHead = Callable[[str, int], nn.Module | None]
 def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSettings:
     """Returns the settings with those left to the pretrained folder replaced by its values."""
     config, own = pretrained.config, _own_projection(settings, pretrained)
-    if pretrained.append_eos and not settings.pooling:
-        warnings.warn(
-            f"{pretrained.folder} is a language model that states no pooling (it has no modules.json): a text's "
-            "embedding is the encoding of its last token, EOS, by causal attention; other poolings by model.pooling, "
-            'attention to all tokens by "is_causal": false in config.json',
-            stacklevel=2,
+    if not (pretrained.head.pooling or settings.pooling or settings.encoder):
+        assumed = (
+            "a language model that states no pooling (it has no modules.json): a text's embedding is the encoding of "
+            "its last token, EOS, by causal attention; other poolings by model.pooling, attention to all tokens by "
+            '"is_causal": false in config.json'
+            if pretrained.append_eos
+            else "an encoder that states no pooling (it has no modules.json): a text's embedding is the mean of its "
+            "tokens' encodings; training takes others by model.pooling, such as first for [CLS]"
         )
+        warnings.warn(f"{pretrained.folder} is {assumed}", stacklevel=2)
     if own is not None and settings.projection in (0, own.width):
         settings = dataclasses.replace(
             settings, projection=own.width, projection_bias=own.has_bias, projection_function=own.function

@@ -22,6 +22,9 @@ from endx_jax.pretrained.sentence_transformers import read_usage
 from endx_jax.pretrained.weights import read_tensors
 from endx_jax.pretrained.word_vectors import read_word_vectors
 
+# A damaged key is an unknown one, and a damaged tensor's name too.
+pytestmark = pytest.mark.filterwarnings("ignore:.*unknown keys are ignored", "ignore:.*weights are not used")
+
 TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?"]
 SHARDS = {"weight_map": {"a": "one.safetensors", "b": "sub/two.safetensors"}, "metadata": {"total_size": 5}}
 

@@ -107,15 +107,18 @@ def test_adapters_of_other_settings_bases_and_kinds_are_refused(written, decoder
     with one_line_error("has an adapter, which model.lora.targets excludes, of encoder/layers_0/mlp_down: set"):
         read_adapters(written, params, sources, LORA, "ab")
     for changed, message in {
-        "use_dora": (True, "use_dora=True is not supported; only False is"),
+        "use_dora": (True, "use_dora=True is not supported; supported: False"),
         "peft_type": ("IA3", "peft_type='IA3' is not supported"),
         "bias": ("all", "bias='all' is not supported"),
+        "init_lora_weights": ("pissa", "init_lora_weights='pissa' is not supported"),
+        "layer_replication": ([[0, 2]], r"layer_replication=\[\[0, 2\]\] is not supported: the key is unknown"),
         "rank_pattern": ({"q_proj": 8}, "rank_pattern is not supported: all layers must have one rank"),
     }.items():
         change(written, **{changed: message[0]})
         with one_line_error(message[1]):
             read()
-        change(written, **{changed: {"use_dora": False, "peft_type": "LORA", "bias": "none"}.get(changed, {})})
+        right = {"use_dora": False, "peft_type": "LORA", "bias": "none", "init_lora_weights": True}
+        change(written, **{changed: right.get(changed, {})})
     read()
     weights = load_file(written / "adapter_model.safetensors")
     save_file(weights | {"base_model.model.norm.weight": np.zeros(3)}, written / "adapter_model.safetensors")

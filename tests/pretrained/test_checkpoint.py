@@ -13,6 +13,7 @@ from tiny_bert import LAYERS, WIDTH, write_tiny_bert
 
 from endx_jax import pretrained
 from endx_jax.encoders.bert import BERT
+from endx_jax.pretrained.checkpoint import check_config
 from endx_jax.pretrained.weights import paths, to_theirs
 
 
@@ -75,6 +76,62 @@ def test_tensors_of_no_use_are_ignored(folder):
     chex.assert_trees_all_equal(pretrained.load(str(folder)).params(), expected)
 
 
+def test_a_tensor_beside_those_of_a_layer_is_refused_and_others_are_named(folder):
+    rewrite_tensors(folder, lambda tensors: tensors | {"linear.weight": np.ones((2, 2), np.float32)})
+    with pytest.warns(UserWarning, match="1 tensors of the weights are not used: linear.weight"):
+        pretrained.load(str(folder)).params()
+    name = "encoder.layer.0.attention.self.query.lora_A"
+    rewrite_tensors(folder, lambda tensors: tensors | {name: np.ones((2, 2), np.float32)})
+    with one_line_error(rf"the weights have a tensor '{name}', unknown in BertModel: merge its adapters into the"):
+        pretrained.load(str(folder)).params()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"alibi_slope": 0.5, "extra": None},
+            r"config.json: alibi_slope=0.5: unknown keys are ignored, as transformers",
+        ),
+        ({"architectures": ["HF_ColBERT"]}, r"config.json: architectures=\['HF_ColBERT'\]: unknown keys are ignored"),
+    ],
+)
+def test_an_unknown_key_of_a_config_is_named(folder, changes, message):
+    rewrite_config(folder, **changes)
+    with pytest.warns(UserWarning, match=message):
+        pretrained.load(str(folder))
+
+
+# Keys of published files that embeddings do not depend on, by family.
+PUBLISHED = {
+    "bert": "directionality pooler_fc_size pooler_type gradient_checkpointing _name_or_path transformers_version "
+    "classifier_dropout torch_dtype use_cache sbert_ce_default_activation_function id2label sentence_transformers",
+    "nomic_bert": "auto_map attn_pdrop dense_seq_output embd_pdrop fused_bias_fc fused_dropout_add_ln "
+    "max_trained_positions pad_vocab_size_multiple resid_pdrop rotary_emb_base scale_attn_weights "
+    "summary_first_dropout use_flash_attn use_xentropy layer_norm_epsilon",
+    "new": "attn_implementation layer_norm_type pack_qkv unpad_inputs use_memory_efficient_attention rope_theta "
+    "classifier_dropout matryoshka_dimensions",
+    "modernbert": "layer_norm_eps norm_eps cls_token_id decoder_bias deterministic_flash_attn embedding_dropout "
+    "global_rope_theta local_attention reference_compile repad_logits_with_grad sparse_pred_ignore_index",
+    "t5": "d_kv decoder_start_token_id dense_act_fn is_gated_act n_positions num_decoder_layers output_past "
+    "task_specific_params initializer_factor relative_attention_num_buckets tie_word_embeddings",
+    "qwen2": "auto_map bos_token_id max_window_layers sliding_window rope_theta tie_word_embeddings use_cache",
+    "gemma3_text": "_sliding_window_pattern cache_implementation head_dim query_pre_attn_scalar rope_local_base_freq "
+    "rope_theta sliding_window use_cache",
+}
+VALUES = {"layer_norm_eps": 1e-5, "norm_eps": 1e-5, "layer_norm_epsilon": 1e-5, "embedding_dropout": 0.1}
+VALUES |= {"scale_attn_weights": True, "pack_qkv": True, "layer_norm_type": "layer_norm", "resid_pdrop": 0.1}
+VALUES |= {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "hidden_size": 32, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_keys_of_published_configs_are_known(family, tmp_path):
+    names = "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size " + PUBLISHED[family]
+    positions = {} if family == "t5" else {"max_position_embeddings": 8}
+    config = {name: VALUES.get(name, 8) for name in names.split()}
+    check_config({"model_type": family} | config | positions, tmp_path)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -105,7 +162,7 @@ def test_a_missing_tensor_is_named(folder):
             {"model_type": "x", "auto_map": {}},
             r"its own code \(auto_map\) is never run; supported",
         ),
-        ({"add_cross_attention": True}, "add_cross_attention=True is not supported for model_type 'bert'"),
+        ({"add_cross_attention": True}, "add_cross_attention=True is not supported; supported: False"),
         ({"quantization_config": {"bits": 4}}, r"quantization_config=\{'bits': 4\} is not supported"),
         ({"model_type": None}, "model_type '' is not supported"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),

@@ -68,7 +68,7 @@ def test_the_hub_is_asked_for_what_we_read_only(tmp_path, monkeypatch):
 
     set_hub(monkeypatch, object(), snapshot)
     assert locate("some/model") == tmp_path
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
     assert (asked["name"], asked["allow_patterns"], asked["local_files_only"]) == ("some/model", patterns, False)
 
 

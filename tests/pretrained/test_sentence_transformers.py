@@ -91,6 +91,9 @@ def test_the_cls_flag_is_the_first_token(tmp_path):
         ({"sentence_bert_config.json": {"max_seq_length": 40}, "tokenizer_config.json": {"model_max_length": 64}}, 40),
         ({"sentence_bert_config.json": {"max_seq_length": None}, "tokenizer_config.json": {"model_max_length": 9}}, 9),
         ({"sentence_bert_config.json": {}, "tokenizer_config.json": {}}, None),
+        ({"sentence_bert_config.json": {}, "sentence_xlm-roberta_config.json": {"max_seq_length": 7}}, 7),
+        ({"sentence_bert_config.json": {"max_seq_length": 9, "processor_kwargs": {"model_max_length": 8}}}, 8),
+        ({"sentence_bert_config.json": {"tokenizer_args": {"model_max_length": 6, "use_fast": True}}}, 6),
     ],
 )
 def test_the_length_limit_is_the_head_s_or_else_the_tokenizer_s(tmp_path, files, expected):
@@ -115,6 +118,19 @@ def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
     with one_line_error(
         rf"modules\.json: module '{kind}' is not supported; use Transformer, Pooling, Dense, Normalize or Router"
     ):
+        read_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"type": "custom_st.Transformer"}, "module 'custom_st.Transformer' is not supported; use Transformer"),
+        ({"type": OLD + "Transformer", "kwargs": ["task"]}, r"item 0: kwargs=\['task'\] is not supported: the key is"),
+    ],
+)
+def test_a_module_of_other_code_or_with_arguments_is_refused(tmp_path, entry, message):
+    write_json(tmp_path / "modules.json", [{"idx": 0, "name": "0", "path": ""} | entry])
+    with one_line_error(message):
         read_head(tmp_path)
 
 
@@ -160,10 +176,10 @@ def test_a_linear_dense_is_the_projection(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"bias": 1.5}, "bias 1.5 is not supported; supported: "),
-        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "activation_function '.*ReLU' is not supported"),
-        ({"use_residual": True}, "use_residual True is not supported; supported: "),
-        ({"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings' is not supported"),
+        ({"bias": 1.5}, "bias=1.5 is not supported; supported: "),
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "activation_function='.*ReLU' is not supported"),
+        ({"use_residual": True}, "use_residual=True is not supported; supported: "),
+        ({"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings' is not supported"),
         ({"out_features": None}, "'out_features' is None; it must be a whole number"),
     ],
 )
@@ -197,8 +213,13 @@ def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):
     ("own", "tokenizer", "message"),
     [
         ({"do_lower_case": True}, {}, "do_lower_case with a cased tokenizer is not supported"),
-        ({"transformer_task": "fill-mask"}, {}, "transformer_task 'fill-mask' is not supported; supported: "),
+        ({"transformer_task": "fill-mask"}, {}, "transformer_task='fill-mask' is not supported; supported: "),
         ({"query_expansion": {"length": 32}}, {}, "query_expansion"),
+        ({"config_kwargs": {"hidden_act": "relu"}}, {}, "'config_kwargs': hidden_act='relu' is not supported: the key"),
+        ({"model_args": {"default_task": "x"}}, {}, "'model_args': default_task='x' is not supported: the key is"),
+        ({"tokenizer_args": {"add_eos_token": True}}, {}, "'tokenizer_args': add_eos_token=True is not supported"),
+        ({"modality_config": {"message": {"method": "forward"}}}, {}, "modality_config=.* is not supported"),
+        ({"tokenizer_name_or_path": "x"}, {}, "tokenizer_name_or_path='x' is not supported: the key is unknown"),
         ({"processing_kwargs": {"text": {"max_length": 8}}}, {}, "processing_kwargs"),
     ],
 )
@@ -227,7 +248,7 @@ def test_each_side_may_have_a_length(tmp_path):
 def test_a_normalize_of_token_embeddings_is_refused(tmp_path):
     write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"})
     write_json(tmp_path / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
-    with one_line_error(r"2_Normalize/config\.json: module_input_name 'token_embeddings' is not supported"):
+    with one_line_error(r"2_Normalize/config\.json: module_input_name='token_embeddings' is not supported"):
         read_head(tmp_path)
 
 
@@ -254,6 +275,15 @@ def test_prompts_of_the_sides_go_by_the_names_that_sentence_transformers_looks_f
     assert (usage.prompt("question"), usage.prompt("answer"), usage.default_prompt) == (question, answer, "")
 
 
+def test_unknown_keys_of_a_use_are_named_and_those_of_a_pooling_refused(tmp_path):
+    write_json(tmp_path / USAGE_FILE, {"whitening": "w.npy", "__version__": {"pytorch": "2"}})
+    with pytest.warns(UserWarning, match="whitening='w.npy': unknown keys are ignored, as sentence-transformers"):
+        read_usage(tmp_path)
+    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean", "attention": 1})
+    with one_line_error(r"1_Pooling/config\.json: attention=1 is not supported: the key is unknown"):
+        read_head(tmp_path)
+
+
 def test_prompts_and_similarity_are_read_from_the_folder(tmp_path):
     contents = {
         "prompts": {"query": "q: "},
@@ -268,8 +298,8 @@ def test_prompts_and_similarity_are_read_from_the_folder(tmp_path):
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ({"model_type": "CrossEncoder"}, "model_type 'CrossEncoder' is not supported; supported: "),
-        ({"similarity_fn_name": "manhattan"}, "similarity_fn_name 'manhattan' is not supported; supported: "),
+        ({"model_type": "CrossEncoder"}, "model_type='CrossEncoder' is not supported; supported: "),
+        ({"similarity_fn_name": "manhattan"}, "similarity_fn_name='manhattan' is not supported; supported: "),
         ({"default_prompt_name": "q"}, "default_prompt_name is 'q', which is not in its prompts"),
     ],
 )

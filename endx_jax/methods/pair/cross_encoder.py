@@ -13,21 +13,23 @@ from endx_jax import json_files
 from endx_jax.encoders.architecture import LEAVES, TensorRule
 from endx_jax.errors import EndxError
 from endx_jax.inference.folder import LONGEST, text_processors
+from endx_jax.methods.pair.batches import Cut
 from endx_jax.methods.pair.classifier import POOLER_ACTIVATIONS, PairClassifier, Pooler
 from endx_jax.methods.pair.evaluator import PairScorer
-from endx_jax.models.config_keys import HuggingFaceConfig, choice, flag, fraction
+from endx_jax.models.config_keys import HuggingFaceConfig, check_values, choice, flag, fraction
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place, state_shardings
-from endx_jax.pretrained.checkpoint import PretrainedEncoder
-from endx_jax.pretrained.sentence_transformers import Head
+from endx_jax.pretrained.checkpoint import PretrainedEncoder, check_config
+from endx_jax.pretrained.module_list import MODULES, read_list
+from endx_jax.pretrained.sentence_transformers import CLASSIFIER, NO_LIMIT, Head, max_length, read_usage
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
 from endx_jax.pretrained.weights import open_tensors, paths, to_ours
 from endx_jax.retrieval.rerank import LoadedPairs
 
-CLASSIFIER = "ForSequenceClassification"
+TOKENIZER = "tokenizer_config.json"
 # Tokens of the pairs that are scored together on an accelerator.
 TOKENS = 1 << 15
 
@@ -79,9 +81,8 @@ class ModernBertHead(HuggingFaceConfig):
 def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
     """Loads a cross-encoder: an encoder with a classifier of one output.
 
-    Scores are the classifier's outputs, without the activation that sentence-transformers may apply. A question takes
-    at most a quarter of the encoder's positions and the answer the others; sentence-transformers truncates only pairs
-    that are too long together.
+    Scores are the classifier's outputs, without the activation that sentence-transformers may apply. Prompt, maximum
+    length and truncation of pairs are those of its `CrossEncoder`.
 
     Args:
       folder: folder that transformers or sentence-transformers wrote.
@@ -111,16 +112,23 @@ def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
         pooling, pooler = "mean" if own.pop("pooling") == "mean" else "first", Pooler(**own)
     settings = ModelSettings(pretrained=str(folder), pooling=pooling, sharing="sde", normalize=False)
     settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
-    positions = source.config.positions or LONGEST
-    lengths = {"question": positions // 4, "answer": positions - positions // 4}
-    processors = text_processors(sources, dict.fromkeys(SIDES, folder), lengths, dict.fromkeys(SIDES, ""))
-    between, segments = processors["question"].tokenizer.joining()
-    processors["answer"] = dataclasses.replace(processors["answer"], length=lengths["answer"] + 1 - len(between))
+    check_config(contents, folder)
+    check_values(json_files.read_optional(folder / TOKENIZER), folder / TOKENIZER, {"truncation_side": ("right",)})
+    if (folder / MODULES).is_file() and [module.kind for module in read_list(folder)] != ["Transformer"]:
+        raise EndxError(f"{folder / MODULES}: a cross-encoder may have no modules beside its Transformer")
+    prompts = {"question": read_usage(folder, "CrossEncoder").default_prompt, "answer": ""}
+    stated = max_length(folder, "question", "sequence-classification")
+    positions = min(length for length in (source.config.positions or LONGEST, stated) if length)
+    lengths = dict.fromkeys(SIDES, NO_LIMIT)  # which text is cut depends on whole lengths
+    processors = text_processors(sources, dict.fromkeys(SIDES, folder), lengths, prompts)
+    tokenizer = processors["question"].tokenizer
+    between, segments = tokenizer.joining()
+    cut = Cut(positions, int(tokenizer([""], positions).lengths[0]) - 1)
     classifier = PairClassifier(build_dual_encoder(settings, sources), pooler, segments)
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
     params = {"dual_encoder": towers, "pair": _head(folder, classifier, known)}
     mesh = make_mesh(MeshSettings(), jax.local_devices())
-    scorer = PairScorer(classifier, processors, mesh, max(1, TOKENS // positions), between)
+    scorer = PairScorer(classifier, processors, mesh, max(1, TOKENS // positions), between, cut)
     return functools.partial(scorer, place(params, state_shardings(params, mesh)), progress=showing_progress())
 
 

@@ -16,7 +16,7 @@ from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.text_batches import Shapes, batches, compute_batches
-from endx_jax.methods.pair.batches import join
+from endx_jax.methods.pair.batches import Cut, join
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
 from endx_jax.models.dual_encoder import SIDES
@@ -43,6 +43,7 @@ class PairScorer:
         mesh: Mesh,
         batch_size: int = 64,
         between: Sequence[int] = (),
+        cut: Cut | None = None,
     ):
         """Sets what does not change between calls.
 
@@ -53,12 +54,13 @@ class PairScorer:
           batch_size: pairs of the maximum length that are scored together; of shorter ones as many as have the same
             number of padded tokens, and on a CPU fewer, as in `TextEncoder`.
           between: ids between the two texts of a pair: see `join`.
+          cut: truncation of pairs that are too long: see `join`.
 
         Raises:
           EndxError: a question and an answer of maximum length exceed the positions of the encoder.
         """
         self.classifier, self.processors, self.between, self._mesh = classifier, processors, tuple(between), mesh
-        limit = sum(processors[side].length for side in SIDES) - 1 + len(self.between)
+        self._cut, limit = cut, cut.length if cut else sum(processors[side].length for side in SIDES) - 1 + len(between)
         positions = classifier.model.question.encoder.config.positions
         if positions is not None and limit > positions:
             raise EndxError(
@@ -87,18 +89,20 @@ class PairScorer:
           A function from int [n, 2], rows of questions and of answers, to scores, float32 [n], the same on every
           process.
         """
-        first, second = (self.processors[side](texts) for side, texts in zip(SIDES, (questions, answers), strict=True))
+        joined = self.tokenized(questions, answers)
 
         def score(pairs: np.ndarray) -> np.ndarray:
-            def joined(rows: Sequence[int]) -> TokenTable:
-                return join(first, second, pairs[list(rows)], self.between)
-
-            prepared = batches(joined, range(len(pairs)), self._shapes)
+            prepared = batches(lambda rows: joined(pairs[list(rows)]), range(len(pairs)), self._shapes)
             bar = tqdm.tqdm(total=len(pairs), desc="scoring pairs", unit="pair", disable=not progress, leave=False)
             scores = compute_batches(prepared, functools.partial(self._score, params), self._mesh, bar)
             return np.empty(0, np.float32) if scores is None else scores
 
         return score
+
+    def tokenized(self, questions: Sequence[str], answers: Sequence[str]) -> Callable[[np.ndarray], TokenTable]:
+        """Returns a function from int [n, 2], rows of questions and of answers, to the joined texts."""
+        first, second = (self.processors[side](texts) for side, texts in zip(SIDES, (questions, answers), strict=True))
+        return lambda pairs: join(first, second, pairs, self.between, self._cut)
 
 
 @dataclasses.dataclass(frozen=True)

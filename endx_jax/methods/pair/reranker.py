@@ -1,114 +1,169 @@
-"""Rerankers that are language models: Qwen3-Reranker (Zhang et al. 2025), read as pair classifiers."""
+"""Rerankers that are language models, such as Qwen3-Reranker (Zhang et al. 2025), read as pair classifiers."""
 
-import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.token_tables import TokenTable
-from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.data.tokenization import BROKEN, TextProcessor, Tokenizer, refusing_broken
 from endx_jax.errors import EndxError
-from endx_jax.methods.pair.batches import join
+from endx_jax.methods.pair.batches import Cut
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.cross_encoder import TOKENS
 from endx_jax.methods.pair.evaluator import PairScorer
+from endx_jax.models.config_keys import check_keys
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place, state_shardings
-from endx_jax.pretrained.checkpoint import PretrainedEncoder
-from endx_jax.pretrained.module_list import MODULES
-from endx_jax.pretrained.sentence_transformers import Head
+from endx_jax.pretrained.checkpoint import PretrainedEncoder, check_config
+from endx_jax.pretrained.module_list import MODULES, read_list
+from endx_jax.pretrained.sentence_transformers import Head, max_length, read_usage
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
 from endx_jax.pretrained.weights import open_tensors
 from endx_jax.retrieval.rerank import LoadedPairs, ScorePairs
 
-KIND = "Qwen3ForCausalLM"
-LONGEST = 8192  # tokens of a pair, as on the model's card
-# The prompt on the model's card. It asks for "yes" or "no", which the next token would be.
-BEFORE = (
+# Language models without a cap of the scores of tokens; those without modules.json are taken for Qwen3-Reranker.
+KINDS = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
+MODULE_KINDS = ["Transformer", "LogitScore"]
+LONGEST = 8192  # tokens of a pair, as on the card of Qwen3-Reranker
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+# The prompt on that card. It asks for "yes" or "no", which the next token would be.
+CARD = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
-    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web '
-    "search query, retrieve relevant passages that answer the query\n<Query>: "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: {}\n<Query>: ',
+    "\n<Document>: ",
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
 )
-AFTER = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-# No token spans the colon and the space after it, so both parts of a pair can be tokenized alone.
-COLON = ":"
 # Names of the scores of all tokens, or of the token table if they are one.
 OUTPUTS = ("lm_head.weight", "model.embed_tokens.weight")
+# Texts of a pair that show where a chat template puts them.
+MARKS = ("first-4f1c", "second-4f1c")
 
 
-@dataclasses.dataclass(frozen=True)
-class Ended(TextProcessor):
-    """Text processor that adds ids to the end of every text, inside its maximum length."""
+class Written(NamedTuple):
+    """Text around a question and an answer."""
 
-    ending: tuple[int, ...] = ()
+    before: str
+    between: str
+    after: str
 
-    def __call__(self, texts: Sequence[str]) -> TokenTable:
-        """Tokenizes N texts."""
-        table = self.tokenizer([self.prompt + text for text in texts], self.length - len(self.ending))
-        last = TokenTable.from_lengths(np.array([0, *self.ending], np.int32), np.array([1 + len(self.ending)]), 0)
-        return join(table, last, np.stack([np.arange(len(texts)), np.zeros(len(texts), int)], axis=1))
+    def texts(self, questions: Sequence[str], answers: Sequence[str]) -> list[str]:
+        """Returns the texts of pairs without their end."""
+        pairs = zip(questions, answers, strict=True)
+        return [f"{self.before}{question}{self.between}{answer}" for question, answer in pairs]
+
+
+class PromptScorer(PairScorer):
+    """Scorer of pairs that are written as one text. Texts that are too long lose the end of their answer."""
+
+    def __init__(self, classifier: PairClassifier, tokenizer: Tokenizer, written: Written, length: int):
+        """Sets tokenizer, text around the pairs and maximum length in tokens; the rest is as in `PairScorer`."""
+        processors = dict.fromkeys(SIDES, TextProcessor(tokenizer, length))
+        mesh = make_mesh(MeshSettings(), jax.local_devices())
+        super().__init__(classifier, processors, mesh, max(1, TOKENS // length), cut=Cut(length))
+        self.mesh, self._tokenizer, self._written, self._length = mesh, tokenizer, written, length
+
+    def tokenized(self, questions: Sequence[str], answers: Sequence[str]) -> Callable[[np.ndarray], TokenTable]:
+        """Returns a function from int [n, 2], rows of questions and of answers, to the texts of the pairs."""
+        ending = _ids(self._tokenizer, self._written.after)
+
+        def written(pairs: np.ndarray) -> TokenTable:
+            texts = self._written.texts([questions[n] for n in pairs[:, 0]], [answers[n] for n in pairs[:, 1]])
+            whole = self._tokenizer([text + self._written.after for text in texts], self._length + 1)
+            cut = self._tokenizer(texts, self._length - len(ending))
+            rows = [
+                [*cut.ids[start:end], *ending] if length > self._length else whole.ids[first : first + length]
+                for start, end, first, length in zip(
+                    cut.offsets[:-1], cut.offsets[1:], whole.offsets[:-1], whole.lengths, strict=True
+                )
+            ]
+            return TokenTable.from_lengths(np.concatenate(rows), np.array([*map(len, rows)]), whole.pad_id)
+
+        return written
 
 
 def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
-    """Loads a Qwen3 language model that answers "yes" or "no".
+    """Loads a language model that answers whether an answer fits a question: Qwen3-Reranker, or one with a LogitScore.
 
-    The score is the logit of "yes" minus that of "no", after the prompt of Qwen3-Reranker with its default instruction:
-    the model's card takes the sigmoid of it. A question takes at most a quarter of the tokens, the answer the others.
+    The score is the logit of "yes" minus that of "no", or of the tokens that a LogitScore names, after the folder's
+    chat template for a query and a document, or, where it has none, the prompt on the card of Qwen3-Reranker, which
+    takes the sigmoid of the score. The instruction is the folder's default prompt, else the card's.
 
     Args:
-      folder: folder that transformers wrote.
+      folder: folder that transformers or sentence-transformers wrote.
 
     Returns:
       A function of question texts and answer texts to the scorer of their pairs; None if there is no such model.
 
     Raises:
-      EndxError: the tokenizer adds tokens to every text or divides "yes" or "no", or a tensor is missing.
+      EndxError: the tokenizer adds tokens to every text or divides "yes" or "no", a tensor is missing, or a file has
+        keys that are not supported.
     """
     contents = json_files.read_optional(folder / "config.json")
-    if contents.get("architectures") != [KIND] or (folder / MODULES).is_file():
+    kinds, modules = contents.get("architectures"), read_list(folder) if (folder / MODULES).is_file() else []
+    if [module.kind for module in modules] not in ([], MODULE_KINDS) or kinds not in ([[kind] for kind in KINDS]):
         return None
+    if not modules and kinds != [KINDS[0]]:
+        return None
+    check_config(contents, folder)
     source = PretrainedEncoder(folder, Head(folder, pooling="last", max_length=None), contents)
     settings = ModelSettings(pretrained=str(folder), pooling="last", sharing="sde", normalize=False)
     settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
     tokenizer = Tokenizer(folder, rows=source.config.vocab_size)
     tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, folder)
-    positions = min(source.config.positions or LONGEST, LONGEST)
-    answer = Ended(tokenizer, positions - positions // 4 + 1, COLON + " ", tuple(_ids(tokenizer, AFTER)))
-    processors = {"question": TextProcessor(tokenizer, positions // 4, BEFORE), "answer": answer}
+    lengths = (source.config.positions, max_length(folder, "question", "text-generation"), LONGEST)
+    written = _written(folder, tokenizer, read_usage(folder, "CrossEncoder").default_prompt)
     classifier = PairClassifier(build_dual_encoder(settings, sources), pooler=None, segments=False)
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
-    params = {"dual_encoder": towers, "pair": _head(folder, tokenizer)}
-    mesh = make_mesh(MeshSettings(), jax.local_devices())
-    scorer = PairScorer(classifier, processors, mesh, max(1, TOKENS // positions))
-    placed = place(params, state_shardings(params, mesh))
+    params = {"dual_encoder": towers, "pair": _head(folder, tokenizer, modules[1].folder if modules else None)}
+    scorer = PromptScorer(classifier, tokenizer, written, min(length for length in lengths if length))
+    placed = place(params, state_shardings(params, scorer.mesh))
 
     def load(questions: Sequence[str], answers: Sequence[str]) -> ScorePairs:
-        asked = [f"{question}\n<Document>{COLON}" for question in questions]
-        return scorer(placed, asked, answers, progress=showing_progress())
+        return scorer(placed, questions, answers, progress=showing_progress())
 
     return load
 
 
-def _head(folder: pathlib.Path, tokenizer: Tokenizer) -> dict:
+def _written(folder: pathlib.Path, tokenizer: Tokenizer, instruction: str) -> Written:
+    """Returns the text around pairs: by the chat template if it has places for a query and a document."""
+    roles = [*[("system", instruction)] * bool(instruction), *zip(("query", "document"), MARKS, strict=True)]
+    with refusing_broken(folder, *BROKEN):
+        text = tokenizer.chat([{"role": role, "content": content} for role, content in roles])
+    if [text.count(mark) for mark in MARKS] == [1, 1] and text.index(MARKS[0]) < text.index(MARKS[1]):
+        before, _, rest = text.partition(MARKS[0])
+        between, _, after = rest.partition(MARKS[1])
+        return Written(before, between, after)
+    return Written(CARD[0].format(instruction or INSTRUCTION), *CARD[1:])
+
+
+def _head(folder: pathlib.Path, tokenizer: Tokenizer, logit_score: pathlib.Path | None) -> dict:
     """Returns the parameters of a `PairHead` that is the difference of two rows of the language model's last layer."""
     if _ids(tokenizer, ""):
         raise EndxError(f"the tokenizer in {folder} adds tokens to every text, which Qwen3-Reranker's does not")
     tensors = open_tensors(folder)
     scores = next((tensors[name] for name in OUTPUTS if name in tensors), None)
     words = [_ids(tokenizer, word) for word in ("yes", "no")]
+    if logit_score:
+        file = logit_score / "config.json"
+        stated = json_files.read(file)
+        check_keys(stated, file, {"module_input_name": ("causal_logits",)}, "true_token_id false_token_id")
+        names = ["true_token_id", *["false_token_id"] * (stated.get("false_token_id") is not None)]
+        size = scores.shape[0] - 1 if scores else 0
+        words = [[json_files.whole(stated.get(name), f"{file}: {name!r}", most=size)] for name in names]
     if scores is None or any(len(ids) != 1 for ids in words):
         lacks = (
             f"the weights have none of {', '.join(OUTPUTS)}" if scores is None else '"yes" or "no" is no single token'
         )
         raise EndxError(f"{folder} can't score pairs as Qwen3-Reranker does: {lacks}")
-    yes, no = (scores[ids[0] : ids[0] + 1].T for ids in words)
-    return {"classifier": {"kernel": yes - no, "bias": np.zeros(1, np.float32)}}
+    yes, *no = (scores[ids[0] : ids[0] + 1].T for ids in words)
+    return {"classifier": {"kernel": yes - sum(no), "bias": np.zeros(1, np.float32)}}
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:

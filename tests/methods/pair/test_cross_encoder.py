@@ -9,8 +9,10 @@ from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
 from tiny_bert import vocabulary, write_tokenizer
 
+import endx_jax
 from endx_jax.data.records import RetrievalSet
 from endx_jax.experiment.model import foreign_pairs, load_pairs, load_teacher
+from endx_jax.methods.pair.batches import longest_first
 from endx_jax.pretrained import locate
 
 pytestmark = pytest.mark.reference
@@ -145,15 +147,52 @@ def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
     np.testing.assert_array_equal(scored, load_pairs(folder)(records.questions, records.candidates)(PAIRS[:2]))
 
 
-def test_long_texts_are_cut_so_that_pairs_fit(tmp_path):
-    """A question has a quarter of the positions; RoBERTa's second [SEP] takes one more of the answer's."""
-    for name in ("bert", "xlm-roberta"):
-        folder = write_classifier(tmp_path / name, name=name)
-        score = load_pairs(folder)
-        long = [f"x {'the cat ' * 50}", f"y {'the dog ' * 50}"]
-        found = score([*QUESTIONS, *long], [*ANSWERS, *long])(np.array([[2, 3], [3, 4], [0, 4]]))
-        assert np.isfinite(found).all()
-        assert np.ptp(found) > 1e-3
+LONG = ["the cat " * 12, "a dog " * 40, "who", "where is the mat " * 5]
+
+
+@pytest.mark.parametrize("name", ["bert", "xlm-roberta"])
+def test_prompt_length_and_truncation_are_those_of_sentence_transformers(name, tmp_path):
+    import sentence_transformers as library
+    import torch
+
+    folder, pairs = write_classifier(tmp_path / "classifier", name=name), [(q, a) for q in LONG for a in LONG]
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 64}))  # ST fails beyond, for RoBERTa
+    rows = np.array([(q, a) for q in range(len(LONG)) for a in range(len(LONG))])
+    for n, changes in enumerate(({}, {"max_length": 25}, {"prompts": {"x": "on the: "}, "default_prompt_name": "x"})):
+        reference = library.CrossEncoder(str(folder), **changes)
+        expected = reference.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
+        reference.save_pretrained(str(tmp_path / f"saved{n}"))
+        for saved in [tmp_path / f"saved{n}"] + [folder] * (not changes):
+            np.testing.assert_allclose(load_pairs(saved)(LONG, LONG)(rows), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("room", range(12))
+def test_the_longer_text_of_a_pair_is_cut_first(room):
+    def naive(first, second):
+        while first + second > room:
+            first, second = (first - 1, second) if first > second else (first, second - 1)
+        return first, second
+
+    pairs = [(first, second) for first in range(15) for second in range(15)]
+    found = longest_first(*np.array(pairs).T, room)
+    for (first, second), *cut in zip(pairs, *found, strict=True):
+        # Where both are cut, transformers gives a token that is left to the longer one, or to the second.
+        expected = naive(first, second)
+        assert sum(cut) == sum(expected)
+        assert abs(cut[0] - expected[0]) <= (2 * min(first, second) > room)
+
+
+def test_a_cross_encoder_is_no_embedding_model(tmp_path):
+    folder = write_classifier(tmp_path / "classifier")
+    with one_line_error("classifier holds a pair classifier or reranker, .*: pass it to --rerank of .*load_pairs"):
+        endx_jax.load(folder)
+    (folder / "modules.json").write_text(json.dumps([]))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
+    with one_line_error("pass it to --rerank"):
+        endx_jax.load(folder)
+    with one_line_error("modules.json: a cross-encoder may have no modules beside its Transformer"):
+        load_pairs(folder)
 
 
 def test_other_folders_are_refused(tmp_path, tiny_bert):

@@ -7,11 +7,16 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.experiment.model import load_pairs, load_teacher
-from endx_jax.methods.pair.reranker import AFTER, BEFORE, load_reranker
+from endx_jax.methods.pair.reranker import CARD, INSTRUCTION, load_reranker
 
 QUESTIONS = ["where is the cat?", "who sat", "what is 3"]
 ANSWERS = ["the cat sat on a mat", '"3" dogs', "", " two  spaces\nand a line", "the mat " * 300]
 PAIRS = np.array([(q, a) for q in range(3) for a in range(5)])
+BEFORE, AFTER = CARD[0].format(INSTRUCTION), CARD[2]
+# As the folders of Qwen3-Reranker have it, which name their instruction in config_sentence_transformers.json.
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}: {{ m['content'] }}<|im_end|>\n{% endfor %}<|im_start|>answer: "
+)
 SPECIAL = ["<pad>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 WIDTH, POSITIONS = 24, 2048
 
@@ -69,9 +74,8 @@ def expected_scores(folder) -> np.ndarray:
     yes, no = (tokenizer.convert_tokens_to_ids(word) for word in ("yes", "no"))
     scores = []
     for q, a in PAIRS:
-        asked = len(tokenizer.encode(f"{BEFORE}{QUESTIONS[q]}\n<Document>:"))
         ids = tokenizer.encode(f"{BEFORE}{QUESTIONS[q]}\n<Document>: {ANSWERS[a]}", add_special_tokens=False)
-        ids = ids[: asked + POSITIONS - POSITIONS // 4 - len(after)] + after
+        ids = ids[: POSITIONS - len(after)] + after
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, -1]
         scores.append((logits[yes] - logits[no]).item())
@@ -95,5 +99,32 @@ def test_other_folders_and_tokenizers(folder):
     write_tokenizer(folder, words=("no", "<x>"))
     with one_line_error('"yes" or "no" is no single token'):
         load_reranker(folder)
-    (folder / "modules.json").write_text("[]")  # as Qwen3-Embedding has
+    modules = [{"path": "", "type": "sentence_transformers.models.Transformer"}]  # as Qwen3-Embedding has
+    (folder / "modules.json").write_text(json.dumps(modules))
     assert load_reranker(folder) is None
+
+
+@pytest.mark.reference
+def test_scores_with_a_chat_template_are_those_of_sentence_transformers(folder, tmp_path):
+    import sentence_transformers as library
+    import torch
+
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    texts = [ANSWERS[0], ANSWERS[1], ANSWERS[3], "the mat " * 1500]
+    rows = np.array([(q, a) for q in range(2) for a in range(len(texts))])
+    pairs = [(QUESTIONS[q], texts[a]) for q, a in rows]
+    for n, prompts in enumerate(({}, {"prompts": {"query": "find the cat"}, "default_prompt_name": "query"})):
+        reference = library.CrossEncoder(str(folder), **prompts)
+        expected = reference.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
+        reference.save_pretrained(str(tmp_path / f"saved{n}"))
+        found = load_pairs(tmp_path / f"saved{n}")(QUESTIONS, texts)(rows)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        load_pairs(folder)(QUESTIONS, texts)(rows), load_pairs(tmp_path / "saved0")(QUESTIONS, texts)(rows), rtol=1e-6
+    )
+    file = tmp_path / "saved0" / "1_LogitScore" / "config.json"
+    file.write_text(json.dumps({"true_token_id": 7, "temperature": 2.0}))
+    with one_line_error("temperature=2.0 is not supported: the key is unknown"):
+        load_pairs(tmp_path / "saved0")
+    file.write_text(json.dumps({"true_token_id": 7, "false_token_id": None}))
+    assert load_pairs(tmp_path / "saved0")(QUESTIONS, texts)(rows).shape == (len(rows),)

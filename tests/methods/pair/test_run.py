@@ -64,7 +64,7 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
 
 
 def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, endx):
-    with one_line_error("holds a pair classifier, .* pass it to --rerank of `endx evaluate` or `endx search`"):
+    with one_line_error("holds a pair classifier or reranker, .* pass it to --rerank of `endx evaluate` or `endx sea"):
         endx_jax.load(pair_workdir)
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a\n")
