@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import itertools
 import pathlib
@@ -73,14 +74,15 @@ def _check(arguments: argparse.Namespace) -> None:
 def _open(arguments: argparse.Namespace) -> "TextSearch":
     """Opens the search; the model is loaded on first use, as BM25 does not need it."""
     from endx_jax.experiment.workdir import run_index
-    from endx_jax.retrieval.hybrid import Hybrid
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.index_model import hybrid_of
     from endx_jax.retrieval.text_search import TextSearch
 
-    hybrid = None if arguments.weight is None else Hybrid(arguments.weight)
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = arguments.model or arguments.workdir
+    hybrid = hybrid_of(index, source)
+    if arguments.weight is not None:
+        hybrid = dataclasses.replace(hybrid, weight=arguments.weight, questions=0)
 
     @functools.cache
     def model():
@@ -95,7 +97,7 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
         lambda texts: model().encode_query(texts),
         lambda texts: model().encode_document(texts),
         engine=arguments.engine,
-        hybrid=hybrid or hybrid_of(index, source),
+        hybrid=hybrid,
     )
 
 

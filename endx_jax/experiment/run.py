@@ -21,7 +21,7 @@ from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare_run
-from endx_jax.experiment.searched import fit_hybrid, searched_answers
+from endx_jax.experiment.searched import add_known, fit_hybrid, searched_answers, with_known
 from endx_jax.experiment.summary import log_summary
 from endx_jax.experiment.validation import UNTRAINED, add_validation, read_sets, validation, warn_of_losses
 from endx_jax.experiment.workdir import Workdir, opened
@@ -240,13 +240,17 @@ def _report(
         return params
 
     reporting = time.perf_counter()
-    embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
+    dense = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
     identity, indexed = "", None
-    if embeddings is not None:
+    if dense is not None:
         identity = run.encoder.identity(params["dual_encoder"])
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
         most = encoded / (now - reporting) * SHARE * (now - began)
-        indexed = searched_answers(run, params["dual_encoder"], primary, embeddings, most)
+        towers = params["dual_encoder"]
+        documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
+        documents, known = with_known(run, towers, documents, primary, dense, most)
+        add_known(run, results, dense, documents, known)
+        indexed = documents, vectors, corpus, known
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = validate and UNTRAINED in results.evaluations[test.primary_name]
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
@@ -254,7 +258,7 @@ def _report(
 
     def write() -> None:
         if indexed:
-            documents, vectors, corpus = indexed
+            documents, vectors, corpus, known = indexed
             write_pool(
                 run.workdir / workdirs.INDEX,
                 vectors,
@@ -262,6 +266,7 @@ def _report(
                 metric=metric_of(cosine=settings.model.normalize),
                 model={"name": str(run.workdir), "identity": identity, "step": step},
                 corpus=corpus,
+                known=known,
             )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
         if method.embeds:

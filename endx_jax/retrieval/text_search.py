@@ -10,7 +10,8 @@ from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.approximate import ENGINES, Approximate
 from endx_jax.retrieval.bm25 import Lexical
-from endx_jax.retrieval.hybrid import FUSED, WEIGHT, Hybrid, Ranking
+from endx_jax.retrieval.evaluate import default_block
+from endx_jax.retrieval.hybrid import FUSED, Hybrid, Ranking, default_hybrid
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_file import COSINE
 from endx_jax.retrieval.snapshot import Snapshot
@@ -69,7 +70,7 @@ class TextSearch:
         """
         check_choice("engine", engine, ("exact", *ENGINES))
         self.index = index
-        self.hybrid = hybrid or Hybrid(WEIGHT if index.info.metric == COSINE else None)
+        self.hybrid = hybrid or default_hybrid(cosine=index.info.metric == COSINE)
         self._encode_query, self._encode_document = encode_query, encode_document
         self._approximate = None if engine == "exact" else Approximate(engine)
 
@@ -145,21 +146,32 @@ class TextSearch:
             for ranking in readable
         ]
 
-    def add(self, documents: Sequence[Document], embeddings: np.ndarray | None = None) -> None:
+    def add(
+        self,
+        documents: Sequence[Document],
+        embeddings: np.ndarray | None = None,
+        known: np.ndarray | None = None,
+    ) -> None:
         """Adds documents on disk and in memory; a document replaces an existing one with the same id.
 
         Args:
           documents: n documents.
           embeddings: float32 [n, E]; None: they are computed.
+          known: float32 [K, E], of all known questions of the documents, in their order; None: they are computed.
 
         Raises:
           EndxError: as `Index.add`.
         """
+        asked = [question for document in documents for question in document.questions]
+        if known is None and asked:
+            if self._encode_query is None:
+                raise EndxError("there is no model to encode known questions: load one, or give their embeddings")
+            known = self._encode_query(asked)
         if embeddings is None:
             if self._encode_document is None:
                 raise EndxError("there is no model to encode documents: load one, or give their embeddings")
             embeddings = self._encode_document([document.text for document in documents])
-        self.index.add(documents, embeddings, replace=True)
+        self.index.add(documents, embeddings, replace=True, known=known)
 
     @functools.cached_property
     def _lexical(self) -> Lexical:
@@ -168,13 +180,33 @@ class TextSearch:
     def _dense(
         self, snapshot: Snapshot, embeddings: np.ndarray | None, k: int, where: np.ndarray | None
     ) -> Sequence[Ranking]:
-        """Returns rows and scores for each question."""
+        """Returns rows and scores for each question; known questions are compared exactly, whatever the engine."""
         embeddings = np.asarray(embeddings, np.float32)
         if self._approximate is None:
             nearest = snapshot.search(embeddings, k, where)
         else:
             nearest = self._approximate.search(snapshot, embeddings, k, where)
-        return [
+        rankings: list[Ranking] = [
             [(row, score) for row, score in zip(rows, scores, strict=True) if row >= 0]
             for rows, scores in zip(nearest.rows.tolist(), nearest.scores.tolist(), strict=True)
         ]
+        if not snapshot.known or not self.hybrid.known:
+            return rankings
+        step = default_block(len(snapshot.known.living))
+        for start in range(0, len(rankings), step):
+            scores = snapshot.known_scores(embeddings[start : start + step]) * np.float32(self.hybrid.known)
+            for n, line in enumerate(scores if where is None else np.where(where, scores, -np.inf), start):
+                rankings[n] = _raised(rankings[n], line, k)
+        return rankings
+
+
+def _raised(ranking: Ranking, scores: np.ndarray, k: int) -> Ranking:
+    """Returns the best k rows by the higher one of their scores in a ranking of k rows and in `scores` [rows].
+
+    Rows are taken from the best k by either score, since any other row has k rows above it.
+    """
+    raised = {row: max(score, float(scores[row])) for row, score in ranking}
+    for row in np.argpartition(-scores, min(k, len(scores)) - 1)[:k].tolist():
+        if scores[row] > -np.inf:
+            raised.setdefault(row, float(scores[row]))
+    return sorted(raised.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
