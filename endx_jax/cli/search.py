@@ -74,15 +74,16 @@ def _check(arguments: argparse.Namespace) -> None:
 def _open(arguments: argparse.Namespace) -> "TextSearch":
     """Opens the search; the model is loaded on first use, as BM25 does not need it."""
     from endx_jax.experiment.workdir import run_index
+    from endx_jax.retrieval.hybrid import Hybrid
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.index_model import hybrid_of
     from endx_jax.retrieval.text_search import TextSearch
 
+    given = None if arguments.weight is None else Hybrid(arguments.weight)  # refuses some weights, before all else
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = arguments.model or arguments.workdir
     hybrid = hybrid_of(index, source)
-    if arguments.weight is not None:
-        hybrid = dataclasses.replace(hybrid, weight=arguments.weight, questions=0)
+    hybrid = dataclasses.replace(given, known=hybrid.known) if given else hybrid
 
     @functools.cache
     def model():
