@@ -21,7 +21,7 @@ from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare_run
-from endx_jax.experiment.searched import add_known, fit_hybrid, searched_answers, with_known
+from endx_jax.experiment.searched import fit_hybrid, searched_answers, with_known
 from endx_jax.experiment.summary import log_summary
 from endx_jax.experiment.validation import UNTRAINED, add_validation, read_sets, validation, warn_of_losses
 from endx_jax.experiment.workdir import Workdir, opened
@@ -248,8 +248,7 @@ def _report(
         most = encoded / (now - reporting) * SHARE * (now - began)
         towers = params["dual_encoder"]
         documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
-        documents, known = with_known(run, towers, documents, primary, dense, most)
-        add_known(run, results, dense, documents, known)
+        documents, known = with_known(run, towers, documents, results, dense, most)
         indexed = documents, vectors, corpus, known
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = validate and UNTRAINED in results.evaluations[test.primary_name]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -43,8 +43,8 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
     asked = [question for of_text in known for question in of_text]
     if _with_known(records, known) < ENOUGH or len(asked) > KNOWN:
         return hybrid
-    by_known, lexical = _known_scores(records, known, questions, run.encoder(params, "question", asked))
-    return fit_known(hybrid, scores, by_known, lexical, records, measure)
+    by_question = dense_scores(questions, run.encoder(params, "question", asked))
+    return fit_known(hybrid, scores, *_known_scores(records, known, by_question), records, measure)
 
 
 def known_questions(
@@ -66,47 +66,35 @@ def _with_known(records: RetrievalSet, known: Sequence[Sequence[str]]) -> int:
 
 
 def _known_scores(
-    records: RetrievalSet, known: Sequence[Sequence[str]], questions: np.ndarray, embeddings: np.ndarray
+    records: RetrievalSet, known: Sequence[Sequence[str]], dense: ScoreBlock
 ) -> tuple[ScoreBlock, ScoreBlock]:
-    """Returns the scorers of candidates by their best known question, and by BM25 with all of them.
-
-    The embeddings are those of the questions, [Q, E], and of all known questions, [K, E].
-    """
+    """Returns the scorers of candidates by known questions and by BM25; `dense` scores each known question."""
     of = np.array([candidate for candidate, asked in enumerate(known) for _ in asked])
     texts = [" ".join([text, *asked]) for text, asked in zip(records.candidates, known, strict=True)]
-    scores = dense_scores(questions, embeddings)
     return (
-        lambda start, stop: best_of_groups(np.asarray(scores(start, stop)), of, len(texts)),
+        lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), of, len(texts)),
         BM25.of_texts(texts).score_block(records.questions),
     )
 
 
-def add_known(
-    run: Run, results: Results, dense: DenseResult, documents: Sequence[Document], known: np.ndarray | None
-) -> None:
-    """Adds the row `known`, hybrid search where the train questions of the answers are known, or logs why not.
-
-    The known questions of `documents` have the embeddings `known` [K, E].
-    """
+def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapping[str, np.ndarray]) -> None:
+    """Adds the row `known`, hybrid search where train questions of the answers are known, or logs why not."""
     records, hybrid = results.pools.primary, results.hybrid
-    if hybrid is None or known is None:
-        return
-    encoded = dict(zip([question for document in documents for question in document.questions], known, strict=True))
     train = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
     train = [[question for question in asked if question in encoded] for asked in train]
-    if not (count := _with_known(records, train)):
+    vectors = [encoded[question] for asked in train for question in asked]
+    if not hybrid or not vectors:
         say(
             "the index also finds answers by their known questions; the results do not measure this, as no held-out "
             "question has an answer with other known questions"
         )
         return
-    vectors = np.stack([encoded[question] for asked in train for question in asked])
-    by_known, lexical = _known_scores(records, train, dense.questions, vectors)
+    by_known, lexical = _known_scores(records, train, dense_scores(dense.questions, np.stack(vectors)))
     scores = hybrid.raised(dense_scores(dense.questions, dense.candidates), by_known)
     results.add("known", {results.pools.primary_name: evaluate_set(hybrid.score_block(scores, lexical), records)})
     results.notes.append(
         f"known: hybrid search with {len(vectors):,} train questions as known questions of their answers, of weight "
-        f"{hybrid.known:g}; {count:,} of {len(records.questions):,} questions have such an answer"
+        f"{hybrid.known:g}; {_with_known(records, train):,} of {len(records.questions):,} questions have such an answer"
     )
 
 
@@ -144,23 +132,24 @@ def _sets(run: Run, *names: str) -> list[RetrievalSet]:
 
 
 def with_known(
-    run: Run, params: dict, documents: list[Document], pool: RetrievalSet, dense: DenseResult, most: float
+    run: Run, params: dict, documents: list[Document], results: Results, dense: DenseResult, most: float
 ) -> tuple[list[Document], np.ndarray | None]:
     """Returns the documents with the data's questions as known questions, and the embeddings of all of these.
 
-    The questions of the evaluated `pool` have the embeddings of `dense`; others are left out if they are more than
-    `most` and `FEW`. Documents without questions have none: theirs are parts of the texts.
+    The evaluated questions have the embeddings of `dense`; others are left out if they are more than `most` and `FEW`.
+    Documents without questions have none: theirs are parts of the texts. Also adds the row `known` to the results.
     """
     if run.model.settings.data.format == DOCUMENTS:
         return documents, None
     known = known_questions([document.text for document in documents], _sets(run))
-    encoded = dict(zip(pool.questions, dense.questions, strict=True))
+    encoded = dict(zip(results.pools.primary.questions, dense.questions, strict=True))
     others = list(dict.fromkeys(question for asked in known for question in asked if question not in encoded))
     if not decided(lambda: len(others) <= max(most, FEW), "known-indexed"):
         say(f"the index knows the {len(encoded):,} held-out questions: others would take a tenth of the run's time")
         known = [[question for question in asked if question in encoded] for asked in known]
     elif others:
         encoded |= dict(zip(others, run.encoder(params, "question", others), strict=True))
+    _measure_known(run, results, dense, encoded)
     vectors = [encoded[question] for asked in known for question in asked]
     asking = [dataclasses.replace(one, questions=tuple(asked)) for one, asked in zip(documents, known, strict=True)]
     return asking, np.stack(vectors) if vectors else None

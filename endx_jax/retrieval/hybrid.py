@@ -110,13 +110,10 @@ def fit(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool)
     return max(tried, key=lambda hybrid: evaluate_set(hybrid.score_block(dense, lexical), records).metrics[measure])
 
 
-def fit_known(
-    hybrid: Hybrid, dense: ScoreBlock, known: ScoreBlock, lexical: ScoreBlock, records: RetrievalSet, measure: str
-) -> Hybrid:
-    """Returns the fusion with the best weight of known questions, as `fit`; `hybrid`'s is kept unless one is better.
+def fit_known(hybrid: Hybrid, dense, known, lexical, records: RetrievalSet, measure: str) -> Hybrid:
+    """Returns the fusion with the best weight of known questions for validation questions, none of which is known.
 
-    `known` scores the best known question of each candidate, none of which is a validation question, and `lexical` is
-    BM25 of candidates with their known questions.
+    `known` scores the best known question of each candidate; `lexical` is BM25 of candidates with known questions.
     """
 
     def value(tried: Hybrid) -> float:

@@ -252,11 +252,7 @@ class Index:
             or number, or are not finite.
         """
         _check_distinct(documents)
-        if np.shape(embeddings) != (len(documents), self.info.width):
-            raise EndxError(
-                f"embeddings have shape {np.shape(embeddings)} for {len(documents)} documents and an index of width "
-                f"{self.info.width}: encode them with the index's model, {self.info.model.get('name')}"
-            )
+        rounded = _rounded(embeddings, len(documents), self.info), _known(known, documents, self.info)
         if not documents:
             return
         with self._changing() as database:
@@ -265,7 +261,7 @@ class Index:
                 raise EndxError(
                     f"{self.path} already contains document {_some(replaced)}: delete it, or choose another id"
                 )
-            insert(database, documents, _rounded(embeddings, self.info), _known(known, documents, self.info))
+            insert(database, documents, *rounded)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Deletes documents; their texts and embeddings are overwritten in the file.
@@ -298,22 +294,21 @@ class Index:
         _ = self.snapshot
 
 
-def _rounded(embeddings: np.ndarray, info: IndexInfo) -> np.ndarray | Quantized:
+def _rounded(embeddings: np.ndarray | None, count: int, info: IndexInfo, what: str = "documents") -> Any:
+    """Returns embeddings [count, E], None if there are none, in the precision of an index; checks their shape."""
+    embeddings = np.zeros((0, info.width), np.float32) if embeddings is None else embeddings
+    if np.shape(embeddings) != (count, info.width):
+        raise EndxError(
+            f"embeddings have shape {np.shape(embeddings)} for {count} {what} and an index of width {info.width}: "
+            f"encode them with the index's model, {info.model.get('name')}"
+        )
     if info.precision == "int8":
         return jax.tree.map(np.asarray, quantize(jnp.asarray(embeddings, jnp.float32)))
     return np.asarray(embeddings, info.precision)
 
 
-def _known(embeddings: np.ndarray | None, documents: Sequence[Document], info: IndexInfo) -> np.ndarray | Quantized:
-    """Returns the embeddings of all known questions in the precision of an index; checks their shape."""
-    embeddings = np.zeros((0, info.width), np.float32) if embeddings is None else embeddings
-    count = sum(len(document.questions) for document in documents)
-    if np.shape(embeddings) != (count, info.width):
-        raise EndxError(
-            f"embeddings of known questions have shape {np.shape(embeddings)} for {count:,} known questions and an "
-            f"index of width {info.width}: encode them as questions with the index's model"
-        )
-    return _rounded(embeddings, info)
+def _known(known: np.ndarray | None, documents: Sequence[Document], info: IndexInfo) -> np.ndarray | Quantized:
+    return _rounded(known, sum(len(document.questions) for document in documents), info, "known questions")
 
 
 def _check_distinct(documents: Sequence[Document]) -> None:

@@ -55,12 +55,13 @@ CREATE TABLE deleted (number INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT 
 """
 INSERT = "INSERT INTO documents (id, embedding, scale, text, metadata) VALUES (?, ?, ?, ?, ?)"
 DOCUMENTS, QUESTIONS = "documents", "questions"
-# The trigger also works where a version of endx_jax that does not know the table deletes documents.
+# Made for the first known question of an index; earlier versions of endx_jax, which delete documents alone, read such
+# an index too.
 QUESTIONS_SCHEMA = (
-    "CREATE TABLE questions (row INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS questions (row INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL, "
     "embedding BLOB NOT NULL, scale REAL, text TEXT NOT NULL)",
-    "CREATE INDEX questions_of_document ON questions (document)",
-    "CREATE TRIGGER deletes_questions AFTER DELETE ON documents "
+    "CREATE INDEX IF NOT EXISTS questions_of_document ON questions (document)",
+    "CREATE TRIGGER IF NOT EXISTS deletes_questions AFTER DELETE ON documents "
     "BEGIN DELETE FROM questions WHERE document = old.row; END",
 )
 INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
@@ -191,13 +192,6 @@ def create(database: sqlite3.Connection, info: IndexInfo) -> None:
     describe(database, **vars(info))
 
 
-def create_questions(database: sqlite3.Connection) -> None:
-    """Creates the table of known questions if there is none; it is made for the first known question of an index."""
-    if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", [QUESTIONS]).fetchone():
-        for statement in QUESTIONS_SCHEMA:
-            database.execute(statement)
-
-
 def describe(database: sqlite3.Connection, **fields: object) -> None:
     """Stores fields of `IndexInfo`."""
     values = [(key, json.dumps(value, ensure_ascii=False)) for key, value in fields.items()]
@@ -270,8 +264,8 @@ def insert(
       EndxError: an embedding is not finite, an id exists already, or a text can't be encoded as UTF-8.
     """
     asked = [document for document in documents for _ in document.questions]
-    if asked:
-        create_questions(database)
+    for statement in QUESTIONS_SCHEMA if asked else ():
+        database.execute(statement)
     blobs_of_known = _blobs(asked, known) if asked and known is not None else iter(())
     for document, (blob, scale) in zip(documents, _blobs(documents, embeddings), strict=True):
         metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
@@ -420,8 +414,9 @@ class IndexReader:
         before = count_documents(database)
         query = "SELECT id, embedding, scale, text, metadata FROM documents ORDER BY row"
         database.executemany(INSERT, self._stream(query))
-        if self.count(QUESTIONS):
-            create_questions(database)
+        if self._table(QUESTIONS) == QUESTIONS:
+            for statement in QUESTIONS_SCHEMA:
+                database.execute(statement)
             query = f"SELECT document + {before}, embedding, scale, text FROM questions ORDER BY row"
             database.executemany(INSERT_QUESTION, self._stream(query))
 

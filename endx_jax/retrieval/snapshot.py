@@ -12,7 +12,7 @@ from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized, dequantize
 from endx_jax.retrieval.filters import condition
 from endx_jax.retrieval.index_file import DOCUMENTS, QUESTIONS, IndexReader, Stored
-from endx_jax.retrieval.search import Corpus, Neighbours, best_of_groups, fill_up, fits, power_of_two
+from endx_jax.retrieval.search import Corpus, Neighbours, best_of_groups, fits
 
 # Share of deleted rows above which the rows are numbered again.
 DELETED = 0.5
@@ -180,15 +180,27 @@ class Snapshot:
         """
         return self.corpus.search(questions, k, where)
 
-    def known_scores(self, questions: np.ndarray) -> np.ndarray:
-        """Returns float32 [Q, rows], the highest inner product of questions [Q, E] and each document's known questions.
+    def search_known(
+        self, questions: np.ndarray, k: int, where: np.ndarray | None = None
+    ) -> list[list[tuple[int, float]]]:
+        """Finds the k documents with the best known questions for questions [Q, E], exactly; arguments as `search`.
 
-        It is -inf for documents without any. The scores of all known questions are in memory.
+        Returns:
+          For each question (row of the document, inner product), which may be more than k and name a row again.
         """
         assert self.known is not None
-        padded = fill_up(np.asarray(questions, np.float32), power_of_two(len(questions)))  # few programs are compiled
-        scores = self.known.corpus.scores(padded)(0, len(padded))
-        return best_of_groups(np.asarray(scores)[: len(questions)], self._documents_of_known, len(self.living))
+        of, depth = self._documents_of_known, 4 * k
+        selected = None if where is None else self.known.living & where[of]
+        nearest = self.known.search(questions, depth, selected)
+        found = [[*zip(of[rows].tolist(), scores.tolist(), strict=True)] for scores, rows in zip(*nearest, strict=True)]
+        for n, line in enumerate(found if nearest.rows.shape[1] == depth else ()):
+            if len(dict(line)) < k:  # of documents with many known questions; one at a time needs a score for each
+                scores = self.known.corpus.scores(questions[n : n + 1])(0, 1)
+                best = best_of_groups(np.asarray(scores), of, len(self.living))[0]
+                best = best if where is None else np.where(where, best, -np.inf)
+                rows = np.argpartition(-best, min(k, len(best)) - 1)[:k].tolist()
+                found[n] = [(row, float(best[row])) for row in rows if best[row] > -np.inf]
+        return found
 
     @functools.cached_property
     def _documents_of_known(self) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,6 @@ from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.approximate import ENGINES, Approximate
 from endx_jax.retrieval.bm25 import Lexical
-from endx_jax.retrieval.evaluate import default_block
 from endx_jax.retrieval.hybrid import FUSED, Hybrid, Ranking, default_hybrid
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_file import COSINE
@@ -146,12 +146,7 @@ class TextSearch:
             for ranking in readable
         ]
 
-    def add(
-        self,
-        documents: Sequence[Document],
-        embeddings: np.ndarray | None = None,
-        known: np.ndarray | None = None,
-    ) -> None:
+    def add(self, documents: Sequence[Document], embeddings: np.ndarray | None = None, known=None) -> None:
         """Adds documents on disk and in memory; a document replaces an existing one with the same id.
 
         Args:
@@ -186,27 +181,18 @@ class TextSearch:
             nearest = snapshot.search(embeddings, k, where)
         else:
             nearest = self._approximate.search(snapshot, embeddings, k, where)
-        rankings: list[Ranking] = [
+        rankings = [
             [(row, score) for row, score in zip(rows, scores, strict=True) if row >= 0]
             for rows, scores in zip(nearest.rows.tolist(), nearest.scores.tolist(), strict=True)
         ]
         if not snapshot.known or not self.hybrid.known:
             return rankings
-        step = default_block(len(snapshot.known.living))
-        for start in range(0, len(rankings), step):
-            scores = snapshot.known_scores(embeddings[start : start + step]) * np.float32(self.hybrid.known)
-            for n, line in enumerate(scores if where is None else np.where(where, scores, -np.inf), start):
-                rankings[n] = _raised(rankings[n], line, k)
-        return rankings
+        known = snapshot.search_known(embeddings, k, where)
+        return [self._raised(*both)[:k] for both in zip(rankings, known, strict=True)]
 
-
-def _raised(ranking: Ranking, scores: np.ndarray, k: int) -> Ranking:
-    """Returns the best k rows by the higher one of their scores in a ranking of k rows and in `scores` [rows].
-
-    Rows are taken from the best k by either score, since any other row has k rows above it.
-    """
-    raised = {row: max(score, float(scores[row])) for row, score in ranking}
-    for row in np.argpartition(-scores, min(k, len(scores)) - 1)[:k].tolist():
-        if scores[row] > -np.inf:
-            raised.setdefault(row, float(scores[row]))
-    return sorted(raised.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+    def _raised(self, ranking: Ranking, known: Ranking) -> list[tuple[int, float]]:
+        """Returns rows by the higher one of their scores; the best k of either ranking are above all other rows."""
+        raised = dict(ranking)
+        for row, score in known:
+            raised[row] = max(raised.get(row, -math.inf), self.hybrid.known * score)
+        return sorted(raised.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -174,13 +174,7 @@ class Service:
                 results[n] = answers
         return results
 
-    def add(
-        self,
-        documents: Sequence[Document],
-        embeddings: np.ndarray,
-        known: np.ndarray | None = None,
-        split: Sequence[str] = (),
-    ) -> None:
+    def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None, split: Sequence[str] = ()) -> None:
         """Adds or replaces n documents with the model's embeddings, float32 [n, E], and those of known questions.
 
         `split` names the documents whose passages are replaced: those of an earlier text that are left are deleted.

@@ -152,10 +152,9 @@ def asking(train, test) -> tuple:
 def test_train_questions_of_held_out_answers_are_a_row_of_their_own_and_held_out_ones_never_count():
     train, test = RetrievalSet.from_pairs(ASKED), RetrievalSet.from_pairs([("hello", "by card"), ("who", "she")])
     run, results, dense = asking(train, test)
-    documents, known = searched.with_known(run, {}, test.documents, test, dense, most=0)
+    documents, known = searched.with_known(run, {}, test.documents, results, dense, most=0)
     assert [document.questions for document in documents] == [("how to pay", "what is paid with", "hello"), ("who",)]
     assert known.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 0]]
-    searched.add_known(run, results, dense, documents, known)
     # "who" is a question of the train set too, but held out: so "she" is not known by it, and its answer has no other.
     assert results.evaluations["all"]["known"].ranks.tolist() == [[1], [2]]
     assert results.notes == [
@@ -166,8 +165,7 @@ def test_train_questions_of_held_out_answers_are_a_row_of_their_own_and_held_out
 
 def test_a_line_says_that_known_questions_were_not_measured(capsys):
     run, results, dense = asking(RetrievalSet.from_pairs(ASKED[:2]), RetrievalSet.from_pairs(ASKED[2:]))
-    test = results.pools.primary
-    searched.add_known(run, results, dense, *searched.with_known(run, {}, test.documents, test, dense, most=0))
+    searched.with_known(run, {}, results.pools.primary.documents, results, dense, most=0)
     assert "known" not in results.evaluations.get("all", {})
     assert (
         "the results do not measure this, as no held-out question has an answer with other" in capsys.readouterr().out

@@ -71,6 +71,18 @@ def test_a_document_has_the_score_of_its_best_text(index, weight, k):
         assert found[0].document == faq()[8]  # with both of its questions
 
 
+@pytest.mark.parametrize("first", [0, 10])
+def test_documents_with_many_known_questions_hide_no_others(tmp_path, first):
+    documents = [
+        Document(f"d{n}", f"text{n}", {"n": n}, tuple(f"{m} known" for m in range(40 // n + 1))) for n in range(1, 21)
+    ]
+    documents = [dataclasses.replace(one, questions=tuple(f"{one.id} {q}" for q in one.questions)) for one in documents]
+    search = TextSearch(write(tmp_path / "many", documents, known=known_of(documents)), embed)
+    (found,) = search.search(["d1 0 known"], 15, mode="dense", where={"n": {"gt": first}} if first else None)
+    right = expected(documents[first:], "d1 0 known", 1, 15)
+    assert [(one.document.id, one.score) for one in found] == [(name, pytest.approx(score)) for name, score in right]
+
+
 def test_filters_apply_to_known_questions(index):
     (found,) = TextSearch(index, embed).search(["q7-0 known"], 3, mode="dense", where={"n": {"gte": 8}})
     assert [one.document.id for one in found] == [name for name, _ in expected(faq()[8:], "q7-0 known", 1, 3)]
@@ -137,7 +149,7 @@ def encoding(precision):
 
 def test_embeddings_of_known_questions_must_fit(index, tmp_path):
     for known in (None, np.zeros((2, WIDTH)), np.zeros((1, 3))):
-        with pytest.raises(EndxError, match="embeddings of known questions have shape .* for 1 known questions"):
+        with pytest.raises(EndxError, match="embeddings have shape .* for 1 known questions and an index of width 8"):
             index.add([Document("x", "y", {}, ("z",))], embed(["y"]), known=known)
     with pytest.raises(EndxError, match="there is no model to encode known questions"):
         TextSearch(index).add([Document("x", "y", {}, ("z",))], embed(["y"]))

@@ -261,7 +261,8 @@ function nameWithin({ id, text }) {
 
 /** The text without the title that it begins with; lines that are headings in Markdown are shown as such. */
 function textOf({ id, text, metadata }, title) {
-  const body = title && text.startsWith(title) ? text.slice(title.length).replace(/^:?\s+/, "") : text;
+  const after = title && text.startsWith(title) ? text.slice(title.length).match(/^:?\s+(.*)$/s)?.[1] : undefined;
+  const body = after ?? (text === title ? "" : text);
   // In other texts, one # begins comments as well.
   const mark = /\.(md|markdown|rst|html?)(#\d+)?$/i.test(metadata.source ?? id) ? /^#{1,6} +(?=\S)/ : /^#{2,6} +(?=\S)/;
   let code = false;
