@@ -125,9 +125,14 @@ def fit_known(hybrid: Hybrid, dense, known, lexical, records: RetrievalSet, meas
 def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool) -> Hybrid:
     """Returns the fusion in a model's folder, without loading the model; the default without one for this BM25."""
     folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
+    default = default_hybrid(cosine=cosine)
     stored = read_about(folder).hybrid if folder else None
-    hybrid = None if stored is None else from_mapping(Hybrid, stored, f"{folder}/{ABOUT}: 'hybrid'")
-    return hybrid if hybrid and hybrid.bm25 == BM25.DESCRIPTION else default_hybrid(cosine=cosine)
+    hybrid = (
+        None
+        if stored is None
+        else from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{ABOUT}: 'hybrid'")
+    )
+    return hybrid if hybrid and hybrid.bm25 == BM25.DESCRIPTION else default
 
 
 def reciprocal_ranks(rankings: Sequence[Ranking]) -> list[tuple[int, float]]:
