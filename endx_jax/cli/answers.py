@@ -95,6 +95,8 @@ def _of_object(fields: dict, number: int, where: str) -> Question:
 WIDEST = 100
 # Lines of a text that are shown; JSONL has the whole text.
 LINES = 3
+# Known questions that are shown above the text.
+QUESTIONS = 3
 # Metadata shown after the id, in this order.
 SHOWN = ("title", "source", "url")
 
@@ -110,14 +112,18 @@ def to_text(answers: Sequence[Answer]) -> str:
 
 def _entry(answer: Answer, ranks: int, width: int) -> str:
     document = answer.document
-    about = [document.id, *(str(document.metadata[key]) for key in SHOWN if key in document.metadata)]
+    about = dict.fromkeys([document.id, *(str(document.metadata[key]) for key in SHOWN if key in document.metadata)])
     indent = " " * (ranks + 3)
     # The texts of docstrings begin with the documented name, which is their id.
     text = " ".join(document.text.removeprefix(f"{document.id}: ").split()) or "(empty)"
     body = textwrap.fill(
         text, width, initial_indent=indent, subsequent_indent=indent, max_lines=LINES, placeholder=" ..."
     )
-    return f"{answer.rank:>{ranks + 1}}  {answer.score:.4f}  {' · '.join(about)}\n{body}\n"
+    known = document.questions[:QUESTIONS]
+    more = f" (and {len(document.questions) - QUESTIONS:,} more)" if len(document.questions) > QUESTIONS else ""
+    asked = textwrap.shorten(f"Q: {' / '.join(known)}", width - len(indent) - len(more), placeholder=" ...") + more
+    questions = f"{indent}{asked}\n" * bool(known)
+    return f"{answer.rank:>{ranks + 1}}  {answer.score:.4f}  {' · '.join(about)}\n{questions}{body}\n"
 
 
 def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
@@ -125,6 +131,7 @@ def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
     listed = [
         {"rank": answer.rank, "id": answer.document.id, "score": answer.score, "text": answer.document.text}
         | ({"metadata": dict(answer.document.metadata)} if answer.document.metadata else {})
+        | ({"questions": list(answer.document.questions)} if answer.document.questions else {})
         for answer in answers
     ]
     fields = {"id": question.id, "question": question.text, "answers": listed}

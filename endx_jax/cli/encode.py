@@ -44,7 +44,8 @@ def main(argv: list[str]) -> pathlib.Path:
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, split=arguments.split, **columns)
     corpus = survey(_bar(read(say=say), desc="reading the corpus"))
     empty = f", {corpus.empty:,} of them empty" if corpus.empty else ""
-    say(f"{corpus.documents:,} documents in {arguments.corpus}{empty}")
+    known = f" with {corpus.questions:,} known questions" if corpus.questions else ""
+    say(f"{corpus.documents:,} documents{known} in {arguments.corpus}{empty}")
     keep_programs()
     model = load(arguments.workdir or arguments.model)
     width, precision = arguments.truncate_dim, arguments.precision
@@ -52,25 +53,21 @@ def main(argv: list[str]) -> pathlib.Path:
     cached = f"~/.cache/endx_jax/indexes/{model.identity[:16]}-{corpus.sha256[:16]}.sqlite"
     path = arguments.output or expanded(cached)
     output = Output(info.width, model.cosine, precision)
-    encode = functools.partial(
-        model.encoder,
-        model.params,
-        "answer",
-        batch_size=arguments.batch_size,
-        progress=showing_progress(),
-        output=output,
+    options = {"batch_size": arguments.batch_size, "progress": showing_progress(), "output": output}
+    encode, encode_question = (
+        functools.partial(model.encoder, model.params, side, **options) for side in ("answer", "question")
     )
     reuse = Reuse(local_copy(arguments.reuse), info) if arguments.reuse else None
     total, done = len(documents_of(info)), begin(path, info)
     if done == total:
-        say(f"{path} is finished; nothing to do")
+        say(f"{path} is their index already; nothing to encode")
         return path
     if done:
         say(f"{done:,} of them are encoded already")
     say(f"encoding {total - done:,} documents; programs are compiled the first time only")
     started, encoded = time.monotonic(), 0
     with _bar(None, desc="encoding", total=total, initial=done) as progress:
-        for count, new in encode_corpus(path, info, read(), encode, reuse=reuse):
+        for count, new in encode_corpus(path, info, read(), encode, encode_question=encode_question, reuse=reuse):
             encoded += new
             progress.update(count)
     seconds = time.monotonic() - started

@@ -8,7 +8,7 @@ import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import endx_jax
 from endx_jax.errors import INTERRUPTED, Disagreement, EndxError, RunInterrupted, first_line, naming, nearest
@@ -55,6 +55,7 @@ def run_verb(argv: list[str]) -> int:
     home = os.path.expanduser("~")
     arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: flag[1] + home, argument) for argument in argv[1:]]
     try:
+        _refuse_repeated(arguments)
         with naming(FLAGS), contextlib.ExitStack() as stack:
             keeps = argv[0] in KEEPS_JOURNAL
             _verb(argv[0])(arguments if keeps else _with_local_outputs(arguments, stack))
@@ -82,6 +83,16 @@ def run_verb(argv: list[str]) -> int:
             raise
         return _leave(2, reason, argv[0])
     return 0
+
+
+def _refuse_repeated(arguments: Sequence[str]) -> None:
+    """Raises EndxError if an option has two values, of which argparse would use the last alone."""
+    values: dict[str, str] = {}
+    for argument, following in itertools.pairwise([*arguments, ""]):
+        if flag := re.fullmatch(r"(--[\w.-]+)(=.*)?", argument, re.DOTALL):
+            value = flag[2][1:] if flag[2] else following
+            if values.setdefault(flag[1], value) != value and flag[1] not in REPEATABLE:
+                raise EndxError(f"{flag[1]} is given as {values[flag[1]]!r:.60} and as {value!r:.60}: give one of them")
 
 
 def _with_local_outputs(arguments: list[str], stack: contextlib.ExitStack) -> list[str]:
@@ -114,6 +125,9 @@ def _leave(status: int, message: str, verb: str) -> int:
         exit_if_distributed(status, message)
     return status
 
+
+# Options that collect all values.
+REPEATABLE = ("--delete",)
 
 # Advice by verb after running out of memory.
 SMALLER = {

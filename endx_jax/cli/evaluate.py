@@ -8,7 +8,9 @@ Several processes, as started by `launch/local.py`, divide the encoding; the fir
 """
 
 import argparse
+import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 
@@ -77,6 +79,7 @@ def main(argv: list[str]) -> None:
 def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_model, output: pathlib.Path):
     """Ranks one data set with all systems; writes and returns the `Results`."""
     from endx_jax.buckets import uploading
+    from endx_jax.data.records import questions_by_candidate
     from endx_jax.experiment import workdir as workdirs
     from endx_jax.experiment.data import fingerprint
     from endx_jax.experiment.index_results import write_pool
@@ -107,17 +110,23 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
         results.add("reranked", {pools.primary_name: evaluate_pairs(score, first, records, top=arguments.top)})
         ranked = f"the top {arguments.top} of {system}" if arguments.top else "all candidates"
         results.notes.append(f"reranked: {ranked}, re-ranked by {arguments.rerank}")
-    identity = model.identity
+    identity, asked = model.identity, questions_by_candidate(records.qrels)
+    known = [asked.get(row, []) for row in range(len(records.candidates))]
+    documents = [
+        dataclasses.replace(document, questions=tuple(records.questions[row] for row in rows))
+        for document, rows in zip(records.documents, known, strict=True)
+    ]
 
     def write() -> None:
         with uploading(output) as folder:
             write_pool(
                 folder / workdirs.INDEX,
                 dense.candidates,
-                records.documents,
+                documents,
                 metric=metric_of(cosine=model.cosine),
                 model={"name": model.name, "identity": identity},
                 corpus={"path": dataset},
+                known=dense.questions[list(itertools.chain.from_iterable(known))],
             )
             results.write(folder / workdirs.RESULTS, folder)
 
@@ -164,7 +173,8 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     else:
         ids, texts = [one.id for one in questions], [one.text for one in questions]
         evaluate = functools.partial(evaluate_answered, snapshot, questions)
-    say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}")
+    by_text = ", without their known questions" if snapshot.known else ""
+    say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")
     keep_programs()
     embeddings = IndexModel(index, arguments.model or arguments.workdir).encode_query(texts)
     evaluation = evaluate(embeddings)

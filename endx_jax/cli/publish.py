@@ -25,6 +25,8 @@ def main(argv: list[str]) -> None:
         index, arguments.to, arguments.collection, token=os.environ.get("MILVUS_TOKEN", ""), progress=showing_progress()
     )
     say(f"{done.documents:,} documents of {arguments.index} are in collection {arguments.collection} at {arguments.to}")
+    if index.snapshot.known:
+        say(f"{len(index.snapshot.known):,} known questions are not copied, and do not find their documents there")
     if done.removed:
         say(f"deleted {done.removed:,} documents from the collection that were deleted from the index")
     if done.cut:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import itertools
 import pathlib
@@ -82,9 +83,11 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
     from endx_jax.retrieval.index_model import hybrid_of
     from endx_jax.retrieval.text_search import TextSearch
 
-    hybrid = None if arguments.weight is None else Hybrid(arguments.weight)
+    given = None if arguments.weight is None else Hybrid(arguments.weight)  # refuses some weights, before all else
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = arguments.model or arguments.workdir
+    hybrid = hybrid_of(index, source)
+    hybrid = dataclasses.replace(given, known=hybrid.known) if given else hybrid
 
     @functools.cache
     def model():
@@ -99,7 +102,7 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
         lambda texts: model().encode_query(texts),
         lambda texts: model().encode_document(texts),
         engine=arguments.engine,
-        hybrid=hybrid or hybrid_of(index, source),
+        hybrid=hybrid,
     )
 
 

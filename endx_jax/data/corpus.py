@@ -3,6 +3,7 @@
 import array
 import dataclasses
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -51,6 +52,8 @@ def read_corpus(
     - `.parquet`, `.arrow`, `.feather`, or a `datasets.save_to_disk` folder: a table with the same columns (pyarrow);
     - `.tsv` of two columns without a header: ids and texts, unquoted, as in MS MARCO's `collection.tsv`. The file has
       no header if its first id contains a digit;
+    - a table of questions and answers, as training reads it, if it has no column `text`: its distinct answers with
+      their known questions, which are kept in memory; those without an id are numbered `d0`, `d1`, ...;
     - `.txt`: one text per line; blank lines are skipped;
     - a folder of documents in Markdown, text, HTML or PDF: their passages (`document_files.passages`);
     - reading-comprehension data (SQuAD's `.json`, MRQA's and Natural Questions' `.jsonl`, a MultiReQA folder): its
@@ -128,6 +131,18 @@ class _Columns:
     title: str = TITLE_KEY
     say: Callable = str
 
+    @functools.cached_property
+    def pairs(self) -> examples.ColumnParser:
+        """Parser of rows with a question and an answer."""
+        return examples.ColumnParser((examples.QUESTION, examples.ANSWER if self.text == TEXT_KEY else self.text))
+
+    def are_pairs(self, row: Iterable[str]) -> bool:
+        """Returns true if a row with these columns is a question and an answer."""
+        try:
+            return not (self.text == TEXT_KEY and examples.called(TEXT_KEY, row)) and bool(self.pairs.choose(row, ""))
+        except EndxError:
+            return False
+
     def check(self, row: Iterable[str], where: str) -> None:
         """Raises EndxError unless one of these is the column of the text."""
         for flag, name in (("text", self.text), ("id", self.id)):
@@ -139,12 +154,13 @@ class _Columns:
 
     def check_header(self, header: list[str], where: str) -> None:
         """Raises EndxError unless a header line has the column of the text, and no two columns of the same name."""
-        self.check(header, where)
+        if not self.are_pairs(header):
+            self.check(header, where)
         if len(set(header)) < len(header):
             raise EndxError(f"{where}: two columns have the same name among {json_files.names(header)}")
 
-    def document(self, row: dict, number: int, where: str) -> Document:
-        """Returns the document of a row that begins on line `number`."""
+    def document(self, row: dict, number: int | str, where: str) -> Document:
+        """Returns the document of a row, with this id if it has none."""
         self.check(row, where)
         row = dict(row)
         (text_key,) = examples.called(self.text, row)
@@ -183,8 +199,28 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
 
 
 def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
-    for number, where, row in row_files.rows(path, check=columns.check_header, split=split):
-        yield where, columns.document(row, number, where)
+    rows = row_files.rows(path, check=columns.check_header, split=split)
+    first = next(rows, None)
+    if first and columns.are_pairs(first[2]):
+        yield from _answers(itertools.chain([first], rows), columns.pairs)
+    else:
+        for number, where, row in itertools.chain([first] if first else [], rows):
+            yield where, columns.document(row, number, where)
+
+
+def _answers(rows: Iterable[row_files.Row], pairs: examples.ColumnParser) -> Iterator[Placed]:
+    """Yields the distinct answers of pairs with their questions, but those that are marked as wrong."""
+    merged: dict[str, tuple[str, Document, dict[str, None]]] = {}
+    for _, where, row in pairs.labelled(rows):
+        names, example = pairs.choose(row, where), pairs(row, where)
+        others = {name: row[name] for name in row if name not in (names.question, *names.negatives, *names.labels)}
+        for passage in example.right or example.wrong[:1]:
+            answer = {**others, names.answer: passage.text}
+            document = _Columns(names.answer).document(answer, f"d{len(merged)}", where)
+            known = merged.setdefault(document.text, (where, document, {}))[2]
+            known.update({example.question.text: None} if example.right else {})
+    for where, document, known in merged.values():
+        yield where, dataclasses.replace(document, questions=tuple(known))
 
 
 def _tsv(path: str, columns: _Columns) -> Iterator[Placed]:

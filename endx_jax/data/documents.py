@@ -22,11 +22,13 @@ class Document:
       id: external id, unique in its corpus; see `check_id`.
       text: text to encode, including the title at its beginning if there is one.
       metadata: further fields that are returned with search results, such as `title` or `url`; not encoded.
+      questions: known questions that the text answers; encoded as questions, each on its own.
     """
 
     id: str
     text: str
     metadata: Mapping[str, Scalar] = dataclasses.field(default_factory=dict)
+    questions: tuple[str, ...] = ()
 
 
 def check_id(identifier: str, where: str) -> str:

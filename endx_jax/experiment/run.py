@@ -21,19 +21,21 @@ from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.prepare import Run, begin, prepare_run
-from endx_jax.experiment.searched import fit_hybrid, searched_answers
+from endx_jax.experiment.searched import fit_hybrid, searched_answers, with_known
 from endx_jax.experiment.summary import log_summary
 from endx_jax.experiment.validation import UNTRAINED, add_validation, read_sets, validation, warn_of_losses
 from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
 from endx_jax.inference.saved import ABOUT, MODEL
 from endx_jax.methods.evaluation import Evaluator
+from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
 from endx_jax.parallel.console import say
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index_file import metric_of
 from endx_jax.retrieval.results import Results
+from endx_jax.retrieval.systems import DenseResult
 from endx_jax.settings import check, flattened
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
 from endx_jax.training.loop import EarlyStopping, fit
@@ -243,15 +245,18 @@ def _report(
 
     reporting = time.perf_counter()
     if primary.questions:
-        embeddings = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
+        dense = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
     else:
-        embeddings = run.encoder(params["dual_encoder"], "answer", [])
+        dense = DenseResult({}, *(run.encoder(params["dual_encoder"], side, []) for side in SIDES))
     identity, indexed = "", None
-    if embeddings is not None:
+    if dense is not None:
         identity = run.encoder.identity(params["dual_encoder"])
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
         most = encoded / (now - reporting) * SHARE * (now - began)
-        indexed = searched_answers(run, params["dual_encoder"], primary, embeddings, most)
+        towers = params["dual_encoder"]
+        documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
+        documents, known = with_known(run, towers, documents, results, dense, most)
+        indexed = documents, vectors, corpus, known
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = validate and UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
@@ -259,7 +264,7 @@ def _report(
 
     def write() -> None:
         if indexed:
-            documents, vectors, corpus = indexed
+            documents, vectors, corpus, known = indexed
             write_pool(
                 run.workdir / workdirs.INDEX,
                 vectors,
@@ -267,6 +272,7 @@ def _report(
                 metric=metric_of(cosine=settings.model.normalize),
                 model={"name": str(run.workdir), "identity": identity, "step": step},
                 corpus=corpus,
+                known=known,
             )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
         if method.embeds:

@@ -1,8 +1,8 @@
-"""Search after training: the fusion with BM25 that a run fits, and the answers that it indexes."""
+"""Search after training: the fusion with BM25 that a run fits, and the answers and known questions that it indexes."""
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -14,24 +14,88 @@ from endx_jax.experiment.data import pools, read_documents
 from endx_jax.experiment.prepare import Run
 from endx_jax.parallel.agreement import decided
 from endx_jax.parallel.console import say, showing_progress
-from endx_jax.retrieval.hybrid import ENOUGH, WEIGHT, Hybrid, fit
-from endx_jax.retrieval.systems import dense_scores
+from endx_jax.retrieval.bm25 import BM25
+from endx_jax.retrieval.evaluate import ScoreBlock, evaluate_set
+from endx_jax.retrieval.hybrid import ENOUGH, Hybrid, default_hybrid, fit, fit_known
+from endx_jax.retrieval.results import Results
+from endx_jax.retrieval.search import best_of_groups
+from endx_jax.retrieval.systems import DenseResult, dense_scores
 
 # Largest number of validation questions for which a fusion is fitted; more hardly change it.
 QUESTIONS = 1000
 # Number of answers that are always indexed, since the measured rate of a small evaluation is mostly compilation.
 FEW = 2000
+# Largest number of known questions that are encoded to fit their weight.
+KNOWN = 20_000
 
 
 def fit_hybrid(run: Run, params: dict) -> Hybrid:
     """Returns the best fusion with BM25 for the run's validation questions, given the parameters of its towers."""
     settings, cosine = run.model.settings, run.model.settings.model.normalize
     if len(run.data.validation.questions) < ENOUGH:
-        return Hybrid(WEIGHT if cosine else None)
+        return default_hybrid(cosine=cosine)
     records = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
     questions = run.encoder(params, "question", records.questions)
     scores = dense_scores(questions, run.encoder(params, "answer", records.candidates))
-    return fit(scores, records, settings.evaluation.metric.rpartition("/")[2], cosine=cosine)
+    measure = settings.evaluation.metric.rpartition("/")[2]
+    hybrid = fit(scores, records, measure, cosine=cosine)
+    known = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
+    asked = [question for of_text in known for question in of_text]
+    if _with_known(records, known) < ENOUGH or len(asked) > KNOWN:
+        return hybrid
+    by_question = dense_scores(questions, run.encoder(params, "question", asked))
+    return fit_known(hybrid, scores, *_known_scores(records, known, by_question), records, measure)
+
+
+def known_questions(
+    texts: Sequence[str], sets: Sequence[RetrievalSet], *, besides: Set[str] = frozenset()
+) -> list[list[str]]:
+    """Returns for each text the questions of the sets that it answers, without those in `besides`."""
+    known: dict[str, dict[str, None]] = {text: {} for text in texts}
+    for records in sets:
+        for question, right in zip(records.questions, records.qrels, strict=True):
+            for text in (records.candidates[candidate] for candidate in right):
+                if text in known and question not in besides:
+                    known[text][question] = None
+    return [list(known[text]) for text in texts]
+
+
+def _with_known(records: RetrievalSet, known: Sequence[Sequence[str]]) -> int:
+    """Returns the number of questions with a right candidate that has known questions."""
+    return sum(any(known[candidate] for candidate in right) for right in records.qrels)
+
+
+def _known_scores(
+    records: RetrievalSet, known: Sequence[Sequence[str]], dense: ScoreBlock
+) -> tuple[ScoreBlock, ScoreBlock]:
+    """Returns the scorers of candidates by known questions and by BM25; `dense` scores each known question."""
+    of = np.array([candidate for candidate, asked in enumerate(known) for _ in asked])
+    texts = [" ".join([text, *asked]) for text, asked in zip(records.candidates, known, strict=True)]
+    return (
+        lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), of, len(texts)),
+        BM25.of_texts(texts).score_block(records.questions),
+    )
+
+
+def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapping[str, np.ndarray]) -> None:
+    """Adds the row `known`, hybrid search where train questions of the answers are known, or logs why not."""
+    records, hybrid = results.pools.primary, results.hybrid
+    train = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
+    train = [[question for question in asked if question in encoded] for asked in train]
+    vectors = [encoded[question] for asked in train for question in asked]
+    if not hybrid or not vectors:
+        say(
+            "the index also finds answers by their known questions; the results do not measure this, as no held-out "
+            "question has an answer with other known questions"
+        )
+        return
+    by_known, lexical = _known_scores(records, train, dense_scores(dense.questions, np.stack(vectors)))
+    scores = hybrid.raised(dense_scores(dense.questions, dense.candidates), by_known)
+    results.add("known", {results.pools.primary_name: evaluate_set(hybrid.score_block(scores, lexical), records)})
+    results.notes.append(
+        f"known: hybrid search with {len(vectors):,} train questions as known questions of their answers, of weight "
+        f"{hybrid.known:g}; {_with_known(records, train):,} of {len(records.questions):,} questions have such an answer"
+    )
 
 
 def other_answers(run: Run, pool: Sequence[Document]) -> list[Document]:
@@ -53,12 +117,42 @@ def _answers(run: Run) -> Iterator[Document]:
     if run.model.settings.data.format == DOCUMENTS:
         yield from read_documents(run.model.settings.data)
         return
-    for records in (run.data.train, run.data.validation, run.data.test):
-        if not isinstance(records, RetrievalSet):
-            continue
-        if records.sources:  # texts of a mixture's further sets may begin with prompts
-            records = records.subset([row for row, sets in enumerate(records.sources) if 0 in sets])
+    for records in _sets(run):
         yield from records.documents
+
+
+def _sets(run: Run, *names: str) -> list[RetrievalSet]:
+    """Returns the splits in memory, without a mixture's further sets, whose texts may begin with prompts."""
+    splits = (getattr(run.data, name) for name in names or ("train", "validation", "test"))
+    return [
+        records.subset([row for row, sets in enumerate(records.sources) if 0 in sets]) if records.sources else records
+        for records in splits
+        if isinstance(records, RetrievalSet)
+    ]
+
+
+def with_known(
+    run: Run, params: dict, documents: list[Document], results: Results, dense: DenseResult, most: float
+) -> tuple[list[Document], np.ndarray | None]:
+    """Returns the documents with the data's questions as known questions, and the embeddings of all of these.
+
+    The evaluated questions have the embeddings of `dense`; others are left out if they are more than `most` and `FEW`.
+    Documents without questions have none: theirs are parts of the texts. Also adds the row `known` to the results.
+    """
+    if run.model.settings.data.format == DOCUMENTS:
+        return documents, None
+    known = known_questions([document.text for document in documents], _sets(run))
+    encoded = dict(zip(results.pools.primary.questions, dense.questions, strict=True))
+    others = list(dict.fromkeys(question for asked in known for question in asked if question not in encoded))
+    if not decided(lambda: len(others) <= max(most, FEW), "known-indexed"):
+        say(f"the index knows the {len(encoded):,} held-out questions: others would take a tenth of the run's time")
+        known = [[question for question in asked if question in encoded] for asked in known]
+    elif others:
+        encoded |= dict(zip(others, run.encoder(params, "question", others), strict=True))
+    _measure_known(run, results, dense, encoded)
+    vectors = [encoded[question] for asked in known for question in asked]
+    asking = [dataclasses.replace(one, questions=tuple(asked)) for one, asked in zip(documents, known, strict=True)]
+    return asking, np.stack(vectors) if vectors else None
 
 
 def searched_answers(

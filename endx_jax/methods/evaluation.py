@@ -13,7 +13,7 @@ from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.retrieval.evaluate import Evaluation, EvaluationSettings
 from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.systems import evaluate_dense
+from endx_jax.retrieval.systems import DenseResult, evaluate_dense
 
 
 class Evaluator(Protocol):
@@ -25,7 +25,7 @@ class Evaluator(Protocol):
     def evaluate(self, params: dict, pools: Pools) -> Mapping[str, Evaluation]:
         """Ranks each pool, for validation."""
 
-    def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> np.ndarray | None:
+    def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> DenseResult | None:
         """Adds the method's systems to the results of a run.
 
         Args:
@@ -34,7 +34,7 @@ class Evaluator(Protocol):
           untrained: returns the parameters before training; None if the untrained system is not requested.
 
         Returns:
-          Embeddings [N, E] of the first pool's candidates for the index; None if the method has no embeddings.
+          The result of the trained model, with embeddings for the index; None if the method has none.
         """
 
 
@@ -62,8 +62,8 @@ class EmbeddingEvaluator:
         """Ranks each pool, for validation."""
         return evaluate_dense(self._encoder(params, progress=False), pools).evaluations
 
-    def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> np.ndarray | None:
-        """Adds the systems `untrained`, `trained` and `hybrid`; returns the candidates' embeddings [N, E].
+    def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> DenseResult | None:
+        """Adds the systems `untrained`, `trained` and `hybrid`; returns the result of `trained`.
 
         The systems of prefixes are `untrained@WIDTH` and `trained@WIDTH`.
         """
@@ -71,7 +71,7 @@ class EmbeddingEvaluator:
             self._add("untrained", untrained(), results)
         return self._add("trained", trained, results, fuse=results.fuse if results.hybrid else None)
 
-    def _add(self, name: str, params: dict, results: Results, fuse: Callable | None = None) -> np.ndarray:
+    def _add(self, name: str, params: dict, results: Results, fuse: Callable | None = None) -> DenseResult:
         encode, known = self._encoder(params, progress=showing_progress()), {}
 
         def encode_once(side: str, texts: Sequence[str]) -> np.ndarray:
@@ -89,7 +89,7 @@ class EmbeddingEvaluator:
             if width < dense.candidates.shape[1]:
                 cut = evaluate_dense(functools.partial(prefix, width), results.pools)
                 results.add(f"{name}@{width}", cut.evaluations)
-        return dense.candidates
+        return dense
 
     def _encoder(self, params: dict, *, progress: bool) -> Callable[[str, Sequence[str]], np.ndarray]:
         return lambda side, texts: self.encode(params["dual_encoder"], side, texts, progress=progress)

@@ -113,8 +113,8 @@ class _Built(NamedTuple):
 class Lexical:
     """Ranks the documents of an index by BM25.
 
-    Documents are split into words once, at the first search; the statistics are computed again when the index has
-    changed. Everything is in memory. Threads may share it.
+    A document's words are those of its text and its known questions. They are split once, at the first search; the
+    statistics are computed again when the index has changed. Everything is in memory. Threads may share it.
     """
 
     def __init__(self):
@@ -152,8 +152,8 @@ class Lexical:
         for start in range(known, count, STEP):
             stop = min(start + STEP, count)
             documents = snapshot.read_documents(range(start, stop))
-            texts = (documents[row].text if row in documents else "" for row in range(start, stop))
-            self._words += self._tokenizer(texts)
+            found = (documents.get(row) for row in range(start, stop))
+            self._words += self._tokenizer(" ".join([one.text, *one.questions]) if one else "" for one in found)
         rows = np.flatnonzero(snapshot.living)
         words = [self._words[row] for row in rows]
         return _Built(snapshot, rows, BM25(words, self._tokenizer) if any(words) else None)

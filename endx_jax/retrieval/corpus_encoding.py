@@ -16,7 +16,6 @@ from endx_jax.inference import EmbeddingModel
 from endx_jax.numerics import Quantized
 from endx_jax.retrieval.index import starting
 from endx_jax.retrieval.index_file import (
-    INSERT,
     IndexInfo,
     IndexReader,
     count_documents,
@@ -41,23 +40,26 @@ class Survey:
     Attributes:
       documents: number of documents.
       empty: number of documents without text.
-      sha256: hash of ids, texts and metadata, in order.
+      sha256: hash of ids, texts, metadata and known questions, in order.
+      questions: number of known questions.
     """
 
     documents: int
     empty: int
     sha256: str
+    questions: int = 0
 
 
 def survey(documents: Iterable[Document]) -> Survey:
     """Reads a whole corpus, so that errors in it are raised before anything is encoded."""
-    digest, count, empty = hashlib.sha256(), 0, 0
+    digest, count, empty, known = hashlib.sha256(), 0, 0, 0
     for document in documents:
-        contents = [document.id, document.text, sorted(document.metadata.items())]
+        contents = [document.id, document.text, sorted(document.metadata.items()), *document.questions]
         digest.update(json.dumps(contents, ensure_ascii=False).encode() + b"\n")
         count += 1
         empty += not document.text
-    return Survey(count, empty, digest.hexdigest())
+        known += len(document.questions)
+    return Survey(count, empty, digest.hexdigest(), known)
 
 
 def encoding_of(
@@ -148,6 +150,7 @@ def encode_corpus(
     documents: Iterable[Document],
     encode: Callable[[Sequence[str]], Embeddings],
     *,
+    encode_question: Callable[[Sequence[str]], Embeddings] | None = None,
     reuse: "Reuse | None" = None,
 ) -> Iterator[tuple[int, int]]:
     """Encodes the documents that are missing in an index file, and completes it.
@@ -157,7 +160,8 @@ def encode_corpus(
       info: description of the index.
       documents: the whole corpus, in its order.
       encode: returns the embeddings of texts, of the index's width and precision.
-      reuse: embeddings of texts that need not be encoded.
+      encode_question: returns those of known questions; needed if there are any.
+      reuse: embeddings of texts that need not be encoded; known questions are always encoded.
 
     Yields:
       After each commit, the number of documents in it, and how many of them were encoded.
@@ -174,10 +178,12 @@ def encode_corpus(
             raise EndxError("the corpus is shorter than when it was first read; restore it, or encode it again")
         texts = [document.text for document in part]
         embeddings, encoded = reuse.encode(texts, encode) if reuse else (encode(texts), len(texts))
+        asked = [question for document in part for question in document.questions]
+        known = encode_question(asked) if encode_question and asked else None
         with starting(path) as database:
             if count_documents(database) != start:
                 raise InUse(f"another process encodes documents into {path}: wait for it or stop it")
-            insert(database, part, embeddings)
+            insert(database, part, embeddings, known)
             describe(database, complete=start + len(part) == len(wanted))
         yield len(part), encoded
 
@@ -248,7 +254,7 @@ def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
             raise EndxError(f"{path} exists: name another --output")
         create(database, IndexInfo(first.info.width, first.info.precision, first.info.metric, first.info.model, corpus))
         for number in range(1, count + 1):
-            database.executemany(INSERT, by_number[number].contents())
+            by_number[number].copy_to(database)
         return count_documents(database)
 
 

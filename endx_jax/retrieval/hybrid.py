@@ -23,6 +23,8 @@ Ranking = Sequence[tuple[int, float]]
 WEIGHT = 0.7 / 30
 # Weights that `fit` compares. The default is the first, so that it is kept unless another weight is better.
 GRID = (WEIGHT, *(share / 30 for share in (0.0, 0.1, 0.2, 0.35, 0.5, 1.0, 1.4, 2.0, 4.0)))
+# Weights of known questions that `fit_known` compares, with the default.
+KNOWN = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)
 # Smallest number of validation questions for which a weight is fitted.
 ENOUGH = 100
 # Smallest number of documents of each ranking that are fused; lower ones hardly affect the top.
@@ -35,19 +37,24 @@ RRF_K = 60
 class Hybrid:
     """Fusion of dense and BM25 scores: score = dense + weight * BM25.
 
+    A dense score is the higher one of the document's own and `known` times that of its best known question.
+
     Attributes:
       weight: weight of a BM25 point, at least 0; None: the sum of reciprocal ranks, for scores that are not cosines.
       questions: number of validation questions that `fit` used; 0 for the default.
       bm25: settings of BM25 for which the weight holds.
+      known: weight of known questions, at least 0; 0: only BM25 reads them.
     """
 
     weight: float | None = WEIGHT
     questions: int = 0
     bm25: str = BM25.DESCRIPTION
+    known: float = 1.0
 
     def __post_init__(self):
         valid = self.weight is None or 0 <= self.weight < math.inf
         check(valid, f"the weight of BM25 must be a number from 0 up, and is {self.weight}")
+        check(0 <= self.known < math.inf, f"the weight of known questions must be from 0 up, and is {self.known}")
 
     def __str__(self) -> str:
         if self.weight is None:
@@ -65,6 +72,12 @@ class Hybrid:
 
         return fused
 
+    def raised(self, dense: ScoreBlock, known: ScoreBlock) -> ScoreBlock:
+        """Returns the scorer by the higher one of dense scores and `known` times those of known questions."""
+        if not self.known:
+            return dense
+        return lambda start, stop: np.maximum(dense(start, stop), self.known * known(start, stop))
+
     def fuse(self, dense: Ranking, lexical: Ranking, depth: int) -> list[tuple[int, float]]:
         """Fuses two rankings, pairs of item and score, best first, of at most `depth` items each.
 
@@ -81,22 +94,45 @@ class Hybrid:
         )
 
 
+def default_hybrid(*, cosine: bool) -> Hybrid:
+    """Returns the fusion where none was fitted; inner products of questions are not known to compare with others."""
+    return Hybrid(WEIGHT) if cosine else Hybrid(None, known=0.0)
+
+
 def fit(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
     """Returns the fusion with the best `measure` for validation questions and their pool.
 
     The weight is chosen from `GRID` for cosines; for other scores, reciprocal ranks or dense scores alone are chosen.
     """
     lexical = BM25.of_texts(records.candidates).score_block(records.questions)
-    tried = [Hybrid(weight, len(records.questions)) for weight in (GRID if cosine else (None, 0.0))]
+    default = dataclasses.replace(default_hybrid(cosine=cosine), questions=len(records.questions))
+    tried = [dataclasses.replace(default, weight=weight) for weight in (GRID if cosine else (None, 0.0))]
     return max(tried, key=lambda hybrid: evaluate_set(hybrid.score_block(dense, lexical), records).metrics[measure])
+
+
+def fit_known(hybrid: Hybrid, dense, known, lexical, records: RetrievalSet, measure: str) -> Hybrid:
+    """Returns the fusion with the best weight of known questions for validation questions, none of which is known.
+
+    `known` scores the best known question of each candidate; `lexical` is BM25 of candidates with known questions.
+    """
+
+    def value(tried: Hybrid) -> float:
+        return evaluate_set(tried.score_block(tried.raised(dense, known), lexical), records).metrics[measure]
+
+    return max((dataclasses.replace(hybrid, known=weight) for weight in (hybrid.known, *KNOWN)), key=value)
 
 
 def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool) -> Hybrid:
     """Returns the fusion in a model's folder, without loading the model; the default without one for this BM25."""
     folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
+    default = default_hybrid(cosine=cosine)
     stored = read_about(folder).hybrid if folder else None
-    hybrid = None if stored is None else from_mapping(Hybrid, stored, f"{folder}/{ABOUT}: 'hybrid'")
-    return hybrid if hybrid and hybrid.bm25 == BM25.DESCRIPTION else Hybrid(WEIGHT if cosine else None)
+    hybrid = (
+        None
+        if stored is None
+        else from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{ABOUT}: 'hybrid'")
+    )
+    return hybrid if hybrid and hybrid.bm25 == BM25.DESCRIPTION else default
 
 
 def reciprocal_ranks(rankings: Sequence[Ranking]) -> list[tuple[int, float]]:

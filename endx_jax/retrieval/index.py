@@ -43,6 +43,7 @@ def write_index(
     metric: str,
     model: Mapping[str, Any],
     corpus: Mapping[str, Any] | None = None,
+    known: np.ndarray | None = None,
 ) -> None:
     """Writes an index in one transaction, which replaces the contents of an older index.
 
@@ -53,6 +54,7 @@ def write_index(
       metric: `cosine` or `inner product`.
       model: identifies the model that encoded them: see `IndexInfo`.
       corpus: source of the documents: see `IndexInfo`.
+      known: embeddings [K, E] of all known questions of the documents, in their order; None if there are none.
 
     Raises:
       InUse: the file holds an index that was changed since it was written, is being changed by another process, or
@@ -67,7 +69,7 @@ def write_index(
     info = IndexInfo(vectors.shape[1], precision, metric, model, corpus or {})
     with starting(path) as database:
         _make_empty(database, path, info)
-        insert(database, documents, embeddings)
+        insert(database, documents, embeddings, _known(known, documents, info))
 
 
 @contextlib.contextmanager
@@ -177,7 +179,9 @@ class Index:
         """Number of documents and their source, for messages."""
         corpus = self.info.corpus
         source = f"{corpus.get('part', '')!s:.80}{shown(corpus['path'])}" if "path" in corpus else self.path
-        return f"{len(self):,} documents ({source}{', changed since' if self.info.changed else ''})"
+        known = self._snapshot.known
+        asked = f" with {len(known):,} known questions" if known else ""
+        return f"{len(self):,} documents{asked} ({source}{', changed since' if self.info.changed else ''})"
 
     def __len__(self) -> int:
         """Returns the number of documents at the last search or change; `len(index.snapshot)` is the present one."""
@@ -227,38 +231,38 @@ class Index:
         """Returns the document of a row of the snapshot."""
         return self._snapshot.document(row)
 
-    def add(self, documents: Sequence[Document], embeddings: np.ndarray, *, replace: bool = False) -> None:
+    def add(
+        self,
+        documents: Sequence[Document],
+        embeddings: np.ndarray,
+        *,
+        replace: bool = False,
+        known: np.ndarray | None = None,
+    ) -> None:
         """Adds documents in one transaction.
 
         Args:
           documents: n documents.
           embeddings: float32 [n, E]; rounded to the precision of the index.
           replace: whether documents replace those with the same ids.
+          known: float32 [K, E], of all known questions of the documents, in their order; None: there are none.
 
         Raises:
           InUse: another process's change lasts too long, or the index was replaced since it was opened.
           EndxError: an id exists already, or occurs twice among the new documents; or the embeddings have another width
-            or are not finite.
+            or number, or are not finite.
         """
         _check_distinct(documents)
-        if np.shape(embeddings) != (len(documents), self.info.width):
-            raise EndxError(
-                f"embeddings have shape {np.shape(embeddings)} for {len(documents)} documents and an index of width "
-                f"{self.info.width}: encode them with the index's model, {self.info.model.get('name')}"
-            )
+        rounded = _rounded(embeddings, len(documents), self.info), _known(known, documents, self.info)
         if not documents:
             return
         with self._changing() as database:
-            known = remove(database, [document.id for document in documents])
-            if known and not replace:
+            replaced = remove(database, [document.id for document in documents])
+            if replaced and not replace:
                 raise EndxError(
-                    f"{self.path} already contains document {_some(known)}: delete it, or choose another id"
+                    f"{self.path} already contains document {_some(replaced)}: delete it, or choose another id"
                 )
-            if self.info.precision == "int8":
-                rounded = jax.tree.map(np.asarray, quantize(jnp.asarray(embeddings, jnp.float32)))
-            else:
-                rounded = np.asarray(embeddings, self.info.precision)
-            insert(database, documents, rounded)
+            insert(database, documents, *rounded)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Deletes documents; their texts and embeddings are overwritten in the file.
@@ -294,6 +298,23 @@ class Index:
             yield database
             describe(database, changed=True)
         _ = self.snapshot
+
+
+def _rounded(embeddings: np.ndarray | None, count: int, info: IndexInfo, what: str = "documents") -> Any:
+    """Returns embeddings [count, E], None if there are none, in the precision of an index; checks their shape."""
+    embeddings = np.zeros((0, info.width), np.float32) if embeddings is None else embeddings
+    if np.shape(embeddings) != (count, info.width):
+        raise EndxError(
+            f"embeddings have shape {np.shape(embeddings)} for {count} {what} and an index of width {info.width}: "
+            f"encode them with the index's model, {info.model.get('name')}"
+        )
+    if info.precision == "int8":
+        return jax.tree.map(np.asarray, quantize(jnp.asarray(embeddings, jnp.float32)))
+    return np.asarray(embeddings, info.precision)
+
+
+def _known(known: np.ndarray | None, documents: Sequence[Document], info: IndexInfo) -> np.ndarray | Quantized:
+    return _rounded(known, sum(len(document.questions) for document in documents), info, "known questions")
 
 
 def _check_distinct(documents: Sequence[Document]) -> None:

@@ -4,6 +4,7 @@ Any SQLite client can read the tables:
 
     about      one row for each field of `IndexInfo`, its value as JSON
     documents  one row for each document; rows are numbered in the order of addition, and no number is used again
+    questions  one row for each known question of a document, which is a row of documents; only if there are any
     deleted    one row for each deletion, by which open indexes find out which documents are gone
 
 An embedding is a blob of little-endian float32, float16 or int8. An int8 embedding is multiplied by the column `scale`.
@@ -53,6 +54,17 @@ CREATE TABLE documents (
 CREATE TABLE deleted (number INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL, id TEXT NOT NULL);
 """
 INSERT = "INSERT INTO documents (id, embedding, scale, text, metadata) VALUES (?, ?, ?, ?, ?)"
+DOCUMENTS, QUESTIONS = "documents", "questions"
+# Made for the first known question of an index; earlier versions of endx_jax, which delete documents alone, read such
+# an index too.
+QUESTIONS_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS questions (row INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL, "
+    "embedding BLOB NOT NULL, scale REAL, text TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS questions_of_document ON questions (document)",
+    "CREATE TRIGGER IF NOT EXISTS deletes_questions AFTER DELETE ON documents "
+    "BEGIN DELETE FROM questions WHERE document = old.row; END",
+)
+INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
 
 
 def metric_of(*, cosine: bool) -> str:
@@ -93,17 +105,19 @@ class IndexInfo:
 
 
 class Stored(NamedTuple):
-    """Embeddings of n documents, in the order of their rows.
+    """Embeddings of n documents, or of n known questions, in the order of their rows.
 
     Attributes:
       rows: int64 [n], ascending.
       embeddings: [n, E], of the index's precision.
       scales: float32 [n] of int8 embeddings; else None.
+      documents: int64 [n], rows of the documents of known questions; of documents None.
     """
 
     rows: np.ndarray
     embeddings: np.ndarray
     scales: np.ndarray | None
+    documents: np.ndarray | None = None
 
 
 @contextlib.contextmanager
@@ -238,28 +252,44 @@ def count_documents(database: sqlite3.Connection) -> int:
     return database.execute("SELECT count(*) FROM documents").fetchone()[0]
 
 
-def insert(database: sqlite3.Connection, documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> None:
-    """Inserts n documents with embeddings [n, E] of the index's precision.
+def insert(
+    database: sqlite3.Connection,
+    documents: Sequence[Document],
+    embeddings: np.ndarray | Quantized,
+    known: np.ndarray | Quantized | None = None,
+) -> None:
+    """Inserts n documents with embeddings [n, E] of the index's precision, and their K known questions with [K, E].
 
     Raises:
       EndxError: an embedding is not finite, an id exists already, or a text can't be encoded as UTF-8.
     """
+    asked = [document for document in documents for _ in document.questions]
+    for statement in QUESTIONS_SCHEMA if asked else ():
+        database.execute(statement)
+    blobs_of_known = _blobs(asked, known) if asked and known is not None else iter(())
+    for document, (blob, scale) in zip(documents, _blobs(documents, embeddings), strict=True):
+        metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
+        try:
+            row = database.execute(INSERT, (document.id, blob, scale, document.text, metadata)).lastrowid
+            for text in document.questions:
+                database.execute(INSERT_QUESTION, (row, *next(blobs_of_known), text))
+        except UnicodeEncodeError:
+            raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
+        except sqlite3.IntegrityError:
+            raise EndxError(f"document {document.id!r} occurs twice: ids must be unique") from None
+
+
+def _blobs(documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> Iterator[tuple[bytes, float | None]]:
+    """Yields blob and scale of the embedding of each document, or of its questions."""
     vectors, scales = embeddings if isinstance(embeddings, Quantized) else (embeddings, None)
     if len(vectors) != len(documents):
-        raise ValueError(f"{len(vectors)} embeddings for {len(documents)} documents")
+        raise ValueError(f"{len(vectors)} embeddings for {len(documents)} documents or known questions")
     finite = np.isfinite(vectors.sum(axis=1, dtype=np.float32) if scales is None else scales)
     if not finite.all():
         raise EndxError(f"the embedding of document {documents[int(finite.argmin())].id!r} contains nan or infinity")
     vectors = np.ascontiguousarray(vectors, vectors.dtype.newbyteorder("<"))
     factors: Iterable[float | None] = [None] * len(documents) if scales is None else scales.tolist()
-    for document, vector, scale in zip(documents, vectors, factors, strict=True):
-        metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
-        try:
-            database.execute(INSERT, (document.id, vector.tobytes(), scale, document.text, metadata))
-        except UnicodeEncodeError:
-            raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
-        except sqlite3.IntegrityError:
-            raise EndxError(f"document {document.id!r} occurs twice: ids must be unique") from None
+    yield from zip(map(np.ndarray.tobytes, vectors), factors, strict=True)
 
 
 def remove(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
@@ -271,6 +301,8 @@ def remove(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
 
 
 _LISTED = "(SELECT value FROM json_each(?))"
+# Columns of `Stored`.
+_COLUMNS = {DOCUMENTS: "row, embedding, scale, NULL", QUESTIONS: "row, embedding, scale, document"}
 
 
 class IndexReader:
@@ -314,10 +346,9 @@ class IndexReader:
             finally:
                 self._database.execute("ROLLBACK")
 
-    def count(self) -> int:
-        """Returns the number of documents."""
-        with self._lock, reporting(self.path):
-            return count_documents(self._database)
+    def count(self, table: str = DOCUMENTS) -> int:
+        """Returns the number of documents, or of known questions."""
+        return self._rows(f"SELECT count(*) FROM {self._table(table)}")[0][0]
 
     def deleted(self, after: int = 0) -> tuple[int, list[tuple[int, str]]]:
         """Returns the number of deletions, and row and id of those after the first `after`."""
@@ -326,9 +357,9 @@ class IndexReader:
             raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
         return deletions[-1][0] if deletions else after, [(row, name) for _, row, name in deletions]
 
-    def embeddings(self, after: int = 0) -> Iterator[Stored]:
-        """Yields the embeddings of all rows above `after`, some thousand at a time."""
-        query = "SELECT row, embedding, scale FROM documents WHERE row > ? ORDER BY row"
+    def embeddings(self, after: int = 0, table: str = DOCUMENTS) -> Iterator[Stored]:
+        """Yields the embeddings of all rows of a table above `after`, some thousand at a time."""
+        query = f"SELECT {_COLUMNS[table]} FROM {self._table(table)} WHERE row > ? ORDER BY row"
         with self._lock, reporting(self.path):
             cursor = self._database.execute(query, [after])
             while rows := cursor.fetchmany(STEP):
@@ -338,42 +369,70 @@ class IndexReader:
         """Returns the embeddings of n rows, in their order; a row may occur several times."""
         columns: dict[int, tuple] = {}
         for start in range(0, len(rows), STEP):
-            query = f"SELECT row, embedding, scale FROM documents WHERE row IN {_LISTED}"
+            query = f"SELECT {_COLUMNS[DOCUMENTS]} FROM documents WHERE row IN {_LISTED}"
             columns |= {values[0]: values for values in self._rows(query, json.dumps(rows[start : start + STEP]))}
         return self._stored([columns[row] for row in rows]) if rows else self.no_embeddings()
 
-    def no_embeddings(self) -> Stored:
+    def no_embeddings(self, table: str = DOCUMENTS) -> Stored:
         """Returns arrays of no rows."""
         scales = np.zeros(0, np.float32) if self.info.precision == "int8" else None
-        return Stored(np.zeros(0, np.int64), np.zeros((0, self.info.width), self.info.dtype), scales)
+        none = np.zeros(0, np.int64)
+        vectors = np.zeros((0, self.info.width), self.info.dtype)
+        return Stored(none, vectors, scales, none if table == QUESTIONS else None)
 
-    def _stored(self, columns: Sequence[tuple[int, object, object]]) -> Stored:
+    def _table(self, name: str) -> str:
+        """Returns a table, or an empty one in place of that of known questions, which not every file has."""
+        there = name == DOCUMENTS or self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", name)
+        return name if there else f"(SELECT *, 0 AS document FROM {DOCUMENTS} LIMIT 0)"
+
+    def _stored(self, columns: Sequence[tuple[int, object, object, object]]) -> Stored:
         """Checks rows, embeddings and scales as the file has them."""
-        rows, blobs, scales = zip(*columns, strict=True)
+        rows, blobs, scales, documents = zip(*columns, strict=True)
         size = self.info.dtype.itemsize * self.info.width
         if any(type(blob) is not bytes or len(blob) != size for blob in blobs):
             raise EndxError(f"{self.path} is damaged: an embedding does not have {size} bytes; {REMEDY}")
         quantized = self.info.precision == "int8"
         if quantized and not all(type(scale) is float for scale in scales):
             raise EndxError(f"{self.path} is damaged: an embedding has no scale; {REMEDY}")
+        asked = documents[0] is not None
+        if asked and not all(type(document) is int for document in documents):
+            raise EndxError(f"{self.path} is damaged: a known question has no document; {REMEDY}")
         embeddings = np.frombuffer(b"".join(blobs), self.info.dtype).reshape(-1, self.info.width)
-        return Stored(np.array(rows, np.int64), embeddings, np.array(scales, np.float32) if quantized else None)
+        return Stored(
+            np.array(rows, np.int64),
+            embeddings,
+            np.array(scales, np.float32) if quantized else None,
+            np.array(documents, np.int64) if asked else None,
+        )
 
     def texts(self) -> Iterator[tuple[int, str]]:
         """Yields row and text of all documents."""
         yield from self._stream("SELECT row, text FROM documents ORDER BY row")
 
-    def contents(self) -> Iterator[tuple[Any, ...]]:
-        """Yields the columns of all documents, in the order of `INSERT`."""
-        yield from self._stream("SELECT id, embedding, scale, text, metadata FROM documents ORDER BY row")
+    def copy_to(self, database: sqlite3.Connection) -> None:
+        """Inserts the documents and known questions of an unchanged index, whose rows are numbered from 1."""
+        before = count_documents(database)
+        query = "SELECT id, embedding, scale, text, metadata FROM documents ORDER BY row"
+        database.executemany(INSERT, self._stream(query))
+        if self._table(QUESTIONS) == QUESTIONS:
+            for statement in QUESTIONS_SCHEMA:
+                database.execute(statement)
+            query = f"SELECT document + {before}, embedding, scale, text FROM questions ORDER BY row"
+            database.executemany(INSERT_QUESTION, self._stream(query))
 
     def documents(self, rows: Sequence[int]) -> dict[int, Document]:
         """Returns the documents of rows; rows whose document was deleted are omitted."""
-        documents = {}
+        documents: dict[int, Document] = {}
+        questions = self._table(QUESTIONS)
         for start in range(0, len(rows), STEP):
             some = json.dumps(rows[start : start + STEP])
+            known: dict[int, list[object]] = {}
+            if questions == QUESTIONS:
+                query = f"SELECT document, text FROM questions WHERE document IN {_LISTED} ORDER BY row"
+                for row, text in self._rows(query, some):
+                    known.setdefault(row, []).append(text)
             listed = self._rows(f"SELECT row, id, text, metadata FROM documents WHERE row IN {_LISTED}", some)
-            documents.update({row: self._document(*fields) for row, *fields in listed})
+            documents |= {row: self._document(known.get(row, []), *fields) for row, *fields in listed}
         return documents
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
@@ -384,11 +443,12 @@ class IndexReader:
         """Returns the rows, int64 [n], of documents that meet a condition of `filters.condition`."""
         return np.array(self._rows(f"SELECT row FROM documents WHERE {condition}", *values), np.int64).reshape(-1)
 
-    def _document(self, identifier: object, text: object, metadata: object) -> Document:
-        if not all(isinstance(field, str) for field in (identifier, text, metadata)):
+    def _document(self, questions: Sequence[object], identifier: object, text: object, metadata: object) -> Document:
+        if not all(isinstance(field, str) for field in (identifier, text, metadata, *questions)):
             raise EndxError(f"{self.path} is damaged: document {json_files.shown(identifier)} is not text; {REMEDY}")
         where = f"{self.path}, metadata of document {identifier!r}"
-        return Document(str(identifier), str(text), json_files.parse(str(metadata), where, dict))
+        parsed = json_files.parse(str(metadata), where, dict)
+        return Document(str(identifier), str(text), parsed, tuple(map(str, questions)))
 
     def _stream(self, query: str) -> Iterator[Any]:
         with self._lock, reporting(self.path):

@@ -226,6 +226,15 @@ def top_k(
     return Corpus(candidates, scales, where, resident=False, mesh=mesh, block=block).search(questions, k)
 
 
+def best_of_groups(scores: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
+    """Returns [b, count], the highest of the scores [b, K] in each group, for ascending `groups` [K]; -inf if empty."""
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    best = np.full((len(scores), count), -np.inf, np.float32)
+    if len(starts):
+        best[:, groups[starts]] = np.maximum.reduceat(np.asarray(scores), starts, axis=1)
+    return best
+
+
 def no_neighbours(questions: int, k: int) -> Neighbours:
     """Returns the result for no questions, or no candidates."""
     return Neighbours(np.zeros((questions, k), np.float32), np.zeros((questions, k), np.int32))

@@ -11,8 +11,8 @@ from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized, dequantize
 from endx_jax.retrieval.filters import condition
-from endx_jax.retrieval.index_file import IndexReader, Stored
-from endx_jax.retrieval.search import Corpus, Neighbours, fits
+from endx_jax.retrieval.index_file import DOCUMENTS, QUESTIONS, IndexReader, Stored
+from endx_jax.retrieval.search import Corpus, Neighbours, best_of_groups, fits
 
 # Share of deleted rows above which the rows are numbered again.
 DELETED = 0.5
@@ -26,20 +26,21 @@ class Memory:
     Attributes:
       reader: open file.
       stored: the embeddings so far; such arrays stay valid when others are added.
+      table: table of the embeddings.
     """
 
-    def __init__(self, reader: IndexReader, stored: Stored):
+    def __init__(self, reader: IndexReader, stored: Stored, table: str = DOCUMENTS):
         """Takes embeddings without reserved memory."""
-        self.reader, self.stored, self._reserved = reader, stored, stored
+        self.reader, self.stored, self._reserved, self.table = reader, stored, stored, table
 
     def extend(self) -> bool:
         """Adds the embeddings that were added to the file; returns true if all had to be moved in memory."""
         moved = False
-        for part in self.reader.embeddings(int(self.stored.rows[-1]) if len(self.stored.rows) else 0):
+        for part in self.reader.embeddings(int(self.stored.rows[-1]) if len(self.stored.rows) else 0, self.table):
             start, stop = len(self.stored.rows), len(self.stored.rows) + len(part.rows)
             if stop > len(self._reserved.rows):
                 # The system provides reserved memory when it is first written to.
-                size = max(stop, self.reader.count()) * 9 // 8
+                size = max(stop, self.reader.count(self.table)) * 9 // 8
                 self._reserved = jax.tree.map(lambda column: _aligned(size, column), self.stored)  # noqa: B023
                 _write(self._reserved, 0, self.stored)
                 moved = True
@@ -64,7 +65,8 @@ def _write(columns: Stored, start: int, values: Stored) -> None:
 class Snapshot:
     """Embeddings of an index at one moment. Its rows are numbered from 0, in the order in which they were added.
 
-    Texts are read from the file on access, so those that were deleted later can't be read.
+    Texts are read from the file on access, so those that were deleted later can't be read. Known questions are a
+    snapshot of their own, `known`; all other attributes and methods are about documents alone.
 
     Attributes:
       info: description of the index.
@@ -72,9 +74,17 @@ class Snapshot:
       scales: float32 [rows] of int8 embeddings; else None.
       living: bool [rows], true for rows that are not deleted.
       generation: number of times that the rows were renumbered since the index was opened.
+      known: known questions of the documents; None in their own snapshot.
     """
 
-    def __init__(self, memory: Memory, living: np.ndarray, generation: int = 0, before: Corpus | None = None):
+    def __init__(
+        self,
+        memory: Memory,
+        living: np.ndarray,
+        generation: int = 0,
+        before: Corpus | None = None,
+        known: "Snapshot | None" = None,
+    ):
         """Takes the contents of the memory.
 
         Args:
@@ -82,31 +92,34 @@ class Snapshot:
           living: bool [rows].
           generation: see above.
           before: corpus whose embeddings are the first of this snapshot.
+          known: see above.
         """
+        self.known = known
         self.info, self.living, self.generation = memory.reader.info, living, generation
         self._memory, self._reader, self._before = memory, memory.reader, before
-        self._rows, self.embeddings, self.scales = memory.stored  # the first are rows of the file
+        self._rows, self.embeddings, self.scales, self._documents = memory.stored  # the first are rows of the file
         self._count = int(np.count_nonzero(living))
         self._filtered: dict[str, np.ndarray] = {}
 
     @classmethod
-    def read(cls, reader: IndexReader, generation: int = 0) -> "Snapshot":
+    def read(cls, reader: IndexReader, generation: int = 0, table: str = DOCUMENTS) -> "Snapshot":
         """Reads all embeddings."""
-        memory = Memory(reader, reader.no_embeddings())
+        memory = Memory(reader, reader.no_embeddings(table), table)
         memory.extend()
-        return cls(memory, np.ones(len(memory.stored.rows), bool), generation)
+        known = cls.read(reader, generation, QUESTIONS) if table == DOCUMENTS else None
+        return cls(memory, np.ones(len(memory.stored.rows), bool), generation, known=known)
 
     def after(self, deleted: Sequence[int]) -> "Snapshot":
         """Returns the last snapshot after documents were deleted, by their rows in the file, and others added."""
-        memory, known = self._memory, len(self.living)
+        memory, known = self._memory, None if self.known is None else self.known.after(deleted)
         moved = memory.extend()
-        living = ~np.isin(memory.stored.rows, deleted)
-        living[:known] &= self.living
+        living = ~np.isin(memory.stored.rows if memory.stored.documents is None else memory.stored.documents, deleted)
+        living[: len(self.living)] &= self.living
         if np.count_nonzero(living) < (1 - DELETED) * len(living):
-            memory = Memory(memory.reader, jax.tree.map(lambda column: column[living], memory.stored))
-            return Snapshot(memory, np.ones(len(memory.stored.rows), bool), self.generation + 1)
+            memory = Memory(memory.reader, jax.tree.map(lambda column: column[living], memory.stored), memory.table)
+            return Snapshot(memory, np.ones(len(memory.stored.rows), bool), self.generation + 1, known=known)
         before = None if moved else vars(self).get("corpus", self._before)
-        return Snapshot(memory, living, self.generation, before)
+        return Snapshot(memory, living, self.generation, before, known)
 
     def __len__(self) -> int:
         """Returns the number of documents."""
@@ -166,6 +179,35 @@ class Snapshot:
           EndxError: questions are of another width, or k is below 1.
         """
         return self.corpus.search(questions, k, where)
+
+    def search_known(
+        self, questions: np.ndarray, k: int, where: np.ndarray | None = None
+    ) -> list[list[tuple[int, float]]]:
+        """Finds the k documents with the best known questions for questions [Q, E], exactly; arguments as `search`.
+
+        Returns:
+          For each question (row of the document, inner product), which may be more than k and name a row again.
+        """
+        assert self.known is not None
+        of, depth = self._documents_of_known, 4 * k
+        selected = None if where is None else self.known.living & where[of]
+        nearest = self.known.search(questions, depth, selected)
+        found = [[*zip(of[rows].tolist(), scores.tolist(), strict=True)] for scores, rows in zip(*nearest, strict=True)]
+        for n, line in enumerate(found if nearest.rows.shape[1] == depth else ()):
+            if len(dict(line)) < k:  # of documents with many known questions; one at a time needs a score for each
+                scores = self.known.corpus.scores(questions[n : n + 1])(0, 1)
+                best = best_of_groups(np.asarray(scores), of, len(self.living))[0]
+                best = best if where is None else np.where(where, best, -np.inf)
+                rows = np.argpartition(-best, min(k, len(best)) - 1)[:k].tolist()
+                found[n] = [(row, float(best[row])) for row in rows if best[row] > -np.inf]
+        return found
+
+    @functools.cached_property
+    def _documents_of_known(self) -> np.ndarray:
+        """Row of the document of each known question, int64 [K]; of a deleted one, whose score is -inf, any row."""
+        assert self.known is not None
+        assert self.known._documents is not None
+        return np.minimum(np.searchsorted(self._rows, self.known._documents), len(self._rows) - 1)
 
     @functools.cached_property
     def corpus(self) -> Corpus:

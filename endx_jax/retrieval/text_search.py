@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.approximate import ENGINES, Approximate
 from endx_jax.retrieval.bm25 import Lexical
-from endx_jax.retrieval.hybrid import FUSED, WEIGHT, Hybrid, Ranking
+from endx_jax.retrieval.hybrid import FUSED, Hybrid, Ranking, default_hybrid
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_file import COSINE
 from endx_jax.retrieval.snapshot import Snapshot
@@ -69,7 +70,7 @@ class TextSearch:
         """
         check_choice("engine", engine, ("exact", *ENGINES))
         self.index = index
-        self.hybrid = hybrid or Hybrid(WEIGHT if index.info.metric == COSINE else None)
+        self.hybrid = hybrid or default_hybrid(cosine=index.info.metric == COSINE)
         self._encode_query, self._encode_document = encode_query, encode_document
         self._approximate = None if engine == "exact" else Approximate(engine)
 
@@ -145,21 +146,27 @@ class TextSearch:
             for ranking in readable
         ]
 
-    def add(self, documents: Sequence[Document], embeddings: np.ndarray | None = None) -> None:
+    def add(self, documents: Sequence[Document], embeddings: np.ndarray | None = None, known=None) -> None:
         """Adds documents on disk and in memory; a document replaces an existing one with the same id.
 
         Args:
           documents: n documents.
           embeddings: float32 [n, E]; None: they are computed.
+          known: float32 [K, E], of all known questions of the documents, in their order; None: they are computed.
 
         Raises:
           EndxError: as `Index.add`.
         """
+        asked = [question for document in documents for question in document.questions]
+        if known is None and asked:
+            if self._encode_query is None:
+                raise EndxError("there is no model to encode known questions: load one, or give their embeddings")
+            known = self._encode_query(asked)
         if embeddings is None:
             if self._encode_document is None:
                 raise EndxError("there is no model to encode documents: load one, or give their embeddings")
             embeddings = self._encode_document([document.text for document in documents])
-        self.index.add(documents, embeddings, replace=True)
+        self.index.add(documents, embeddings, replace=True, known=known)
 
     @functools.cached_property
     def _lexical(self) -> Lexical:
@@ -168,13 +175,24 @@ class TextSearch:
     def _dense(
         self, snapshot: Snapshot, embeddings: np.ndarray | None, k: int, where: np.ndarray | None
     ) -> Sequence[Ranking]:
-        """Returns rows and scores for each question."""
+        """Returns rows and scores for each question; known questions are compared exactly, whatever the engine."""
         embeddings = np.asarray(embeddings, np.float32)
         if self._approximate is None:
             nearest = snapshot.search(embeddings, k, where)
         else:
             nearest = self._approximate.search(snapshot, embeddings, k, where)
-        return [
+        rankings = [
             [(row, score) for row, score in zip(rows, scores, strict=True) if row >= 0]
             for rows, scores in zip(nearest.rows.tolist(), nearest.scores.tolist(), strict=True)
         ]
+        if not snapshot.known or not self.hybrid.known:
+            return rankings
+        known = snapshot.search_known(embeddings, k, where)
+        return [self._raised(*both)[:k] for both in zip(rankings, known, strict=True)]
+
+    def _raised(self, ranking: Ranking, known: Ranking) -> list[tuple[int, float]]:
+        """Returns rows by the higher one of their scores; the best k of either ranking are above all other rows."""
+        raised = dict(ranking)
+        for row, score in known:
+            raised[row] = max(raised.get(row, -math.inf), self.hybrid.known * score)
+        return sorted(raised.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -16,7 +16,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 import endx_jax
-from endx_jax.data.documents import Document
+from endx_jax.data.documents import Document, check_id
+from endx_jax.data.readers.document_files import MOST, split_passages
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
 from endx_jax.retrieval.filters import condition, why_nothing
@@ -29,6 +30,7 @@ from endx_jax.serving.schemas import (
     EmbeddingsRequest,
     EmbeddingsResponse,
     ErrorResponse,
+    NewDocument,
     RerankRequest,
     RerankResponse,
     SearchRequest,
@@ -170,17 +172,22 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             search.index.check_model(model.name, model.identity)
         except EndxError as other:
             raise Refusal(409, f"documents: {other}", code="other_model") from None
-        texts = [document.text for document in body.documents]
+        documents = [document for new in body.documents for document in to_documents(new)]
+        texts = [document.text for document in documents]
         check_texts("documents", texts, limits)
+        asked = [question for document in documents for question in document.questions]
+        if asked:
+            check_texts("questions", asked, limits)
         counts = collections.Counter(new.id for new in body.documents if new.id)
         if repeated := [name for name, count in counts.items() if count > 1]:
             message = f"documents: the id {repeated[0]!r} is given twice"
             raise Refusal(422, message, param="documents", code="repeated_id")
-        documents = [Document(new.id or uuid.uuid4().hex, new.text, new.metadata) for new in body.documents]
+        split = [new.id for new in body.documents if new.id and new.split]
         with batcher.request():
             embeddings, tokens = await encode(batcher, request.receive, "answer", texts)
+            known = (await encode(batcher, request.receive, "question", asked)).embeddings if asked else None
             # The change is made even if the client disconnects from here on.
-            await asyncio.shield(run_in_threadpool(service.add, documents, embeddings))
+            await asyncio.shield(run_in_threadpool(service.add, documents, embeddings, known, split))
         processor = service.model.encoder.processors["answer"]
         truncated = int((tokens >= processor.length).sum())
         note = {"note": processor.describe_cut(truncated, len(texts))} if truncated else {}
@@ -193,7 +200,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             document = await run_in_threadpool(search.index.get, id)
         if document is None:
             raise unknown(id)
-        return _json({"id": document.id, "text": document.text, "metadata": document.metadata})
+        known = {"questions": document.questions} if document.questions else {}
+        return _json({"id": document.id, "text": document.text, "metadata": document.metadata, **known})
 
     @api.delete("/documents/{id:path}", response_model=DeletedResponse)
     async def delete(id: str) -> Response:
@@ -226,6 +234,27 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
 def unknown(id: str) -> Refusal:
     """Returns the refusal of a request for a document that does not exist."""
     return Refusal(404, f"there is no document with the id {clipped(repr(id))}", param="id", code="unknown_id")
+
+
+def to_documents(new: NewDocument) -> list[Document]:
+    """Returns a new document, or its passages if it is to be split and its text is long.
+
+    Raises:
+      Refusal: the id of a passage is too long.
+    """
+    name, title = new.id or uuid.uuid4().hex, f"{new.metadata.get('title', '')} " if new.split else ""
+    texts = split_passages(new.text) if new.split and len(new.text) > MOST else []
+    if len(texts) < 2:
+        return [Document(name, f"{title}{new.text}".strip(), new.metadata, tuple(new.questions))]
+    try:
+        check_id(f"{name}#{len(texts)}", "the id of a passage")
+    except EndxError as wrong:
+        raise Refusal(422, f"documents: {wrong}", param="documents") from None
+    metadata = {**new.metadata, "source": name}
+    return [
+        Document(f"{name}#{n}", f"{title}{text}".strip(), metadata, tuple(new.questions))
+        for n, text in enumerate(texts, 1)
+    ]
 
 
 def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:

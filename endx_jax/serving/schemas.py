@@ -82,6 +82,7 @@ class StoredDocument(BaseModel):
     id: str
     text: str
     metadata: dict[str, Scalar]
+    questions: list[str] = Field([], description="known questions that it answers; left out if there are none")
 
 
 class SearchResult(StoredDocument):
@@ -89,7 +90,7 @@ class SearchResult(StoredDocument):
 
     rank: int
     score: float
-    truncated: bool = Field(description="true if text or metadata were cut to the limit max_text")
+    truncated: bool = Field(description="true if text, metadata or questions were cut to the limit max_text")
 
 
 class SearchResponse(BaseModel):
@@ -110,6 +111,12 @@ class NewDocument(Taken):
         None, description="1 to 512 bytes without control characters, not . or ..; generated if omitted"
     )
     metadata: dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]] = {}
+    questions: list[Annotated[str, Field(min_length=1)]] = Field([], description="known questions that it answers")
+    split: bool = Field(
+        False,
+        description="true to split a long text into passages with the ids ID#1, ID#2, ..., and to begin each with the "
+        "title of the metadata",
+    )
 
 
 class DocumentsRequest(Taken):

@@ -52,9 +52,9 @@ class Ask:
 
 
 def search_result(answer: Answer, longest: int) -> dict[str, Any]:
-    """Returns the fields of a `schemas.SearchResult`, with at most `longest` characters of text and of metadata.
+    """Returns the fields of a `schemas.SearchResult`, with at most `longest` characters of each.
 
-    Metadata entries are kept or dropped whole.
+    Metadata entries and questions are kept or dropped whole.
     """
     document = answer.document
     kept, room = {}, longest
@@ -63,14 +63,17 @@ def search_result(answer: Answer, longest: int) -> dict[str, Any]:
         if room < 0:
             break
         kept[name] = value
-    truncated = len(document.text) > longest or len(kept) < len(document.metadata)
+    ends = itertools.accumulate(map(len, document.questions))
+    known = [question for question, end in zip(document.questions, ends, strict=True) if end <= longest]
+    whole = (len(kept), len(known)) == (len(document.metadata), len(document.questions))
     return {
         "rank": answer.rank,
         "id": document.id,
         "score": answer.score,
         "text": document.text[:longest],
         "metadata": kept,
-        "truncated": truncated,
+        "truncated": len(document.text) > longest or not whole,
+        **({"questions": known} if known else {}),
     }
 
 
@@ -171,9 +174,16 @@ class Service:
                 results[n] = answers
         return results
 
-    def add(self, documents: Sequence[Document], embeddings: np.ndarray) -> None:
-        """Adds or replaces n documents with the model's embeddings, float32 [n, E]."""
-        self.search.add(documents, self._of_index([embeddings]))
+    def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None, split: Sequence[str] = ()) -> None:
+        """Adds or replaces n documents with the model's embeddings, float32 [n, E], and those of known questions.
+
+        `split` names the documents whose passages are replaced: those of an earlier text that are left are deleted.
+        """
+        index, added = self.search.index, {document.id for document in documents}
+        self.search.add(documents, self._of_index([embeddings]), None if known is None else self._of_index([known]))
+        for name in split:
+            passages = itertools.takewhile(index.__contains__, (f"{name}#{n}" for n in itertools.count(1)))
+            index.delete([old for old in (name, *passages) if old not in added and old in index])
 
     def delete(self, identifier: str) -> bool:
         """Deletes a document; returns false if there is none with this id."""

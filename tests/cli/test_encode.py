@@ -52,7 +52,7 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, e
     expected = model.encode_document(texts, truncate_dim=8, normalize_embeddings=True)
     tolerance = {"float32": 1e-6, "float16": 1e-3, "int8": 1 / 254}[precision]
     np.testing.assert_allclose(index.snapshot.vectors(0, 200), expected, atol=tolerance)
-    assert endx("encode", *arguments).out.endswith(f"{output} is finished; nothing to do\n")
+    assert endx("encode", *arguments).out.endswith(f"{output} is their index already; nothing to encode\n")
 
 
 def test_shards_are_encoded_and_joined_and_embeddings_reused(trained_workdir, corpus, tmp_path, endx):

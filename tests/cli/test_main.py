@@ -49,3 +49,8 @@ def test_a_tilde_in_a_flag_is_the_home_folder(tmp_path, monkeypatch, endx):
     assert (
         "~user/none.csv: no such file" in endx("mine", "--data=~user/none.csv", "--bm25", "--output=a~/b", status=2).err
     )
+
+
+def test_an_option_has_one_value(endx):
+    error = endx("encode", "--model=m", "--corpus=a", "--corpus", "b", status=2).err
+    assert error == "endx encode: --corpus is given as 'a' and as 'b': give one of them\n"

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import io
 import json
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 import endx_jax
-from endx_jax.cli.answers import read_questions
+from endx_jax.cli.answers import Question, read_questions, to_jsonl, to_text
 from endx_jax.data.documents import Document
 from endx_jax.experiment.model import load_pairs
 from endx_jax.retrieval.index import Index, write_index
+from endx_jax.retrieval.text_search import Answer
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,10 @@ def test_answers_are_those_of_the_model(workdir, texts, search):
     found = json.loads(line)
     assert (found["id"], found["question"]) == ("1", "where is the cat 3")
     model = endx_jax.load(workdir)
-    scores = model.encode_query("where is the cat 3") @ model.encode_document([*texts.values()]).T
+    asked = model.encode_query("where is the cat 3")
+    documents = [document for _, document in Index(workdir / "index.sqlite").snapshot.documents()]
+    known = [max(model.encode_query(list(document.questions)) @ asked) for document in documents]
+    scores = np.maximum(asked @ model.encode_document([*texts.values()]).T, known)
     best = np.argsort(-scores, kind="stable")[:3]
     assert [answer["rank"] for answer in found["answers"]] == [1, 2, 3]
     np.testing.assert_allclose([answer["score"] for answer in found["answers"]], scores[best], atol=1e-5)
@@ -60,7 +65,8 @@ def test_text_is_for_reading(workdir, texts, monkeypatch, search):
     lines = first.splitlines()
     assert lines[0] == "the dog"
     rank, score, name = lines[1].split()
-    assert (rank, texts[name]) == ("1", lines[2].strip())
+    assert lines[2].startswith("    Q: where is the dog ")
+    assert (rank, texts[name]) == ("1", lines[3].strip())
     assert float(score) > 0
     assert second == "  nothing found\n\n"
     assert max(map(len, lines)) <= 80
@@ -181,6 +187,7 @@ def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, se
 def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, error):
     model = endx_jax.load(tiny_bert)
     documents = [document for _, document in Index(workdir / "index.sqlite").snapshot.documents()][:5]
+    documents = [dataclasses.replace(document, questions=()) for document in documents]
     embeddings = model.encode_document([document.text for document in documents], truncate_dim=8)
     about = {"name": str(tiny_bert), "identity": model.identity}
     write_index(tmp_path / "i", embeddings, documents, metric="inner product", model=about)
@@ -251,3 +258,23 @@ def test_a_reader_that_leaves_early_is_no_mistake(workdir, monkeypatch, search):
     with open("/dev/null", "w") as null:
         monkeypatch.setattr(sys, "stdout", Closed())
         search(f"--workdir={workdir}", "--mode=bm25", "the dog", status=141)
+
+
+def test_known_questions_are_shown_above_the_text_and_an_equal_source_once():
+    document = Document("a.md", "By card.", {"source": "a.md"}, tuple(f"how {n}?" for n in range(5)))
+    shown = to_text([Answer(1, 0.5, document)])
+    assert shown == " 1  0.5000  a.md\n    Q: how 0? / how 1? / how 2? (and 2 more)\n    By card.\n"
+    found = json.loads(to_jsonl(Question("1", "q"), [Answer(1, 0.5, document)]))
+    assert found["answers"][0]["questions"] == [*document.questions]
+
+
+def test_pairs_are_encoded_with_their_known_questions(trained_workdir, tmp_path, endx):
+    (tmp_path / "faq.csv").write_text(
+        "question,answer\nwho hides,the mat of 7\nwhat purrs,the mat of 7\nwhy,it is so\n"
+    )
+    index = f"--index={tmp_path / 'faq.sqlite'}"
+    said = endx("encode", f"--workdir={trained_workdir}", f"--corpus={tmp_path}/faq.csv", f"--output={index[8:]}").out
+    assert "2 documents with 3 known questions in " in said
+    for mode in ("dense", "bm25", "hybrid"):
+        out = endx("search", index, f"--model={trained_workdir}", f"--mode={mode}", "what purrs", "--format=jsonl").out
+        assert json.loads(out)["answers"][0]["text"] == "the mat of 7"

@@ -18,7 +18,7 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
     command = [sys.executable, "-m", "endx_jax", "serve", f"--workdir={trained_workdir}", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         try:
-            searched = r"searching \d+ documents \(all answers of .*\), mode hybrid: dense \+ 0.0233 x BM25 .*\n"
+            searched = r"searching 58 documents with 60 known questions .*, mode hybrid: dense \+ 0.0233 x BM25 .*\n"
             assert re.fullmatch(searched, program.stdout.readline())
             assert re.fullmatch(r"encoded by .*; warming up\n", program.stdout.readline())
             url = re.fullmatch(r"ready: open (http://127\.0\.0\.1:\d+) .*\n", program.stdout.readline())[1]
@@ -41,7 +41,7 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     assert "docs: 1 files, split into 1 passages\n1 documents in " in said
     assert f"the index is {tmp_path}/.cache/endx_jax/indexes/" in said
     serve._service(serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"]))
-    assert "is finished; nothing to do" in capsys.readouterr().out
+    assert "is their index already; nothing to encode" in capsys.readouterr().out
 
 
 def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):

@@ -95,7 +95,22 @@ def test_folders_of_ms_marco_and_dpr_are_their_collections(tmp_path):
 
 def test_columns_by_other_names(tmp_path):
     found = read(tmp_path, "a.csv", "question,answer,id\nq,a,k\n", text_column="answer")
-    assert found == [Document("k", "a", {"question": "q"})]
+    assert found == [Document("k", "a", questions=("q",))]
+
+
+def test_pairs_are_answers_with_their_known_questions(tmp_path):
+    """As training reads them: equal answers are one, and a wrong answer is not known by its question."""
+    rows = (
+        "Query,Answer,title,lang,label\nhow,by card,Pay,en,1\nwhat with,by card,Pay,de,1\nwho,she,,en,1\nhow,it,,en,0\n"
+    )
+    assert read(tmp_path, "faq.csv", rows) == [
+        Document("d0", "Pay by card", {"title": "Pay", "lang": "en"}, ("how", "what with")),
+        Document("d1", "she", {"lang": "en"}, ("who",)),
+        Document("d2", "it", {"lang": "en"}),
+    ]
+    assert read(tmp_path, "faq.csv", "question,answer,text\nq,a,t\n") == [
+        Document("2", "t", {"question": "q", "answer": "a"})
+    ]
 
 
 @pytest.mark.parametrize("name", ["_id", "id", "doc_id", "DocID", "docno", "pid", "document_id", "uuid"])

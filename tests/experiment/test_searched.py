@@ -1,5 +1,6 @@
 """Tests of what is searched after training."""
 
+import functools
 import json
 import re
 import shlex
@@ -10,7 +11,7 @@ import pytest
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.documents import Document
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment import run as runs
 from endx_jax.experiment import searched
@@ -19,7 +20,10 @@ from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import read_config
 from endx_jax.json_files import shown
 from endx_jax.retrieval import hybrid
+from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index import Index
+from endx_jax.retrieval.results import Results
+from endx_jax.retrieval.systems import evaluate_dense
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_i
     others = len(splits.train.candidates) + len(splits.validation.candidates)
     assert f"encoding {others} other answers for the index\n" in capsys.readouterr().out
     index = Index(tmp_path / "run" / "index.sqlite")
-    assert index.contents == f"40 documents (all answers of {shown(f'{tmp_path}/faq.csv')})"
+    assert index.contents == f"40 documents with 40 known questions (all answers of {shown(f'{tmp_path}/faq.csv')})"
     for part in (splits.train, splits.validation, splits.test):
         answer = part.candidates[part.qrels[0][0]]
         assert best(endx, f"--workdir={tmp_path / 'run'}", part.questions[0]) == answer
@@ -78,7 +82,8 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     test = splits.test
     assert f"the index holds the {len(test.candidates)} held-out answers: the others would take more than" in said
     index = Index(tmp_path / "run" / "index.sqlite")
-    assert index.contents == f"{len(test.candidates)} documents (held-out answers of {shown(f'{tmp_path}/faq.csv')})"
+    source = f"(held-out answers of {shown(f'{tmp_path}/faq.csv')})"
+    assert index.contents == f"{len(test.candidates)} documents with {len(test.questions)} known questions {source}"
     encode, search = re.search(r"To search all: endx (.*); endx search (.*)\n", said).groups()
     endx(*shlex.split(encode))
     assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
@@ -129,6 +134,42 @@ def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_
     ]
     assert len({document.text for document in documents}) == 41
     assert not any("elsewhere" in document.text for document in documents)
+
+
+ASKED = [("how to pay", "by card"), ("what is paid with", "by card"), ("who", "she")]
+
+
+def asking(train, test) -> tuple:
+    """A run without a model, and the results of its test set, ranked by embeddings that see only the first letter."""
+    encode = lambda params, side, texts: np.float32([[text[0] == letter for letter in "hwb"] for text in texts])  # noqa: E731
+    model = types.SimpleNamespace(settings=types.SimpleNamespace(data=DataSettings(path="pairs.csv")))
+    data = types.SimpleNamespace(train=train, validation=test, test=test)
+    results = Results("pairs.csv", "test", Pools(all=test), Hybrid())
+    dense = evaluate_dense(functools.partial(encode, {}), results.pools, fuse=results.fuse)
+    return types.SimpleNamespace(model=model, data=data, encoder=encode), results, dense
+
+
+def test_train_questions_of_held_out_answers_are_a_row_of_their_own_and_held_out_ones_never_count():
+    train, test = RetrievalSet.from_pairs(ASKED), RetrievalSet.from_pairs([("hello", "by card"), ("who", "she")])
+    run, results, dense = asking(train, test)
+    documents, known = searched.with_known(run, {}, test.documents, results, dense, most=0)
+    assert [document.questions for document in documents] == [("how to pay", "what is paid with", "hello"), ("who",)]
+    assert known.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 0]]
+    # "who" is a question of the train set too, but held out: so "she" is not known by it, and its answer has no other.
+    assert results.evaluations["all"]["known"].ranks.tolist() == [[1], [2]]
+    assert results.notes == [
+        "known: hybrid search with 2 train questions as known questions of their answers, of weight 1; 1 of 2 "
+        "questions have such an answer"
+    ]
+
+
+def test_a_line_says_that_known_questions_were_not_measured(capsys):
+    run, results, dense = asking(RetrievalSet.from_pairs(ASKED[:2]), RetrievalSet.from_pairs(ASKED[2:]))
+    searched.with_known(run, {}, results.pools.primary.documents, results, dense, most=0)
+    assert "known" not in results.evaluations.get("all", {})
+    assert (
+        "the results do not measure this, as no held-out question has an answer with other" in capsys.readouterr().out
+    )
 
 
 def test_nothing_is_encoded_where_the_pool_holds_all_answers(capsys):

@@ -106,8 +106,8 @@ def test_the_weight_is_fitted_on_validation_questions():
     misled = dataclasses.replace(records, qrels=tuple(((n + 1) % 60,) for n in range(60)))
     right = np.roll(np.eye(60, dtype=np.float32), 1, axis=1) * 0.001
     assert fit(lambda a, b: right[a:b], misled, "mrr", cosine=True) == Hybrid(0.0, 60)
-    assert fit(lambda a, b: right[a:b], misled, "mrr", cosine=False) == Hybrid(0.0, 60)
-    assert fitted(asked @ ranked.T, cosine=False) == Hybrid(None, 60)
+    assert fit(lambda a, b: right[a:b], misled, "mrr", cosine=False) == Hybrid(0.0, 60, known=0.0)
+    assert fitted(asked @ ranked.T, cosine=False) == Hybrid(None, 60, known=0.0)
 
 
 def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
@@ -127,7 +127,8 @@ def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
     assert stored(hybrid={**fitted, "bm25": "with other settings"}) == Hybrid()
     del about["hybrid"]
     assert stored() == Hybrid()  # a folder of an earlier version
-    assert stored_hybrid(folder, cosine=False) == stored_hybrid("all-MiniLM-L6-v2", cosine=False) == Hybrid(None)
+    for source in (folder, "all-MiniLM-L6-v2"):
+        assert stored_hybrid(source, cosine=False) == Hybrid(None, known=0.0)
     with one_line_error(r"endx.json: 'hybrid'.weight is 'x', a str"):
         stored(hybrid={"weight": "x"})
     with one_line_error("the weight of BM25 must be a number from 0 up"):

@@ -132,6 +132,33 @@ def test_a_model_that_can_only_search_adds_no_documents(service, serve):
     assert "use the former" in content["error"]["message"]
 
 
+@pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
+def test_a_document_is_found_by_its_known_questions(served, mode):
+    new = {"id": "known", "text": "the mat of 7", "metadata": {}, "questions": ["who hides under beds", "what purrs"]}
+    assert served.post("/documents", {"documents": [new]}) == (201, {"ids": ["known"]})
+    assert served.get("/documents/known") == (200, new)
+    _, content = served.post("/search", {"query": "who hides under beds", "mode": mode, "k": 1})
+    assert (content["results"][0]["id"], content["results"][0]["questions"]) == ("known", new["questions"])
+    assert served.ask("DELETE", "/documents/known")[0] == 200
+
+
+def test_a_long_text_is_split_into_passages_which_replace_each_other(served):
+    new = {"id": "long", "text": "The cat sat. " * 150, "metadata": {"title": "Cats", "lang": "en"}, "split": True}
+    status, content = served.post("/documents", {"documents": [new]})
+    assert (status, content["ids"]) == (201, ["long#1", "long#2", "long#3"])
+    _, second = served.get("/documents/long%232")
+    assert second["metadata"] == {"title": "Cats", "lang": "en", "source": "long"}
+    assert second["text"].startswith("Cats The cat sat. The cat")
+    assert len(second["text"]) <= 805
+    for text, ids in ((new["text"][:1200], ["long#1", "long#2"]), ("A cat.", ["long"]), (new["text"][:1200], None)):
+        _, content = served.post("/documents", {"documents": [{**new, "text": text}]})
+        assert content["ids"] == (ids or ["long#1", "long#2"])
+        for name in {"long", "long#1", "long#2", "long#3"}.difference(content["ids"]):
+            assert served.get("/documents/" + name.replace("#", "%23"))[0] == 404
+    for name in content["ids"]:
+        served.ask("DELETE", "/documents/" + name.replace("#", "%23"))
+
+
 def test_documents_without_an_id_get_one(served):
     status, content = served.post("/documents", {"documents": [{"text": "the first"}, {"text": "the second"}]})
     assert (status, len(set(content["ids"]))) == (201, 2)
@@ -184,6 +211,18 @@ REFUSED = [
     ("/documents", {"documents": [{"text": ""}]}, 422, r"^documents\[0\].text: is empty$"),
     ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, r"metadata.a: must be text, a number"),
     ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 422, "^documents: the id 'a' is given twice$"),
+    (
+        "/documents",
+        {"documents": [{"text": "x", "questions": [""]}]},
+        422,
+        r"^documents\[0\].questions\[0\]: is empty$",
+    ),
+    (
+        "/documents",
+        {"documents": [{"text": "x y. " * 400, "id": "x" * 511, "split": True}]},
+        422,
+        "the id of a passage",
+    ),
     ("/documents", {"documents": [{"text": "x", "id": ""}]}, 422, r"^documents\[0\].id: the id is empty$"),
     ("/documents", {"documents": [{"text": "x", "id": ".."}]}, 422, r"^documents\[0\].id: the id is '\.\.'"),
     ("/documents", {"documents": [{"text": "x", "id": "a\nb"}]}, 422, r"the id holds the control character '\\n'"),

@@ -4,6 +4,7 @@
 // only after a look at its scheme; it is never read as HTML.
 
 const TOKEN = "endx-token";
+const KNOWN = 3; // known questions that are shown of an answer
 const DECIMALS = { dense: 3, bm25: 2, hybrid: 4 };
 
 const find = (selector, within = document) => within.querySelector(selector);
@@ -12,8 +13,30 @@ const results = find("#results");
 
 // ---- The server ------------------------------------------------------------------------------------------------------
 
-/** Why a request failed, in words for the reader. */
-class Failure extends Error {}
+/** Why a request failed, in words for the reader; `status` is that of the server's answer, if there was one. */
+class Failure extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+// What the server's names of fields are called on this page.
+const FIELDS = { query: "the question", where: "the filter", questions: "a known question", k: "the number of answers" };
+const PARTS = { text: "the text", id: "the id", metadata: "the metadata", questions: "a known question" };
+
+/** An error of the server as a sentence: `documents[0].text: is empty` becomes “The text is empty.” */
+function sentence({ message, param }) {
+  const name = FIELDS[param] ?? PARTS[param?.match(/^documents(?:\[\d+\])?(?:\.(\w+)|$)/)?.[1] ?? "text"];
+  let said = message;
+  if (param && name && message.startsWith(`${param}: `)) {
+    const reason = message.slice(param.length + 2);
+    const verb = /^(is|must|should) /.test(reason) ? " " : /^\d/.test(reason) ? " is too long: " : ": ";
+    said = reason.startsWith("the ") ? reason : name + verb + reason;
+  }
+  said = said.replace(/\b\d{4,}(?= characters| texts)|(?<=limit of )\d{4,}/g, (digits) => Number(digits).toLocaleString("en"));
+  return said[0].toUpperCase() + said.slice(1) + (/[.!?]$/.test(said) ? "" : ".");
+}
 
 /**
  * Sends a request and returns the JSON that answers it; asks for the token where the server wants one.
@@ -37,7 +60,8 @@ async function call(method, path, body, signal) {
     const answer = await response.json().catch(() => null);
     signal?.throwIfAborted();
     if (response.ok && answer) return answer;
-    throw new Failure(answer?.error?.message ?? `The server answered with status ${response.status}.`);
+    const { error } = answer ?? {};
+    throw new Failure(error ? sentence(error) : `The server answered with status ${response.status}.`, response.status);
   }
 }
 
@@ -105,14 +129,36 @@ const BOUNDS = { "<": "lt", "<=": "lte", ">": "gt", ">=": "gte" };
 
 /** The filter of metadata that a line such as `lang=en, year>=2020` describes. */
 function filterOf(line) {
-  const where = {};
+  const where = Object.create(null);
   for (const part of line.split(",").filter((each) => each.trim())) {
     const [, name, sign, text] = part.match(/^\s*([^<>=]+?)\s*(<=|>=|[<>=])\s*(.*?)\s*$/) ?? [];
     if (!name) throw new Failure(`“${part.trim()}” is no filter: write a field, one of = < > <= >=, and a value.`);
-    const value = text === "" || isNaN(text) ? text : Number(text);
-    where[name] = sign === "=" ? value : { ...where[name], [BOUNDS[sign]]: value };
+    const bounds = Object.hasOwn(where, name) ? where[name] : sign === "=" ? [] : {};
+    if (Array.isArray(bounds) !== (sign === "=") || bounds[BOUNDS[sign]] !== undefined) {
+      throw new Failure(`“${name}” is given twice: a field has several values (=), or one bound of each kind.`);
+    }
+    if (sign === "=") where[name] = [...bounds, valueOf(text)];
+    else where[name] = { ...bounds, [BOUNDS[sign]]: text === "" || isNaN(text) ? text : Number(text) };
   }
+  for (const name in where) if (where[name].length === 1) [where[name]] = where[name];
   return where;
+}
+
+/** A value as it is typed; a number, which also finds text that is this number, if it is written as numbers are. */
+function valueOf(text) {
+  return String(Number(text)) === text && isFinite(text) ? Number(text) : text;
+}
+
+/** The metadata that a line such as `lang=en, year=2020` describes. */
+function metadataOf(line) {
+  const metadata = Object.create(null);
+  for (const part of line.split(",").filter((each) => each.trim())) {
+    const [, name, text] = part.match(/^\s*([^<>="]+?)\s*=\s*(.+?)\s*$/) ?? [];
+    if (!name) throw new Failure(`“${part.trim()}” is no metadata: write a field, = and a value.`);
+    if (Object.hasOwn(metadata, name)) throw new Failure(`“${name}” is given twice: a field has one value.`);
+    metadata[name] = valueOf(text);
+  }
+  return metadata;
 }
 
 /** Asks what the form holds. An answer that is still awaited is given up. */
@@ -189,8 +235,16 @@ function listItem(answer, mode, full) {
   find(".rank", item).textContent = answer.rank;
   find("data", item).textContent = answer.score.toFixed(DECIMALS[mode]);
   find(".bar", item).style.setProperty("--share", Math.max(answer.score, 0) / (full || 1));
-  find(".text", item).append(...titledText(answer.text, title, url), answer.truncated ? "…" : "");
-  find(".facts", item).append(...facts({ id: title !== answer.id && answer.id, source, url, others }));
+  const heading = find("h3", item);
+  heading.append(link(url, title));
+  heading.hidden = !title;
+  const known = answer.questions ?? [];
+  const rest = known.length - KNOWN;
+  const listed = [...known.slice(0, KNOWN), ...(rest > 0 ? [`and ${counted(rest, "more question")}`] : [])];
+  find(".known", item).append(...listed.map((each) => Object.assign(element("li", "asked", each), { dir: "auto" })));
+  find(".text", item).append(...textOf(answer, title), answer.truncated ? "…" : "");
+  const { id } = answer;
+  find(".facts", item).append(...facts({ id: title !== id && id, source: source !== id && source, url, others }));
   const [more, drop, undo] = [".more", ".delete", ".undo"].map((button) => find(button, item));
   more.addEventListener("click", () => unfold(item, more.ariaExpanded !== "true", name));
   drop.ariaLabel = `Delete ${name}`;
@@ -208,12 +262,17 @@ function nameWithin({ id, text }) {
   return text.startsWith(`${id}: `) ? id : "";
 }
 
-/** The title as a heading, and the text; a title that the text begins with stands there and nowhere else. */
-function titledText(text, title, url) {
-  if (!title) return [text];
-  const within = text.startsWith(title);
-  const heading = element("h3", within ? "within" : "above", link(url, title));
-  return [heading, within ? text.slice(title.length) : text];
+/** The text without the title that it begins with; lines that are headings in Markdown are shown as such. */
+function textOf({ id, text, metadata }, title) {
+  const after = title && text.startsWith(title) ? text.slice(title.length).match(/^:?\s+(.*)$/s)?.[1] : undefined;
+  const body = after ?? (text === title ? "" : text);
+  // In other texts, one # begins comments as well.
+  const mark = /\.(md|markdown|rst|html?)(#\d+)?$/i.test(metadata.source ?? id) ? /^#{1,6} +(?=\S)/ : /^#{2,6} +(?=\S)/;
+  let code = false;
+  return body.split(/(?<=\n)/).map((line) => {
+    if (line.startsWith("```")) code = !code;
+    return code || !mark.test(line) ? line : element("strong", "", line.replace(mark, ""));
+  });
 }
 
 /** What else is known of a document, as list items. */
@@ -264,19 +323,23 @@ function offerMore() {
 // ---- Documents -------------------------------------------------------------------------------------------------------
 
 /** Deletes the document of an item, or adds it again as it was. */
-async function setDeleted(item, { id, text, metadata }, deleted) {
+async function setDeleted(item, document, deleted) {
+  const { id, text, metadata, questions } = document;
   const [article, note] = item.children;
   const [drop, undo] = [find(".delete", item), find(".undo", item)];
   find("#failure").hidden = true;
   drop.disabled = undo.disabled = true;
   try {
-    if (deleted) await call("DELETE", `documents/${encodeURIComponent(id)}`);
-    else await call("POST", "documents", { documents: [{ id, text, metadata }] });
+    if (deleted) {
+      await call("DELETE", `documents/${encodeURIComponent(id)}`).catch((error) => {
+        if (error.status !== 404) throw error; // someone else has deleted it
+      });
+    } else await call("POST", "documents", { documents: [{ id, text, metadata, questions }] });
     await lookUpServer();
     article.hidden = deleted;
     note.hidden = !deleted;
   } catch (error) {
-    fail(error, () => setDeleted(item, { id, text, metadata }, deleted));
+    fail(error, () => setDeleted(item, document, deleted));
   } finally {
     drop.disabled = undo.disabled = false;
   }
@@ -288,18 +351,22 @@ async function add(event) {
   event.preventDefault();
   const dialog = find("#add");
   const [refusal, button] = [find(".refusal", dialog), find("[type=submit]", dialog)];
-  const [text, title, id] = ["text", "title", "id"].map((name) => event.target.elements[name].value.trim());
-  // As in every corpus, the title is encoded too, before the text.
-  const added = title ? { text: `${title} ${text}`, metadata: { title } } : { text };
+  const fields = ["text", "title", "id", "questions", "metadata"];
+  const [text, title, id, asked, line] = fields.map((name) => event.target.elements[name].value.trim());
   refusal.textContent = "";
   button.disabled = true;
   try {
-    const { ids } = await call("POST", "documents", { documents: [id ? { id, ...added } : added] });
+    const metadata = { ...(title && { title }), ...metadataOf(line) };
+    const questions = asked.split("\n").map((each) => each.trim()).filter(Boolean);
+    // As in every corpus, the title is encoded too, before the text, which is split into passages where it is long.
+    const added = { ...(id && { id }), text, metadata, questions, split: true };
+    const { ids, note } = await call("POST", "documents", { documents: [added] });
     await lookUpServer();
     event.target.reset();
     dialog.close();
     await ask();
-    say(`${title || ids[0]} is added. ${find("#status").textContent}`);
+    const how = ids.length > 1 ? ` in ${counted(ids.length, "passage")}` : "";
+    say(`${title || id || ids[0]} is added${how}. ${note ? sentence({ message: note }) : ""} ${find("#status").textContent}`);
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     refusal.textContent = error.message;
