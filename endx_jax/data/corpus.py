@@ -169,7 +169,7 @@ class _Columns:
         key = next((found[0] for key in keys if (found := examples.called(key, row))), "")
         name = row.pop(key) if key else number
         if not key:
-            self.say("the corpus has no column of ids: line numbers are the ids; name yours with --id-column")
+            self.say("the corpus has no column of ids: line numbers are the ids; name yours with data.id_column")
         name = json_files.text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
         title_key = next(iter(examples.called(self.title, row)), self.title)
         given = row.get(title_key)

@@ -247,7 +247,8 @@ def _report(
     if primary.questions:
         dense = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
     else:
-        dense = DenseResult({}, *(run.encoder(params["dual_encoder"], side, []) for side in SIDES))
+        questions, candidates = (run.encoder(params["dual_encoder"], side, []) for side in SIDES)
+        dense = DenseResult({}, questions, candidates)
     identity, indexed = "", None
     if dense is not None:
         identity = run.encoder.identity(params["dual_encoder"])

@@ -163,7 +163,7 @@ def test_a_split_is_empty_because_questions_share_answers(answers, largest, labe
 @pytest.mark.parametrize("articles", [1, 2])
 def test_a_split_is_empty_because_groups_are_few(articles):
     records = dataclasses.replace(some(60), groups=tuple(f"article {n * articles // 60}" for n in range(60)))
-    together = f"a common article or answer stay together, here up to {60 // articles}; set --config.data.held_out_by"
+    together = f"a common article or answer stay together, here up to {60 // articles}; set data.held_out_by"
     with pytest.raises(EndxError, match=together):
         split(records, validation=0.05, test=0.1)
 
