@@ -131,7 +131,9 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     said = []
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
     assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with data.id_column"]
-    with one_line_error("line 1: no column 'key' among 'doc_id', 'pid', 'Head', 'text'; name yours with data.id_column"):
+    with one_line_error(
+        "line 1: no column 'key' among 'doc_id', 'pid', 'Head', 'text'; name yours with data.id_column"
+    ):
         read(tmp_path, "a.csv", text, id_column="key")
 
 

@@ -30,6 +30,17 @@ ANSWERS = ("positive", "passage", "document", "response")
 # Names that are tried next; in JSON and Arrow such a column may hold a list of texts, as those of chatbots' intents do.
 QUESTION_LISTS = ("questions", "patterns")
 ANSWER_LISTS = ("answers", "responses")
+# Names that are tried last: short ones, and those of other languages.
+QUESTION_WORDS = (
+    "q", "prompt", "instruction", "frage", "pregunta", "pergunta", "domanda", "vraag", "pytanie", "otázka", "întrebare",
+    "intrebare", "soru", "вопрос", "питання", "câu hỏi", "pertanyaan", "سؤال", "السؤال", "שאלה", "प्रश्न", "คำถาม",
+    "问题", "問題", "質問", "질문",
+)  # fmt: skip
+ANSWER_WORDS = (
+    "a", "completion", "output", "antwort", "respuesta", "resposta", "risposta", "réponse", "reponse", "antwoord",
+    "odpowiedź", "odpověď", "răspuns", "raspuns", "cevap", "yanıt", "ответ", "відповідь", "câu trả lời", "trả lời",
+    "jawaban", "پاسخ", "جواب", "الجواب", "תשובה", "उत्तर", "คำตอบ", "答案", "回答", "答え", "답변", "답",
+)  # fmt: skip
 # Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, `negative_2`, ...
 NEGATIVE = re.compile(r"(hard_)?negative(_\d+)?", re.IGNORECASE)
 # Columns that say if the answer is right, and their values for right and wrong ones.
@@ -270,8 +281,8 @@ class ColumnParser:
         keys = tuple(name for name in row if not (isinstance(row, dict) and isinstance(row[name], dict)))
         if keys not in self._known:
             self._known.clear()  # nearly all rows have the keys of the previous row
-            question = _choose(self._names[0], QUESTION, (QUESTIONS, QUESTION_LISTS), list(keys), where)
-            answer = _choose(self._names[1], ANSWER, (ANSWERS, ANSWER_LISTS), list(keys), where)
+            question = _choose(self._names[0], QUESTION, (QUESTIONS, QUESTION_LISTS, QUESTION_WORDS), list(keys), where)
+            answer = _choose(self._names[1], ANSWER, (ANSWERS, ANSWER_LISTS, ANSWER_WORDS), list(keys), where)
             labels = tuple(
                 name for name in keys if name.casefold() in (*LABELS, *FLAGS) and name not in (question, answer)
             )

@@ -133,7 +133,16 @@ def test_broken_rows_are_refused_with_their_line(tmp_path, name, text, reason):
 
 
 @pytest.mark.parametrize(
-    "names", [("anchor", "positive"), ("query", "answer"), ("question", "passage"), ("query", "document")]
+    "names",
+    [
+        ("anchor", "positive"),
+        ("query", "answer"),
+        ("question", "passage"),
+        ("query", "document"),
+        ("Frage", "Antwort"),
+        ("Question", "Réponse"),
+        ("質問", "回答"),
+    ],
 )
 def test_other_tools_names_are_found(tmp_path, names):
     path = write(tmp_path, "x.csv", f"{names[1]},{names[0]}\nan answer,a question\n")
