@@ -47,7 +47,7 @@ def read_questions(path: str) -> list[Question]:
     name, ending = ("standard input" if path == "-" else path), os.path.splitext(text_files.uncompressed(path))[1]
     header = re.split(r'["\t]+', text_files.first_line(path).casefold()) if ending == ".tsv" else ()
     found: Iterable[tuple[int, str, Question]]
-    if ending in (".csv", ".json", *text_files.ARROW_ENDINGS) or not {*header}.isdisjoint(TEXTS):
+    if ending in (".csv", ".json", *text_files.ARROW_ENDINGS) or not {*header}.isdisjoint((*TEXTS, *IDS)):
         found = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.rows(path))
     else:
         lines = text_files.stream_lines(sys.stdin.buffer, name) if path == "-" else text_files.lines(path)

@@ -8,6 +8,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers import one_line_error
 
 import endx_jax
 from endx_jax.cli.answers import Question, read_questions, to_jsonl, to_text
@@ -227,6 +228,9 @@ def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, monkeyp
 def test_questions_keep_the_ids_of_their_file(tmp_path, name, text):
     (tmp_path / name).write_text(text, encoding="utf-8", newline="")
     assert read_questions(str(tmp_path / name)) == [("1048585", "who repairs clocks"), ("2", "how long, then")]
+    (tmp_path / "x.tsv").write_text("id\tbody\n7\ta\n")
+    with one_line_error("x.tsv, line 2 needs a question in 'text' or 'question' or 'query', not in 'id', 'body'"):
+        read_questions(str(tmp_path / "x.tsv"))
 
 
 @pytest.mark.parametrize(

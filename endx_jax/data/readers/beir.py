@@ -213,7 +213,8 @@ def _documents(path: str, named: Container[str] | None, invalid: text_files.Inva
     found: dict[str, str] = {}
     for _, where, row in row_files.rows(path, invalid):
         with invalid.row():
-            title = json_files.text_at(row, "title", where, "", may_be_empty=True)
+            missing = json_files.is_missing(row.get("title"))
+            title = "" if missing else json_files.text_at(row, "title", where, may_be_empty=True)
             text = json_files.text_at(row, "text", where, may_be_empty=True)
             if named is None or _id(row, where) in named:
                 _add(found, row, f"{title} {text}".strip(), where)

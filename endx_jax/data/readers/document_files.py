@@ -29,7 +29,7 @@ TITLES = ("title", "question", "linkTitle", "sidebar_label")
 # Fenced code, and the headings of Markdown: `# `, HTML's, and underlined ones.
 MARKDOWN = re.compile(
     r"^[ \t]*(?P<fence>`{3,}+(?!.*`)|~{3,}).*(?s:.*?)(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)"
-    r"|^\#[ \t]+(?P<first>\S.*)$|^[ \t]*<h1\b[^>]{0,300}>(?P<html>(?s:.{1,300}?))</h1>"
+    r"|^[ ]{0,3}\#[ \t]+(?P<first>\S.*)$|^[ \t]*(?i:<h1\b[^>]{0,300}>(?P<html>(?s:.{1,300}?))</h1>)"
     r"|(?:\A|(?<=\n\n))[ ]{0,3}(?P<text>[^\s#>|<*+`~=-].*)\n[ ]{0,3}(?P<line>=+|-{2,})[ \t]*$",
     re.MULTILINE,
 )
@@ -128,7 +128,7 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
 
             pages = pypdf.PdfReader(io.BytesIO(data)).pages
             data = "\n\n".join(page.extract_text() for page in pages).encode("utf-8", "replace")
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except ImportError:
         raise EndxError('in PDF, which needs pip install "endx_jax[pdf]"') from None
     except Exception:  # pypdf raises errors of many types

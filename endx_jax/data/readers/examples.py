@@ -48,6 +48,7 @@ LABELS = ("label", "score", "similarity")
 # Further names of such columns, which are used if their values are numbers or truth values.
 _JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
 FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "target")
+JUDGING = frozenset((*LABELS, *FLAGS))
 NUMBER = re.compile(r"[+-]?[\d.]+")
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
 
@@ -283,9 +284,7 @@ class ColumnParser:
             self._known.clear()  # nearly all rows have the keys of the previous row
             question = _choose(self._names[0], QUESTION, (QUESTIONS, QUESTION_LISTS, QUESTION_WORDS), list(keys), where)
             answer = _choose(self._names[1], ANSWER, (ANSWERS, ANSWER_LISTS, ANSWER_WORDS), list(keys), where)
-            labels = tuple(
-                name for name in keys if name.casefold() in (*LABELS, *FLAGS) and name not in (question, answer)
-            )
+            labels = tuple(name for name in keys if name.casefold() in JUDGING and name not in (question, answer))
             negatives = tuple(name for name in keys if NEGATIVE.fullmatch(name))
             self._known[keys] = Columns(question, answer, negatives, labels)
         return self._known[keys]
@@ -300,7 +299,7 @@ class ColumnParser:
         flags: dict[str, set[bool]] = {}  # values of columns that hold nothing else
         count, where = 0, ""
         for count, (number, where, row) in enumerate(rows, start=1):
-            labels = [name for name in row if name.casefold() in (*LABELS, *FLAGS) and name not in self._names]
+            labels = [name for name in row if name.casefold() in JUDGING and name not in self._names]
             for name in labels:
                 value = str(row[name]).strip()
                 before = first.setdefault(name, value)

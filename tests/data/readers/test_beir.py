@@ -137,7 +137,7 @@ def test_broken_judgements_are_refused_with_their_line(folder, qrels, reason):
         ("corpus.jsonl", [{"text": "a"}], "line 1: no '_id' among 'text'"),
         ("corpus.jsonl", [{"_id": 4.5, "text": "a"}], "line 1: '_id' must be a string, not a fractional number"),
         ("corpus.jsonl", [{"_id": "d1", "title": "a"}], "line 1: no 'text' among '_id', 'title'"),
-        ("corpus.jsonl", [{"_id": "d1", "title": None, "text": "a"}], "line 1: 'title' must be a string, not null"),
+        ("corpus.jsonl", [{"_id": "d1", "title": ["a"], "text": "a"}], "line 1: 'title' must be a string, not a list"),
         ("queries.jsonl", [{"_id": "q1", "text": " "}], "line 1: 'text' is empty"),
     ],
 )

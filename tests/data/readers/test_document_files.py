@@ -74,7 +74,8 @@ empty:
         ("a.md", "- item\n---\n\na | b\n--- | ---\n", "a", "- item\n---\n\na | b\n--- | ---"),
         ("a.md", "  ~~~sh\n# rm\n~~~\n\nx\n\n# T #\n\ny", "T", "~~~sh\n# rm\n~~~\n\nx\n\ny"),
         ("a.md", "````\n```\n# no\n````\n``` x ```\n\n# T\n\ny", "T", "````\n```\n# no\n````\n``` x ```\n\ny"),
-        ("a.md", '<h1 align="center">\n <img src="x"> My <b>tool</b>\n</h1>\n\nIt.', "My tool", "It."),
+        ("a.md", '<H1 align="center">\n <img src="x"> My <b>tool</b>\n</H1>\n\nIt.', "My tool", "It."),
+        ("a.md", " # Title\r\rBody.", "Title", "Body."),
         ("a.html", "<title> </title><h1><div><img src=x>Head</div></h1><p>It.", "Head", "It."),
         (
             "a.rst",
