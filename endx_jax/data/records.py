@@ -74,7 +74,7 @@ class RetrievalSet:
 
     @functools.cached_property
     def own_texts(self) -> dict[int, int]:
-        """The candidate with the text of a question, as in pairs in both directions, unless it is right, by question."""
+        """The candidate with a question's own text, as of pairs in both directions, unless it is right, by question."""
         asked: dict[str, list[int]] = {}
         for question, text in enumerate(self.questions):
             asked.setdefault(text, []).append(question)
