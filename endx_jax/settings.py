@@ -34,10 +34,12 @@ class MethodSettings:
     Attributes:
       loss_tile: side of the score tiles of streamed losses; 0: dense; -1: automatic.
       matryoshka_dims: widths of the prefixes of embeddings that are trained, and ranked in the report.
+      takes_hard_negatives: true if data with hard negatives is trained with them by default.
     """
 
     loss_tile = 0
     matryoshka_dims = tuple[int, ...]()
+    takes_hard_negatives = False
 
     def score_arrays(self, hard_negatives: int) -> int:
         """Returns the number of arrays of scores [B, B] of the dense loss with K hard negatives a question."""

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -71,12 +72,9 @@ class RetrievalSet:
         """Right (question, candidate) index pairs in question order."""
         return [(q, c) for q, right in enumerate(self.qrels) for c in right]
 
-    @property
+    @functools.cached_property
     def own_texts(self) -> dict[int, int]:
-        """The candidate with the text of a question, unless it is right for the question, by the question's row.
-
-        Pairs in both directions have them, such as paraphrases: a question is the answer of another pair.
-        """
+        """The candidate with a question's own text, as of pairs in both directions, unless it is right, by question."""
         asked: dict[str, list[int]] = {}
         for question, text in enumerate(self.questions):
             asked.setdefault(text, []).append(question)

@@ -110,7 +110,11 @@ class DataSettings:
         "Pairs drawn together from one group, such as an article, so that a batch holds harder negatives. 1: pairs "
         "are drawn one by one.",
     )
-    hard_negatives: int = key(0, "Hard negatives per question in each batch (K), drawn from those in the data.")
+    hard_negatives: int = key(
+        -1,
+        "Hard negatives per question in each batch (K), drawn from those in the data. -1: 1 if the data has some, as "
+        "triplets do, `pool` is empty, and the method takes them; else 0.",
+    )
     reading_threads: int = key(2, "Threads that prepare batches ahead.", changes_results=False)
     cache: str = key(
         "~/.cache/endx_jax/data",
@@ -159,7 +163,7 @@ class DataSettings:
         )
         check(self.tokenizing_processes >= 0, "data.tokenizing_processes must not be negative")
         check(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
-        check(self.hard_negatives >= 0, f"data.hard_negatives is {self.hard_negatives}; it must not be negative")
+        check(self.hard_negatives >= -1, f"data.hard_negatives is {self.hard_negatives}; it must be at least 0, or -1")
 
     @property
     def text_column(self) -> str:

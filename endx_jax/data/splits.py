@@ -78,13 +78,15 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
     """
     asking = questions_by_candidate(records.qrels)
     own = records.own_texts
-    members = [[row, *(asking.get(own[row], ()) if row in own else ())] for row in range(len(records.questions))]
+    members = [[row, *asking.get(own.get(row, -1), ())] for row in range(len(records.questions))]
     names = list(zip(records.question_ids, range(len(members)), strict=True))
     places = [place for place in _positions(members, names, len(members)) if place is not None]
     return _parted(records, places, validation, test, "those that answer each other", "use other shares or more data")
 
 
-def _parted(records: RetrievalSet, places: Sequence[float], validation: float, test: float, alike: str, advice: str):
+def _parted(
+    records: RetrievalSet, places: Sequence[float], validation: float, test: float, alike: str, advice: str
+) -> Splits:
     """Returns the splits of questions with positions in [0, 1), of which equal ones stay together; see `split`."""
     units, trains = np.unique(places), validation + test < 1
     wanted = (validation > 0) + (test > 0) + trains
@@ -136,10 +138,7 @@ def first_pairs(records: RetrievalSet, count: int) -> RetrievalSet:
 
 
 def without_questions(records: RetrievalSet, texts: Set[str]) -> RetrievalSet:
-    """Returns the set without the questions that are in `texts`, or have one as a right candidate.
-
-    Candidates that only these questions need are left out too.
-    """
+    """Returns the set without questions in `texts` or with a right candidate in `texts`, and what only they need."""
     rows = zip(records.questions, records.qrels, strict=True)
     named = {candidate for candidate, text in enumerate(records.candidates) if text in texts}
     return records.subset([n for n, (text, right) in enumerate(rows) if text not in texts and named.isdisjoint(right)])
@@ -175,13 +174,7 @@ def _places(records: RetrievalSet) -> list[float]:
 
 
 def _positions(members: Sequence[Sequence[int]], named: Iterable[tuple[str, int]], count: int) -> list[float | None]:
-    """Returns the position in [0, 1) of the component of each list of nodes; None for an empty list; see `split`.
-
-    Args:
-      members: nodes that are in one component, for each question.
-      named: nodes with the texts whose hashes place their components; at least one for each component.
-      count: number of nodes.
-    """
+    """Returns the position of the component of each list of nodes below `count`; None for empty lists; see `split`."""
     parent = list(range(count))
 
     def root(node: int) -> int:

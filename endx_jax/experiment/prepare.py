@@ -91,9 +91,16 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     if settings.data.tokens:
         data = dataclasses.replace(data, train=stored(settings.data, model.processors, data))
     most, records = settings.data.max_train_pairs, data.train
-    count = len(records.pairs() if isinstance(records, TokenStore) else records.pairs)
+    if isinstance(records, TokenStore):
+        listed = records.pairs()
+        count, wrong = len(listed), len(listed.hard_negatives.values) > 0
+    else:
+        count, wrong = len(records.pairs), any(records.hard_negatives or ())
     # Not the settings above: the model's are completed from the pretrained folder.
     settings = dataclasses.replace(model.settings, train=settings.train.sized(min(count, most or count)))
+    if settings.data.hard_negatives < 0:
+        drawn = int(wrong and not settings.data.pool and settings.objective.takes_hard_negatives)
+        settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, hard_negatives=drawn))
     model = dataclasses.replace(model, settings=settings)
     data_sha256 = fingerprint(data.train)
     workdirs.check_agrees(workdir, model.settings, data_sha256, model.base_sha256)

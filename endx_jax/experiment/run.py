@@ -30,7 +30,7 @@ from endx_jax.inference.saved import ABOUT, MODEL
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
-from endx_jax.parallel.console import say
+from endx_jax.parallel.console import gathering, say
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index_file import metric_of
@@ -81,16 +81,17 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
         )
     )
     sources = [source.path for source in settings.data.sets]
-    ensure_prepared([*sources, settings.data.test_path, *settings.evaluation.sets])
-    sets = read_sets(settings.evaluation, settings.data)
-    run = prepare_run(config, workdir)
+    with gathering() as logged:
+        ensure_prepared([*sources, settings.data.test_path, *settings.evaluation.sets])
+        sets = read_sets(settings.evaluation, settings.data)
+        run = prepare_run(config, workdir)
     model, method = run.model, run.model.method
     check_equal(lambda: {f"set {name}": fingerprint(records) for name, records in sets.items()})
     evaluator = method.evaluator(run.train_plan.objective, run.encoder, run.mesh, model.settings.evaluation)
     if _is_finished(run):
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
         return None
-    log_summary(model, run.mesh, run.steps, _question_counts(run), run.stream)
+    log_summary(run, logged)
     held_out = run.data.validation
     validate = validation(
         evaluator, settings.evaluation, pools(held_out, settings.data).primary if held_out.questions else None, sets

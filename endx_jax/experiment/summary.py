@@ -1,30 +1,31 @@
 """Summary that is printed before the first step of a run."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 
 import jax
-from jax.sharding import Mesh
+import numpy as np
 
-from endx_jax.data.batches import BatchStream
+from endx_jax import json_files
 from endx_jax.data.packing import PackingPlan
+from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DOCUMENTS
 from endx_jax.data.splits import FEW
 from endx_jax.experiment.model import Model
+from endx_jax.experiment.prepare import Run
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say
+from endx_jax.pretrained.sentence_transformers import Usage
 from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.training.state import split_frozen
 
 
-def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, int], stream: BatchStream) -> None:
-    """Prints one line each about data, model, parameters, devices and steps, and warnings."""
-    settings, devices = model.settings, mesh.devices.ravel()
-    sizes = ", ".join(f"{count:,} {name}" for name, count in questions.items())
+def log_summary(run: Run, logged: Iterable[str]) -> None:
+    """Prints a line each about data, model, parameters, devices and steps, then the readers' warnings and `notes`."""
+    model, steps, stream = run.model, run.steps, run.stream
+    settings, devices = model.settings, run.mesh.devices.ravel()
+    sizes = ", ".join(f"{len(part.questions):,} {name}" for name, part in vars(run.data).items())
     say(f"data: {settings.data.path}, questions: {sizes}")
-    shares = settings.data.validation_fraction + settings.data.test_fraction
-    if shares and questions["train"] < FEW and not questions["validation"]:
-        say(f"of fewer than {FEW} questions none is held out, so nothing is measured but with --config.data.test_path")
     if settings.data.format == DOCUMENTS:
         table = "; those of data.test_path are ranked" if settings.data.test_path else ", those held out as well"
         say(f"documents only: the questions are titles, headings and sentences of the passages{table}")
@@ -35,21 +36,53 @@ def log_summary(model: Model, mesh: Mesh, steps: int, questions: Mapping[str, in
     towers = f"{encoder}{settings.model.pretrained}{answer_tower}"
     with_heads = " and ".join(f"{side}s" for side in SIDES if model.dual_encoder.tower(side).head is not None)
     heads = f", heads on {with_heads}" if with_heads else ""
-    say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling{heads}")
+    assumed = " (the folder states none)" * (not (settings.model.encoder or model.sources["question"].head.pooling))
+    say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling{assumed}{heads}")
     if settings.model.init_from:
         new = sorted({"/".join(path.split("/")[:3]) for path in model.new_parameters})
         say(f"starts from: {settings.model.init_from}; new: {', '.join(new) or 'nothing'}")
     say(f"parameters: {_parameter_counts(model)}")
     say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
     batches = _describe_batches(stream.plan, model.method.frozen_towers)
-    configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(steps).warmup_steps
+    warmup = settings.optimizer.fitted(steps).warmup_steps
     length = f"{len(stream.pairs):,} pairs: {steps:,} steps of {settings.train.global_batch_size}, warm-up {warmup}"
     say(f"training: {length}; set train.steps=... to change; {batches}")
+    for line in dict.fromkeys([*(f"note: {line}" for line in logged), *notes(run)]):
+        say(line)
+
+
+def notes(run: Run) -> Iterator[str]:
+    """Yields a line for each part of the data, the model and the settings that the run leaves out or changes."""
+    model, pairs = run.model, run.stream.pairs
+    settings, data = model.settings, model.settings.data
+    few = len(run.data.train.questions) < FEW and not run.data.validation.questions
+    if few and data.validation_fraction + data.test_fraction:
+        yield f"note: of fewer than {FEW} questions none is held out: only data.test_path can be measured on"
+    parts = [part for part in vars(run.data).values() if isinstance(part, RetrievalSet)]
+    if alike := sum(len(part.own_texts) for part in parts):
+        yield (
+            f"note: {alike:,} questions are answers of other pairs too: their own text is no negative and no "
+            "candidate, and both directions of a pair are in one split"
+        )
+    if (wrong := np.count_nonzero(np.diff(pairs.hard_negatives.offsets))) and settings.objective.takes_hard_negatives:
+        used = f"{data.hard_negatives} per question in each step" if data.hard_negatives else "none is used"
+        yield f"note: the data has hard negatives of {wrong:,} questions: {used} (data.hard_negatives)"
+    for side, table in (("question", pairs.questions), ("answer", pairs.answers)):
+        if cut := getattr(table, "cut", 0):
+            limit = f"{getattr(data, f'{side}_length')} tokens (data.{side}_length)"
+            yield f"note: {cut:,} of {len(table):,} {side}s are cut to {limit}"
+        folder, flag = model.sources[side].folder, f"{side}_prompt"
+        stated = [at / "config_sentence_transformers.json" for at in (folder, folder.parent)]  # it may be a module
+        prompts = next((json_files.read(file).get("prompts") for file in stated if file.is_file()), None)
+        own = Usage(prompts or {}).prompt(side)
+        if own and own != getattr(settings.model, flag) and not settings.model.encoder:
+            yield f"note: the prompt {own!r} of {folder} is left out: model.{flag} takes it"
+    configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(run.steps).warmup_steps
     if 0 <= configured != warmup:
-        say(f"warning: optimizer.warmup_steps={configured} is too long for {steps} steps; it is reduced to {warmup}")
-    drawback = model.dual_encoder.sharing.drawback
-    if drawback:
-        say(f"warning: model.sharing={settings.model.sharing}: {drawback}")
+        length = f"is too long for {run.steps} steps; it is reduced to {warmup}"
+        yield f"warning: optimizer.warmup_steps={configured} {length}"
+    if drawback := model.dual_encoder.sharing.drawback:
+        yield f"warning: model.sharing={settings.model.sharing}: {drawback}"
 
 
 def _describe_batches(plan: PackingPlan | None, vectors: bool) -> str:

@@ -1,6 +1,7 @@
 """Console output of the primary process."""
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator
 
@@ -16,6 +17,23 @@ def say(line: str) -> None:
     if is_primary():
         sys.stdout.write(f"{named(line)}\n")  # in one piece, also if the stream has no buffer
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def gathering() -> Iterator[list[str]]:
+    """Context with a list of the package's logged warnings, to be printed at one place; a failure logs them."""
+    lines: list[str] = []
+    log, handler = logging.getLogger("endx_jax"), logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    failed = True
+    try:
+        yield lines
+        failed = False
+    finally:
+        log.removeHandler(handler)
+        for line in lines * failed:
+            log.warning("%s", line)
 
 
 def showing_progress() -> bool:

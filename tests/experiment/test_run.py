@@ -5,6 +5,7 @@ import dataclasses
 import io
 import itertools
 import json
+import logging
 import shutil
 
 import chex
@@ -18,7 +19,7 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 import endx_jax
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
-from endx_jax.experiment import prepare
+from endx_jax.experiment import prepare, summary
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import best_params, build_model, read_model
@@ -27,6 +28,7 @@ from endx_jax.experiment.workdir import PROFILE, read_config, run_index
 from endx_jax.models import stack
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel.console import gathering
 from endx_jax.retrieval.index import Index
 from endx_jax.training.checkpoints import FOLDER
 
@@ -120,6 +122,58 @@ def test_of_a_small_faq_nothing_is_held_out_and_all_is_searched(config, tmp_path
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == {"systems": {}, "evaluations": []}
     assert run(config, tmp_path / "run") is None
     assert "trained and evaluated: nothing to do" in capsys.readouterr().out
+
+
+def notes_of(config, folder, rows, **usage) -> str:
+    """What a run on these rows says at its start."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(usage))
+    config.data.path, config.train.global_batch_size = str(folder / "rows.jsonl"), 8
+    config.model.pretrained = str(shutil.copytree(config.model.pretrained, folder / "encoder"))
+    prepared = prepare.prepare_run(config, folder / "run")
+    return "\n".join(summary.notes(prepared))
+
+
+def test_triplets_use_their_negatives_and_a_line_says_so(config, tmp_path):
+    rows = [{"question": f"what is {n}", "answer": f"a mat {n}", "negative": f"a dog {n}"} for n in range(40)]
+    shown = notes_of(config, tmp_path, rows)
+    count = shown.partition("hard negatives of ")[2].partition(" questions")[0]
+    assert f"the data has hard negatives of {count} questions: 1 per question in each step" in shown
+    assert prepare.prepare_run(config, tmp_path / "run").stream[0].hard_negatives is not None
+    config.data.hard_negatives = 0
+    prepared = prepare.prepare_run(config, tmp_path / "run")
+    assert prepared.stream[0].hard_negatives is None
+    assert f"{count} questions: none is used" in "\n".join(summary.notes(prepared))
+
+
+def test_texts_that_are_cut_prompts_that_are_left_out_and_both_directions_are_named(config, tmp_path):
+    both = [(f"cat {n}", f"dog {n}") for n in range(10)]
+    rows = [{"question": a, "answer": b} for pair in both for a, b in (pair, pair[::-1])]
+    rows += [{"question": f"what is {n}", "answer": "the mat " * 20 + f"{n}"} for n in range(20)]
+    shown = notes_of(config, tmp_path, rows, prompts={"query": "ask: ", "document": ""})
+    assert "note: 20 questions are answers of other pairs too" in shown
+    assert " answers are cut to 24 tokens (--config.data.answer_length)" in shown
+    assert "questions are cut" not in shown
+    assert f"the prompt 'ask: ' of {tmp_path / 'encoder'} is left out: --config.model.question_prompt takes it" in shown
+    assert "answer_prompt" not in shown
+    assert "hard negatives" not in shown
+
+
+def test_warnings_of_readers_are_part_of_the_summary_and_logged_before_a_failure(caplog):
+    def read(count):
+        with gathering() as lines:
+            logging.getLogger("endx_jax.data.readers").warning("skipped %d", count)
+            if count > 3:
+                raise EndxError("too many")
+        return lines
+
+    assert read(3) == ["skipped 3"]
+    with pytest.raises(EndxError, match="too many"):
+        read(4)
+    assert [(record.name, record.getMessage()) for record in caplog.records[1:]] == [
+        ("endx_jax.data.readers", "skipped 4"),
+        ("endx_jax", "skipped 4"),
+    ]
 
 
 def with_a_document(workdir):

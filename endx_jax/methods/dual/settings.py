@@ -88,6 +88,7 @@ class DistillationSettings:
 class DualSettings(MethodSettings):
     """`config.objective` of the method `dual`. `model.normalize` selects between inner product and cosine."""
 
+    takes_hard_negatives = True
     name: str = key("dual", "Name of the method.")
     temperature: float = key(
         0.05, "Divisor of the similarities; initial value if learn_temperature is set (t5x_retrieval: 0.01)."

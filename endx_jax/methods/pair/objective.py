@@ -21,6 +21,7 @@ LOSSES = {"softmax": pair_softmax, "binary": pair_binary}
 class PairSettings(MethodSettings):
     """`config.objective` of the method `pair`. docs/pair-classifier.md lists what the papers leave open."""
 
+    takes_hard_negatives = True
     name: str = key("pair", "Name of the method.")
     loss: str = key("softmax", f"Loss: one of {', '.join(LOSSES)} (Yu et al.: binary).")
     negatives: int = key(3, "Wrong answers per question drawn from the batch, in addition to data.hard_negatives.")

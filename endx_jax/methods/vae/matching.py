@@ -25,6 +25,7 @@ MATCHES = (*MATCHINGS, IN_BATCH)
 class MatchingSettings(DualSettings):
     """`config.objective` of the method `matching`. Only `inbatch` uses temperature and direction. See docs/vae.md."""
 
+    takes_hard_negatives = False
     name: str = key("matching", "Name of the method.")
     match: str = key("mse", "Loss of cosines: mse, bce (Yu et al. Eq. 6), or inbatch, the in-batch softmax.")
     negatives: int = key(
