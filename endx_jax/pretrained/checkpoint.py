@@ -22,25 +22,27 @@ from endx_jax.pretrained.weights import modernise, open_tensors, paths, to_ours
 
 # Keys of `config.json` that do not change embeddings: origin and format, training, classifiers and generation.
 HARMLESS = r"""
-_\w+ model_type (base_|tokenizer_|custom_)\w+ (torch_)?dtype transformers\w*(\.js_config)? auto_map
-sentence_transformers sbert_ce_default_activation_function matryoshka_dimensions \w*(dropout|_drop|pdrop)\w*
-initializer_\w+ use_cache (embedding|hidden)_size (id2|num_)labels? label2id problem_type
-(pooler|summary|classifier|clf|decoder|sparse)_\w+ directionality finetuning_task task_specific_params
-gradient_checkpointing output_\w+ return_\w+ torchscript use_bfloat16 tie_\w+ is_encoder_decoder num_decoder_layers
-scale_decoder_outputs scalable_attention chunk_size_feed_forward cross_attention_hidden_size \w+_token_ids?
-bad_words_ids max_(new_tokens|length) min_length do_sample early_stopping num_beam\w* num_return_sequences temperature
-top_[kp] typical_p \w+_penalty \w*no_repeat_ngram_size remove_invalid_values prefix tf_legacy_loss
-cache_implementation final_logit_softcapping dense_act_fn is_gated_act n_positions sinusoidal_pos_embds
-net_structure_type gap_size num_memory_blocks layer_norm_eps dense_seq_output fused_\w+ max_trained_positions
-pad_vocab_size_multiple use_(flash_attn|xentropy|memory_efficient_attention) attn_implementation unpad_inputs
-deterministic_flash_attn (reference_compile|repad_logits_with_grad) pretraining_tp
+_\w+ model_type (base_|tokenizer_|custom_)\w+ (torch_)?dtype transformers\w*(\.js_config)? sentence_transformers
+sbert_ce_default_activation_function matryoshka_dimensions \w*(dropout|_drop|pdrop)\w* initializer_\w+ use_cache
+(embedding|hidden)_size (id2|num_)labels? label2id problem_type (pooler|summary|classifier|clf|decoder|sparse)_\w+
+directionality finetuning_task task_specific_params gradient_checkpointing output_\w+ return_\w+ torchscript
+use_bfloat16 tie_\w+ is_encoder_decoder num_decoder_layers scale_decoder_outputs scalable_attention
+chunk_size_feed_forward cross_attention_hidden_size \w+_token_ids? bad_words_ids max_(new_tokens|length) min_length
+do_sample early_stopping num_beam\w* num_return_sequences temperature top_[kp] typical_p \w+_penalty
+\w*no_repeat_ngram_size remove_invalid_values prefix tf_legacy_loss cache_implementation final_logit_softcapping
+dense_act_fn is_gated_act n_positions sinusoidal_pos_embds net_structure_type gap_size num_memory_blocks
+layer_norm_eps dense_seq_output fused_\w+ max_trained_positions pad_vocab_size_multiple
+use_(flash_attn|xentropy|memory_efficient_attention) attn_implementation unpad_inputs deterministic_flash_attn
+(reference_compile|repad_logits_with_grad) pretraining_tp
 """
+# Families whose own code on the hub (`auto_map`) computes what transformers does.
+PORTED = ("nomic_bert", "gte", "new", "eurobert")
 # Names in `architectures` of encoders with or without a head that embeddings do not use.
 ENCODERS = r"\w*(Model|Encoder|ForMaskedLM|ForPreTraining|ForCausalLM|ForConditionalGeneration|LMHead|Classification)"
 # Tensors that embeddings do not use: heads, decoders and values that follow from `config.json`.
 UNUSED = re.compile(
-    r"(.*\.)?(position_ids|inv_freq|masked_bias)|(\w+\.)?(\w*pooler|cls|\w*lm_head|\w*classifier|qa_outputs|score|head|decoder|"
-    r"vocab_\w+|\w*predictions\w*|generator_\w+|embed_tokens|shared)\..*"
+    r"(.*\.)?(position_ids|inv_freq|masked_bias)|(\w+\.)?(\w*pooler|cls|\w*lm_head|\w*classifier|qa_outputs|score|head|"
+    r"decoder|vocab_\w+|\w*predictions\w*|generator_\w+|embed_tokens|shared)\..*"
 )
 
 
@@ -154,7 +156,8 @@ def check_config(hugging_face: dict, folder: pathlib.Path) -> None:
     architecture_of(hugging_face, folder).config.from_hugging_face(contents, where)
     kinds = hugging_face.get("architectures") or []
     familiar = all(re.fullmatch(ENCODERS, str(kind)) for kind in (kinds if isinstance(kinds, list) else [kinds]))
-    known = " ".join([HARMLESS, *map(re.escape, contents.read), *["architectures"] * familiar])
+    further = ["architectures"] * familiar + ["auto_map"] * (hugging_face["model_type"] in PORTED)
+    known = " ".join([HARMLESS, *map(re.escape, contents.read), *further])
     check_keys(contents, where, {}, known, ignored_by="transformers")
 
 

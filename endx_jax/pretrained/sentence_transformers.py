@@ -109,11 +109,14 @@ class Dense:
 
     def kernel(self, pooled_width: int) -> np.ndarray:
         """Reads the weights, float32 [P, E]; raises EndxError if they are missing or have another shape."""
-        weight = read_tensors(self.folder).get("linear.weight")
+        tensors = read_tensors(self.folder)
+        weight = tensors.get("linear.weight")
         shape = (self.width, pooled_width)
         if weight is None or weight.shape != shape:
             found = "no linear.weight" if weight is None else f"linear.weight of shape {weight.shape}"
             raise EndxError(f"{self.folder} has {found}; expected shape {shape}")
+        if unknown := {*tensors} - {"linear.weight", "linear.bias" if self.bias else ""}:
+            raise EndxError(f"{self.folder}: the weights have a tensor {min(unknown)!r}, which a Dense does not have")
         return np.ascontiguousarray(weight.T)
 
 

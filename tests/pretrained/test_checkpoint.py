@@ -93,6 +93,10 @@ def test_a_tensor_beside_those_of_a_layer_is_refused_and_others_are_named(folder
             {"alibi_slope": 0.5, "extra": None},
             r"config.json: alibi_slope=0.5: unknown keys are ignored, as transformers",
         ),
+        (
+            {"auto_map": {"AutoModel": "own.Model"}},
+            "config.json: auto_map={'AutoModel': 'own.Model'}: unknown keys",
+        ),
         ({"architectures": ["HF_ColBERT"]}, r"config.json: architectures=\['HF_ColBERT'\]: unknown keys are ignored"),
     ],
 )
@@ -110,12 +114,12 @@ PUBLISHED = {
     "max_trained_positions pad_vocab_size_multiple resid_pdrop rotary_emb_base scale_attn_weights "
     "summary_first_dropout use_flash_attn use_xentropy layer_norm_epsilon",
     "new": "attn_implementation layer_norm_type pack_qkv unpad_inputs use_memory_efficient_attention rope_theta "
-    "classifier_dropout matryoshka_dimensions",
+    "classifier_dropout matryoshka_dimensions auto_map",
     "modernbert": "layer_norm_eps norm_eps cls_token_id decoder_bias deterministic_flash_attn embedding_dropout "
     "global_rope_theta local_attention reference_compile repad_logits_with_grad sparse_pred_ignore_index",
     "t5": "d_kv decoder_start_token_id dense_act_fn is_gated_act n_positions num_decoder_layers output_past "
     "task_specific_params initializer_factor relative_attention_num_buckets tie_word_embeddings",
-    "qwen2": "auto_map bos_token_id max_window_layers sliding_window rope_theta tie_word_embeddings use_cache",
+    "qwen2": "bos_token_id max_window_layers sliding_window rope_theta tie_word_embeddings use_cache",
     "gemma3_text": "_sliding_window_pattern cache_implementation head_dim query_pre_attn_scalar rope_local_base_freq "
     "rope_theta sliding_window use_cache",
 }

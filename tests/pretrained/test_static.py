@@ -129,6 +129,43 @@ def test_token_vectors_of_sentence_transformers_are_pooled_without_special_token
     np.testing.assert_array_equal(rows(folder, "mat"), table[[vocabulary().index("mat")]])
 
 
+def test_rows_that_tokens_share_and_their_weights_are_model2vec_s(token_vectors):
+    folder, table = token_vectors
+    names, draw = vocabulary(), np.random.default_rng(1)
+    mapping, weights = draw.integers(0, 9, len(names)), draw.normal(size=len(names)).astype(np.float32)
+    save_file({"embeddings": table[:9], "mapping": mapping, "weights": weights}, folder / "model.safetensors")
+    ids = [names.index("the"), names.index("cat")]
+    expected = table[mapping[ids]].astype(np.float32) * weights[ids, None]
+    np.testing.assert_allclose(rows(folder, "the cat"), expected, rtol=1e-6)
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}))
+    found = endx_jax.load(folder).encode(["the cat"])[0]
+    np.testing.assert_allclose(found, expected.mean(0) / np.linalg.norm(expected.mean(0)), rtol=1e-5)
+    save_file({"embeddings": table, "bias": weights}, folder / "model.safetensors")
+    with one_line_error("the weights have a tensor 'bias' beside the token table"):
+        static_folder(str(folder))
+
+
+@pytest.mark.reference
+def test_modules_after_token_vectors_and_prompts_are_those_of_sentence_transformers(token_vectors, tmp_path):
+    import sentence_transformers as library
+    import sentence_transformers.sentence_transformer.modules as parts
+    import tokenizers
+
+    folder, table = token_vectors
+    own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    modules = [parts.StaticEmbedding(own, embedding_weights=table.astype(np.float32))]
+    dense = parts.Dense(4, 3)
+    for n, more in enumerate(([], [parts.Normalize()], [dense])):
+        reference = library.SentenceTransformer(modules=[*modules, *more], prompts={"query": "who "}, device="cpu")
+        reference.save(str(tmp_path / f"{n}"))
+        if more == [dense]:
+            with one_line_error("modules.json: only Normalize may follow a StaticEmbedding, not Dense"):
+                endx_jax.load(tmp_path / f"{n}")
+        else:
+            found = endx_jax.load(tmp_path / f"{n}").encode_query(["the cat", "mat"])
+            np.testing.assert_allclose(found, reference.encode_query(["the cat", "mat"]), atol=1e-6)
+
+
 def test_a_table_by_another_name_is_refused(token_vectors):
     folder, table = token_vectors
     save_file({"vectors": table}, folder / "model.safetensors")

@@ -1,5 +1,7 @@
 """From settings and a pretrained folder to a dual encoder with its parameters."""
 
+import warnings
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -45,6 +47,16 @@ def test_unset_settings_come_from_the_folder(tmp_path):
     folder = write_tiny_bert(tmp_path, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.0)
     filled = fill_in(ModelSettings(), pretrained.load(str(folder)))
     assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("mean", 0.25, 0.0)
+
+
+def test_a_pooling_that_no_file_states_is_named(tmp_path):
+    source = pretrained.load(str(write_tiny_bert(tmp_path / "bert")))
+    with pytest.warns(UserWarning, match="is an encoder that states no pooling .* is the mean of its tokens"):
+        fill_in(ModelSettings(), source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fill_in(ModelSettings(pooling="mean"), source)
+        fill_in(ModelSettings(encoder="transformer"), source)
 
 
 def test_given_settings_are_kept(source):

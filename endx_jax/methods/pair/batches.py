@@ -6,7 +6,7 @@ Question and answer form one text of two segments, BERT's format for pairs (Devl
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import flax.struct
 import jax
@@ -135,20 +135,8 @@ class PairStream(BatchStream):
         return np.pad(drawn, ((0, 0), (0, self._negatives - wanted)), constant_values=-1)
 
 
-class Cut(NamedTuple):
-    """Truncation of pairs that are too long together.
-
-    Attributes:
-      length: maximum length of a pair in tokens, special tokens included.
-      ending: special tokens at the end of a text, which are kept.
-    """
-
-    length: int
-    ending: int = 1
-
-
 def join(
-    first: TokenTable, second: TokenTable, rows: np.ndarray, between: Sequence[int] = (), cut: Cut | None = None
+    first: TokenTable, second: TokenTable, rows: np.ndarray, between: Sequence[int] = (), limit: int = 0
 ) -> TokenTable:
     """Joins texts of two tables as `[CLS] first [SEP] second [SEP]`.
 
@@ -159,18 +147,16 @@ def join(
       second: table of second texts.
       rows: int [N, 2], the rows of both tables to join.
       between: ids that take the place of the second text's `[CLS]`; RoBERTa has a second `[SEP]` there.
-      cut: truncates pairs as transformers' `longest_first` does; None: not at all.
+      limit: maximum length of a pair; longer ones are cut as transformers' `longest_first` does. 0: none are.
 
     Returns:
       The table of N joined texts; its `second` holds the positions where the second texts start.
     """
     begins = first.offsets[rows[:, 0]], second.offsets[rows[:, 1]] + 1
     whole = lengths = first.length_of(rows[:, 0]), second.length_of(rows[:, 1]) - 1
-    if cut:
-        around = 1 + cut.ending, cut.ending
-        room = cut.length - sum(around) - len(between)
-        texts = longest_first(lengths[0] - around[0], lengths[1] - around[1], room)
-        lengths = texts[0] + around[0], texts[1] + around[1]
+    if limit:
+        texts = longest_first(lengths[0] - 2, lengths[1] - 1, limit - 3 - len(between))
+        lengths = texts[0] + 2, texts[1] + 1
     seconds = lengths[0] + len(between)
     table = TokenTable.from_lengths(np.empty(0, np.int32), seconds + lengths[1], first.pad_id)
     ids = np.empty(table.offsets[-1], np.int32)
@@ -179,8 +165,7 @@ def join(
         ids[starts[1] + n] = id_
     for source, begin, start, length, uncut in zip((first, second), begins, starts, lengths, whole, strict=True):
         ids[places(start, length)] = source.ids[places(begin, length)]
-        for n in range(1, cut.ending + 1 if cut else 0):
-            ids[start + length - n] = source.ids[begin + uncut - n]
+        ids[start + length - 1] = source.ids[begin + uncut - 1]  # the [SEP] of a text that was cut
     return TokenTable(ids, table.offsets, first.pad_id, second=seconds.astype(np.int32))
 
 

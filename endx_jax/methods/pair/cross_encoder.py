@@ -13,7 +13,6 @@ from endx_jax import json_files
 from endx_jax.encoders.architecture import LEAVES, TensorRule
 from endx_jax.errors import EndxError
 from endx_jax.inference.folder import LONGEST, text_processors
-from endx_jax.methods.pair.batches import Cut
 from endx_jax.methods.pair.classifier import POOLER_ACTIVATIONS, PairClassifier, Pooler
 from endx_jax.methods.pair.evaluator import PairScorer
 from endx_jax.models.config_keys import HuggingFaceConfig, check_values, choice, flag, fraction
@@ -121,14 +120,12 @@ def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
     positions = min(length for length in (source.config.positions or LONGEST, stated) if length)
     lengths = dict.fromkeys(SIDES, NO_LIMIT)  # which text is cut depends on whole lengths
     processors = text_processors(sources, dict.fromkeys(SIDES, folder), lengths, prompts)
-    tokenizer = processors["question"].tokenizer
-    between, segments = tokenizer.joining()
-    cut = Cut(positions, int(tokenizer([""], positions).lengths[0]) - 1)
+    between, segments = processors["question"].tokenizer.joining()
     classifier = PairClassifier(build_dual_encoder(settings, sources), pooler, segments)
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
     params = {"dual_encoder": towers, "pair": _head(folder, classifier, known)}
     mesh = make_mesh(MeshSettings(), jax.local_devices())
-    scorer = PairScorer(classifier, processors, mesh, max(1, TOKENS // positions), between, cut)
+    scorer = PairScorer(classifier, processors, mesh, max(1, TOKENS // positions), between, positions)
     return functools.partial(scorer, place(params, state_shardings(params, mesh)), progress=showing_progress())
 
 

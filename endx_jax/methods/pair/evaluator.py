@@ -16,7 +16,7 @@ from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.text_batches import Shapes, batches, compute_batches
-from endx_jax.methods.pair.batches import Cut, join
+from endx_jax.methods.pair.batches import join
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
 from endx_jax.models.dual_encoder import SIDES
@@ -43,7 +43,7 @@ class PairScorer:
         mesh: Mesh,
         batch_size: int = 64,
         between: Sequence[int] = (),
-        cut: Cut | None = None,
+        limit: int = 0,
     ):
         """Sets what does not change between calls.
 
@@ -54,13 +54,13 @@ class PairScorer:
           batch_size: pairs of the maximum length that are scored together; of shorter ones as many as have the same
             number of padded tokens, and on a CPU fewer, as in `TextEncoder`.
           between: ids between the two texts of a pair: see `join`.
-          cut: truncation of pairs that are too long: see `join`.
+          limit: maximum length of a pair, to which longer ones are cut: see `join`. 0: that of the processors.
 
         Raises:
           EndxError: a question and an answer of maximum length exceed the positions of the encoder.
         """
         self.classifier, self.processors, self.between, self._mesh = classifier, processors, tuple(between), mesh
-        self._cut, limit = cut, cut.length if cut else sum(processors[side].length for side in SIDES) - 1 + len(between)
+        self._cut, limit = limit, limit or sum(processors[side].length for side in SIDES) - 1 + len(between)
         positions = classifier.model.question.encoder.config.positions
         if positions is not None and limit > positions:
             raise EndxError(

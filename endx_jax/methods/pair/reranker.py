@@ -1,8 +1,8 @@
 """Rerankers that are language models, such as Qwen3-Reranker (Zhang et al. 2025), read as pair classifiers."""
 
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,7 +11,6 @@ from endx_jax import json_files
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import BROKEN, TextProcessor, Tokenizer, refusing_broken
 from endx_jax.errors import EndxError
-from endx_jax.methods.pair.batches import Cut
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.cross_encoder import TOKENS
 from endx_jax.methods.pair.evaluator import PairScorer
@@ -22,7 +21,7 @@ from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, check_config
 from endx_jax.pretrained.module_list import MODULES, read_list
-from endx_jax.pretrained.sentence_transformers import Head, max_length, read_usage
+from endx_jax.pretrained.sentence_transformers import NO_LIMIT, Head, max_length, read_usage
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
 from endx_jax.pretrained.weights import open_tensors
@@ -30,7 +29,6 @@ from endx_jax.retrieval.rerank import LoadedPairs, ScorePairs
 
 # Language models without a cap of the scores of tokens; those without modules.json are taken for Qwen3-Reranker.
 KINDS = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
-MODULE_KINDS = ["Transformer", "LogitScore"]
 LONGEST = 8192  # tokens of a pair, as on the card of Qwen3-Reranker
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 # The prompt on that card. It asks for "yes" or "no", which the next token would be.
@@ -46,44 +44,28 @@ OUTPUTS = ("lm_head.weight", "model.embed_tokens.weight")
 MARKS = ("first-4f1c", "second-4f1c")
 
 
-class Written(NamedTuple):
-    """Text around a question and an answer."""
-
-    before: str
-    between: str
-    after: str
-
-    def texts(self, questions: Sequence[str], answers: Sequence[str]) -> list[str]:
-        """Returns the texts of pairs without their end."""
-        pairs = zip(questions, answers, strict=True)
-        return [f"{self.before}{question}{self.between}{answer}" for question, answer in pairs]
-
-
 class PromptScorer(PairScorer):
     """Scorer of pairs that are written as one text. Texts that are too long lose the end of their answer."""
 
-    def __init__(self, classifier: PairClassifier, tokenizer: Tokenizer, written: Written, length: int):
-        """Sets tokenizer, text around the pairs and maximum length in tokens; the rest is as in `PairScorer`."""
-        processors = dict.fromkeys(SIDES, TextProcessor(tokenizer, length))
-        mesh = make_mesh(MeshSettings(), jax.local_devices())
-        super().__init__(classifier, processors, mesh, max(1, TOKENS // length), cut=Cut(length))
-        self.mesh, self._tokenizer, self._written, self._length = mesh, tokenizer, written, length
+    def __init__(self, classifier: PairClassifier, tokenizer: Tokenizer, around: Sequence[str], length: int):
+        """Sets tokenizer, texts before, between and after a pair, and maximum length; else as in `PairScorer`."""
+        processors = dict.fromkeys(SIDES, TextProcessor(tokenizer, NO_LIMIT))
+        self.mesh = make_mesh(MeshSettings(), jax.local_devices())
+        super().__init__(classifier, processors, self.mesh, max(1, TOKENS // length), limit=length)
+        self._tokenizer, self._around, self._length = tokenizer, around, length
 
     def tokenized(self, questions: Sequence[str], answers: Sequence[str]) -> Callable[[np.ndarray], TokenTable]:
         """Returns a function from int [n, 2], rows of questions and of answers, to the texts of the pairs."""
-        ending = _ids(self._tokenizer, self._written.after)
+        before, between, after = self._around
+        ending = np.array(_ids(self._tokenizer, after), np.int32)
 
         def written(pairs: np.ndarray) -> TokenTable:
-            texts = self._written.texts([questions[n] for n in pairs[:, 0]], [answers[n] for n in pairs[:, 1]])
-            whole = self._tokenizer([text + self._written.after for text in texts], self._length + 1)
-            cut = self._tokenizer(texts, self._length - len(ending))
-            rows = [
-                [*cut.ids[start:end], *ending] if length > self._length else whole.ids[first : first + length]
-                for start, end, first, length in zip(
-                    cut.offsets[:-1], cut.offsets[1:], whole.offsets[:-1], whole.lengths, strict=True
-                )
-            ]
-            return TokenTable.from_lengths(np.concatenate(rows), np.array([*map(len, rows)]), whole.pad_id)
+            texts = [f"{before}{questions[q]}{between}{answers[a]}{after}" for q, a in pairs]
+            table = self._tokenizer(texts, NO_LIMIT)
+            rows = [table.ids[start:end] for start, end in itertools.pairwise(table.offsets)]
+            kept = self._length - len(ending)
+            rows = [row if len(row) <= self._length else np.append(row[:kept], ending) for row in rows]
+            return TokenTable.from_lengths(np.concatenate(rows), np.array([*map(len, rows)]), table.pad_id)
 
         return written
 
@@ -106,10 +88,10 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
         keys that are not supported.
     """
     contents = json_files.read_optional(folder / "config.json")
-    kinds, modules = contents.get("architectures"), read_list(folder) if (folder / MODULES).is_file() else []
-    if [module.kind for module in modules] not in ([], MODULE_KINDS) or kinds not in ([[kind] for kind in KINDS]):
+    modules = read_list(folder) if (folder / MODULES).is_file() else []
+    if [module.kind for module in modules] != ["Transformer", "LogitScore"][: 2 * bool(modules)]:
         return None
-    if not modules and kinds != [KINDS[0]]:
+    if contents.get("architectures") not in [[kind] for kind in (KINDS if modules else KINDS[:1])]:
         return None
     check_config(contents, folder)
     source = PretrainedEncoder(folder, Head(folder, pooling="last", max_length=None), contents)
@@ -118,11 +100,11 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
     tokenizer = Tokenizer(folder, rows=source.config.vocab_size)
     tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, folder)
     lengths = (source.config.positions, max_length(folder, "question", "text-generation"), LONGEST)
-    written = _written(folder, tokenizer, read_usage(folder, "CrossEncoder").default_prompt)
+    around = _around(folder, tokenizer, read_usage(folder, "CrossEncoder").default_prompt)
     classifier = PairClassifier(build_dual_encoder(settings, sources), pooler=None, segments=False)
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
     params = {"dual_encoder": towers, "pair": _head(folder, tokenizer, modules[1].folder if modules else None)}
-    scorer = PromptScorer(classifier, tokenizer, written, min(length for length in lengths if length))
+    scorer = PromptScorer(classifier, tokenizer, around, min(length for length in lengths if length))
     placed = place(params, state_shardings(params, scorer.mesh))
 
     def load(questions: Sequence[str], answers: Sequence[str]) -> ScorePairs:
@@ -131,16 +113,16 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
     return load
 
 
-def _written(folder: pathlib.Path, tokenizer: Tokenizer, instruction: str) -> Written:
-    """Returns the text around pairs: by the chat template if it has places for a query and a document."""
+def _around(folder: pathlib.Path, tokenizer: Tokenizer, instruction: str) -> Sequence[str]:
+    """Returns the texts before, between and after a pair, by the chat template if it has places for both texts."""
     roles = [*[("system", instruction)] * bool(instruction), *zip(("query", "document"), MARKS, strict=True)]
     with refusing_broken(folder, *BROKEN):
         text = tokenizer.chat([{"role": role, "content": content} for role, content in roles])
     if [text.count(mark) for mark in MARKS] == [1, 1] and text.index(MARKS[0]) < text.index(MARKS[1]):
         before, _, rest = text.partition(MARKS[0])
         between, _, after = rest.partition(MARKS[1])
-        return Written(before, between, after)
-    return Written(CARD[0].format(instruction or INSTRUCTION), *CARD[1:])
+        return before, between, after
+    return CARD[0].format(instruction or INSTRUCTION), *CARD[1:]
 
 
 def _head(folder: pathlib.Path, tokenizer: Tokenizer, logit_score: pathlib.Path | None) -> dict:
