@@ -86,12 +86,12 @@ def run_verb(argv: list[str]) -> int:
 
 
 def _refuse_repeated(arguments: Sequence[str]) -> None:
-    """Raises EndxError if an option has two values, of which argparse would use the last alone."""
+    """Raises EndxError if an option of `ONCE` has two values, of which argparse would use the last alone."""
     values: dict[str, str] = {}
     for argument, following in itertools.pairwise([*arguments, ""]):
         if flag := re.fullmatch(r"(--[\w.-]+)(=.*)?", argument, re.DOTALL):
             value = flag[2][1:] if flag[2] else following
-            if values.setdefault(flag[1], value) != value and flag[1] not in REPEATABLE:
+            if flag[1] in ONCE and values.setdefault(flag[1], value) != value:
                 raise EndxError(f"{flag[1]} is given as {values[flag[1]]!r:.60} and as {value!r:.60}: give one of them")
 
 
@@ -126,8 +126,8 @@ def _leave(status: int, message: str, verb: str) -> int:
     return status
 
 
-# Options that collect all values.
-REPEATABLE = ("--delete",)
+# Options for which two values look like a list. Others may be given again to change a command.
+ONCE = ("--corpus", "--data", "--index", "--questions", "--add", "--where")
 
 # Advice by verb after running out of memory.
 SMALLER = {

@@ -244,7 +244,7 @@ def test_a_journal_of_another_model_or_prompt_is_refused(corpus, endx):
             "is in a bucket, which a kill would leave without the journal: name a local",
         ),
         (["--filter-with=no/such/model"], "no/such/model"),
-        (["--corpus=nothing.jsonl"], "nothing.jsonl: no such file"),
+        (["--corpus=nothing.jsonl"], "and as 'nothing.jsonl': give one of them"),
     ],
 )
 def test_flags_that_are_not_valid(flags, message, corpus, endx):

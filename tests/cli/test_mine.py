@@ -79,7 +79,7 @@ def test_options_reach_the_miner(tmp_path, pairs_csv, mine):
         (("--bm25", "--strata"), "--strata needs the model of --score-with"),
         (("--bm25", "--questions=-1"), "give a number of questions"),
         (("--bm25", "--ranks=5-2"), "ranks 5 to 2 are empty"),
-        (("--bm25", "--data=missing.csv"), "missing.csv: no such file"),
+        (("--bm25", "--data=missing.csv"), "and as 'missing.csv': give one of them"),
     ],
 )
 def test_contradictory_options_are_refused_in_one_line_and_write_nothing(tmp_path, pairs_csv, mine, arguments, reason):

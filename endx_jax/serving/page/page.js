@@ -366,7 +366,8 @@ async function add(event) {
     dialog.close();
     await ask();
     const how = ids.length > 1 ? ` in ${counted(ids.length, "passage")}` : "";
-    say(`${title || id || ids[0]} is added${how}. ${note ? sentence({ message: note }) : ""} ${find("#status").textContent}`);
+    const cut = note ? `. ${sentence({ message: note })}` : "";
+    say(`${title || id || ids[0]} is added${how}. ${find("#status").textContent}${cut}`);
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     refusal.textContent = error.message;
