@@ -94,7 +94,7 @@ def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
     ],
 )
 def test_values_of_numpy_are_those_of_python(value, plain):
-    assert json.loads(from_python._jsonl([{"question": "q", "answer": "a", "more": value}]))["more"] == plain
+    assert json.loads(from_python.rows_of([{"question": "q", "answer": "a", "more": value}]))["more"] == plain
 
 
 def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
@@ -103,7 +103,7 @@ def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
     frame = pandas.DataFrame({"question": ["q", "r"], "answer": ["a", "b"], "negative": [["x", "y"], None]})
     frame.to_parquet(tmp_path / "pairs.parquet")
     frame = pandas.read_parquet(tmp_path / "pairs.parquet").assign(n=pandas.array([1, None], "Int64"), f=[np.nan, 1])
-    rows = [json.loads(line) for line in from_python._jsonl(frame).splitlines()]
+    rows = [json.loads(line) for line in from_python.rows_of(frame).splitlines()]
     assert rows == [
         {"question": "q", "answer": "a", "negative": ["x", "y"], "n": 1, "f": None},
         {"question": "r", "answer": "b", "negative": None, "n": None, "f": 1.0},
