@@ -153,10 +153,21 @@ class Tokenizer:
         return joined[len(alone) : len(joined) - len(ending)], any(pair.get("token_type_ids", ()))
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Returns messages as the chat template writes them; an empty string if there is no template."""
+        """Returns messages as the chat template writes them; an empty string if none does.
+
+        Raises:
+          EndxError: there is a template, and jinja2 is not installed.
+        """
         if not self._loaded.chat_template:
             return ""
-        return self._loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        try:
+            import jinja2
+        except ImportError:
+            raise EndxError(f"the chat template in {self.folder} needs jinja2: pip install jinja2") from None
+        try:
+            return self._loaded.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        except jinja2.TemplateError:  # most templates refuse roles that they do not know
+            return ""
 
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""

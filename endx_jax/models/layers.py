@@ -16,7 +16,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.models.config_keys import HuggingFaceConfig, choice, fraction, whole
+from endx_jax.models.config_keys import HuggingFaceConfig, check_keys, choice, fraction, whole
 from endx_jax.models.layout import Layout
 from endx_jax.numerics import at_least_float32
 
@@ -183,6 +183,8 @@ class Rope(HuggingFaceConfig):
             raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
         stated = json_files.mapped(parameters or {}, f"{where}: the rotary parameters")
         found = cls.from_hugging_face({"rope_theta": base} | stated, where)
+        known = " ".join(name for field in dataclasses.fields(cls) for name in field.metadata["key"].names)
+        check_keys(stated, where, {}, known, ignored_by="transformers")
         if found.kind == "llama3":
             missing = [name for name in LLAMA3 if name not in stated]
             if missing:

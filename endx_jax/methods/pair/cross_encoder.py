@@ -22,7 +22,7 @@ from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, check_config
 from endx_jax.pretrained.module_list import MODULES, read_list
-from endx_jax.pretrained.sentence_transformers import CLASSIFIER, NO_LIMIT, Head, max_length, read_usage
+from endx_jax.pretrained.sentence_transformers import CLASSIFIER, NO_LIMIT, Head, max_length, read_usage, scores_pairs
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
 from endx_jax.pretrained.weights import open_tensors, paths, to_ours
@@ -95,7 +95,8 @@ def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
     """
     contents = json_files.read_optional(folder / "config.json")
     kinds = contents.get("architectures")
-    if not isinstance(kinds, list) or not any(str(kind).endswith(CLASSIFIER) for kind in kinds):
+    kinds = kinds if isinstance(kinds, list) else []
+    if not scores_pairs(folder) or not any(str(kind).endswith(CLASSIFIER) for kind in kinds):
         return None
     family = contents.get("model_type")
     known = CLASSIFIERS.get(family) if isinstance(family, str) else None

@@ -100,7 +100,7 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
     tokenizer = Tokenizer(folder, rows=source.config.vocab_size)
     tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, folder)
     lengths = (source.config.positions, max_length(folder, "question", "text-generation"), LONGEST)
-    around = _around(folder, tokenizer, read_usage(folder, "CrossEncoder").default_prompt)
+    around = _around(source, tokenizer, read_usage(folder, "CrossEncoder").default_prompt)
     classifier = PairClassifier(build_dual_encoder(settings, sources), pooler=None, segments=False)
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
     params = {"dual_encoder": towers, "pair": _head(folder, tokenizer, modules[1].folder if modules else None)}
@@ -113,15 +113,17 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
     return load
 
 
-def _around(folder: pathlib.Path, tokenizer: Tokenizer, instruction: str) -> Sequence[str]:
+def _around(source: PretrainedEncoder, tokenizer: Tokenizer, instruction: str) -> Sequence[str]:
     """Returns the texts before, between and after a pair, by the chat template if it has places for both texts."""
     roles = [*[("system", instruction)] * bool(instruction), *zip(("query", "document"), MARKS, strict=True)]
-    with refusing_broken(folder, *BROKEN):
+    with refusing_broken(source.folder, *BROKEN):
         text = tokenizer.chat([{"role": role, "content": content} for role, content in roles])
     if [text.count(mark) for mark in MARKS] == [1, 1] and text.index(MARKS[0]) < text.index(MARKS[1]):
         before, _, rest = text.partition(MARKS[0])
         between, _, after = rest.partition(MARKS[1])
         return before, between, after
+    if source.hugging_face["model_type"] != "qwen3":
+        raise EndxError(f"{source.folder}: its chat template, if any, has no places for the roles query and document")
     return CARD[0].format(instruction or INSTRUCTION), *CARD[1:]
 
 

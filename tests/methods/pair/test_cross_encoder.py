@@ -193,6 +193,8 @@ def test_a_cross_encoder_is_no_embedding_model(tmp_path):
         endx_jax.load(folder)
     with one_line_error("modules.json: a cross-encoder may have no modules beside its Transformer"):
         load_pairs(folder)
+    (folder / "config_sentence_transformers.json").unlink()
+    assert foreign_pairs(folder) is None
 
 
 def test_other_folders_are_refused(tmp_path, tiny_bert):

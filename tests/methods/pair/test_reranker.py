@@ -122,6 +122,12 @@ def test_scores_with_a_chat_template_are_those_of_sentence_transformers(folder, 
     np.testing.assert_allclose(
         load_pairs(folder)(QUESTIONS, texts)(rows), load_pairs(tmp_path / "saved0")(QUESTIONS, texts)(rows), rtol=1e-6
     )
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('no such role') }}")
+    (tmp_path / "card").mkdir()
+    for file in folder.glob("*.*"):
+        if file.name != "chat_template.jinja":
+            (tmp_path / "card" / file.name).write_bytes(file.read_bytes())
+    np.testing.assert_array_equal(*(load_pairs(each)(QUESTIONS, texts)(rows) for each in (folder, tmp_path / "card")))
     file = tmp_path / "saved0" / "1_LogitScore" / "config.json"
     file.write_text(json.dumps({"true_token_id": 7, "temperature": 2.0}))
     with one_line_error("temperature=2.0 is not supported: the key is unknown"):
