@@ -43,7 +43,10 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     assert written["evaluations"][0]["questions"] == len(test.questions)
     index = Index(workdir / "index.sqlite")
     documents = [document for _, document in index.snapshot.documents()]
-    assert documents[: len(test.documents)] == test.documents
+    pool = documents[: len(test.documents)]
+    assert [(document.id, document.text) for document in pool] == [(one.id, one.text) for one in test.documents]
+    asked = [(question, document.text) for document in pool for question in document.questions]
+    assert {*asked} == {(test.questions[row], test.candidates[candidate]) for row, candidate in test.pairs}
     assert (index.info.width, index.info.metric) == (32, "cosine")
     assert index.info.model["step"] in (2, 4, 6)
     assert index.info.model["identity"] == endx_jax.load(workdir).identity
