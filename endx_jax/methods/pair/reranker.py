@@ -77,7 +77,7 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
     settings = ModelSettings(pretrained=str(folder), pooling="last", sharing="sde", normalize=False)
     settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
     tokenizer = Tokenizer(folder, rows=source.config.vocab_size)
-    tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, folder)
+    tokenizer.check_matches(source.config.vocab_size, folder)
     positions = min(source.config.positions or LONGEST, LONGEST)
     answer = Ended(tokenizer, positions - positions // 4 + 1, COLON + " ", tuple(_ids(tokenizer, AFTER)))
     processors = {"question": TextProcessor(tokenizer, positions // 4, BEFORE), "answer": answer}
