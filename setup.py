@@ -28,6 +28,8 @@ DEPENDENCIES = [
     "requests>=2.32.3",
     "safetensors>=0.6.1",
     "scipy>=1.13",
+    # transformers reads the tokenizers of T5 and XLM-R by it where a folder has no tokenizer.json.
+    "sentencepiece>=0.2.1",
     "tensorflow-datasets>=4.9.10",
     "tqdm>=4.66",
     "transformers>=5.0",

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.metadata
 import itertools
+import json
 import logging
 import os
 import pathlib
@@ -41,7 +42,7 @@ class Tokenizer:
 
         Args:
           folder: folder of its files.
-          append_eos: ends each text with EOS, if the tokenizer's files do not.
+          append_eos: ends each text with EOS, if the tokenizer's template ends with no special token.
           rows: rows of the token table; added tokens with larger ids become the unknown token, if there is one. Gemma's
             text models have the token of an image without a row for it.
 
@@ -56,8 +57,7 @@ class Tokenizer:
         self._backend = self._loaded.backend_tokenizer if self._loaded.is_fast else None
         self._lock = threading.Lock()  # truncation is state of the backend, which only one thread may change
         with refusing_broken(self.folder, *BROKEN):
-            if append_eos:
-                self._append_eos()
+            self._extend_template()
             # The special tokens of an encoded text may have ids that are not in the vocabulary.
             around = self._loaded([""])["input_ids"][0] if self._backend is None else self._backend.encode("").ids
             ids = {*self._loaded.get_vocab().values(), *around}
@@ -98,24 +98,22 @@ class Tokenizer:
         """Returns true if two tokenizers are known to give the same ids for every text."""
         return self is other or (self.fingerprint is not None and self.fingerprint == other.fingerprint)
 
-    def check_matches(self, vocab_size: int, pad_id: int | None, where: object) -> None:
-        """Raises EndxError if the tokenizer does not match an encoder.
+    def check_matches(self, vocab_size: int, where: object) -> None:
+        """Raises EndxError if the tokenizer has ids without a row in an encoder's token table.
+
+        Padding ids are not compared, since padding is masked: published folders have one id in `config.json` and
+        another in the tokenizer's files.
 
         Args:
           vocab_size: number of rows of the encoder's token table.
-          pad_id: padding id of the encoder; None if nothing in it depends on one.
           where: folder of the encoder, for the message.
         """
         if self.size > vocab_size:
-            reason = f"its largest id is {self.size - 1} and the weights have {vocab_size} rows"
-        elif pad_id is not None and self.pad_id != pad_id:
-            reason = f"it pads with id {self.pad_id} and the weights expect {pad_id}"
-        else:
-            return
-        raise EndxError(
-            f"the tokenizer in {self.folder} does not match the weights in {where}: {reason}; "
-            "use the tokenizer files that were published with these weights"
-        )
+            raise EndxError(
+                f"the tokenizer in {self.folder} does not match the weights in {where}: its largest id is "
+                f"{self.size - 1} and the weights have {vocab_size} rows; use the tokenizer files that were published "
+                "with these weights"
+            )
 
     def __call__(self, texts: Sequence[str], max_length: int) -> TokenTable:
         """Tokenizes texts, each truncated to `max_length` tokens, special tokens included."""
@@ -198,22 +196,27 @@ class Tokenizer:
         """Ids of the tokens that were added to the vocabulary."""
         return {*self._loaded.added_tokens_decoder} if self._backend is not None else set()
 
-    def _append_eos(self) -> None:
-        """Adds EOS to the end of each text, also in the files that `save` writes, unless it is there."""
-        import tokenizers
+    def _extend_template(self) -> None:
+        """Begins texts with BOS and ends them with EOS where the settings ask for it, also in the files of `save`.
 
-        eos, id_ = self._loaded.eos_token, self._loaded.eos_token_id
-        if eos is None or self._backend is None:
-            lacks = "has no EOS token" if eos is None else "is written in Python and can't append EOS"
+        transformers 5 reads `add_bos_token` and `add_eos_token` only if there is no `tokenizer.json`, whose template
+        published folders such as e5-mistral did not change.
+        """
+        config = json_files.read_optional(self.folder / "tokenizer_config.json")
+        ends = self._appends_eos or config.get("add_eos_token") is True
+        if not ends and config.get("add_bos_token") is not True:
+            return
+        begin = self._loaded.bos_token if config.get("add_bos_token") is True else None
+        end = self._loaded.eos_token if ends else None
+        if self._backend is not None and (begin or end):
+            ids = {token: self._backend.token_to_id(token) for token in (begin, end) if token}
+            self._backend.post_processor = _extended(self._backend.post_processor, begin, end, ids)
+        if self._appends_eos and (end is None or self._backend is None):
+            lacks = "has no EOS token" if end is None else "is written in Python and can't append EOS"
             raise EndxError(
                 f"the tokenizer in {self.folder} {lacks}, whose encoding embeds a text: set eos_token in "
                 "tokenizer_config.json, or use a folder of sentence-transformers, which states its pooling"
             )
-        if self._backend.encode("").ids[-1:] == [id_]:
-            return
-        before = [self._backend.post_processor] if self._backend.post_processor else []
-        ending = tokenizers.processors.TemplateProcessing(f"$A {eos}", f"$A {eos} $B {eos}", [(eos, id_)])
-        self._backend.post_processor = tokenizers.processors.Sequence([*before, ending])
 
     def _forget_length(self) -> None:
         """Resets the settings of padding and truncation, which the backend would write into its file."""
@@ -257,6 +260,50 @@ def read_specification(file: pathlib.Path) -> dict:
         id_ = json_files.value(token, "id", f"{file}: an added token")
         json_files.whole(id_, f"{file}: the id of an added token", most=LARGEST_ID)
     return spec
+
+
+def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, int]):
+    """Returns a post-processor of the tokenizers library whose template also begins or ends each text with a token.
+
+    A side of the template that has a special token, whichever it is, stays as it is.
+
+    Args:
+      processor: post-processor, or None.
+      begin: token before a text; None to add none.
+      end: token after a text; None to add none.
+      ids: ids of both.
+    """
+    import tokenizers
+
+    # The library reads and writes post-processors only as parts of tokenizers.
+    holder = tokenizers.Tokenizer(tokenizers.models.BPE())
+    if processor is not None:
+        holder.post_processor = processor
+    state = json.loads(holder.to_str())
+    own = state["post_processor"] or {"type": "Sequence", "processors": []}
+    steps = own["processors"] if own["type"] == "Sequence" else [own]
+    if any(step["type"] in ("BertProcessing", "RobertaProcessing") for step in steps):
+        return processor  # they have special tokens on both sides
+    template = next((step for step in steps if step["type"] == "TemplateProcessing"), None)
+    if template is None:
+        texts = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+        template = {"type": "TemplateProcessing", "single": texts[:1], "pair": texts, "special_tokens": {}}
+        state["post_processor"] = {"type": "Sequence", "processors": [*steps, template]}
+    begin = None if "SpecialToken" in template["single"][0] else begin
+    end = None if "SpecialToken" in template["single"][-1] else end
+
+    def special(token: str | None, piece: dict) -> dict | None:
+        return token and {"SpecialToken": {"id": token, "type_id": piece["Sequence"]["type_id"]}}
+
+    for form in ("single", "pair"):
+        around = [
+            (special(begin, piece), piece, special(end, piece)) if "Sequence" in piece else (piece,)
+            for piece in template[form]
+        ]
+        template[form] = [piece for pieces in around for piece in pieces if piece]
+    for token in filter(None, (begin, end)):
+        template["special_tokens"][token] = {"id": token, "ids": [ids[token]], "tokens": [token]}
+    return tokenizers.Tokenizer.from_str(json.dumps(state)).post_processor
 
 
 def _load(folder: pathlib.Path):

@@ -70,10 +70,15 @@ class MPNetConfig(RobertaConfig):
     Its class in transformers has 32 buckets and the padding id 1, whatever `config.json` says.
     """
 
-    ONLY = only(pad_token_id=(1,), relative_attention_num_buckets=(32,))
+    ONLY = only(relative_attention_num_buckets=(32,))
 
     token_types: int = 0
     buckets: int = 32
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Converts the contents of a `config.json`."""
+        return super().from_hugging_face({**config, "pad_token_id": 1}, where)
 
 
 NAMES = Names(

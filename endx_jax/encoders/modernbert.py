@@ -39,7 +39,7 @@ class ModernBertConfig(TransformerConfig):
     dropout: float = fraction("mlp_dropout", default=0.0)
     hidden_dropout: bool = True
     attention_dropout: float = fraction("attention_dropout", default=0.0)
-    pad_id: int = whole("pad_token_id", default=50283, least=0, most=MOST_TOKENS)
+    pad_id: int = whole("pad_token_id", default=50283, least=-1, most=MOST_TOKENS)
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:

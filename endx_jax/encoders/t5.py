@@ -92,6 +92,8 @@ def names(config: T5Config) -> Names:
     )
 
 
-T5 = Architecture(T5Config, "T5EncoderModel", names)
+# Encoders saved alone may have their token table under the encoder's name.
+SPELLINGS = {"encoder.embed_tokens.weight": "shared.weight"}
+T5 = Architecture(T5Config, "T5EncoderModel", names, older_spellings=SPELLINGS)
 MT5 = dataclasses.replace(T5, transformers_class="MT5EncoderModel")
 UMT5 = dataclasses.replace(T5, config=UmT5Config, transformers_class="UMT5EncoderModel")

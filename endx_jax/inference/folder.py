@@ -90,7 +90,7 @@ def text_processors(
         for folder, source in encoders.items()
     }
     for side, source in sources.items():
-        loaded[tokenizers[side]].check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
+        loaded[tokenizers[side]].check_matches(source.config.vocab_size, source.folder)
     return {side: TextProcessor(loaded[tokenizers[side]], lengths[side], prompts[side]) for side in SIDES}
 
 

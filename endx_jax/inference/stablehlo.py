@@ -188,4 +188,4 @@ def _check_fits(
         raise EndxError(f"{file} does not return embeddings of width {width}, as in {ABOUT}; export the model again")
     table = towers.tower_params(params, side).get(TOKEN_TABLE)
     if table is not None:
-        tokenizer.check_matches(len(table), tokenizer.pad_id, file.parent)
+        tokenizer.check_matches(len(table), file.parent)

@@ -148,7 +148,7 @@ class TransformerConfig(HuggingFaceConfig):
     final_dropout: bool = False
     attention_dropout: float = fraction("attention_probs_dropout_prob", "attention_dropout", default=0.1)
     initializer_range: float = fraction("initializer_range", default=0.02)
-    pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
+    pad_id: int = whole("pad_token_id", default=0, least=-1, most=MOST_TOKENS)
     lora: LoraSettings = NONE
 
     @classmethod

@@ -40,7 +40,7 @@ class TokensConfig(HuggingFaceConfig):
         "attention_probs_dropout_prob", "dropout_rate", "attn_pdrop", "attention_dropout", default=0.1
     )
     initializer_range: float = 0.02
-    pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
+    pad_id: int = whole("pad_token_id", default=0, least=-1, most=MOST_TOKENS)
 
     @property
     def table_width(self) -> int:

@@ -34,11 +34,16 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def modernise(tensors: Mapping[str, Any], spellings: Mapping[str, str]) -> dict[str, Any]:
-    """Renames tensors whose names end in an older spelling, such as `LayerNorm.gamma`, to the newer one."""
+    """Renames tensors whose names end in an older spelling, such as `LayerNorm.gamma`, to the newer one.
+
+    If tensors have both names, the one with the newer name is used.
+    """
     renamed = {}
     for name, tensor in tensors.items():
         old = next((spelling for spelling in spellings if name.endswith(spelling)), "")
-        renamed[name.removesuffix(old) + spellings.get(old, "")] = tensor
+        newer = name.removesuffix(old) + spellings.get(old, "")
+        if not old or newer not in tensors:
+            renamed[newer] = tensor
     return renamed
 
 

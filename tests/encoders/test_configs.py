@@ -110,6 +110,12 @@ def test_the_last_layers_of_qwen_may_have_windows():
     assert [kind.window for kind in read("qwen3", SMALL | changes).kinds] == [None, None, None, 7]
 
 
+@pytest.mark.parametrize("pad_id", [0, 1, 7, None, -1])
+def test_mpnet_s_positions_begin_after_1_and_others_take_any_padding_id(pad_id):
+    assert read("mpnet", SMALL | {"pad_token_id": pad_id}) == read("mpnet", SMALL | {"pad_token_id": 1})
+    assert read("bert", SMALL | {"pad_token_id": pad_id}).first_position == 0
+
+
 def test_positions_after_the_padding_id_are_fewer():
     found = read("roberta", SMALL | {"pad_token_id": 1})
     assert (found.positions, found.first_position) == (14, 2)
@@ -140,7 +146,6 @@ def test_positions_after_the_padding_id_are_fewer():
         ("nomic_bert", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction=0.5 is not supported"),
         ("gte", {"logn_attention_scale": True}, "logn_attention_scale=True is not supported"),
         ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
-        ("mpnet", {"pad_token_id": 0}, "pad_token_id=0 is not supported"),
         ("xlm-roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not"),
         (
             "qwen3",

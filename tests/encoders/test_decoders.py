@@ -174,14 +174,14 @@ def test_added_tokens_without_a_row_are_unknown(tmp_path):
     file.write_text(json.dumps(spec | {"added_tokens": [*spec["added_tokens"], image]}))
     whole = Tokenizer(tmp_path / "base")
     with one_line_error(f"its largest id is {size} and the weights have {size} rows"):
-        whole.check_matches(size, None, tmp_path)
+        whole.check_matches(size, tmp_path)
     fitting = Tokenizer(tmp_path / "base", rows=size)
-    fitting.check_matches(size, None, tmp_path)
+    fitting.check_matches(size, tmp_path)
     assert whole(["<image>"], 9).ids.tolist() == [size, 1]
     assert fitting(["<image>"], 9).ids.tolist() == [2, 1]
     assert pickle.loads(pickle.dumps(fitting))(["<image>"], 9).ids.tolist() == [2, 1]
     with one_line_error("its largest id is"):  # words without a row are those of another model
-        Tokenizer(tmp_path / "base", rows=size - 1).check_matches(size - 1, None, tmp_path)
+        Tokenizer(tmp_path / "base", rows=size - 1).check_matches(size - 1, tmp_path)
 
 
 @pytest.mark.reference

@@ -29,12 +29,13 @@ T5 = {"d_model": 24, "d_kv": 12, "d_ff": 24, "num_layers": 2, "num_heads": 2}
 MODERN = {"num_hidden_layers": 7, "local_attention": 6}
 GROUPED = SMALL | {"num_key_value_heads": 1, "head_dim": 8}
 DISTILBERT = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 40, "max_position_embeddings": 64}
+# Some pad with another id than the tokenizer, as published folders do.
 FAMILIES = {
-    "bert": SMALL,
+    "bert": SMALL | {"pad_token_id": None},
     "roberta": SMALL | {"pad_token_id": 1},
     "xlm-roberta": SMALL | {"pad_token_id": 1},
     "camembert": SMALL | {"pad_token_id": 1},
-    "electra": SMALL | {"embedding_size": 12},
+    "electra": SMALL | {"embedding_size": 12, "pad_token_id": 3},
     "distilbert": DISTILBERT,
     "mpnet": SMALL | {"pad_token_id": 1},
     "albert": SMALL | {"embedding_size": 12},
@@ -65,7 +66,7 @@ def reference():
 
 
 def write_family(reference, folder, model_type):
-    """Writes a tiny encoder by transformers, with the tiny BERT's tokenizer."""
+    """Writes a tiny encoder by transformers, with the tiny BERT's tokenizer, which pads with id 0."""
     keys = {"pad_token_id": 0} | FAMILIES[model_type]
     config = reference.transformers.AutoConfig.for_model(model_type, vocab_size=len(vocabulary()), **keys)
     reference.torch.manual_seed(0)
@@ -77,15 +78,6 @@ def write_family(reference, folder, model_type):
     write_tokenizer(folder)
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "[SEP]"}))
-    if keys["pad_token_id"] == 1:  # the tokenizer's are 0 and 1
-        file = folder / "tokenizer.json"
-        state = json.loads(file.read_text())
-        swapped = {"[PAD]": 1, "[UNK]": 0}
-        state["model"]["vocab"] |= swapped
-        for token in state["added_tokens"]:
-            token["id"] = swapped.get(token["content"], token["id"])
-        state["added_tokens"].sort(key=lambda token: token["id"])
-        file.write_text(json.dumps(state))
     return folder
 
 

@@ -58,7 +58,7 @@ def load_all(folder: pathlib.Path) -> None:
     for source in pretrained.load_sides(str(folder)).values():
         source.params()
         tokenizer = Tokenizer(source.folder)
-        tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
+        tokenizer.check_matches(source.config.vocab_size, source.folder)
         assert tokenizer(TEXTS, 16).ids.max(initial=0) < source.config.vocab_size
 
 

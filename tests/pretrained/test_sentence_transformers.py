@@ -108,7 +108,7 @@ def test_an_encoder_in_a_folder_within_is_found_with_its_tokenizer(tiny_bert, tm
     source = pretrained.load(str(tmp_path / "model"))
     assert source.folder == tmp_path / "model" / "0_Transformer"
     assert source.head.max_length == 12
-    Tokenizer(source.folder).check_matches(source.config.vocab_size, source.config.pad_id, source.folder)
+    Tokenizer(source.folder).check_matches(source.config.vocab_size, source.folder)
     assert source.params()
 
 

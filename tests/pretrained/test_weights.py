@@ -10,6 +10,7 @@ from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
 
 from endx_jax.encoders.architecture import TensorRule
+from endx_jax.encoders.t5 import T5
 from endx_jax.pretrained.weights import (
     SHARD_INDEX,
     SINGLE_FILE,
@@ -168,6 +169,12 @@ def test_older_spellings_become_the_newer_at_the_end_of_names_only():
     spellings = {"norm.gamma": "norm.weight", "norm.beta": "norm.bias"}
     found = modernise({"a.norm.gamma": 1, "a.norm.beta": 2, "norm.gamma.more": 3, "b": 4}, spellings)
     assert found == {"a.norm.weight": 1, "a.norm.bias": 2, "norm.gamma.more": 3, "b": 4}
+
+
+def test_t5_s_token_table_may_have_the_encoder_s_name():
+    both = {"encoder.embed_tokens.weight": 1, "shared.weight": 2}
+    assert modernise({"encoder.embed_tokens.weight": 1}, T5.older_spellings) == {"shared.weight": 1}
+    assert modernise(both, T5.older_spellings) == {"shared.weight": 2}
 
 
 def test_reading_does_not_touch_the_file(tmp_path):

@@ -98,7 +98,7 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
     settings = ModelSettings(pretrained=str(folder), pooling="last", sharing="sde", normalize=False)
     settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
     tokenizer = Tokenizer(folder, rows=source.config.vocab_size)
-    tokenizer.check_matches(source.config.vocab_size, source.config.pad_id, folder)
+    tokenizer.check_matches(source.config.vocab_size, folder)
     lengths = (source.config.positions, max_length(folder, "question", "text-generation"), LONGEST)
     around = _around(source, tokenizer, read_usage(folder, "CrossEncoder").default_prompt)
     classifier = PairClassifier(build_dual_encoder(settings, sources), pooler=None, segments=False)

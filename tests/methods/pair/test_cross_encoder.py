@@ -38,10 +38,10 @@ BIASED = {"classifier_pooling": "mean", "classifier_bias": True, "norm_bias": Tr
 # By name: model_type and the keys of its config.
 FAMILIES = {
     "bert": ("bert", SMALL),
-    "xlm-roberta": ("xlm-roberta", SMALL | {"type_vocab_size": 1}),
+    "xlm-roberta": ("xlm-roberta", SMALL | {"type_vocab_size": 1, "pad_token_id": 1}),
     "modernbert": ("modernbert", SMALL),
     "modernbert, mean": ("modernbert", SMALL | BIASED),
-    "electra": ("electra", SMALL | {"embedding_size": 12}),
+    "electra": ("electra", SMALL | {"embedding_size": 12, "pad_token_id": None}),
     "mpnet": ("mpnet", SMALL | {"pad_token_id": 1}),
     "roberta": ("roberta", SMALL | {"type_vocab_size": 1}),
     "camembert": ("camembert", SMALL | {"type_vocab_size": 1}),
@@ -51,8 +51,8 @@ FAMILIES = {
 }
 
 
-def write_pair_tokenizer(folder, template, pad_id: int = 0):
-    """Writes the tiny tokenizer with a template of pairs; the ids of padding and of unknown words may change places."""
+def write_pair_tokenizer(folder, template):
+    """Writes the tiny tokenizer with a template of pairs. It pads with id 0, whatever the family's config says."""
     write_tokenizer(folder)
     file, own = folder / "tokenizer.json", folder / "tokenizer_config.json"
     tokenizer, config = json.loads(file.read_text()), json.loads(own.read_text())
@@ -60,12 +60,6 @@ def write_pair_tokenizer(folder, template, pad_id: int = 0):
         {"Sequence" if len(name) == 1 else "SpecialToken": {"id": name, "type_id": segment}}
         for name, segment in template
     ]
-    if pad_id:
-        swapped = {"[PAD]": pad_id, "[UNK]": 0}
-        tokenizer["model"]["vocab"] |= swapped
-        for token in tokenizer["added_tokens"]:
-            token["id"] = swapped.get(token["content"], token["id"])
-        tokenizer["added_tokens"].sort(key=lambda token: token["id"])
     file.write_text(json.dumps(tokenizer))
     segments = ["token_type_ids"] if template == OF_BERT else []
     own.write_text(json.dumps(config | {"model_input_names": ["input_ids", *segments, "attention_mask"]}))
@@ -84,7 +78,7 @@ def write_classifier(folder, outputs: int = 1, name: str = "bert"):
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(folder)
-    write_pair_tokenizer(folder, OF_BERT if family in WITH_SEGMENTS else OF_ROBERTA, keys["pad_token_id"])
+    write_pair_tokenizer(folder, OF_BERT if family in WITH_SEGMENTS else OF_ROBERTA)
     return folder
 
 
