@@ -24,13 +24,13 @@ def test_findings_about_rows_columns_and_texts(tmp_path, tiny_bert):
     rows += [rows[0], f"{rows[1].partition(',a1,')[0]},a40,0,0,new"]  # repeated; right above, and wrong here
     rows += ["Where is ITEM 2?,where is item 3,a41,1,0,new", "same,same,a42,1,1,new"]
     rows += [f"{'long ' * 30},item 3 lies on shelf 3,a43,1,1,new"]
-    file = write(tmp_path, rows, "question,answer,key,label,similar,state")
+    file = write(tmp_path, rows, "question,answer,key,label,kind,state")
     found = check_data(DataSettings(path=str(file)), str(tiny_bert)).findings
     assert [*found] == [
         "rows that repeat the question and answer of another row: 1",
         "answers that are right in one row and wrong in another, and count as right: 1",
         "column 'key' is not used (it looks like ids)",
-        "column 'similar' is not used (values 0, 1 and 2)",
+        "column 'kind' is not used (values 0, 1 and 2)",
         "column 'state' is not used (values new)",
         "pairs with the same text on both sides: 1",
         "texts that are a question in one row and an answer in another: 1",
@@ -65,4 +65,4 @@ def test_the_command_prints_the_page(tmp_path, tiny_bert, endx):
     printed = endx("check", file, "--model", tiny_bert).out
     assert printed.startswith(f"{file}: 40 questions, 40 answers, 40 pairs\n")
     assert printed.rstrip().splitlines()[-1] == f"next: endx serve --model={tiny_bert} --corpus={file}"
-    assert "--question-column" in endx("check", write(tmp_path, ["a,b"], "q,a", "other.csv"), status=2).err
+    assert "--question-column" in endx("check", write(tmp_path, ["a,b"], "x,y", "other.csv"), status=2).err

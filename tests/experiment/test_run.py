@@ -155,9 +155,9 @@ def test_texts_that_are_cut_prompts_that_are_left_out_and_both_directions_are_na
     rows += [{"question": f"what is {n}", "answer": "the mat " * 20 + f"{n}"} for n in range(20)]
     shown = notes_of(config, tmp_path, rows, prompts={"query": "ask: ", "document": ""})
     assert "note: 20 questions are answers of other pairs too" in shown
-    assert " answers are cut to 24 tokens (--config.data.answer_length)" in shown
+    assert " answers are cut to 24 tokens (data.answer_length)" in shown
     assert "questions are cut" not in shown
-    assert f"the prompt 'ask: ' of {tmp_path / 'encoder'} is left out: --config.model.question_prompt takes it" in shown
+    assert f"the prompt 'ask: ' of {tmp_path / 'encoder'} is left out: model.question_prompt takes it" in shown
     assert "answer_prompt" not in shown
     assert "hard negatives" not in shown
 
