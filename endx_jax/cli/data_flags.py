@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 
+from endx_jax.data.languages import LANGUAGES
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 
@@ -19,6 +20,7 @@ FLAGS = {
     "data.answer_column": "--answer-column",
     "data.skip_invalid=True": "--skip-invalid",
     "data.skip_invalid": "--skip-invalid",
+    "data.language": "--language",
 }
 
 
@@ -28,6 +30,14 @@ def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
     parser.add_argument("--question-column", default="question", help="column of questions [question]")
     parser.add_argument("--answer-column", default="answer", help="column of answers [answer]")
     parser.add_argument("--skip-invalid", action="store_true", help="skip invalid rows and log their number")
+    add_language_flag(parser)
+
+
+def add_language_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag `--language`."""
+    parser.add_argument(
+        "--language", choices=LANGUAGES, default="", metavar="NAME", help="language of the texts, for BM25 [detected]"
+    )
 
 
 def with_data_flags(settings: DataSettings, arguments: argparse.Namespace) -> DataSettings:
@@ -37,6 +47,7 @@ def with_data_flags(settings: DataSettings, arguments: argparse.Namespace) -> Da
         question_column=arguments.question_column,
         answer_column=arguments.answer_column,
         skip_invalid=arguments.skip_invalid,
+        language=arguments.language or settings.language,
     )
 
 

@@ -94,9 +94,10 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
     agreement.check_equal(lambda: {f"set {dataset}": fingerprint(records)})
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
-    hybrid = stored_hybrid(arguments.workdir or arguments.model, cosine=model.cosine)
     split = arguments.split if arguments.data else "test"
-    results = Results(dataset=dataset, split=split, pools=pools, hybrid=hybrid)
+    results = Results(dataset=dataset, split=split, pools=pools)
+    source = arguments.workdir or arguments.model
+    results.hybrid = stored_hybrid(source, cosine=model.cosine, language=results.language)
     if arguments.reverse:
         results.rank_both_ways()
     results.add_bm25()
@@ -120,6 +121,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
                 metric=metric_of(cosine=model.cosine),
                 model={"name": model.name, "identity": identity},
                 corpus={"path": dataset},
+                language=results.language,
             )
             results.write(folder / workdirs.RESULTS, folder)
 

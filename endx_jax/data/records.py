@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class RetrievalSet:
       grades: for each question, the grades of its right candidates by index, 1 or more; None if all are 1.
       excluded: for each question, sorted indices of candidates that are not ranked for it, such as the document that is
         the question itself; None if there are none.
+      language: language of the texts, for BM25; empty: it is detected.
     """
 
     questions: tuple[str, ...]
@@ -45,6 +47,7 @@ class RetrievalSet:
     scores: tuple[Mapping[int, float], ...] | None = None
     grades: tuple[Mapping[int, int], ...] | None = None
     excluded: tuple[tuple[int, ...], ...] | None = None
+    language: str = ""
 
     def __post_init__(self):
         count = len(self.questions)
@@ -87,8 +90,8 @@ class RetrievalSet:
 
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
-        columns = {name: getattr(self, name) for name in COLUMNS}
-        kept = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
+        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        kept: dict[str, Any] = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
         return dataclasses.replace(self, **kept)
 
     def subset(self, rows: Sequence[int], *, hard_negatives: bool = True) -> "RetrievalSet":
@@ -150,6 +153,7 @@ class RetrievalSet:
             grades=grades
             and tuple({row: grades[row][candidate] for row in questions[candidate]} for candidate in candidates),
             excluded=self.excluded and tuple(tuple(excluded.get(candidate, ())) for candidate in candidates),
+            language=self.language,
         )
 
     @classmethod

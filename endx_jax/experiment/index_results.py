@@ -27,13 +27,14 @@ def write_pool(
     metric: str,
     model: Mapping[str, object],
     corpus: Mapping[str, object],
+    language: str,
 ) -> None:
     """Writes encoded documents as an index; logs a line if the existing index is in use.
 
     The arguments are those of `write_index`.
     """
     try:
-        write_index(path, embeddings, documents, metric=metric, model=model, corpus=corpus)
+        write_index(path, embeddings, documents, metric=metric, model=model, corpus=corpus, language=language)
     except InUse as reason:
         say(f"note: the index was not written: {reason}")
 

@@ -262,6 +262,7 @@ def _report(
                 metric=metric_of(cosine=settings.model.normalize),
                 model={"name": str(run.workdir), "identity": identity, "step": step},
                 corpus=corpus,
+                language=results.language,
             )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
         if method.embeds:

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from endx_jax.data.documents import Document
+from endx_jax.data.languages import detect
 from endx_jax.errors import EndxError, InUse
 from endx_jax.inference import EmbeddingModel
 from endx_jax.numerics import Quantized
@@ -42,22 +43,30 @@ class Survey:
       documents: number of documents.
       empty: number of documents without text.
       sha256: hash of ids, texts and metadata, in order.
+      language: language of the texts.
     """
 
     documents: int
     empty: int
     sha256: str
+    language: str
 
 
 def survey(documents: Iterable[Document]) -> Survey:
     """Reads a whole corpus, so that errors in it are raised before anything is encoded."""
     digest, count, empty = hashlib.sha256(), 0, 0
-    for document in documents:
-        contents = [document.id, document.text, sorted(document.metadata.items())]
-        digest.update(json.dumps(contents, ensure_ascii=False).encode() + b"\n")
-        count += 1
-        empty += not document.text
-    return Survey(count, empty, digest.hexdigest())
+
+    def read() -> Iterator[str]:
+        nonlocal count, empty
+        for document in documents:
+            contents = [document.id, document.text, sorted(document.metadata.items())]
+            digest.update(json.dumps(contents, ensure_ascii=False).encode() + b"\n")
+            count += 1
+            empty += not document.text
+            yield document.text
+
+    language = detect(read())
+    return Survey(count, empty, digest.hexdigest(), language)
 
 
 def encoding_of(
@@ -97,6 +106,7 @@ def encoding_of(
         corpus={"path": path, "documents": corpus.documents, "sha256": corpus.sha256}
         | ({"shard": [number, count]} if count > 1 else {}),
         complete=False,
+        language=corpus.language,
     )
 
 
@@ -123,6 +133,8 @@ def begin(path: pathlib.Path, info: IndexInfo) -> int:
                 f"{path} holds another index: it has {'; of '.join(differing)}. Choose another --output, or repeat the "
                 "command that began it"
             )
+        if stored.language != info.language:  # set now, or not named by the file of an earlier version
+            describe(database, language=info.language)
         return len(documents_of(info)) if stored.complete else count_documents(database)
 
 
@@ -246,7 +258,9 @@ def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
     with starting(path) as database:
         if not is_new(database):
             raise EndxError(f"{path} exists: name another --output")
-        create(database, IndexInfo(first.info.width, first.info.precision, first.info.metric, first.info.model, corpus))
+        info = first.info
+        joined = IndexInfo(info.width, info.precision, info.metric, info.model, corpus, language=info.language)
+        create(database, joined)
         for number in range(1, count + 1):
             database.executemany(INSERT, by_number[number].contents())
         return count_documents(database)

@@ -15,6 +15,7 @@ import numpy as np
 
 from endx_jax.buckets import local_copy
 from endx_jax.data.documents import Document
+from endx_jax.data.languages import detect
 from endx_jax.errors import EndxError, InUse
 from endx_jax.json_files import shown
 from endx_jax.numerics import Quantized, quantize
@@ -42,6 +43,7 @@ def write_index(
     metric: str,
     model: Mapping[str, Any],
     corpus: Mapping[str, Any] | None = None,
+    language: str = "",
 ) -> None:
     """Writes an index in one transaction, which replaces the contents of an older index.
 
@@ -52,6 +54,7 @@ def write_index(
       metric: `cosine` or `inner product`.
       model: identifies the model that encoded them: see `IndexInfo`.
       corpus: source of the documents: see `IndexInfo`.
+      language: language of the documents; empty: it is detected.
 
     Raises:
       InUse: the file holds an index that was changed since it was written, is being changed by another process, or
@@ -63,7 +66,8 @@ def write_index(
     precision = str(vectors.dtype)
     if precision not in PRECISIONS or (precision == "int8") != isinstance(embeddings, Quantized):
         raise EndxError(f"an index holds embeddings in float32, float16, or int8 with scales, not {precision}")
-    info = IndexInfo(vectors.shape[1], precision, metric, model, corpus or {})
+    language = language or detect(document.text for document in documents)
+    info = IndexInfo(vectors.shape[1], precision, metric, model, corpus or {}, language=language)
     with starting(path) as database:
         _make_empty(database, path, info)
         insert(database, documents, embeddings)
