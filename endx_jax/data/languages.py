@@ -90,7 +90,7 @@ def detect(texts: Iterable[str]) -> str:
     words = Counter(regex.findall(r"[\w\p{M}]+", sample))
     share = {language: _share(words, frequent.split()) for language, frequent in FREQUENT.items()}
     best = max(share, key=share.__getitem__)
-    return best if share[best] > max(0.05, 1.2 * share[ENGLISH]) else fallback
+    return best if share[best] > max(0.05, 1.2 * share[fallback]) else fallback
 
 
 def _share(words: Counter, frequent: list[str]) -> float:

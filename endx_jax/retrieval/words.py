@@ -78,7 +78,7 @@ class Tokenizer:
         stemmer = library("Stemmer")
 
         def stem_of(name: str) -> Callable[[str], str]:
-            return stemmer.Stemmer(name).stemWord if name in stemmer.algorithms() else str
+            return stemmer.Stemmer(name, 0).stemWord if name in stemmer.algorithms() else str
 
         self.language = language
         self._stem = stem_of(language)
@@ -101,9 +101,9 @@ class Tokenizer:
         """
         known, documents = _Known(self._words_and_parts), []
         for text, (runs, words) in zip(texts, self._split(texts, known), strict=True):
-            documents.append(Words(words))
+            documents.append(document := Words(words))
             unusual = self.language == ENGLISH and not known.unusual.isdisjoint(runs)
-            documents[-1].length = len(_PLAIN.findall(text.lower()) if unusual else documents[-1])
+            document.length = len(_PLAIN.findall(text.lower())) if unusual else len(document)
         return documents
 
     def _split(self, texts: Sequence[str], known: "_Known") -> Iterator[tuple[list[str], Iterator[str]]]:
