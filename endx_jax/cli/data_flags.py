@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 from typing import Any
 
+from endx_jax.data.languages import LANGUAGES
 from endx_jax.data.settings import DataSettings
 
 
@@ -13,6 +14,14 @@ def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
     parser.add_argument("--question-column", default="question", help="column of questions [question]")
     parser.add_argument("--answer-column", default="answer", help="column of answers [answer]")
     parser.add_argument("--skip-invalid", action="store_true", help="skip invalid rows and log their number")
+    add_language_flag(parser)
+
+
+def add_language_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag `--language`."""
+    parser.add_argument(
+        "--language", choices=LANGUAGES, default="", metavar="NAME", help="language of the texts, for BM25 [detected]"
+    )
 
 
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
@@ -34,4 +43,5 @@ def with_data_flags(settings: DataSettings, arguments: argparse.Namespace) -> Da
         question_column=arguments.question_column,
         answer_column=arguments.answer_column,
         skip_invalid=arguments.skip_invalid,
+        language=arguments.language or settings.language,
     )

@@ -4,6 +4,7 @@ Several processes or machines divide the work by --shard=1/N to N/N; --join make
 """
 
 import argparse
+import dataclasses
 import functools
 import pathlib
 import re
@@ -12,7 +13,7 @@ import time
 from etils import epath
 
 from endx_jax.buckets import local_copy
-from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_language_flag, corpus_columns
 from endx_jax.data.reqa import POOLS
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded
@@ -28,7 +29,7 @@ def main(argv: list[str]) -> pathlib.Path:
 
     from endx_jax.data.corpus import read_corpus
     from endx_jax.experiment.compilation_cache import keep_programs
-    from endx_jax.experiment.workdir import check_writable
+    from endx_jax.experiment.workdir import check_writable, read_config
     from endx_jax.inference import load
     from endx_jax.inference.encode import Output
     from endx_jax.parallel.console import say, showing_progress
@@ -43,6 +44,8 @@ def main(argv: list[str]) -> pathlib.Path:
     columns = corpus_columns(arguments)
     read = functools.partial(read_corpus, arguments.corpus, pool=arguments.pool, split=arguments.split, **columns)
     corpus = survey(_bar(read(say=say), desc="reading the corpus"))
+    language = arguments.language or (read_config(arguments.workdir).data.language if arguments.workdir else "")
+    corpus = dataclasses.replace(corpus, language=language or corpus.language)
     empty = f", {corpus.empty:,} of them empty" if corpus.empty else ""
     known = f" with {corpus.questions:,} known questions" if corpus.questions else ""
     say(f"{corpus.documents:,} documents{known} in {arguments.corpus}{empty}")
@@ -144,4 +147,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--split", help="split of a save_to_disk folder [its only one]")
     add_corpus_flags(parser)
+    add_language_flag(parser)
     return parser

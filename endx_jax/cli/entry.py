@@ -157,6 +157,7 @@ FLAGS = {
     "data.text_column": "--text-column",
     "data.id_column": "--id-column",
     "data.title_column": "--title-column",
+    "data.language": "--language",
     "data.skip_invalid=True": "--skip-invalid",
     "data.skip_invalid": "--skip-invalid",
 }

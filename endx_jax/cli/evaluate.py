@@ -95,9 +95,10 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
     agreement.check_equal(lambda: {f"set {dataset}": fingerprint(records)})
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
-    hybrid = stored_hybrid(arguments.workdir or arguments.model, cosine=model.cosine)
     split = arguments.split if arguments.data else "test"
-    results = Results(dataset=dataset, split=split, pools=pools, hybrid=hybrid)
+    results = Results(dataset=dataset, split=split, pools=pools)
+    source = arguments.workdir or arguments.model
+    results.hybrid = stored_hybrid(source, cosine=model.cosine, language=results.language)
     if arguments.reverse:
         results.rank_both_ways()
     results.add_bm25()
@@ -127,6 +128,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
                 model={"name": model.name, "identity": identity},
                 corpus={"path": dataset},
                 known=dense.questions[list(itertools.chain.from_iterable(known))],
+                language=results.language,
             )
             results.write(folder / workdirs.RESULTS, folder)
 

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class RetrievalSet:
       grades: for each question, the grades of its right candidates by index, 1 or more; None if all are 1.
       excluded: for each question, sorted indices of candidates that are not ranked for it, such as its own text; None
         if there are none.
+      language: language of the texts, for BM25; empty: it is detected.
     """
 
     questions: tuple[str, ...]
@@ -46,6 +48,7 @@ class RetrievalSet:
     scores: tuple[Mapping[int, float], ...] | None = None
     grades: tuple[Mapping[int, int], ...] | None = None
     excluded: tuple[tuple[int, ...], ...] | None = None
+    language: str = ""
 
     def __post_init__(self):
         count = len(self.questions)
@@ -97,8 +100,8 @@ class RetrievalSet:
 
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
-        columns = {name: getattr(self, name) for name in COLUMNS}
-        kept = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
+        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        kept: dict[str, Any] = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
         return dataclasses.replace(self, **kept)
 
     def subset(self, rows: Sequence[int], *, hard_negatives: bool = True) -> "RetrievalSet":
@@ -160,6 +163,7 @@ class RetrievalSet:
             grades=grades
             and tuple({row: grades[row][candidate] for row in questions[candidate]} for candidate in candidates),
             excluded=self.excluded and tuple(tuple(excluded.get(candidate, ())) for candidate in candidates),
+            language=self.language,
         )
 
     @classmethod

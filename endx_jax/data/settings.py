@@ -4,6 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 from endx_jax.data import reqa
+from endx_jax.data.languages import CHOICES
 from endx_jax.data.order import Sources
 from endx_jax.data.splits import SPLITS
 from endx_jax.settings import check, check_choice, key
@@ -94,6 +95,12 @@ class DataSettings:
         "Skips invalid rows, such as those with an empty answer, and logs their number. Otherwise an invalid row is an "
         "error.",
     )
+    language: str = key(
+        "",
+        "Language of the texts, by which BM25 splits them into words, such as `german`. Empty: it is detected; `none`: "
+        "words are not stemmed.",
+        changes_results=False,
+    )
     question_length: int = key(64, "Maximum tokens of a question, special tokens included.")
     answer_length: int = key(256, "Maximum tokens of an answer, special tokens included.")
     validation_fraction: float = key(0.05, "Share of the questions held out for validation, in [0, 1).")
@@ -131,6 +138,7 @@ class DataSettings:
         check_choice("data.held_out_by", self.held_out_by, SPLITS)
         check_choice("data.pool", self.pool, ("", *POOLS))
         check_choice("data.format", self.format, ("", DOCUMENTS))
+        check_choice("data.language", self.language, CHOICES)
         check(self.cloze_sentences >= 0, "data.cloze_sentences must not be negative")
         check(0 <= self.cloze_removal <= 1, f"data.cloze_removal is {self.cloze_removal}; it must be from 0 to 1")
         check(not (self.format and self.merge), "data.merge joins SQuAD's files; leave data.format empty")

@@ -168,6 +168,7 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
     ReQA data has two pools: `answers`, the sentences that answer a question, and `sentences`, all of them. Other data
     has one pool of all candidates.
     """
+    records = dataclasses.replace(records, language=settings.language)
     if settings.pool in ("", PARAGRAPHS):
         return Pools({settings.pool or "all": records})
     sets = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}

@@ -27,6 +27,7 @@ def write_pool(
     metric: str,
     model: Mapping[str, object],
     corpus: Mapping[str, object],
+    language: str,
     known: np.ndarray | None = None,
 ) -> None:
     """Writes encoded documents as an index; logs a line if the existing index is in use.
@@ -34,7 +35,9 @@ def write_pool(
     The arguments are those of `write_index`.
     """
     try:
-        write_index(path, embeddings, documents, metric=metric, model=model, corpus=corpus, known=known)
+        write_index(
+            path, embeddings, documents, metric=metric, model=model, corpus=corpus, language=language, known=known
+        )
     except InUse as reason:
         say(f"note: the index was not written: {reason}")
 

@@ -1,6 +1,6 @@
 """BM25 over a fixed pool of texts, and over the documents of an index."""
 
-import functools
+import itertools
 import logging
 import threading
 from collections.abc import Sequence
@@ -8,26 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from endx_jax.data.languages import ENGLISH, detect
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.snapshot import Snapshot
-
-
-class Tokenizer:
-    """Splits texts into words: runs of two or more word characters, lower-cased and stemmed; no stop words are removed.
-
-    Raises:
-      EndxError: bm25s or PyStemmer is not installed.
-    """
-
-    def __init__(self):
-        bm25s, stemmer = _libraries()
-        self._split = functools.partial(
-            bm25s.tokenize, stopwords=None, stemmer=stemmer.Stemmer("english"), return_ids=False, show_progress=False
-        )
-
-    def __call__(self, texts) -> list[list[str]]:
-        """Returns the words of each text."""
-        return self._split(list(texts))
+from endx_jax.retrieval.words import Tokenizer, Words, describe, library
 
 
 class BM25:
@@ -42,27 +26,38 @@ class BM25:
     (Kamphuis et al. 2020, "Lucene (accurate)", with Anserini's values of k1 and b).
 
     Args:
-      words: words of N candidates, as `tokenizer` splits them; at least one candidate has a word.
+      words: words of N candidates, as `tokenizer.documents` splits them; at least one candidate has a word.
       tokenizer: splits the questions.
     """
 
     DESCRIPTION = "bm25s, Lucene's variant, k1 = 0.9, b = 0.4, English Snowball stemmer, no stop words removed"
 
-    def __init__(self, words, tokenizer: Tokenizer):
-        bm25s, _ = _libraries()
+    def __init__(self, words: Sequence[Words], tokenizer: Tokenizer):
+        bm25s = library("bm25s")
+        # bm25s sets its own logger to DEBUG when it is imported.
+        logging.getLogger("bm25s").setLevel(logging.WARNING)
         self._words = tokenizer
         self._index = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
-        self._index.index(words, show_progress=False)
+        vocabulary = {word: n for n, word in enumerate(dict.fromkeys(itertools.chain.from_iterable(words)))}
+        documents = [_Document(map(vocabulary.__getitem__, document)) for document in words]
+        for document, of in zip(documents, words, strict=True):
+            document.length = of.length
+        self._index.index((documents, vocabulary), show_progress=False)
+
+    @staticmethod
+    def description(language: str) -> str:
+        """Returns a line on the settings of BM25 for texts of a language; `DESCRIPTION` is that for English."""
+        return BM25.DESCRIPTION.replace(describe(ENGLISH), describe(language))
 
     @classmethod
-    def of_texts(cls, candidates) -> "BM25":
-        """Builds an index over N texts.
+    def of_texts(cls, candidates: Sequence[str], language: str = "") -> "BM25":
+        """Builds an index over N texts of a language; by default it is detected.
 
         Raises:
           EndxError: bm25s or PyStemmer is not installed, or no candidate holds a word.
         """
-        tokenizer = Tokenizer()
-        words = tokenizer(candidates)
+        tokenizer = Tokenizer(language or detect(candidates))
+        words = tokenizer.documents(candidates)
         if not any(words):
             raise EndxError(f"BM25 finds no word in the {len(words)} candidates: check that data.path contains texts")
         return cls(words, tokenizer)
@@ -89,15 +84,21 @@ def highest(scores: np.ndarray, k: int) -> np.ndarray:
     return best[np.argsort(-scores[best], kind="stable")[:k]]
 
 
-def _libraries():
-    try:
-        import bm25s
-        import Stemmer
-    except ImportError as error:
-        raise EndxError(f"BM25 needs the package {error.name}: pip install bm25s PyStemmer") from error
-    # bm25s sets its own logger to DEBUG when it is imported.
-    logging.getLogger("bm25s").setLevel(logging.WARNING)
-    return bm25s, Stemmer
+def without_words(count: int, questions: int, language: str) -> list[str]:
+    """Returns a line, if `count` questions, which share no word with any candidate, are more than half of all."""
+    return [
+        f"{count:,} of {questions:,} questions share no word with any candidate, so BM25 can't rank for them: check "
+        f"that both are in one language (words are cut as {language.title()}; data.language or --language changes it)"
+    ] * (2 * count > questions)
+
+
+class _Document(list[int]):
+    """Ids of a document's words, with the length that bm25s reads as `len`."""
+
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
 
 
 # Texts that are split into words at a time.
@@ -119,7 +120,7 @@ class Lexical:
 
     def __init__(self):
         self._tokenizer = Tokenizer()
-        self._words: list[list[str]] = []
+        self._words: list[Words] = []
         self._built: _Built | None = None
         self._lock = threading.Lock()
 
@@ -146,14 +147,17 @@ class Lexical:
 
     def _build(self, snapshot: Snapshot) -> _Built:
         """Builds the statistics of a snapshot; words are kept by row, whose text is constant within a generation."""
-        if self._built is not None and self._built.snapshot.generation != snapshot.generation:
+        if self._built is None or self._built.snapshot.generation != snapshot.generation:
             self._words = []
+            if snapshot.info.language != self._tokenizer.language:
+                self._tokenizer = Tokenizer(snapshot.info.language)
         known, count = len(self._words), len(snapshot.living)
         for start in range(known, count, STEP):
             stop = min(start + STEP, count)
             documents = snapshot.read_documents(range(start, stop))
             found = (documents.get(row) for row in range(start, stop))
-            self._words += self._tokenizer(" ".join([one.text, *one.questions]) if one else "" for one in found)
+            texts = [" ".join([one.text, *one.questions]) if one else "" for one in found]
+            self._words += self._tokenizer.documents(texts)
         rows = np.flatnonzero(snapshot.living)
         words = [self._words[row] for row in rows]
         return _Built(snapshot, rows, BM25(words, self._tokenizer) if any(words) else None)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from endx_jax.data.documents import Document
+from endx_jax.data.languages import detect
 from endx_jax.errors import EndxError, InUse
 from endx_jax.inference import EmbeddingModel
 from endx_jax.numerics import Quantized
@@ -41,25 +42,33 @@ class Survey:
       documents: number of documents.
       empty: number of documents without text.
       sha256: hash of ids, texts, metadata and known questions, in order.
+      language: language of the texts.
       questions: number of known questions.
     """
 
     documents: int
     empty: int
     sha256: str
+    language: str
     questions: int = 0
 
 
 def survey(documents: Iterable[Document]) -> Survey:
     """Reads a whole corpus, so that errors in it are raised before anything is encoded."""
     digest, count, empty, known = hashlib.sha256(), 0, 0, 0
-    for document in documents:
-        contents = [document.id, document.text, sorted(document.metadata.items()), *document.questions]
-        digest.update(json.dumps(contents, ensure_ascii=False).encode() + b"\n")
-        count += 1
-        empty += not document.text
-        known += len(document.questions)
-    return Survey(count, empty, digest.hexdigest(), known)
+
+    def read() -> Iterator[str]:
+        nonlocal count, empty, known
+        for document in documents:
+            contents = [document.id, document.text, sorted(document.metadata.items()), *document.questions]
+            digest.update(json.dumps(contents, ensure_ascii=False).encode() + b"\n")
+            count += 1
+            empty += not document.text
+            known += len(document.questions)
+            yield document.text
+
+    language = detect(read())
+    return Survey(count, empty, digest.hexdigest(), language, known)
 
 
 def encoding_of(
@@ -99,6 +108,7 @@ def encoding_of(
         corpus={"path": path, "documents": corpus.documents, "sha256": corpus.sha256}
         | ({"shard": [number, count]} if count > 1 else {}),
         complete=False,
+        language=corpus.language,
     )
 
 
@@ -125,6 +135,8 @@ def begin(path: pathlib.Path, info: IndexInfo) -> int:
                 f"{path} holds another index: it has {'; of '.join(differing)}. Choose another --output, or repeat the "
                 "command that began it"
             )
+        if stored.language != info.language:  # set now, or not named by the file of an earlier version
+            describe(database, language=info.language)
         return len(documents_of(info)) if stored.complete else count_documents(database)
 
 
@@ -252,7 +264,9 @@ def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
     with starting(path) as database:
         if not is_new(database):
             raise EndxError(f"{path} exists: name another --output")
-        create(database, IndexInfo(first.info.width, first.info.precision, first.info.metric, first.info.model, corpus))
+        info = first.info
+        joined = IndexInfo(info.width, info.precision, info.metric, info.model, corpus, language=info.language)
+        create(database, joined)
         for number in range(1, count + 1):
             by_number[number].copy_to(database)
         return count_documents(database)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.buckets import local_copy
+from endx_jax.data.languages import ENGLISH, detect
 from endx_jax.data.records import RetrievalSet
 from endx_jax.inference.about import ABOUT, read_about
 from endx_jax.inference.saved import described_folder
@@ -104,8 +105,10 @@ def fit(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool)
 
     The weight is chosen from `GRID` for cosines; for other scores, reciprocal ranks or dense scores alone are chosen.
     """
-    lexical = BM25.of_texts(records.candidates).score_block(records.questions)
-    default = dataclasses.replace(default_hybrid(cosine=cosine), questions=len(records.questions))
+    language = records.language or detect(records.candidates)
+    lexical = BM25.of_texts(records.candidates, language).score_block(records.questions)
+    default = default_hybrid(cosine=cosine)
+    default = dataclasses.replace(default, questions=len(records.questions), bm25=BM25.description(language))
     tried = [dataclasses.replace(default, weight=weight) for weight in (GRID if cosine else (None, 0.0))]
     return max(tried, key=lambda hybrid: evaluate_set(hybrid.score_block(dense, lexical), records).metrics[measure])
 
@@ -122,8 +125,11 @@ def fit_known(hybrid: Hybrid, dense, known, lexical, records: RetrievalSet, meas
     return max((dataclasses.replace(hybrid, known=weight) for weight in (hybrid.known, *KNOWN)), key=value)
 
 
-def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool) -> Hybrid:
-    """Returns the fusion in a model's folder, without loading the model; the default without one for this BM25."""
+def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: str = ENGLISH) -> Hybrid:
+    """Returns the fusion in a model's folder, without loading the model; the default without one for this BM25.
+
+    The language is that of the documents.
+    """
     folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
     default = default_hybrid(cosine=cosine)
     stored = read_about(folder).hybrid if folder else None
@@ -132,7 +138,7 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool) -> Hybrid:
         if stored is None
         else from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{ABOUT}: 'hybrid'")
     )
-    return hybrid if hybrid and hybrid.bm25 == BM25.DESCRIPTION else default
+    return hybrid if hybrid and hybrid.bm25 == BM25.description(language) else default
 
 
 def reciprocal_ranks(rankings: Sequence[Ranking]) -> list[tuple[int, float]]:

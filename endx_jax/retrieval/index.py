@@ -15,6 +15,7 @@ import numpy as np
 
 from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.documents import Document
+from endx_jax.data.languages import detect
 from endx_jax.errors import EndxError, InUse
 from endx_jax.files import expanded
 from endx_jax.json_files import shown
@@ -44,6 +45,7 @@ def write_index(
     model: Mapping[str, Any],
     corpus: Mapping[str, Any] | None = None,
     known: np.ndarray | None = None,
+    language: str = "",
 ) -> None:
     """Writes an index in one transaction, which replaces the contents of an older index.
 
@@ -55,6 +57,7 @@ def write_index(
       model: identifies the model that encoded them: see `IndexInfo`.
       corpus: source of the documents: see `IndexInfo`.
       known: embeddings [K, E] of all known questions of the documents, in their order; None if there are none.
+      language: language of the documents; empty: it is detected.
 
     Raises:
       InUse: the file holds an index that was changed since it was written, is being changed by another process, or
@@ -66,7 +69,8 @@ def write_index(
     precision = str(vectors.dtype)
     if precision not in PRECISIONS or (precision == "int8") != isinstance(embeddings, Quantized):
         raise EndxError(f"an index holds embeddings in float32, float16, or int8 with scales, not {precision}")
-    info = IndexInfo(vectors.shape[1], precision, metric, model, corpus or {})
+    language = language or detect(document.text for document in documents)
+    info = IndexInfo(vectors.shape[1], precision, metric, model, corpus or {}, language=language)
     with starting(path) as database:
         _make_empty(database, path, info)
         insert(database, documents, embeddings, _known(known, documents, info))

@@ -27,6 +27,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.documents import Document
+from endx_jax.data.languages import ENGLISH, LANGUAGES
 from endx_jax.errors import DiskFull, EndxError, InUse
 from endx_jax.numerics import Quantized
 
@@ -87,6 +88,7 @@ class IndexInfo:
       changed: true if documents were added or deleted since the index was written.
       complete: false while the corpus is being encoded.
       content: random id, which changes when the index is written again.
+      language: language of the documents, by which BM25 splits them and the questions into words.
     """
 
     width: int
@@ -97,6 +99,7 @@ class IndexInfo:
     changed: bool = False
     complete: bool = True
     content: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    language: str = ENGLISH  # so were indexes of earlier versions split, which do not name one
 
     @property
     def dtype(self) -> np.dtype:
@@ -218,7 +221,8 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
     def field(name: str) -> object:
         return json_files.value(fields, name, str(path))
 
-    for name, known in (("precision", PRECISIONS), ("metric", (COSINE, INNER_PRODUCT))):
+    fields.setdefault("language", ENGLISH)
+    for name, known in (("precision", PRECISIONS), ("metric", (COSINE, INNER_PRODUCT)), ("language", LANGUAGES)):
         if field(name) not in known:
             raise EndxError(f"{path}: {name!r} must be one of {known}, not {json_files.shown(field(name))}")
     for name in ("changed", "complete"):
@@ -236,6 +240,7 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
         changed=field("changed") is True,
         complete=field("complete") is True,
         content=json_files.text(field("content"), f"{path}: 'content'"),
+        language=str(field("language")),
     )
 
 

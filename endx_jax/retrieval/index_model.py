@@ -59,7 +59,7 @@ class IndexModel:
 def hybrid_of(index: Index, path_or_name: str | os.PathLike | None = None) -> Hybrid:
     """Returns the fusion of the model that encoded an index, without loading it; arguments as in `IndexModel`."""
     source = path_or_name or _home(index) or index.info.model.get("name", "")
-    return stored_hybrid(source, cosine=index.info.metric == COSINE)
+    return stored_hybrid(source, cosine=index.info.metric == COSINE, language=index.info.language)
 
 
 def _home(index: Index) -> pathlib.Path | None:

@@ -35,7 +35,8 @@ class SuiteResults:
     def add(self, name: str, results: Results) -> None:
         """Adds a set with the results in its primary pool."""
         self.evaluations[name] = results.evaluations[results.pools.primary_name]
-        self.notes = list(dict.fromkeys([*self.notes, *results.notes]))
+        described = f"bm25: {BM25.description(results.language)}"
+        self.notes = list(dict.fromkeys([*self.notes, described, *results.notes]))
 
     @functools.cached_property
     def systems(self) -> dict[str, dict[str, float]]:
@@ -85,7 +86,7 @@ class SuiteResults:
             f"mean: each set counts once; interval: {DRAWS:,} bootstrap resamples of the questions of each set, from "
             f"{FEWEST} questions"
         )
-        return "\n".join([*lines, f"bm25: {BM25.DESCRIPTION}", *self.notes])
+        return "\n".join([*lines, *self.notes])
 
     def write(self, json_path: pathlib.Path) -> None:
         """Writes `results.json`: means over sets by system with their intervals, and the evaluations of each set."""

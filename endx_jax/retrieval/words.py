@@ -1,0 +1,163 @@
+"""Words of texts for BM25, in the language of the texts."""
+
+import importlib
+import itertools
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import regex
+
+from endx_jax.data.languages import BIGRAMS, ENGLISH, NONE, is_latin
+from endx_jax.errors import EndxError
+
+# Scripts that are written without spaces, and Hangul, whose words end in particles.
+_SPACELESS = (
+    r"[\p{Han}\p{Bopo}\p{Hira}\p{Kana}ー\p{Hang}\p{Thai}\p{Laoo}\p{Khmr}\p{Mymr}\p{Lana}\p{Talu}\p{Tavt}\p{Yiii}]"
+)
+_RUN, _CHARACTER = regex.compile(rf"((?:{_SPACELESS}\p{{M}}*)+)"), regex.compile(rf"{_SPACELESS}\p{{M}}*")
+# Soft hyphens, joiners, spaces of no width, marks of direction, selectors of variants.
+_INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
+# Words of bm25s and scikit-learn, by which the lengths of English texts are counted.
+_PLAIN = re.compile(r"\w\w+")
+# Vowel signs of Hebrew and Arabic, which are usually left out, tatweel, forms of alef and yeh, and digits.
+_EQUAL: dict[int, int | str | None] = {
+    **dict.fromkeys((*range(0x591, 0x5C8), *range(0x610, 0x61B), *range(0x64B, 0x660), 0x640, 0x670)),
+    **{n: None for n in range(0x6D6, 0x6EE) if not chr(n).isalpha()},
+    **str.maketrans("آأإٱى٫٬", "ااااي.,"),
+    **{n: str(unicodedata.decimal(chr(n))) for n in range(0x660, 0xABFA) if chr(n).isdecimal()},
+}
+
+
+def _pattern(word: str, dots: str, plus: str = "+", sharp: str = "#") -> str:
+    """Returns the expression of a run: 3.14, C++, C# and .NET are one."""
+    suffix = rf"[{dots}](?<=\d.)\d+|[{plus}][{plus}]|[{sharp}](?<=\b\w.)(?!\w)"
+    return rf"{word}+(?:{suffix})*|\.[nN][eE][tT]\b(?<!\w....)"
+
+
+def library(name: str) -> Any:
+    """Imports a library that BM25 needs.
+
+    Raises:
+      EndxError: it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise EndxError(f"BM25 needs the package {error.name}: pip install bm25s PyStemmer") from error
+
+
+class Words(list[str]):
+    """Words of a document.
+
+    Attributes:
+      length: number of words that BM25 counts as the length of the document.
+    """
+
+    length: int
+
+
+class Tokenizer:
+    """Splits texts into lower-case, stemmed words; no stop words are removed.
+
+    Words are runs of two or more letters, digits and marks, in NFKC. Of scripts without spaces between words, and of
+    Hangul, they are all pairs of neighbouring characters. 3.14, C++, C# and .NET are words. Hebrew and Arabic lose
+    vowel signs. English texts have the words of bm25s with the English Snowball stemmer, but for these cases.
+
+    Attributes:
+      language: language of the stemmer; of a language without one, words are not stemmed.
+    """
+
+    def __init__(self, language: str = ENGLISH):
+        """Loads the stemmers.
+
+        Raises:
+          EndxError: PyStemmer is not installed.
+        """
+        stemmer = library("Stemmer")
+
+        def stem_of(name: str) -> Callable[[str], str]:
+            return stemmer.Stemmer(name, 0).stemWord if name in stemmer.algorithms() else str
+
+        self.language = language
+        self._stem = stem_of(language)
+        # In other scripts, Latin words are mostly English.
+        self._stem_ascii = self._stem if is_latin(language) or language == NONE else stem_of(ENGLISH)
+        # In English a comma separates thousands; both parts are words, as in earlier versions.
+        dots = "." if language == ENGLISH else ".,"
+        self._ascii = re.compile(_pattern(r"\w", dots), re.ASCII)
+        self._any = regex.compile(_pattern(r"[\w\p{N}\p{DI}]", f"{dots}٫．", "+＋", "#＃"))
+
+    def __call__(self, texts: Sequence[str]) -> list[list[str]]:
+        """Returns the words of each question."""
+        return [list(words) for _, words in self._split(texts, _Known(self._words))]
+
+    def documents(self, texts: Sequence[str]) -> list[Words]:
+        """Returns the words of each document.
+
+        Beside 3.14 or C++ they have its parts of two or more characters, so that a question for a part finds it. In
+        English, such words and pairs of characters do not change a document's length.
+        """
+        known, documents = _Known(self._words_and_parts), []
+        for text, (runs, words) in zip(texts, self._split(texts, known), strict=True):
+            documents.append(document := Words(words))
+            unusual = self.language == ENGLISH and not known.unusual.isdisjoint(runs)
+            document.length = len(_PLAIN.findall(text.lower())) if unusual else len(document)
+        return documents
+
+    def _split(self, texts: Sequence[str], known: "_Known") -> Iterator[tuple[list[str], Iterator[str]]]:
+        for text in texts:
+            runs = (self._ascii if text.isascii() else self._any).findall(text)
+            yield runs, itertools.chain.from_iterable(map(known.__getitem__, runs))
+
+    def _words_and_parts(self, run: str) -> tuple[str, ...]:
+        words, parts = self._words(run), _PLAIN.findall(run)
+        return words if run in parts or not run.isascii() else (*words, *map(self._stem_ascii, map(str.lower, parts)))
+
+    def _words(self, run: str) -> tuple[str, ...]:
+        """Returns the words of a run of characters."""
+        if self.language == "turkish":
+            run = unicodedata.normalize("NFC", run).replace("I", "ı")
+        if run.isascii():
+            return (self._stem_ascii(run.lower()),) if len(run) > 1 else ()
+        run = unicodedata.normalize("NFKC", _INVISIBLE.sub("", run)).translate(_EQUAL)
+        run = unicodedata.normalize("NFKC", run.casefold()).replace("i\u0307", "i")  # of a Turkish capital
+        if len(parts := _RUN.split(run)) == 1:
+            stem = self._stem_ascii if run.isascii() else self._stem
+            return (stem(run),) if len(run) > 1 else ()
+        words = list[str]()
+        for number, part in enumerate(parts):
+            if number % 2:
+                characters = _CHARACTER.findall(part)
+                words += map("".join, itertools.pairwise(characters)) if len(characters) > 1 else characters
+            elif part:
+                words.append(self._stem_ascii(part) if part.isascii() else self._stem(part))
+        return tuple(words)
+
+
+class _Known(dict[str, tuple[str, ...]]):
+    """Words of runs, computed on first use.
+
+    Attributes:
+      unusual: runs with another number of words than `_PLAIN` finds.
+    """
+
+    def __init__(self, words: Callable[[str], tuple[str, ...]]):
+        super().__init__()
+        self._words, self.unusual = words, set[str]()
+
+    def __missing__(self, run: str) -> tuple[str, ...]:
+        words = self[run] = self._words(run)
+        if len(words) != (len(run) > 1) or not run.isalnum():
+            self.unusual.add(run)
+        return words
+
+
+def describe(language: str) -> str:
+    """Returns how the texts of a language are split into words, for messages."""
+    if language in BIGRAMS:
+        return f"character bigrams of {language.title()}"
+    if language not in library("Stemmer").algorithms():
+        return "no stemmer" if language == NONE else f"no stemmer for {language.title()}"
+    return f"{language.title()} Snowball stemmer"
