@@ -276,7 +276,7 @@ def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, i
     end = None if "SpecialToken" in template["single"][-1] else end
 
     def special(token: str | None, piece: dict) -> dict | None:
-        return token and {"SpecialToken": {"id": token, "type_id": piece["Sequence"]["type_id"]}}
+        return {"SpecialToken": {"id": token, "type_id": piece["Sequence"]["type_id"]}} if token else None
 
     for form in ("single", "pair"):
         around = [
