@@ -6,13 +6,17 @@
 4. `_report` ranks the test set with BM25 and with the towers before and after training, and indexes the answers.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
 
+import jax
+
 from endx_jax import json_files
 from endx_jax.data.records import Pools
 from endx_jax.data.splits import with_many_questions
+from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
@@ -40,7 +44,7 @@ from endx_jax.settings import check, flattened
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
 from endx_jax.training.loop import EarlyStopping, fit
 from endx_jax.training.metric_writers import check_installed
-from endx_jax.training.monitor import Monitor
+from endx_jax.training.monitor import Monitor, NonFiniteLoss
 from endx_jax.training.preemption import Preemption
 from endx_jax.training.trace import Trace
 
@@ -200,6 +204,13 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
                 preemption=preemption,
                 reading_threads=settings.data.reading_threads,
             )
+    except EndxError as failure:
+        # A checkpoint that is still being written would be lost. All processes see the same loss; after other errors
+        # they may be waiting for this one.
+        if jax.process_count() == 1 or isinstance(failure, NonFiniteLoss):
+            with contextlib.suppress(EndxError, RunInterrupted):
+                checkpoints.close()
+        raise
     finally:
         trace.close()
         monitor.close()

@@ -46,7 +46,7 @@ def text(kind: str, towers: Towers) -> str:
         width=towers.width,
         normalize=towers.normalize,
         cosine=towers.cosine,
-        one_tower=towers.shared_encoder and towers.projection("question") is towers.projection("answer"),
+        one_tower=towers.one_tower,
         sides={side: (processor.length, processor.prompt) for side, processor in towers.processors.items()},
         loaded_from=towers.loaded_from,
         workdir=towers.workdir,

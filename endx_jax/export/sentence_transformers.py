@@ -73,12 +73,13 @@ class Writer:
         write_json(self.folder / CONFIG, self._config())
 
     def _config(self) -> dict:
-        prompts = {TASKS[side]: self.towers.processors[side].prompt for side in SIDES}
+        own = {TASKS[side]: self.towers.processors[side].prompt for side in SIDES}
+        prompts, default = {**self.towers.prompts, **own}, self.towers.default_prompt
         return {
             "__version__": {"sentence_transformers": VERSION},
             "model_type": "SentenceTransformer",
             "prompts": prompts,
-            "default_prompt_name": None,
+            "default_prompt_name": next((name for name, text in prompts.items() if default and text == default), None),
             "similarity_fn_name": "cosine" if self.towers.cosine else "dot",
         }
 

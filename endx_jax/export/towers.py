@@ -38,6 +38,8 @@ class Towers:
       identity: hash of the model (see `inference.identity`).
       teacher: identity of the model whose embeddings these approximate; empty if there is none.
       workdir: workdir of the run that trained the model; None for other models.
+      prompts: further prompts, by name.
+      default_prompt: prompt of texts that are encoded without a side.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Towers:
     identity: str
     teacher: str
     workdir: pathlib.Path | None
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    default_prompt: str = ""
 
     @classmethod
     def of(cls, model: EmbeddingModel) -> "Towers":
@@ -81,6 +85,8 @@ class Towers:
             identity=model.identity,
             teacher=model.teacher,
             workdir=model.source.workdir,
+            prompts=model.named_prompts,
+            default_prompt=model.default_prompt,
         )
 
     @property
@@ -93,6 +99,11 @@ class Towers:
         """Width E of an embedding."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
         return jax.eval_shape(lambda p: self.dual_encoder.encode(p, "question", tokens), self.params).shape[1]
+
+    @property
+    def one_tower(self) -> bool:
+        """True if both sides share encoder and projection."""
+        return self.shared_encoder and self.projection("question") is self.projection("answer")
 
     @property
     def shared_encoder(self) -> bool:

@@ -10,7 +10,7 @@ import pydoc_data.topics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -60,7 +60,7 @@ class Report:
       model: name of the exported model.
       versions: version of endx_jax and, if verified, of the runtime's libraries.
       texts: number of texts encoded as questions and as answers; 0 if not verified.
-      largest_difference: largest absolute difference of any number in any embedding, by side.
+      largest_difference: largest absolute difference of any number in any embedding, by side and prompt.
       tolerance: maximum allowed difference; None if not verified.
       passed: true if no difference exceeds the tolerance; None if not verified.
     """
@@ -94,9 +94,10 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
       EndxError: the runtime fails to load or run the export.
     """
     texts = sample_texts(towers.workdir)
-    expected = reference(towers, texts)
-    exported, versions = encoded_elsewhere(kind, folder, texts)
-    differences = {side: float(np.abs(exported[side] - expected[side]).max()) for side in SIDES}
+    prompts = _prompts(kind, towers)
+    expected = reference(towers, texts, prompts)
+    exported, versions = encoded_elsewhere(kind, folder, texts, [*prompts])
+    differences = {name: float(np.abs(exported[name] - right).max()) for name, right in expected.items()}
     return Report(
         format=kind,
         model=towers.name,
@@ -124,22 +125,38 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
     return [*HARD_TEXTS, *documents]
 
 
-def reference(towers: Towers, texts: list[str]) -> dict[str, np.ndarray]:
-    """Encodes texts by our towers: float32 [N, E] by side."""
+def _prompts(kind: str, towers: Towers) -> dict[str | None, str]:
+    """Returns the prompts by which an export encodes texts of no side, by name; None: the default one."""
+    if kind != "sentence-transformers" or not towers.one_tower:
+        return {}
+    names = (None, *towers.prompts)
+    return {name: towers.default_prompt if name is None else towers.prompts[name] for name in names}
+
+
+def reference(
+    towers: Towers, texts: list[str], prompts: Mapping[str | None, str] | None = None
+) -> dict[str, np.ndarray]:
+    """Encodes texts by our towers: float32 [N, E] by side, and [n, E] of the first n by `prompt NAME`."""
     mesh = make_mesh(MeshSettings(), jax.local_devices())
     encoder = TextEncoder(towers.dual_encoder, towers.processors, mesh)
     with jax.default_matmul_precision("highest"):
-        return {side: encoder(towers.params, side, texts) for side in SIDES}
+        found = {side: encoder(towers.params, side, texts) for side in SIDES}
+        for name, prompt in (prompts or {}).items():
+            first = dataclasses.replace(towers.processors["question"], prompt=prompt)
+            encoder = TextEncoder(towers.dual_encoder, {**towers.processors, "question": first}, mesh)
+            found[f"prompt {name}"] = encoder(towers.params, "question", texts[: len(HARD_TEXTS)])
+        return found
 
 
 def encoded_elsewhere(
-    kind: str, folder: pathlib.Path, texts: list[str]
+    kind: str, folder: pathlib.Path, texts: list[str], prompts: Sequence[str | None] = ()
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Encodes texts by the export in another process on the CPU; returns embeddings and library versions."""
     here = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
         (place / "texts.json").write_text(json.dumps(texts))
+        (place / "prompts.json").write_text(json.dumps({"names": prompts, "texts": texts[: len(HARD_TEXTS)]}))
         # -P: do not import from the script's folder.
         command = [sys.executable, "-P", str(ENCODE), kind, str(folder), str(place)]
         done = subprocess.run(command, env=os.environ | here, capture_output=True, text=True, check=False)
@@ -147,4 +164,5 @@ def encoded_elsewhere(
             last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             raise EndxError(f"the export failed in its runtime: {last}")
         embeddings = {side: np.load(place / f"{side}.npy") for side in SIDES}
+        embeddings |= {f"prompt {name}": np.load(place / f"{n}.npy") for n, name in enumerate(prompts)}
         return embeddings, json_files.read(place / "versions.json")

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from endx_jax.batch import Tokens
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor
+from endx_jax.errors import EndxError
 from endx_jax.inference.identity import model_identity
 from endx_jax.inference.text_batches import Shapes, batches, compute_batches
 from endx_jax.json_files import whole
@@ -147,6 +148,9 @@ class TextEncoder:
         Returns:
           NumPy [N, E] in the order of the texts and the precision of `output`, the same on every process; `Quantized`
           for int8.
+
+        Raises:
+          EndxError: `batch_size` is below 1, or an embedding has a number that float16 can't hold.
         """
         processor = self.processors[side]
         if prompt is not None:
@@ -171,6 +175,8 @@ class TextEncoder:
         if results is None:
             shape = self._result_shape(params, side, output)
             results = jax.tree.map(lambda part: np.empty((0, *part.shape[1:]), part.dtype), shape)
+        if output.precision == "float16" and not np.isfinite(results).all():
+            raise EndxError('embeddings exceed 65,504, the largest number of float16: use precision="bfloat16"')
         return results
 
     def width(self, params: dict, output: Output = PLAIN) -> int:

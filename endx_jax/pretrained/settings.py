@@ -46,8 +46,10 @@ class ModelSettings:
     )
     answer_pretrained: str = key("", "Pretrained encoder of the answer tower. Empty: the same as `pretrained`.")
     sharing: str = key("sde", f"Parameter sharing between the towers: one of {', '.join(SHARINGS)} (Dong et al. 2022).")
-    question_prompt: str = key("", "Text put before every question, in training and inference.")
-    answer_prompt: str = key("", "Text put before every answer, in training and inference.")
+    question_prompt: str = key(
+        "", "Text put before every question, in training and inference. Empty: the folder's prompt."
+    )
+    answer_prompt: str = key("", "Text put before every answer, in training and inference. Empty: the folder's prompt.")
     init_from: str = key(
         "", "Workdir of a finished run whose best parameters are the initial ones. Empty: pretrained parameters."
     )

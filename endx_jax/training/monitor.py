@@ -22,6 +22,10 @@ from endx_jax.training.metric_log import MetricLog
 WINDOW = 200
 
 
+class NonFiniteLoss(EndxError):
+    """Loss that is NaN or infinite, which every process sees at the same step."""
+
+
 class Pace:
     """Times of the steps of one process, as given by the caller."""
 
@@ -196,7 +200,7 @@ class Monitor:
             report = {"step": step, "questions": names, **{k: str(v) for k, v in values.items()}}
             write_text(file, json.dumps(report, indent=1))
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more in {file}" if len(names) > 5 else "")
-        raise EndxError(
+        raise NonFiniteLoss(
             f"the loss is {values['loss']} at step {step}, with learning rate {values['learning_rate']:.3g} and "
             f"questions {shown}; this step was not saved: lower optimizer.learning_rate or optimizer.clip_norm, or "
             "fix these examples"

@@ -1,19 +1,26 @@
 """The model of a run, and what its workdir must hold to make it again."""
 
+import json
+import time
+
 import chex
 import jax
 import numpy as np
 import pytest
 from helpers import one_line_error
-from tiny_bert import WIDTH, tiny_recipe
+from tiny_bert import WIDTH, tiny_recipe, write_tiny_bert
 
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import best_params, build_model, read_model, save_description
+from endx_jax.experiment.model import _with_prompts, best_params, build_model, read_model, save_description
+from endx_jax.experiment.run import run
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
+from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import Stored
+from endx_jax.training import checkpoints
+from endx_jax.training.monitor import Monitor, NonFiniteLoss
 from endx_jax.training.state import split_frozen
 
 
@@ -83,3 +90,35 @@ def test_the_best_parameters_are_split_as_in_training_and_encode_alike(trained_w
     np.testing.assert_allclose(found[1], found[0], atol=1e-6)
     whole = best_params(trained_workdir, model, make_mesh(MeshSettings(), jax.devices()[:1]))[0]
     assert encoder.identity(whole["dual_encoder"]) == identities
+
+
+def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
+    folder = write_tiny_bert(tmp_path / "bert")
+    prompts = {"prompts": {"query": "ask: ", "passage": "tell: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    for given, right in (
+        ({}, ("ask: ", "tell: ")),
+        ({"question_prompt": "q: "}, ("q: ", "tell: ")),
+        ({"encoder": "transformer"}, ("", "")),
+    ):
+        found = _with_prompts(ModelSettings(pretrained=str(folder), **given))
+        assert (found.question_prompt, found.answer_prompt) == right
+
+
+def test_a_loss_that_is_nan_leaves_the_checkpoint_that_was_being_written(tiny_bert, pairs_csv, tmp_path, monkeypatch):
+    flush, hash_files = Monitor.flush, checkpoints.hash_files
+
+    def flushed(self):
+        if self._pending and self._pending[0] == 5:
+            raise NonFiniteLoss("the loss is nan at step 5")
+        flush(self)
+
+    def slowly(*args):
+        time.sleep(1)
+        return hash_files(*args)
+
+    monkeypatch.setattr(Monitor, "flush", flushed)
+    monkeypatch.setattr(checkpoints, "hash_files", slowly)
+    with one_line_error("the loss is nan at step 5"):
+        run(tiny_recipe(tiny_bert, pairs_csv, "none"), tmp_path / "run")
+    assert checkpoints.newest_step(tmp_path / "run") == 4

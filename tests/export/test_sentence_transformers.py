@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from helpers import one_line_error
+from tiny_bert import write_tiny_bert
 from tiny_models import TEXTS, embeddings, make_model
 
 import endx_jax
@@ -107,3 +108,13 @@ def test_truncation_is_a_default_of_the_export_alone(models, tmp_path):
         export(models["ade_spl"], NAME, tmp_path, truncate_dim=9)
     with one_line_error("--truncate-dim needs --format=sentence-transformers"):
         export(models["ade_spl"], "stablehlo", tmp_path, truncate_dim=3)
+
+
+def test_named_prompts_and_the_default_one_are_kept(tmp_path):
+    folder = write_tiny_bert(tmp_path / "bert")
+    prompts = {"query": "ask: ", "document": "", "STS": "alike: "}
+    about = {"prompts": prompts, "default_prompt_name": "STS"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(about))
+    export(endx_jax.load(folder), "sentence-transformers", tmp_path / "out")
+    again = endx_jax.load(tmp_path / "out")
+    assert (again.named_prompts, again.default_prompt) == (prompts, "alike: ")

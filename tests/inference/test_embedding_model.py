@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from helpers import one_line_error
+from safetensors.numpy import load_file, save_file
+from tiny_bert import write_tiny_bert
 
 import endx_jax
 
@@ -233,3 +235,14 @@ def test_a_folder_may_ask_for_inner_products(tiny_bert, tmp_path):
     a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
     np.testing.assert_allclose(model.similarity(a, b), [[50.0, 8.0], [6.0, 0.0]])
     np.testing.assert_allclose(model.similarity_pairwise(a, b), [50.0, 0.0])
+
+
+def test_numbers_that_float16_can_not_hold_are_refused(tmp_path):
+    folder = write_tiny_bert(tmp_path / "bert")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["encoder.layer.0.output.LayerNorm.weight"] *= 1e6
+    save_file(tensors, folder / "model.safetensors")
+    model = endx_jax.load(folder)
+    assert np.isfinite(model.encode(["the cat"], precision="bfloat16").astype(np.float32)).all()
+    with one_line_error('embeddings exceed 65,504, the largest number of float16: use precision="bfloat16"'):
+        model.encode(["the cat"], precision="float16")

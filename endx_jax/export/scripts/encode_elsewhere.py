@@ -2,7 +2,8 @@
 
   python -P encode_elsewhere.py FORMAT FOLDER PLACE
 
-Reads a list from `texts.json` in PLACE and writes `question.npy`, `answer.npy` and `versions.json` there.
+Reads a list from `texts.json` and names of prompts from `prompts.json` in PLACE. Writes `question.npy`, `answer.npy`,
+a file for each prompt by its number, and `versions.json` there.
 """
 
 import importlib.metadata
@@ -19,20 +20,24 @@ RUNTIMES = {
 }
 
 
-def encode(kind: str, folder: str, texts: list[str]) -> dict[str, np.ndarray]:
-    """Returns embeddings [N, E] of the texts, by side."""
+def encode(kind: str, folder: str, texts: list[str], prompts: dict) -> dict[str, np.ndarray]:
+    """Returns embeddings [N, E] of the texts by side, and of those in `prompts` by the number of its name."""
     if kind != "sentence-transformers":
         run = runpy.run_path(f"{folder}/encode.py")["encode"]
         return {side: np.asarray(run(side, texts)) for side in ("question", "answer")}
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(folder, device="cpu")
-    return {"question": model.encode_query(texts), "answer": model.encode_document(texts)}
+    named = [model.encode(prompts["texts"], prompt_name=name) for name in prompts["names"]]
+    sides = {"question": model.encode_query(texts), "answer": model.encode_document(texts)}
+    return sides | {str(n): embeddings for n, embeddings in enumerate(named)}
 
 
 def main(kind: str, folder: str, place: pathlib.Path) -> None:
     """Writes embeddings and versions to `place`."""
-    embeddings = encode(kind, folder, json.loads((place / "texts.json").read_text(encoding="utf-8")))
+    embeddings = encode(
+        kind, folder, *(json.loads((place / name).read_text("utf-8")) for name in ("texts.json", "prompts.json"))
+    )
     if "endx_jax" in sys.modules:
         raise RuntimeError("the export imported endx_jax, which it must not need")
     for side, array in embeddings.items():
