@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from endx_jax import json_files
-from endx_jax.data.records import Pools
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.splits import with_many_questions
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
@@ -89,6 +89,10 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
         return None
     log_summary(model, run.mesh, run.steps, _question_counts(run), run.stream)
+    if isinstance(run.data.train, RetrievalSet):
+        tokenizer = model.processors["answer"].tokenizer
+        for line in tokenizer.describe_unfit(run.data.train.candidates, settings.model.pretrained):
+            say(line)
     held_out = run.data.validation
     validate = validation(
         evaluator, settings.evaluation, pools(held_out, settings.data).primary if held_out.questions else None, sets

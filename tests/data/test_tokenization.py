@@ -292,3 +292,13 @@ def test_a_huge_id_is_refused_before_memory_is_taken(tiny_bert, tmp_path, place)
     (tmp_path / "tokenizer_config.json").write_text((tiny_bert / "tokenizer_config.json").read_text())
     with pytest.raises(EndxError, match=r"tokenizer.json: the id of .* is 2147483648"):
         Tokenizer(tmp_path)
+
+
+def test_texts_in_a_language_that_a_tokenizer_does_not_know_are_named(minilm):
+    tokenizer = Tokenizer(locate(minilm))
+    german = ["Wie kann ich mein Passwort zurücksetzen?", "Öffnen Sie die Einstellungen und klicken Sie darauf."]
+    (line,) = tokenizer.describe_unfit(german, minilm)
+    assert line.startswith("warning: the tokenizer of all-MiniLM-L6-v2 splits these texts, in German, into ")
+    for other in ("如何重置密码？", "パスワードを忘れました。", "Как сбросить пароль?", "पासवर्ड कैसे बदलूँ?"):
+        assert tokenizer.describe_unfit([other], minilm)
+    assert not tokenizer.describe_unfit(["How do I reset my password?"], minilm)
