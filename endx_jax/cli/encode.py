@@ -51,6 +51,9 @@ def main(argv: list[str]) -> pathlib.Path:
     say(f"{corpus.documents:,} documents{known} in {arguments.corpus}{empty}")
     keep_programs()
     model = load(arguments.workdir or arguments.model)
+    tokenizer, texts = model.encoder.processors["answer"].tokenizer, (document.text for document in read())
+    for line in tokenizer.describe_unfit(texts, model.name):
+        say(line)
     width, precision = arguments.truncate_dim, arguments.precision
     info = encoding_of(model, arguments.corpus, corpus, width=width, precision=precision, shard=shard)
     cached = f"~/.cache/endx_jax/indexes/{model.identity[:16]}-{corpus.sha256[:16]}.sqlite"

@@ -11,14 +11,16 @@ import logging
 import os
 import pathlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.data.languages import ENGLISH, detect, is_latin
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.errors import EndxError, first_line
 
+SAMPLE, SHORT = 200, 3.0  # texts that `describe_unfit` reads; letters in a piece of English: 5
 CHUNK = 10_000  # texts that are tokenized at once: enough for all cores, few enough to limit memory
 # The tokenizers library uses memory for each unused id below the largest when it writes a tokenizer.
 LARGEST_ID = 10_000_000
@@ -127,6 +129,33 @@ class Tokenizer:
         if self._rows is not None and self._unknown is not None:
             ids[ids >= self._rows] = self._unknown
         return TokenTable.from_lengths(ids, np.asarray(lengths, np.int64), self.pad_id, cut)
+
+    def describe_unfit(self, texts: Iterable[str], name: str) -> list[str]:
+        """Returns a line if the texts are of a language that the tokenizer of the model `name` does not know.
+
+        Its pieces are then unknown or single characters, or on average shorter than `SHORT` letters. Chinese, whose own
+        tokenizers have single characters, and Vietnamese, whose words are short, are judged by unknown pieces alone.
+        """
+        texts = list(itertools.islice(texts, SAMPLE))
+        language = detect(texts)
+        if self._backend is None or language == ENGLISH:
+            return []
+        with self._lock, refusing_broken(self.folder):
+            self._forget_length()
+            encoded = [encoding.tokens for encoding in self._backend.encode_batch(texts, add_special_tokens=False)]
+        pieces = [piece.removeprefix("##").strip("▁Ġ") for piece in itertools.chain.from_iterable(encoded)]
+        unknown = pieces.count(str(self._loaded.unk_token))
+        pieces = [piece for piece in pieces if any(map(str.isalpha, piece))]
+        single = sum(len(piece) == 1 for piece in pieces)
+        count, letters = max(len(pieces), 1), sum(map(len, pieces))
+        poor = unknown > 0.2 * count
+        if language not in ("chinese", "vietnamese"):
+            poor |= unknown + single > 0.7 * count or (is_latin(language) and letters < SHORT * count)
+        return [
+            f"warning: the tokenizer of {name} splits these texts, in {language.title()}, into {count:,} pieces of "
+            f"{letters / count:.1f} characters on average, {unknown:,} of them unknown: it does not know the language; "
+            "take a multilingual model, such as multilingual-e5-small"
+        ] * poor
 
     def joining(self) -> tuple[list[int], bool]:
         """Returns how the tokenizer joins two texts, if it does so as BERT's and RoBERTa's tokenizers do.

@@ -77,6 +77,9 @@ def notes(run: Run) -> Iterator[str]:
         own = Usage(prompts or {}).prompt(side)
         if own and own != getattr(settings.model, flag) and not settings.model.encoder:
             yield f"note: the prompt {own!r} of {folder} is left out: model.{flag} takes it"
+    if isinstance(run.data.train, RetrievalSet):
+        tokenizer = model.processors["answer"].tokenizer
+        yield from tokenizer.describe_unfit(run.data.train.candidates, settings.model.pretrained)
     configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(run.steps).warmup_steps
     if 0 <= configured != warmup:
         length = f"is too long for {run.steps} steps; it is reduced to {warmup}"

@@ -25,18 +25,20 @@ class SuiteResults:
       split: split of every set.
       evaluations: evaluations of the primary pool by set and system.
       notes: lines below the tables that explain them.
+      bm25: lines on the settings of BM25, as keys.
     """
 
     dataset: str
     split: str
     evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    bm25: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def add(self, name: str, results: Results) -> None:
         """Adds a set with the results in its primary pool."""
         self.evaluations[name] = results.evaluations[results.pools.primary_name]
-        described = f"bm25: {BM25.description(results.language)}"
-        self.notes = list(dict.fromkeys([*self.notes, described, *results.notes]))
+        self.notes = list(dict.fromkeys([*self.notes, *results.notes]))
+        self.bm25[f"bm25: {BM25.description(results.language)}"] = None
 
     @functools.cached_property
     def systems(self) -> dict[str, dict[str, float]]:
@@ -86,7 +88,7 @@ class SuiteResults:
             f"mean: each set counts once; interval: {DRAWS:,} bootstrap resamples of the questions of each set, from "
             f"{FEWEST} questions"
         )
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *self.bm25, *self.notes])
 
     def write(self, json_path: pathlib.Path) -> None:
         """Writes `results.json`: means over sets by system with their intervals, and the evaluations of each set."""

@@ -365,3 +365,13 @@ def test_a_sentencepiece_model_alone_is_a_tokenizer(tmp_path, model_type, file, 
     # XLM-R's ids begin with <s>, <pad>, </s> and <unk>, and the model's with <unk>, <s> and </s>.
     right = [[0, *(id_ + 1 for id_ in row), 2] if file == FAIRSEQ else [*row, 1] for row in rows]
     assert ids_of(Tokenizer(tmp_path), texts, 64) == right
+
+
+def test_texts_in_a_language_that_a_tokenizer_does_not_know_are_named(minilm):
+    tokenizer = Tokenizer(locate(minilm))
+    german = ["Wie kann ich mein Passwort zurücksetzen?", "Öffnen Sie die Einstellungen und klicken Sie darauf."]
+    (line,) = tokenizer.describe_unfit(german, minilm)
+    assert line.startswith("warning: the tokenizer of all-MiniLM-L6-v2 splits these texts, in German, into ")
+    for other in ("如何重置密码？", "パスワードを忘れました。", "Как сбросить пароль?", "पासवर्ड कैसे बदलूँ?"):
+        assert tokenizer.describe_unfit([other], minilm)
+    assert not tokenizer.describe_unfit(["How do I reset my password?"], minilm)

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from endx_jax.data.documents import Document
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.bm25 import BM25, Lexical, Tokenizer
 from endx_jax.retrieval.evaluate import evaluate
 from endx_jax.retrieval.index import Index, write_index
+from endx_jax.retrieval.index_file import changing
+from endx_jax.retrieval.results import Results
 
 # Stems written out by hand, so that the twin needs no stemmer: cats -> cat, chases, chased -> chase.
 CANDIDATES = ["The cat chased the mouse", "Cats and dogs", "A mouse; a MOUSE; no house", "dogs chases", ""]
@@ -126,3 +129,28 @@ def test_equal_scores_are_ordered_by_row(tmp_path):
 def test_an_index_without_words_finds_nothing(index):
     index.delete(["0", "1", "2", "3", "5"])
     assert Lexical().search(index.snapshot, ASKED, 5) == [[], [], [], []]
+
+
+def test_an_index_names_its_language_by_which_questions_are_split(tmp_path):
+    german = ["Wie kann ich das Passwort ändern?", "Die Häuser der Stadt sind nicht für die Gäste."]
+    documents = [Document(str(n), text) for n, text in enumerate(german)]
+    write_index(tmp_path / "index", np.ones((2, 2), np.float32), documents, metric="cosine", model={})
+    assert Index(tmp_path / "index").info.language == "german"
+    ((found,),) = Lexical().search(Index(tmp_path / "index").snapshot, ["haus"], 5)
+    assert found[0] == 1
+    with changing(tmp_path / "index") as database:  # of an earlier version
+        database.execute("DELETE FROM about WHERE key = 'language'")
+    old = Index(tmp_path / "index")
+    assert (old.info.language, Lexical().search(old.snapshot, ["haus"], 5)) == ("english", [[]])
+    old.add([Document("2", "Das Haus")], np.ones((1, 2)))
+    assert Lexical().search(old.snapshot, ["haus"], 5)[0][0][0] == 2
+
+
+def test_questions_without_words_of_the_pool_are_counted():
+    records = RetrievalSet.from_pairs([("wie geht das", "how to do it"), ("do it", "so"), ("und wo", "here it is")])
+    results = Results("data", "test", Pools(all=records))
+    results.add_bm25()
+    assert "2 of 3 questions share no word with any candidate" in results.tables()
+    same = Results("data", "test", Pools(all=RetrievalSet.from_pairs([("to do", "how to do it"), ("wo", "here")])))
+    same.add_bm25()
+    assert "share no word" not in same.tables()
