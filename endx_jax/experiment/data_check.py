@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from endx_jax.data.languages import detect
 from endx_jax.data.readers import examples, formats, row_files, text_files
 from endx_jax.data.records import Pools, RetrievalSet, questions_by_candidate
 from endx_jax.data.settings import DataSettings
@@ -76,7 +77,9 @@ def check_data(settings: DataSettings, model: str | os.PathLike = MODEL) -> Data
     counts = {"questions": len(records.questions), "answers": len(records.candidates), "pairs": len(records.pairs)}
     counts |= {name: len(part.questions) for name, part in parts.items()}
     findings = [*_rows(settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
-    metrics, table, deviation = _ranked(records, encoder)
+    tokenizer = encoder.encoder.processors["answer"].tokenizer
+    findings += [line.removeprefix("warning: ") for line in tokenizer.describe_unfit(records.candidates, str(model))]
+    metrics, table, deviation = _ranked(dataclasses.replace(records, language=settings.language), encoder)
     needed = {gain: questions_needed(deviation or DEVIATION, gain) for gain in GAINS}
     command = f"endx train --config=minilm --config.data.path={settings.path}"
     command += f" --config.model.pretrained={model}" * (model != MODEL)
@@ -84,6 +87,7 @@ def check_data(settings: DataSettings, model: str | os.PathLike = MODEL) -> Data
         command = f"endx serve --model={model} --corpus={settings.path}"
     lines = [
         f"{settings.path}: {counts['questions']:,} questions, {counts['answers']:,} answers, {counts['pairs']:,} pairs",
+        f"language: {(settings.language or detect(records.candidates)).title()}",
         "questions by split: " + ", ".join(f"{counts[name]:,} {name}" for name in parts),
         "",
         *(f"- {finding}" for finding in findings or ["nothing found that would mislead training"]),
