@@ -13,7 +13,8 @@ from endx_jax import losses
 from endx_jax.batch import Tokens
 from endx_jax.data.packing import PackingPlan
 from endx_jax.encoders.bert import BertConfig
-from endx_jax.methods.pair import METHOD, PairObjective, PairSettings
+from endx_jax.methods.method import find_method
+from endx_jax.methods.pair import PairObjective, PairSettings
 from endx_jax.methods.pair.batches import PairBatch
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower, TransformerEncoder
 from endx_jax.models.dropout import example_keys, fold
@@ -115,7 +116,8 @@ def test_devices_chunks_and_packing_change_nothing(batch, uncut, devices, chunk,
 
 def test_its_parameters_are_a_towers_and_a_heads_and_have_a_place_on_every_mesh():
     objective, params = build()
-    assert (METHOD.settings, METHOD.objective) == (PairSettings, PairObjective)
+    method = find_method("pair")  # which adds its sharding rules
+    assert (method.settings, method.objective) == (PairSettings, PairObjective)
     drawn = objective.init(jax.random.key(0), params["dual_encoder"])
     chex.assert_trees_all_equal_shapes(drawn, params)
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2), jax.devices())
