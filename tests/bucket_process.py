@@ -79,7 +79,7 @@ if __name__ == "__main__":
     # The default is 100 seconds.
     jax.distributed.initialize = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=20)
     distributed.initialize()
-    config = tiny_recipe("", "")
+    config = tiny_recipe("", "", encoder="none")
     if seed:
         config.train.evaluate_every = 2
     if seed and seed[0] != "0":

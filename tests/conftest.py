@@ -95,15 +95,24 @@ def endx(capsys):
 
 @pytest.fixture
 def config(tiny_bert, pairs_csv):
-    """A config that trains the tiny tower for six steps: see `tiny_recipe`."""
-    return tiny_recipe(tiny_bert, pairs_csv)
+    """A config that trains the token table of the tiny tower for six steps: see `tiny_recipe`."""
+    return tiny_recipe(tiny_bert, pairs_csv, encoder="none")
 
 
 @pytest.fixture(scope="session")
 def trained_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
-    """The workdir of a finished run of six steps of the tiny tower: see `tiny_recipe`."""
+    """The workdir of a finished run of six steps of the tiny tower's token table: see `tiny_recipe`."""
     workdir = tmp_path_factory.mktemp("trained")
-    run(tiny_recipe(tiny_bert, pairs_csv), workdir)
+    run(tiny_recipe(tiny_bert, pairs_csv, encoder="none"), workdir)
+    return workdir
+
+
+@pytest.fixture(scope="session")
+def bert_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
+    """The workdir of a finished run of two steps of the whole tiny tower."""
+    config, workdir = tiny_recipe(tiny_bert, pairs_csv), tmp_path_factory.mktemp("bert_run")
+    config.train.steps = 2
+    run(config, workdir)
     return workdir
 
 

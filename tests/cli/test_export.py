@@ -6,12 +6,12 @@ import pytest
 import endx_jax
 
 
-def test_a_workdir_is_exported_for_sentence_transformers(trained_workdir, tmp_path, endx):
+def test_a_workdir_is_exported_for_sentence_transformers(bert_workdir, tmp_path, endx):
     output = tmp_path / "out"
-    said = endx("export", f"--workdir={trained_workdir}", f"--output={output}").out
+    said = endx("export", f"--workdir={bert_workdir}", f"--output={output}").out
     assert f"is in {output}, as sentence-transformers; README.md there says how to use it" in said
     texts = ["where is the cat", "", "🙂"]
-    expected = endx_jax.load(trained_workdir).encode_document(texts)
+    expected = endx_jax.load(bert_workdir).encode_document(texts)
     np.testing.assert_allclose(endx_jax.load(output).encode_document(texts), expected, atol=1e-6)
     assert json.loads((output / "export_report.json").read_text())["passed"] is None
 

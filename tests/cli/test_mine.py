@@ -114,8 +114,8 @@ def test_a_teacher_doubts_some_of_what_bm25_finds(tmp_path, trained_workdir, pai
         assert negatives(tmp_path / name) != negatives(tmp_path / "all")
 
 
-def test_strata_spread_negatives_over_the_scores(tmp_path, trained_workdir, pairs_csv, mine):
-    rules = (f"--data={pairs_csv}", "--bm25", "--ranks=1-30", "--negatives=2", f"--score-with={trained_workdir}")
+def test_strata_spread_negatives_over_the_scores(tmp_path, bert_workdir, pairs_csv, mine):
+    rules = (f"--data={pairs_csv}", "--bm25", "--ranks=1-30", "--negatives=2", f"--score-with={bert_workdir}")
     spread = {}
     for name, options in (("best", ()), ("strata", ("--strata",))):
         mine(*rules, *options, f"--output={tmp_path / name}")

@@ -62,6 +62,7 @@ def test_adapters_learn(trained):
     assert np.mean(losses[-2:]) < np.mean(losses[:2]) - 0.05
 
 
+@pytest.mark.slow
 def test_the_base_stays_as_it_is_bit_for_bit(whole, decoder, pairs_csv):
     initial = build_model(resolve(recipe(decoder, pairs_csv))).initial_params()
     before, after = (parameter_paths(tree) for tree in (initial, whole[1]))
@@ -136,11 +137,12 @@ def steps(config, workdir, count=2):
     return losses, jax.device_get(state.params)
 
 
-FAST = (4, {"fsdp": 2})  # two chunks on each device
-SLOW = [(1, {}), (4, {}), (1, {"fsdp": 2}), (0, {"fsdp": 2}), (2, {"fsdp": 4, "data": 2})]
+# (4, {"fsdp": 2}): two chunks on each device
+CUTS = [(4, {"fsdp": 2}), (1, {}), (4, {}), (1, {"fsdp": 2}), (0, {"fsdp": 2}), (2, {"fsdp": 4, "data": 2})]
 
 
-@pytest.mark.parametrize(("chunk", "mesh"), [FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("chunk", "mesh"), CUTS)
 def test_chunks_and_fsdp_change_no_loss(whole, decoder, pairs_csv, tmp_path, monkeypatch, chunk, mesh):
     use_devices(monkeypatch, int(np.prod([*mesh.values()])) if mesh else 1)
     config = recipe(decoder, pairs_csv)

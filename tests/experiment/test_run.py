@@ -77,7 +77,8 @@ def test_the_numbers_of_every_step_are_those_of_its_batch(trained_workdir, confi
 @pytest.fixture(scope="module")
 def stopped_once(tiny_bert, pairs_csv, tmp_path_factory):
     """A run that was stopped after three of its six steps, and what it printed."""
-    config, workdir, shown = tiny_recipe(tiny_bert, pairs_csv), tmp_path_factory.mktemp("stopped"), io.StringIO()
+    config, shown = tiny_recipe(tiny_bert, pairs_csv, encoder="none"), io.StringIO()
+    workdir = tmp_path_factory.mktemp("stopped")
     config.train.stop_at_step = 3
     with contextlib.redirect_stdout(shown):
         assert run(config, workdir) is None
@@ -108,7 +109,6 @@ def finished(trained_workdir, tmp_path):
 
 def test_without_test_and_validation_questions_the_last_checkpoint_is_the_model(config, tmp_path, capsys):
     config.data.test_fraction = config.data.validation_fraction = 0.0
-    config.model.encoder = "none"
     assert run(config, tmp_path) is None
     assert "no test questions, so nothing is ranked or indexed" in capsys.readouterr().out
     assert endx_jax.load(tmp_path).encode_query(["a question"]).shape == (1, 32)
@@ -225,7 +225,7 @@ def test_resumed_on_other_devices_the_losses_agree(trained_workdir, stopped, con
     ],
 )
 def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypatch, optimizer, meshes):
-    config.optimizer.name = optimizer
+    config.model.encoder, config.optimizer.name = "", optimizer
     config.train.stop_at_step = 5
     found = []
     for number, (devices, mesh) in enumerate(meshes):
@@ -237,20 +237,19 @@ def test_devices_and_mesh_change_cost_and_not_losses(config, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_scanned_and_rematerialised_layers_give_the_same_losses(trained_workdir, config, tmp_path, monkeypatch):
+def test_scanned_and_rematerialised_layers_give_the_same_losses(bert_workdir, config, tmp_path, monkeypatch):
     monkeypatch.setattr(stack, "SCANNED_FROM", 1)
-    config.model.remat = "full"
-    config.train.stop_at_step = 5
+    config.model.encoder, config.model.remat = "", "full"
+    config.train.steps = 2
     config.train.profile_steps = 2
     run(config, tmp_path)
-    expected = [*logged_losses(trained_workdir).values()][:5]
+    expected = [*logged_losses(bert_workdir).values()]
     np.testing.assert_allclose([*logged_losses(tmp_path).values()], expected, rtol=1e-5)
     assert list((tmp_path / PROFILE).rglob("*.xplane.pb"))  # train.profile_steps
-    assert not (trained_workdir / PROFILE).exists()
+    assert not (bert_workdir / PROFILE).exists()
 
 
 def test_training_lowers_the_loss(config, tmp_path):
-    config.model.encoder = "none"
     config.optimizer.learning_rate = 5e-3
     config.train.steps = 41
     config.train.stop_at_step = 40
@@ -292,7 +291,7 @@ def test_another_evaluation_makes_an_index_of_an_earlier_version_again(finished,
             {"optimizer.learning_rate": 2e-3, "objective.temperature": 0.1},
             "objective.temperature: 0.05 -> 0.1; optimizer.learning_rate: 0.001 -> 0.002",
         ),
-        ({"data.answer_length": 65}, "data.answer_length is 65, more than the 64 positions"),
+        ({"model.encoder": "", "data.answer_length": 65}, "data.answer_length is 65, more than the 64 positions"),
         ({"model.pretrained": "nowhere", "data.path": "nowhere.csv"}, "nowhere.*; and nowhere.csv: no such file"),
     ],
 )
@@ -309,13 +308,13 @@ def test_other_data_an_unwritable_workdir_and_another_architecture_are_refused(t
         run(config, stopped)
     with one_line_error("can't be written"):
         run(config, stopped / "data.json" / "run")
-    config.model.init_from, config.model.encoder = str(trained_workdir), "none"
+    config.model.init_from = str(trained_workdir)
+    config.model.pretrained = str(write_tiny_bert(stopped / "narrow", hidden_size=16))
     with one_line_error("does not have the architecture"):
         run(config, stopped / "other")
 
 
 def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, capsys):
-    config.model.encoder = "none"
     config.train.update(global_batch_size=0, steps=0, epochs=0.0, stop_at_step=1)
     config.optimizer.warmup_steps = -1
     run(config, tmp_path)
@@ -357,7 +356,7 @@ def test_a_projection_and_learned_temperature_train(config, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(config, tmp_path, capsys, sharing):
-    config.model.sharing = sharing
+    config.model.sharing, config.model.encoder = sharing, ""
     config.model.projection = 8
     config.train.stop_at_step = 2
     run(config, tmp_path)
@@ -382,7 +381,7 @@ def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(confi
 @pytest.mark.slow
 def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_path, tmp_path_factory):
     other = write_tiny_bert(tmp_path_factory.mktemp("other") / "bert", seed=1, hidden_size=16, num_hidden_layers=1)
-    config.model.sharing = "ade_spl"
+    config.model.sharing, config.model.encoder = "ade_spl", ""
     config.model.answer_pretrained = str(other)
     config.model.projection = 8
     with pytest.raises(EndxError, match="shares projection, which differs between"):

@@ -113,10 +113,8 @@ def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
     assert begun.train_plan.rows_at_once == 8
 
 
-SLOW = [*WHOLE[1:], Choice(4, "none")]
-
-
-@pytest.mark.parametrize("choice", [Choice(8, "full"), *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [Choice(8, "full"), *WHOLE[1:], Choice(4, "none")])
 def test_no_choice_changes_the_loss(run, choice):
     create = jax.jit(run.train_plan.create)
 

@@ -107,9 +107,9 @@ def hub(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def exported(trained_workdir, tmp_path_factory):
+def exported(bert_workdir, tmp_path_factory):
     output = tmp_path_factory.mktemp("exported") / "model"
-    assert run_verb(["export", f"--workdir={trained_workdir}", f"--output={output}"]) == 0
+    assert run_verb(["export", f"--workdir={bert_workdir}", f"--output={output}"]) == 0
     return output
 
 
@@ -120,11 +120,8 @@ def refused(endx):
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's upload by httpx
-def test_a_run_is_uploaded_as_its_export_and_updated(hub, trained_workdir, exported, tmp_path, endx):
-    assert (
-        endx("push", trained_workdir, "me/cats").out.splitlines()[-1]
-        == f"{trained_workdir} is at {hub.address}/me/cats"
-    )
+def test_a_run_is_uploaded_as_its_export_and_updated(hub, bert_workdir, exported, tmp_path, endx):
+    assert endx("push", bert_workdir, "me/cats").out.splitlines()[-1] == f"{bert_workdir} is at {hub.address}/me/cats"
     assert hub.private["me/cats"] is True
     files = hub.repositories["me/cats"]
     same = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
@@ -142,7 +139,7 @@ def test_a_run_is_uploaded_as_its_export_and_updated(hub, trained_workdir, expor
     assert hub.private["me/dogs"] is False
 
 
-def test_refusals_are_one_line(hub, exported, trained_workdir, tmp_path, monkeypatch, refused):
+def test_refusals_are_one_line(hub, exported, bert_workdir, tmp_path, monkeypatch, refused):
     assert "holds neither a run nor an export" in refused(tmp_path, "me/cats")
     assert "write OWNER/NAME" in refused(exported, "me/cats/more")
     assert "'cats' is not a name on the hub: write OWNER/NAME" in refused(exported, "cats")

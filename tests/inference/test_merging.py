@@ -16,9 +16,9 @@ LAYER = "shared/encoder/layers_0/mlp_up/kernel"
 
 
 @pytest.fixture
-def other(trained_workdir, tmp_path):
+def other(bert_workdir, tmp_path):
     """A copy of the model of a finished run with other values of one parameter."""
-    return changed(trained_workdir, tmp_path / "other", lambda tensors: tensors[LAYER].fill(3.0))
+    return changed(bert_workdir, tmp_path / "other", lambda tensors: tensors[LAYER].fill(3.0))
 
 
 def changed(workdir, folder, change, **described):
@@ -34,19 +34,19 @@ def changed(workdir, folder, change, **described):
     return folder
 
 
-def test_the_weighted_mean_of_two_models(trained_workdir, other, tmp_path):
-    merge([str(trained_workdir), str(other)], tmp_path / "merged", [3, 1])
-    first, merged = (load_file(f / "towers.safetensors") for f in (trained_workdir / "model", tmp_path / "merged"))
+def test_the_weighted_mean_of_two_models(bert_workdir, other, tmp_path):
+    merge([str(bert_workdir), str(other)], tmp_path / "merged", [3, 1])
+    first, merged = (load_file(f / "towers.safetensors") for f in (bert_workdir / "model", tmp_path / "merged"))
     np.testing.assert_allclose(merged[LAYER], 0.75 * first[LAYER] + 0.25 * 3.0, rtol=1e-6)
     for path in set(first) - {LAYER}:
         np.testing.assert_allclose(merged[path], first[path], rtol=1e-6, atol=1e-12)
     model = endx_jax.load(tmp_path / "merged")
-    assert model.identity not in (endx_jax.load(trained_workdir).identity, endx_jax.load(other).identity)
+    assert model.identity not in (endx_jax.load(bert_workdir).identity, endx_jax.load(other).identity)
     assert model.encode_query(["who"]).shape == (1, 32)
 
 
-def test_a_merged_model_is_evaluated_and_exported(trained_workdir, other, pairs_csv, tmp_path, endx):
-    merge([str(trained_workdir), str(other)], tmp_path / "merged")
+def test_a_merged_model_is_evaluated_and_exported(bert_workdir, other, pairs_csv, tmp_path, endx):
+    merge([str(bert_workdir), str(other)], tmp_path / "merged")
     endx("evaluate", f"--model={tmp_path / 'merged'}", f"--data={pairs_csv}", f"--output={tmp_path / 'ranked'}")
     assert "merged" in json.loads((tmp_path / "ranked" / "results.json").read_text())["systems"]
     endx("export", f"--model={tmp_path / 'merged'}", f"--output={tmp_path / 'exported'}")
@@ -54,9 +54,9 @@ def test_a_merged_model_is_evaluated_and_exported(trained_workdir, other, pairs_
     np.testing.assert_allclose(exported.encode(["who"]), merged.encode(["who"]), atol=1e-6)
 
 
-def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(trained_workdir, other, tmp_path):
+def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(bert_workdir, other, tmp_path):
     """One model's fusion with BM25, and a teacher of one model alone, are not those of the mean."""
-    run, file = changed(trained_workdir, tmp_path / "run", lambda tensors: None), tmp_path / "run" / "endx.json"
+    run, file = changed(bert_workdir, tmp_path / "run", lambda tensors: None), tmp_path / "run" / "endx.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"hybrid": {"weight": 0.5}, "teacher": "t"}))
 
     def merged_with(second):
@@ -66,18 +66,18 @@ def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(trai
 
     assert merged_with(other) == (None, "")
     assert merged_with(run) == (None, "t")
-    assert endx_jax.load(tmp_path / "merged").identity == endx_jax.load(trained_workdir).identity
+    assert endx_jax.load(tmp_path / "merged").identity == endx_jax.load(bert_workdir).identity
 
 
-def test_a_run_is_merged_with_its_pretrained_model(trained_workdir, tiny_bert, tmp_path):
-    run = changed(trained_workdir, tmp_path / "run", lambda tensors: None, normalize=False)
+def test_a_run_is_merged_with_its_pretrained_model(bert_workdir, tiny_bert, tmp_path):
+    run = changed(bert_workdir, tmp_path / "run", lambda tensors: None, normalize=False)
     merge([str(run), str(tiny_bert)], tmp_path / "merged", [0, 1])
     merged, pretrained = (endx_jax.load(place) for place in (tmp_path / "merged", tiny_bert))
     np.testing.assert_allclose(merged.encode(["who"]), pretrained.encode(["who"]), atol=1e-6)
 
 
-def test_other_models_weights_and_folders_are_refused(trained_workdir, other, tmp_path):
-    run, output = str(trained_workdir), tmp_path / "merged"
+def test_other_models_weights_and_folders_are_refused(bert_workdir, other, tmp_path):
+    run, output = str(bert_workdir), tmp_path / "merged"
     with one_line_error("give two or more models"):
         merge([run], output)
     with one_line_error("3 weights for 2 models"):
@@ -85,16 +85,16 @@ def test_other_models_weights_and_folders_are_refused(trained_workdir, other, tm
     for wrong in ([0, 0], [1, -1], [1, float("nan")]):
         with one_line_error("each must be 0 or more"):
             merge([run, str(other)], output, wrong)
-    pooled = changed(trained_workdir, tmp_path / "pooled", lambda tensors: None, pooling="first")
+    pooled = changed(bert_workdir, tmp_path / "pooled", lambda tensors: None, pooling="first")
     with one_line_error("another architecture, pooling or norm of the question tower"):
         merge([run, str(pooled)], output)
-    worded = changed(trained_workdir, tmp_path / "worded", lambda tensors: None)
+    worded = changed(bert_workdir, tmp_path / "worded", lambda tensors: None)
     for file in worded.rglob("tokenizer.json"):
         file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
     with one_line_error("another tokenizer of the question tower"):
         merge([run, str(worded)], output)
     shallow = changed(
-        trained_workdir,
+        bert_workdir,
         tmp_path / "wide",
         lambda t: t.update({"shared/projection/kernel": np.ones((32, 8), "f4")}),
         projection=8,
@@ -107,6 +107,6 @@ def test_other_models_weights_and_folders_are_refused(trained_workdir, other, tm
     assert not output.exists()
 
 
-def test_the_verb(trained_workdir, other, tmp_path, endx):
-    said = endx("merge", str(trained_workdir), str(other), "--weights", "1", "3", f"--output={tmp_path / 'm'}").out
+def test_the_verb(bert_workdir, other, tmp_path, endx):
+    said = endx("merge", str(bert_workdir), str(other), "--weights", "1", "3", f"--output={tmp_path / 'm'}").out
     assert said == f"{tmp_path / 'm'} holds the mean of 2 models; use it as --model={tmp_path / 'm'}\n"

@@ -28,9 +28,9 @@ TEXTS = ["the cat sat on the mat", "where is the dog", "who"]
 
 
 @pytest.fixture
-def model_folder(trained_workdir, tmp_path):
+def model_folder(bert_workdir, tmp_path):
     """A copy of the model folder of a finished run, and nothing else of it."""
-    return shutil.copytree(trained_workdir / "model", tmp_path / "copied")
+    return shutil.copytree(bert_workdir / "model", tmp_path / "copied")
 
 
 def test_the_model_folder_of_a_finished_run(model_folder):
@@ -50,8 +50,8 @@ def test_the_model_folder_of_a_finished_run(model_folder):
     assert tensors["shared/encoder/layers_0/mlp_up/kernel"].dtype == np.float32
 
 
-def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, trained_workdir):
-    run, copied = endx_jax.load(trained_workdir), endx_jax.load(model_folder)
+def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, bert_workdir):
+    run, copied = endx_jax.load(bert_workdir), endx_jax.load(model_folder)
     assert copied.identity == run.identity
     assert copied.source.workdir is None
     for found, expected in (
@@ -114,14 +114,14 @@ def test_a_decoder_whose_folder_states_its_pooling_is_loaded_without_eos(pairs_c
     assert loaded.tokenizer.same_ids(model.processors["question"].tokenizer)
 
 
-def test_parameters_of_a_run_stay_in_their_file(trained_workdir):
-    found = params_of_run(trained_workdir)
-    loaded = parameter_paths(endx_jax.load(trained_workdir).params)
+def test_parameters_of_a_run_stay_in_their_file(bert_workdir):
+    found = params_of_run(bert_workdir)
+    loaded = parameter_paths(endx_jax.load(bert_workdir).params)
     assert {path: leaf.shape for path, leaf in found.items()} == {path: leaf.shape for path, leaf in loaded.items()}
 
 
-def test_a_workdir_whose_training_has_not_ended_is_refused(trained_workdir, tmp_path):
-    shutil.copytree(trained_workdir / "model", tmp_path / "model")
+def test_a_workdir_whose_training_has_not_ended_is_refused(bert_workdir, tmp_path):
+    shutil.copytree(bert_workdir / "model", tmp_path / "model")
     (tmp_path / "model" / "endx.json").unlink()
     with one_line_error("training has not ended, and no model yet: run its training command again"):
         endx_jax.load(tmp_path)

@@ -70,9 +70,8 @@ def both_forms(kernel: str, settings: str, devices: int, inputs: tuple) -> tuple
     return tuple(compiled(kernel, settings, count)(*inputs, WHERE) for count in (0, devices))
 
 
-# Always each kernel in one setting on eight devices, and two of them in the other on one; the rest where `slow`
-# tests run.
-QUICK_CASES = [*((kernel, "rich", 8) for kernel in KERNELS), ("inner", "plain", 1), ("gaussian", "plain", 1)]
+# Always each kernel in one setting on eight devices, and one in the other on one; the rest where `slow` tests run.
+QUICK_CASES = [*((kernel, "rich", 8) for kernel in KERNELS), ("inner", "plain", 1)]
 ALL_CASES = itertools.product(KERNELS, SETTINGS, (1, 2, 8))
 CASES = [pytest.param(*case, marks=() if case in QUICK_CASES else pytest.mark.slow) for case in ALL_CASES]
 

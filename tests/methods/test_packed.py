@@ -110,7 +110,7 @@ def of_padded(name):
         pytest.param("dual", 1, 5, marks=pytest.mark.slow),  # 24 rows in 5 chunks of 5
         ("dual", 8, 2),  # 3 rows a device in 2 chunks of 2
         pytest.param("endx", 1, 0, marks=pytest.mark.slow),
-        ("endx", 8, 0),
+        pytest.param("endx", 8, 0, marks=pytest.mark.slow),
     ],
 )
 def test_packing_changes_no_loss_and_no_gradient(name, devices, chunk):

@@ -25,7 +25,7 @@ KEYS = example_keys(jax.random.key(3), 0, len(LENGTHS))
 GEMMA = {
     "vocab_size": 30,
     "hidden_size": 16,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,

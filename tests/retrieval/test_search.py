@@ -143,10 +143,10 @@ def test_a_mask_is_as_if_the_others_were_not_there(small_tiles, mesh, share):
     candidates[np.flatnonzero(~where)[:1]] = np.nan  # what is not there can't be wrong either
     for k in (1, 150):
         found = top_k(questions, candidates, k, where=where, mesh=devices(mesh), block=16)
-        expected = top_k(questions, candidates[where], k, mesh=devices(mesh), block=16)
+        scores, ids = naive(questions, candidates[where], k)
         assert found.rows.shape == (19, min(k, where.sum()))
-        np.testing.assert_array_equal(found.rows, np.flatnonzero(where)[expected.rows])
-        np.testing.assert_array_equal(found.scores, expected.scores)
+        np.testing.assert_array_equal(found.rows, np.flatnonzero(where)[ids])
+        np.testing.assert_array_equal(found.scores, scores)
 
 
 def test_an_empty_search_returns_empty_arrays():
@@ -236,7 +236,7 @@ def small_blocks(monkeypatch):
 
 def check_corpus(corpus, candidates, where, k=7):
     """Rows and scores are those of sorting all scores of the candidates that count."""
-    for count in (1, 9, 40):
+    for count in (1, 40):
         questions = whole_numbers(count, 3, seed=count)
         scores = np.where(where, questions @ candidates.T, -np.inf)
         np.testing.assert_array_equal(corpus.scores(questions)(0, count), scores)

@@ -218,7 +218,7 @@ def largest(tree):
     return max(np.abs(leaf).max() for leaf in jax.tree.leaves(tree))
 
 
-ALONE = {"dual_weight": 0.0, "cross_weight": 0.0, "alignment_weight": 0.0}
+ALONE = {"dual_weight": 0.0, "cross_weight": 0.0, "alignment_weight": 0.0, "weights": (("a|q", 1.0),)}
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_shared_encoder_sees_one_dropout_mask(batch):
 
 def test_cutting_the_work_up_changes_nothing(batch):
     """Chunked towers and streamed losses over a mesh against the plain objective, with dropout."""
-    objective, params = build()
+    objective, params = build(dataclasses.replace(SETTINGS, weights=(("a|q", 0.5), ("q|q", 2.0))))
     mesh = make_mesh(MeshSettings(), jax.devices()[:2])  # four rows a device, in two chunks
     cut = objective.for_run(Execution(mesh, tower_chunk=3, loss_tile=3), steps_per_epoch=1.0)
     expected, found = compute(objective, params, batch), compute(cut, params, batch)
