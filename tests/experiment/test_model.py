@@ -76,19 +76,19 @@ def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_
     chex.assert_trees_all_equal(jax.device_get(placed), jax.tree.map(np.asarray, params))
 
 
-def test_the_best_parameters_are_split_as_in_training_and_encode_alike(trained_workdir):
-    model, texts = read_model(trained_workdir), ["the cat sat", "where is the dog", "mat", "who"]
+def test_the_best_parameters_are_split_as_in_training_and_encode_alike(bert_workdir):
+    model, texts = read_model(bert_workdir), ["the cat sat", "where is the dog", "mat", "who"]
     found = []
     for settings in (MeshSettings(), MeshSettings(fsdp=4, tensor=2)):
         mesh = make_mesh(settings)
-        params, _ = best_params(trained_workdir, model, mesh)
+        params, _ = best_params(bert_workdir, model, mesh)
         encoder = TextEncoder(model.dual_encoder, model.processors, mesh)
         found.append(encoder(params["dual_encoder"], "question", texts))
         identities = encoder.identity(params["dual_encoder"])
         kernel = params["dual_encoder"]["shared"]["encoder"]["layers_0"]["mlp_up"]["kernel"]
     assert kernel.addressable_shards[0].data.shape == (kernel.shape[0] // 4, kernel.shape[1] // 2)
     np.testing.assert_allclose(found[1], found[0], atol=1e-6)
-    whole = best_params(trained_workdir, model, make_mesh(MeshSettings(), jax.devices()[:1]))[0]
+    whole = best_params(bert_workdir, model, make_mesh(MeshSettings(), jax.devices()[:1]))[0]
     assert encoder.identity(whole["dual_encoder"]) == identities
 
 

@@ -153,7 +153,8 @@ def test_texts_that_are_cut_prompts_that_are_left_out_and_both_directions_are_na
     both = [(f"cat {n}", f"dog {n}") for n in range(10)]
     rows = [{"question": a, "answer": b} for pair in both for a, b in (pair, pair[::-1])]
     rows += [{"question": f"what is {n}", "answer": "the mat " * 20 + f"{n}"} for n in range(20)]
-    shown = notes_of(config, tmp_path, rows, prompts={"query": "ask: ", "document": ""})
+    config.model.update(encoder="", question_prompt="what: ")
+    shown = notes_of(config, tmp_path, rows, prompts={"query": "ask: ", "document": "say: "})
     assert "note: 20 questions are answers of other pairs too" in shown
     assert " answers are cut to 24 tokens (data.answer_length)" in shown
     assert "questions are cut" not in shown
