@@ -130,9 +130,9 @@ def test_of_a_small_faq_nothing_is_held_out_and_all_is_searched(config, tmp_path
 def notes_of(config, folder, rows, **usage) -> str:
     """What a run on these rows says at its start."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(usage))
     config.data.path, config.train.global_batch_size = str(folder / "rows.jsonl"), 8
     config.model.pretrained = str(shutil.copytree(config.model.pretrained, folder / "encoder"))
+    (folder / "encoder" / "config_sentence_transformers.json").write_text(json.dumps(usage))
     prepared = prepare.prepare_run(config, folder / "run")
     return "\n".join(summary.notes(prepared))
 
