@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.models.config_keys import MOST_TOKENS, choice, fraction, whole
+from endx_jax.models.config_keys import MOST_TOKENS, ReadKeys, choice, fraction, whole
 from endx_jax.models.layers import ACTIVATIONS
 from endx_jax.models.transformer import TransformerConfig, only
 
@@ -78,7 +78,8 @@ class MPNetConfig(RobertaConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json`."""
-        return super().from_hugging_face({**config, "pad_token_id": 1}, where)
+        stated = ReadKeys({**config, "pad_token_id": 1}, getattr(config, "read", None))
+        return super().from_hugging_face(stated, where)
 
 
 NAMES = Names(

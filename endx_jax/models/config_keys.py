@@ -52,11 +52,20 @@ def check_keys(
 
 
 class ReadKeys(dict):
-    """Contents of a file, with the keys that `get` was asked for in `read`."""
+    """Contents of a file.
+
+    Attributes:
+      read: keys that `get` was asked for.
+    """
+
+    def __init__(self, contents: Mapping, read: set[str] | None = None):
+        """Copies the contents; `read` is the set to which keys are added, by default a new one."""
+        super().__init__(contents)
+        self.read = set() if read is None else read
 
     def get(self, key: str, default: Any = None) -> Any:
         """Returns the value of a key, or the default."""
-        self.read = {*getattr(self, "read", ()), key}
+        self.read.add(key)
         return super().get(key, default)
 
 
