@@ -12,6 +12,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import pools, read_records, settings_of
 from endx_jax.methods.evaluation import Evaluator
+from endx_jax.metrics.significance import FEWEST, paired_difference
 from endx_jax.retrieval.evaluate import MEAN, MEASURES, EvaluationSettings
 from endx_jax.retrieval.results import COLUMNS, Results
 from endx_jax.retrieval.tables import aligned
@@ -19,6 +20,7 @@ from endx_jax.settings import check
 
 VALIDATION = "validation"
 UNTRAINED = "untrained"  # name of the system before training
+SMALLEST_LOSS = 0.005  # of a mean over questions, below which a set is not said to have become worse
 
 
 def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, RetrievalSet]:
@@ -115,20 +117,26 @@ def add_validation(
 def warn_of_losses(results: Results, measure: str) -> None:
     """Adds a line to the results for each set on which the trained system ranks below the untrained one.
 
-    The sets are the test set in its primary pool, and those of `add_validation`.
+    The sets are the test set in its primary pool, where the interval of the difference must be below 0, and those of
+    `add_validation`, of which only means are known: there it must be at least `SMALLEST_LOSS`.
     """
-    primary = results.evaluations[results.pools.primary_name]
-    ranked = {"the test set": {name: evaluation.metrics for name, evaluation in primary.items()}}
-    section = results.sections.get(VALIDATION, {})
+    pool, losses = results.pools.primary_name, {}
+    primary, section = results.evaluations[pool], results.sections.get(VALIDATION, {})
+    if UNTRAINED in primary and "trained" in primary:
+        values = [primary[system].values[measure][:, None] for system in (UNTRAINED, "trained")]
+        groups = results.pools.primary.groups or ()
+        (difference,) = paired_difference(*values, clusters=groups if len(set(groups)) >= FEWEST else ())
+        if difference.high < 0:
+            where = "the test set" + f" (pool {pool})" * (len(results.evaluations) > 1)
+            losses[where] = [primary[system].metrics[measure] for system in (UNTRAINED, "trained")]
     for name, before in section.get(UNTRAINED, {}).items():
-        ranked[name] = {"trained": section["metrics"][name], UNTRAINED: before}
-    for name, systems in ranked.items():
-        before, after = (systems.get(system, {}).get(measure) for system in (UNTRAINED, "trained"))
-        if before is not None and after is not None and after < before:
-            results.notes.append(
-                f"warning: on {name} `trained` ranks below `untrained`, {measure} {after:.3f} after {before:.3f}: for "
-                "such data use the model before training, a lower learning rate, or `endx merge` with it"
-            )
+        if before[measure] - section["metrics"][name][measure] >= SMALLEST_LOSS:
+            losses[name] = [before[measure], section["metrics"][name][measure]]
+    results.notes += [
+        f"warning: on {name} `trained` ranks below `untrained`, {measure} {after:.3f} after {before:.3f}: for such "
+        "data use the model before training, a lower learning rate, or `endx merge` with it"
+        for name, (before, after) in losses.items()
+    ]
 
 
 def _by_set(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
