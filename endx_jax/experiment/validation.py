@@ -12,7 +12,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import pools, read_records, settings_of
 from endx_jax.methods.evaluation import Evaluator
-from endx_jax.metrics.significance import paired_difference
+from endx_jax.metrics.significance import FEWEST, paired_difference
 from endx_jax.retrieval.evaluate import MEAN, MEASURES, EvaluationSettings
 from endx_jax.retrieval.results import COLUMNS, Results
 from endx_jax.retrieval.tables import aligned
@@ -124,7 +124,8 @@ def warn_of_losses(results: Results, measure: str) -> None:
     primary, section = results.evaluations.get(pool, {}), results.sections.get(VALIDATION, {})
     if UNTRAINED in primary and "trained" in primary:
         values = [primary[system].values[measure][:, None] for system in (UNTRAINED, "trained")]
-        (difference,) = paired_difference(*values, clusters=results.pools.primary.groups or ())
+        groups = results.pools.primary.groups or ()
+        (difference,) = paired_difference(*values, clusters=groups if len(set(groups)) >= FEWEST else ())
         if difference.high < 0:
             where = "the test set" + f" (pool {pool})" * (len(results.evaluations) > 1)
             losses[where] = [primary[system].metrics[measure] for system in (UNTRAINED, "trained")]
