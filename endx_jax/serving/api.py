@@ -111,14 +111,26 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             }
         )
 
-    @api.get("/v1/models")
-    async def models() -> Response:
-        """Lists the model, and its names for each side, in the format of OpenAI's API."""
+    def models() -> dict[str, dict]:
         names = [model.name, *(f"{model.name}:{task}" for task in SIDE_OF_TASK)]
-        about = {"object": "model", "created": 0, "owned_by": "endx_jax"}
-        return _json({"object": "list", "data": [{"id": name, **about} for name in names]})
+        return {name: {"id": name, "object": "model", "created": 0, "owned_by": "endx_jax"} for name in names}
 
+    @api.get("/v1/models")
+    async def list_models() -> Response:
+        """Lists the model, and its names for each side, in the format of OpenAI's API."""
+        return _json({"object": "list", "data": [*models().values()]})
+
+    @api.get("/v1/models/{name:path}")
+    async def retrieve_model(name: str) -> Response:
+        """Describes a model of the list."""
+        if name not in models():
+            raise Refusal(404, f"there is no model {clipped(repr(name))}", param="name", code="model_not_found")
+        return _json(models()[name])
+
+    # The second path is that of Cohere's ClientV2, the third that of vLLM.
     @api.post("/v1/rerank", response_model=RerankResponse)
+    @api.post("/v2/rerank", response_model=RerankResponse, include_in_schema=False)
+    @api.post("/rerank", response_model=RerankResponse, include_in_schema=False)
     async def rerank(request: Request, body: RerankRequest) -> Response:
         """Ranks documents by a cross-encoder, or by the embeddings if the server has none."""
         check_texts("query", [body.query], limits)

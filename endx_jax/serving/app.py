@@ -55,7 +55,7 @@ def make_app(
 
     # FastAPI's documentation pages load scripts from other sites: only openapi.json is kept.
     app = FastAPI(title="endx_jax", version=endx_jax.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.max_seconds = limits.max_seconds
+    app.state.max_seconds, app.state.stop = limits.max_seconds, batcher.stop
     handle_errors(app)
     # The middleware that is added last sees a request first.
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.max_body)

@@ -67,14 +67,17 @@ class Batcher(Generic[Work, Result]):
         self._thread = ThreadPoolExecutor(1, "compute")
         self.requests = 0
         self.ready = False
+        self._stopping: Refusal | None = None
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
         """Counts one request, which may submit several jobs, while the block runs.
 
         Raises:
-          Refusal: with 429 if there are too many requests; with 503 before all preparations are done.
+          Refusal: with 429 if there are too many requests; with 503 before all preparations are done, or after `stop`.
         """
+        if self._stopping:
+            raise self._stopping
         if not self.ready:
             raise Refusal(503, "the server is warming up: try again in a second", code="not_ready", headers=LATER)
         if self.requests >= self._most_requests:
@@ -89,6 +92,9 @@ class Batcher(Generic[Work, Result]):
     def submit(self, work: Work, cost: int, *, bulk: bool = False) -> "asyncio.Future[Result]":
         """Queues a job, with `bulk` among the pieces of large requests. Cancelling its future skips it."""
         job = _Job[Work, Result](work, cost, asyncio.get_running_loop().create_future())
+        if self._stopping:
+            job.answer.set_exception(self._stopping)
+            return job.answer
         self._waiting[bulk].append(job)
         if not self._batch:
             self._start()
@@ -99,6 +105,14 @@ class Batcher(Generic[Work, Result]):
         for step in steps:
             await asyncio.get_running_loop().run_in_executor(self._thread, step)
         self.ready = True
+
+    def stop(self) -> None:
+        """Refuses all requests with 503, those too that wait or are computed."""
+        message = "the server is stopping: try again in a second"
+        self._stopping = Refusal(503, message, code="stopping", headers=LATER)
+        for job in (*self._batch, *self._waiting[False], *self._waiting[True]):
+            if not job.answer.done():
+                job.answer.set_exception(self._stopping)
 
     def close(self) -> None:
         """Stops the thread after the current batch or step, without waiting for it."""

@@ -3,7 +3,7 @@
 import functools
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
 from endx_jax.data.documents import check_id
 
@@ -15,6 +15,10 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _text_of(value: Any) -> Any:
+    return value["text"] if isinstance(value, dict) and "text" in value else value
+
+
 def _scalar(value: Any) -> Scalar:
     if not isinstance(value, Scalar):
         raise ValueError("must be text, a number, true or false")
@@ -22,9 +26,16 @@ def _scalar(value: Any) -> Scalar:
 
 
 class Taken(BaseModel):
-    """Base of requests: types are not converted, and unknown fields are refused."""
+    """Base of requests: types are not converted, null is as absent, and unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, fields: Any) -> Any:
+        if isinstance(fields, dict):
+            return {name: value for name, value in fields.items() if value is not None}
+        return fields
 
 
 class EmbeddingsRequest(Taken, extra="ignore"):
@@ -129,7 +140,9 @@ class RerankRequest(Taken, extra="ignore"):
     """Question and documents to rank, as Cohere's and Jina's clients send them."""
 
     query: str
-    documents: list[str]
+    documents: list[Annotated[str, BeforeValidator(_text_of, json_schema_input_type=str | dict[str, Any])]] = Field(
+        description="texts, or objects with `text`"
+    )
     top_n: int | None = Field(None, ge=1, description="largest number of results [all]")
     return_documents: bool = Field(False, description="true to return the texts too")
     model: str | None = Field(None, description="returned unchanged; the server has one model")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -17,6 +18,8 @@ from endx_jax.serving.settings import Limits
 MOST_HEADERS = 64_000
 # Seconds for requests to end when the server stops. The process should end within ten seconds.
 GRACE = 8.0
+# Seconds after which those that have not ended are answered with 503.
+REFUSED_AFTER = 6.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -46,6 +49,12 @@ async def serve(
 
     Takes over the socket. It does not wait for the running batch, whose thread may still run.
     """
+    until = until or _signalled()  # before the application starts, whose warm-up a signal may end
+
+    async def stopping() -> None:
+        await until()
+        asyncio.get_running_loop().call_later(REFUSED_AFTER, app.state.stop)
+
     config = Config.from_mapping(
         bind=f"fd://{bound.detach()}",
         keep_alive_timeout=limits.max_seconds,  # from the end of a response, or a new connection, to complete headers
@@ -54,7 +63,18 @@ async def serve(
         include_server_header=False,
         errorlog=logging.getLogger(__name__),
     )
-    await hypercorn.asyncio.serve(app, config, shutdown_trigger=until, mode="asgi")  # type: ignore[arg-type]
+    await hypercorn.asyncio.serve(app, config, shutdown_trigger=stopping, mode="asgi")  # type: ignore[arg-type]
+
+
+def _signalled() -> Callable[[], Awaitable[object]]:
+    """Returns a function that waits for SIGTERM or SIGINT, which are noticed from now on."""
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(one, stopped.set)
+        except NotImplementedError:  # Windows
+            signal.signal(one, lambda *_: loop.call_soon_threadsafe(stopped.set))
+    return stopped.wait
 
 
 def run(app: FastAPI, bound: socket.socket, limits: Limits) -> None:

@@ -310,6 +310,8 @@ def test_the_names_of_the_model_are_listed(prompted):
     assert [entry["id"] for entry in content["data"]] == [name, f"{name}:query", f"{name}:document"]
     assert {(entry["object"], entry["owned_by"]) for entry in content["data"]} == {("model", "endx_jax")}
     assert all(isinstance(entry["created"], int) for entry in content["data"])
+    assert prompted.get(f"/v1/models/{name}:query") == (200, content["data"][1])
+    assert prompted.get("/v1/models/other")[0] == 404
 
 
 DOCUMENTS = [*(f"the mat of {n}" for n in range(100)), "where is the cat 3"]
@@ -329,6 +331,15 @@ def test_documents_are_ranked_by_the_model_that_embeds(prompted, more):
     for result in results:
         expected = {"text": DOCUMENTS[result["index"]]} if "return_documents" in more else None
         assert result.get("document") == expected
+
+
+@pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
+def test_documents_may_be_objects_null_is_absent_and_other_clients_have_their_paths(prompted, path):
+    given = {"query": "where is the cat 3", "documents": DOCUMENTS[:3]}
+    expected = prompted.post("/v1/rerank", given)
+    nulls = {"top_n": None, "return_documents": None, "model": None}
+    assert prompted.post(path, {**given, "documents": [{"text": text} for text in DOCUMENTS[:3]], **nulls}) == expected
+    assert prompted.post("/v1/embeddings", {"input": "x", "model": "m:query", "encoding_format": None})[0] == 200
 
 
 def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serve):

@@ -144,6 +144,29 @@ def test_requests_that_outlast_the_grace_period_are_cut_off(serve, gated, monkey
         assert held(asked, b"")[1][:12] in (b"", b"HTTP/1.1 500")
 
 
+def test_requests_that_do_not_end_before_the_grace_period_does_are_refused(serve, gated, monkeypatch):
+    monkeypatch.setattr(server, "REFUSED_AFTER", 0.1)
+    running = serve(service=gated)
+    with running.connect() as computed, running.connect() as waiting:
+        for connection in (computed, waiting):
+            connection.sendall(ASK)
+            wait_for(lambda: len(gated.batches) == 1)
+        running.stop()
+        for connection in (computed, waiting):
+            answer = held(connection, b"")[1]
+            assert answer[:12] == b"HTTP/1.1 503"
+            assert b"retry-after" in answer
+            assert b"the server is stopping" in answer
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics", "/info"])
+def test_head_is_answered_as_get_without_a_body(served, path):
+    with served.connect() as connection:
+        connection.sendall(f"HEAD {path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n".encode())
+        head, _, body = held(connection, b"")[1].partition(b"\r\n\r\n")
+    assert (head[:12], body) == (b"HTTP/1.1 200", b"")
+
+
 def test_a_signal_during_a_long_step_of_the_warm_up_ends_the_process(tmp_path):
     script = textwrap.dedent(
         """
