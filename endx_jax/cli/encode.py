@@ -60,9 +60,16 @@ def main(argv: list[str]) -> pathlib.Path:
     path = arguments.output or expanded(cached)
     output = Output(info.width, model.cosine, precision)
     options = {"batch_size": arguments.batch_size, "progress": showing_progress(), "output": output}
-    encode, encode_question = (
-        functools.partial(model.encoder, model.params, side, **options) for side in ("answer", "question")
-    )
+    encode = functools.partial(model.encoder, model.params, "answer", **options)
+    questions_cut = 0
+
+    def encode_question(texts):
+        nonlocal questions_cut
+        before = model.encoder.cut
+        embeddings = model.encoder(model.params, "question", texts, **options)
+        questions_cut += model.encoder.cut - before
+        return embeddings
+
     reuse = Reuse(local_copy(arguments.reuse), info) if arguments.reuse else None
     total, done = len(documents_of(info)), begin(path, info)
     if done == total:
@@ -80,8 +87,8 @@ def main(argv: list[str]) -> pathlib.Path:
     reused = f", took over {total - done - encoded:,} of {arguments.reuse}" if reuse else ""
     say(f"encoded {encoded:,} documents{reused} in {seconds:,.0f} s, {(total - done) / seconds:,.0f} a second")
     say(f"the index is {path}")
-    if model.encoder.cut:
-        say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
+    if cut := model.encoder.cut - questions_cut:
+        say(model.encoder.processors["answer"].describe_cut(cut, encoded))
     return path
 
 

@@ -100,8 +100,12 @@ class Pairs:
             rows = [(source, row) for row, (question, _) in enumerate(index) for source in records.sources[question]]
             sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
             index, sizes = index[kept], tuple(np.bincount(sources).tolist())
-        own, wrong = records.own_texts, records.hard_negatives or ((),) * len(records.questions)
-        right = [sorted({*rows, own[n]}) if n in own else rows for n, rows in enumerate(records.qrels)]
+        none = ((),) * len(records.questions)
+        own, wrong = records.own_texts, records.hard_negatives or none
+        # Prompts of a mixture's sets hide equal texts, which were excluded before.
+        excluded = (records.sources and records.excluded) or none
+        listed = ({*rows, *excluded[n]} | ({own[n]} if n in own else set()) for n, rows in enumerate(records.qrels))
+        right = list(map(sorted, listed))
         scores = None
         if records.scores is not None:
             known = records.scores

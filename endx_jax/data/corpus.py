@@ -202,21 +202,22 @@ def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator
     rows = row_files.rows(path, check=columns.check_header, split=split)
     first = next(rows, None)
     if first and columns.are_pairs(first[2]):
-        yield from _answers(itertools.chain([first], rows), columns.pairs)
+        yield from _answers(itertools.chain([first], rows), columns)
     else:
         for number, where, row in itertools.chain([first] if first else [], rows):
             yield where, columns.document(row, number, where)
 
 
-def _answers(rows: Iterable[row_files.Row], pairs: examples.ColumnParser) -> Iterator[Placed]:
+def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Placed]:
     """Yields the distinct answers of pairs with their questions, but those that are marked as wrong."""
     merged: dict[str, tuple[str, Document, dict[str, None]]] = {}
+    pairs = columns.pairs
     for _, where, row in pairs.labelled(rows):
         names, example = pairs.choose(row, where), pairs(row, where)
         others = {name: row[name] for name in row if name not in (names.question, *names.negatives, *names.labels)}
         for passage in example.right or example.wrong[:1]:
             answer = {**others, names.answer: passage.text}
-            document = _Columns(names.answer).document(answer, f"d{len(merged)}", where)
+            document = _Columns(names.answer, columns.id, columns.title).document(answer, f"d{len(merged)}", where)
             known = merged.setdefault(document.text, (where, document, {}))[2]
             known.update({example.question.text: None} if example.right else {})
     for where, document, known in merged.values():

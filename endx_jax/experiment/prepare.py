@@ -24,7 +24,7 @@ from endx_jax.experiment.data import fingerprint, read_splits
 from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
-from endx_jax.experiment.train_plan import TrainPlan, plan_training
+from endx_jax.experiment.train_plan import TrainPlan, plan_training, with_hard_negatives
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
@@ -95,12 +95,11 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         listed = records.pairs()
         count, wrong = len(listed), len(listed.hard_negatives.values) > 0
     else:
+        records = first_pairs(records, most) if most else records
         count, wrong = len(records.pairs), any(records.hard_negatives or ())
     # Not the settings above: the model's are completed from the pretrained folder.
     settings = dataclasses.replace(model.settings, train=settings.train.sized(min(count, most or count)))
-    if settings.data.hard_negatives < 0:
-        drawn = int(wrong and not settings.data.pool and settings.objective.takes_hard_negatives)
-        settings = dataclasses.replace(settings, data=dataclasses.replace(settings.data, hard_negatives=drawn))
+    settings = with_hard_negatives(settings, wrong)
     model = dataclasses.replace(model, settings=settings)
     data_sha256 = fingerprint(data.train)
     workdirs.check_agrees(workdir, model.settings, data_sha256, model.base_sha256)
@@ -122,7 +121,6 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     if isinstance(records, TokenStore):
         pairs = records.pairs()
     else:
-        records = first_pairs(records, most) if most else records
         pairs = Pairs.tokenize(records, readers)
     if model.method.annotate:
         pairs = model.method.annotate(pairs, records, settings, mesh)

@@ -14,6 +14,7 @@ from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream, Pairs
 from endx_jax.data.settings import DOCUMENTS
 from endx_jax.experiment.choices import Choice, choices, first_that_fits
+from endx_jax.experiment.config import Settings
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import Model
 from endx_jax.methods.objective import Objective
@@ -263,6 +264,14 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     ordered = choices(settings, size // batch_shards(mesh), tokens, platform)
     plan = TrainPlan(model, mesh, stream, memory, platform, ordered, ordered[0])
     return plan.fitted() if len(ordered) > 1 else plan
+
+
+def with_hard_negatives(settings: Settings, known: bool) -> Settings:
+    """Returns the settings with the number for a `data.hard_negatives` of -1, for data that has some or has none."""
+    if settings.data.hard_negatives >= 0:
+        return settings
+    drawn = int(known and not settings.data.pool and settings.objective.takes_hard_negatives)
+    return dataclasses.replace(settings, data=dataclasses.replace(settings.data, hard_negatives=drawn))
 
 
 def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:

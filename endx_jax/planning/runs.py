@@ -20,7 +20,7 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
 from endx_jax.experiment.model import Model, build_model, checked_length
-from endx_jax.experiment.train_plan import TrainPlan, plan_training
+from endx_jax.experiment.train_plan import TrainPlan, plan_training, with_hard_negatives
 from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.memory import Memory, measure
@@ -83,6 +83,8 @@ def plan_run(
     memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))
     count = SOME_STEPS if texts.pairs is None else len(texts.pairs)
     settings = dataclasses.replace(settings, train=settings.train.sized(count))
+    if texts.pairs is not None:
+        settings = with_hard_negatives(settings, len(texts.pairs.hard_negatives.values) > 0)
     model, pairs = _outlined(settings, platform), texts.pairs
     if pairs is None:
         pairs = stand_in(model)

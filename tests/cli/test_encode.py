@@ -33,6 +33,14 @@ def test_documents_that_are_cut_are_counted(trained_workdir, tmp_path, endx):
     )
 
 
+def test_known_questions_that_are_cut_are_no_documents(trained_workdir, tmp_path, endx):
+    path = tmp_path / "pairs.csv"
+    path.write_text(f"question,answer\n{'cat ' * 40},mat\n{'dog ' * 40},rug\n")
+    said = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'i'}").out
+    assert "2 documents with 2 known questions" in said
+    assert "reach the limit" not in said
+
+
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, endx, precision):
     output = tmp_path / "index"

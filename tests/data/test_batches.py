@@ -83,6 +83,12 @@ def test_a_question_s_own_text_is_no_negative_in_any_term(tiny_bert):
         assert without > 0.5
 
 
+def test_a_question_s_own_text_is_no_negative_beside_other_prompts(tiny_bert):
+    both = RetrievalSet.from_pairs([("cat", "dog"), ("dog", "cat")]).with_prompts("query: ", "passage: ")
+    mixed = Pairs.tokenize(mix([RetrievalSet.from_pairs([("a", "b")]), both]), processors(tiny_bert))
+    np.testing.assert_array_equal(mixed.positives[np.arange(3)], [[0, -1], [1, 2], [1, 2]])
+
+
 def test_answers_of_a_questions_group_can_be_left_out_of_its_negatives(tiny_bert):
     groups = tuple("abcd"[n % 4] for n in range(20))
     pairs = Pairs.tokenize(dataclasses.replace(RECORDS, groups=groups), processors(tiny_bert))

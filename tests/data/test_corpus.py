@@ -98,6 +98,13 @@ def test_columns_by_other_names(tmp_path):
     assert found == [Document("k", "a", questions=("q",))]
 
 
+def test_columns_of_id_and_title_of_pairs_can_be_named_or_left_out(tmp_path):
+    text = "question,answer,doc_id,number,heading\nq1,a1,7,1,A\nq2,a2,7,2,B\n"
+    by_line = read(tmp_path, "pairs.csv", text, id_column="", title_column="heading")
+    assert [(one.id, one.text, one.questions) for one in by_line] == [("d0", "A a1", ("q1",)), ("d1", "B a2", ("q2",))]
+    assert [one.id for one in read(tmp_path, "pairs.csv", text, id_column="number")] == ["1", "2"]
+
+
 def test_pairs_are_answers_with_their_known_questions(tmp_path):
     """As training reads them: equal answers are one, and a wrong answer is not known by its question."""
     rows = (

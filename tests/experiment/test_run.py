@@ -149,6 +149,15 @@ def test_triplets_use_their_negatives_and_a_line_says_so(config, tmp_path):
     assert f"{count} questions: none is used" in "\n".join(summary.notes(prepared))
 
 
+def test_negatives_that_a_limit_of_pairs_leaves_out_are_not_drawn(config, tmp_path):
+    rows = [{"question": f"what is {n}", "answer": f"a mat {n}"} for n in range(40)]
+    rows[-1]["negative"] = "a dog"
+    config.data.validation_fraction = config.data.test_fraction = 0.0
+    config.data.max_train_pairs = 16
+    notes_of(config, tmp_path, rows)
+    assert prepare.prepare_run(config, tmp_path / "run").stream[0].hard_negatives is None
+
+
 def test_texts_that_are_cut_prompts_that_are_left_out_and_both_directions_are_named(config, tmp_path):
     both = [(f"cat {n}", f"dog {n}") for n in range(10)]
     rows = [{"question": a, "answer": b} for pair in both for a, b in (pair, pair[::-1])]

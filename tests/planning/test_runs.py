@@ -1,5 +1,6 @@
 """The planned step against real arrays on a mesh, and against the program that training compiles."""
 
+import json
 import re
 
 import jax
@@ -117,6 +118,17 @@ def test_with_data_the_batches_are_those_that_training_plans(config, tmp_path):
     planned = plan_run(resolve(config), texts, CHIPS["v5e"])
     assert planned.execution.dtype == jnp.bfloat16
     assert planned.stream.profiles() == prepare_run(config, tmp_path).stream.profiles()
+
+
+def test_hard_negatives_of_the_data_are_planned_as_training_draws_them(config, tmp_path):
+    rows = [{"question": f"where {n}", "answer": f"here {n}", "negative": f"there {n}"} for n in range(64)]
+    path = tmp_path / "triplets.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config.data.path = str(path)
+    settings = resolve(config)
+    planned = plan_run(settings, read_texts(settings))
+    assert planned.largest_batch.hard_negatives is not None
+    assert planned.stream.profiles() == prepare_run(config, tmp_path / "run").stream.profiles()
 
 
 def test_bytes_are_those_of_a_device():
