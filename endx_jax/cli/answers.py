@@ -75,9 +75,7 @@ def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int
         elif ids:
             identifier, *texts = line.split("\t")
             if len(texts) != 1:
-                raise EndxError(
-                    f"{where}: the line has {1 + len(texts)} tab-separated columns, and the first line has 2"
-                )
+                raise EndxError(f"{where}: {1 + len(texts)} tab-separated columns where the first line has two")
             yield number, where, Question(identifier, json_files.text(texts[0], where))
         else:
             yield number, where, Question(str(number), json_files.text(line, where))

@@ -155,7 +155,8 @@ def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, normalize: bool, 
         rows = rows * tensors.pop("weights")[:, None]
     if tensors:
         raise EndxError(
-            f"{weights}: the weights have a tensor {min(tensors)!r} beside the token table, which is not supported"
+            f"{weights}: the weights have a tensor {min(tensors)!r} beside the token table; "
+            "only mapping and weights are supported"
         )
     state = read_specification(tokenizer_file)
     # Static token vectors are pooled without special tokens.

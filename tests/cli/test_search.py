@@ -237,7 +237,7 @@ def test_questions_keep_the_ids_of_their_file(tmp_path, name, text):
     ("text", "message"),
     [
         ("\n \n", "contains no questions"),
-        ("7\ta\nb", "line 2: the line has 1 tab-separated columns, and the first line has 2"),
+        ("7\ta\nb", "line 2: 1 tab-separated columns where the first line has two"),
         ('{"txt": "a"}', "line 1 needs a question in 'text' or 'question' or 'query', not in 'txt'"),
         ('{"text": "a"}\nb', "line 2, column 1: broken JSON"),
         ('{"text": "a"}\n[1]', "line 2 must be an object, not a list"),
