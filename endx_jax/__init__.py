@@ -40,7 +40,7 @@ def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
 
 
 def check(pairs: "Any", test: "Any" = None, *, model: "str | os.PathLike" = "all-MiniLM-L6-v2") -> "DataCheck":
-    """Checks pairs before training, in memory or in a file: see `endx_jax.experiment.data_check`."""
+    """Checks pairs in memory or in a file before training: see `endx_jax.experiment.data_check`."""
     from endx_jax.experiment.data_check import check
 
     return check(pairs, test, model=model)

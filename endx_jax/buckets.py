@@ -247,9 +247,9 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = ()) -> pathlib.Pat
 
 
 def _remove_deleted(place: pathlib.Path, versions: pathlib.Path, objects: Container[str], skip: Sequence[str]) -> None:
-    """Removes the copies of objects that are not there any more, and the folders that they leave empty.
+    """Removes local copies of objects that no longer exist in the bucket, and folders that become empty.
 
-    Files that are no copies stay, such as the journal that SQLite keeps beside an index.
+    Files that are not copies are kept, such as the journal that SQLite keeps beside an index.
     """
     for version in [*versions.rglob(VERSION)]:
         folder = version.parent.relative_to(versions)

@@ -63,12 +63,12 @@ _NAMES: ContextVar[Mapping[str, str]] = ContextVar("names", default={})  # noqa:
 
 @contextlib.contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
-    """Context of a command line, in which messages name its flags in place of settings and arguments of functions.
+    """Context of a command line, whose messages name flags in place of settings and function arguments.
 
-    Messages of the library name those of Python, such as `train.steps` of `endx_jax.train`.
+    Messages of the library name settings and arguments as in Python, such as `train.steps` of `endx_jax.train`.
 
     Args:
-      names: flags by the names that they replace in an EndxError of the context, and in what `named` is called with.
+      names: flags by the names that they replace, in an EndxError raised in the context and in arguments of `named`.
     """
     before = _NAMES.set(names)
     try:
@@ -81,7 +81,7 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def named(message: str) -> str:
-    """Replaces names in a message as the contexts of `naming` say; a name that ends in `=` is one before a value."""
+    """Replaces names in a message by the flags of `naming`; a name that ends in `=` matches only before a value."""
     names = _NAMES.get()
     known = "|".join(re.escape(name) + ("" if name.endswith("=") else r"(?!\w|\.\w)") for name in names)
     return re.sub(rf"(?<![\w./-])(?:{known})", lambda found: names[found[0]], message) if names else message
@@ -90,8 +90,8 @@ def named(message: str) -> str:
 def nearest(name: str, known) -> str:
     """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is.
 
-    Of dotted names, such as `train.steps`, the last part decides: the same word, a part of it or its initials, such as
-    `lr` of `learning_rate`. Two names are returned if they are about equally close.
+    Dotted names, such as `train.steps`, are compared by their last part: the same word, a part of it, or its initials,
+    such as `lr` for `learning_rate`. Two names are returned if they are about equally close.
     """
     import difflib
 

@@ -1,4 +1,4 @@
-"""`endx check`: reports what training on a data set would be misled by, and how well search works before training."""
+"""`endx check`: reports problems in training data, and how well search works before training."""
 
 import argparse
 

@@ -86,7 +86,7 @@ def run_verb(argv: list[str]) -> int:
 
 
 def _refuse_repeated(arguments: Sequence[str]) -> None:
-    """Raises EndxError if an option of `ONCE` has two values, of which argparse would use the last alone."""
+    """Raises EndxError if an option of `ONCE` has two values; argparse would use only the last."""
     values: dict[str, str] = {}
     for argument, following in itertools.pairwise([*arguments, ""]):
         if flag := re.fullmatch(r"(--[\w.-]+)(=.*)?", argument, re.DOTALL):
@@ -126,7 +126,7 @@ def _leave(status: int, message: str, verb: str) -> int:
     return status
 
 
-# Options for which two values look like a list. Others may be given again to change a command.
+# Options that may not have two values, which look like a list. Others may be repeated, and the last value counts.
 ONCE = ("--corpus", "--data", "--index", "--questions", "--add", "--where")
 
 # Advice by verb after running out of memory.
@@ -146,7 +146,7 @@ RESUMES = {
     "generate": "after its last answers",
 }
 
-# Flags that all verbs but those with a config have for settings, for messages: see `naming`.
+# Flags by the settings that messages replace with them, for verbs without a config: see `naming`.
 FLAGS = {
     "data.path": "--data",
     "data.pool": "--pool",

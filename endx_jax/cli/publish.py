@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
     )
     say(f"{done.documents:,} documents of {arguments.index} are in collection {arguments.collection} at {arguments.to}")
     if index.snapshot.known:
-        say(f"{len(index.snapshot.known):,} known questions are not copied, and do not find their documents there")
+        say(f"{len(index.snapshot.known):,} known questions are not copied; the collection is searched without them")
     if done.removed:
         say(f"deleted {done.removed:,} documents from the collection that were deleted from the index")
     if done.cut:

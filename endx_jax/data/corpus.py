@@ -24,8 +24,8 @@ IN_FOLDERS = ("corpus.jsonl", msmarco.COLLECTION, "psgs_w100.tsv")
 # (location in the file for messages, document)
 Placed = tuple[str, Document]
 
-# Default columns of the text and the title, and names of that of the id; passages have ids of their own before those of
-# the documents that they are from.
+# Default columns of the text and the title, and names of the id column. A passage's own id comes before that of its
+# document.
 TEXT_KEY, TITLE_KEY = "text", "title"
 ID_KEYS = ("_id", "id", "pid", "passage_id", "psg_id", "docno", "docid", "doc_id", "document_id", "corpus-id", "uuid")
 
@@ -124,7 +124,7 @@ def _raise_equal_ids(placed: Iterable[tuple[str, str]]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Columns:
-    """Columns of a table by their arguments of `read_corpus`, and a function that says each line once."""
+    """Columns of a table by their arguments of `read_corpus`, and a function that prints each message once."""
 
     text: str
     id: str | None = None
@@ -137,7 +137,7 @@ class _Columns:
         return examples.ColumnParser((examples.QUESTION, examples.ANSWER if self.text == TEXT_KEY else self.text))
 
     def are_pairs(self, row: Iterable[str]) -> bool:
-        """Returns true if a row with these columns is a question and an answer."""
+        """Returns true if a row with these columns holds a question and an answer."""
         try:
             return not (self.text == TEXT_KEY and examples.called(TEXT_KEY, row)) and bool(self.pairs.choose(row, ""))
         except EndxError:
@@ -160,7 +160,7 @@ class _Columns:
             raise EndxError(f"{where}: two columns have the same name among {json_files.names(header)}")
 
     def document(self, row: dict, number: int | str, where: str) -> Document:
-        """Returns the document of a row, with this id if it has none."""
+        """Returns the document of a row; `number` is its id if the row has none."""
         self.check(row, where)
         row = dict(row)
         (text_key,) = examples.called(self.text, row)
@@ -209,7 +209,7 @@ def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator
 
 
 def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Placed]:
-    """Yields the distinct answers of pairs with their questions, but those that are marked as wrong."""
+    """Yields the distinct answers of pairs with their questions, without answers that are marked as wrong."""
     merged: dict[str, tuple[str, Document, dict[str, None]]] = {}
     pairs = columns.pairs
     for _, where, row in pairs.labelled(rows):
@@ -277,7 +277,7 @@ def _found(
         if file is None:
             wanted = f"{' or '.join(IN_FOLDERS)}, or files of {', '.join(document_files.ENDINGS)}"
             raise EndxError(
-                f"{path}: no documents or corpus file in it: {wanted}; it has {text_files.endings_in(path)}"
+                f"{path} has no documents or corpus file: expected {wanted}; it has {text_files.endings_in(path)}"
             )
         path = file
     return path, FORMATS[text_files.ending(path, FORMATS)]

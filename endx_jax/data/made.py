@@ -21,5 +21,5 @@ def register(makers: Mapping[str, Maker]) -> None:
     """
     if not isinstance(makers, Mapping) or not all(isinstance(name, str) and callable(makers[name]) for name in makers):
         shown = json_files.shown(makers)
-        raise EndxError(f"DATA in the file of config is {shown}; it must map names for data.path to functions")
+        raise EndxError(f"DATA in the config file is {shown}; it must map names for data.path to functions")
     MAKERS.update(makers)

@@ -77,7 +77,7 @@ class RetrievalSet:
 
     @functools.cached_property
     def own_texts(self) -> dict[int, int]:
-        """The candidate with a question's own text, as of pairs in both directions, unless it is right, by question."""
+        """Candidates with a question's own text, by question, unless they are right answers of it."""
         asked: dict[str, list[int]] = {}
         for question, text in enumerate(self.questions):
             asked.setdefault(text, []).append(question)

@@ -97,7 +97,7 @@ class DataSettings:
     )
     language: str = key(
         "",
-        "Language of the texts, by which BM25 splits them into words, such as `german`. Empty: it is detected; `none`: "
+        "Language of the texts, by which BM25 splits them into words, such as `german`. Empty: detected; `none`: "
         "words are not stemmed.",
         changes_results=False,
     )

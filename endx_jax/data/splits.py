@@ -13,7 +13,7 @@ from endx_jax.data.records import RetrievalSet, questions_by_candidate
 from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 
-# Questions below which none is held out.
+# With fewer questions than this, none is held out.
 FEW = 10
 
 
@@ -87,7 +87,7 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
 def _parted(
     records: RetrievalSet, places: Sequence[float], validation: float, test: float, alike: str, advice: str
 ) -> Splits:
-    """Returns the splits of questions with positions in [0, 1), of which equal ones stay together; see `split`."""
+    """Returns the splits of questions by their positions in [0, 1); equal positions stay together; see `split`."""
     units, trains = np.unique(places), validation + test < 1
     wanted = (validation > 0) + (test > 0) + trains
     tested = held_out = 0  # units in test, and in test or validation
@@ -138,7 +138,10 @@ def first_pairs(records: RetrievalSet, count: int) -> RetrievalSet:
 
 
 def without_questions(records: RetrievalSet, texts: Set[str]) -> RetrievalSet:
-    """Returns the set without questions in `texts` or with a right candidate in `texts`, and what only they need."""
+    """Returns the set without questions in `texts` or with a right candidate in `texts`.
+
+    Candidates that are right only for these questions are left out too.
+    """
     rows = zip(records.questions, records.qrels, strict=True)
     named = {candidate for candidate, text in enumerate(records.candidates) if text in texts}
     return records.subset([n for n, (text, right) in enumerate(rows) if text not in texts and named.isdisjoint(right)])

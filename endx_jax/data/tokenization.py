@@ -20,7 +20,8 @@ from endx_jax.data.languages import ENGLISH, detect, is_latin
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.errors import EndxError, first_line
 
-SAMPLE, SHORT = 200, 3.0  # texts that `describe_unfit` reads; letters in a piece of English: 5
+# Number of texts that `describe_unfit` reads, and letters per piece below which it warns; English pieces have about 5.
+SAMPLE, SHORT = 200, 3.0
 CHUNK = 10_000  # texts that are tokenized at once: enough for all cores, few enough to limit memory
 # The tokenizers library uses memory for each unused id below the largest when it writes a tokenizer.
 LARGEST_ID = 10_000_000
@@ -131,9 +132,9 @@ class Tokenizer:
         return TokenTable.from_lengths(ids, np.asarray(lengths, np.int64), self.pad_id, cut)
 
     def describe_unfit(self, texts: Iterable[str], name: str) -> list[str]:
-        """Returns a line if the texts are of a language that the tokenizer of the model `name` does not know.
+        """Returns a warning if the tokenizer of the model `name` does not know the language of the texts, else no line.
 
-        Its pieces are then unknown or single characters, or on average shorter than `SHORT` letters. Chinese, whose own
+        The pieces are then unknown or single characters, or on average shorter than `SHORT` letters. Chinese, whose own
         tokenizers have single characters, and Vietnamese, whose words are short, are judged by unknown pieces alone.
         """
         texts = list(itertools.islice(texts, SAMPLE))
@@ -180,7 +181,7 @@ class Tokenizer:
         return joined[len(alone) : len(joined) - len(ending)], any(pair.get("token_type_ids", ()))
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Returns messages as the chat template writes them; an empty string if none does.
+        """Returns messages as the chat template writes them; an empty string without a template, or if it fails.
 
         Raises:
           EndxError: there is a template, and jinja2 is not installed.
@@ -226,7 +227,7 @@ class Tokenizer:
         return {*self._loaded.added_tokens_decoder} if self._backend is not None else set()
 
     def _extend_template(self) -> None:
-        """Begins texts with BOS and ends them with EOS where the settings ask for it, also in the files of `save`.
+        """Adds BOS and EOS to texts where the settings ask for it, also in the files that `save` writes.
 
         transformers 5 reads `add_bos_token` and `add_eos_token` only if there is no `tokenizer.json`, whose template
         published folders such as e5-mistral did not change.

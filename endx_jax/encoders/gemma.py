@@ -57,7 +57,7 @@ class Gemma3Config(LlamaConfig):
 
     @staticmethod
     def read_rope(config: Mapping, head_width: int, where: object) -> None:
-        """Returns None, as layers have rotary positions of their own."""
+        """Returns None, since each layer has its own rotary positions."""
 
 
 GEMMA3_NAMES = Names(

@@ -282,7 +282,7 @@ def compare(
 
 
 def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
-    """Returns the settings in which the runs of two results differ: see `differences`; none if a run is not known.
+    """Returns the settings in which the runs of two results differ: see `differences`; empty if a run is not found.
 
     Args:
       first: workdir, or a file or folder in one.

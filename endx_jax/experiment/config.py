@@ -18,7 +18,7 @@ from endx_jax.training.optimizer import OptimizerSettings
 # Settings that this version no longer has, by section, with the value that has no effect.
 REMOVED = {"objective": {"orthogonality": 0.0}}
 
-# Settings that usually decide about others, in the order in which messages name those that differ.
+# Settings on which others usually depend. Messages about differing settings name these first, in this order.
 DECISIVE = ("objective.name", "data.path", "model.pretrained", "model.init_from")
 
 
@@ -103,9 +103,9 @@ def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:
 
 
 def differences(before: Settings, now: Settings) -> list[str]:
-    """Returns the changed settings that affect results, as `key: before -> now`, those that decide others first.
+    """Returns the changed settings that affect results, as `key: before -> now`, those of `DECISIVE` first.
 
-    Those that only one of two methods has are left out.
+    Settings that only one of two methods has are left out.
     """
     old, new = results_only(before), results_only(now)
     changed = [name for name in old | new if old.get(name) != new.get(name)]

@@ -23,11 +23,11 @@ from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.systems import evaluate_dense
 
 MODEL = "all-MiniLM-L6-v2"
-RANKED, POOL = 300, 1000  # questions that are ranked and answers in their pool, at most: encoding takes seconds
-WORTH_TRAINING = 100  # pairs below which the page names search without training
+RANKED, POOL = 300, 1000  # most questions that are ranked, and most answers in their pool, to encode within seconds
+WORTH_TRAINING = 100  # with fewer pairs, the page suggests search without training
 TOKENISED = 10_000  # texts of a side whose tokens are counted at most
 GAINS = (0.02, 0.05, 0.1)
-DEVIATION = 0.4  # of the difference of two systems' reciprocal ranks, where too few questions are there to measure it
+DEVIATION = 0.4  # of two systems' difference in reciprocal rank, if there are too few questions to measure it
 FEW_VALUES = 8  # different values of an unused column that are shown at most
 MEASURE = "mrr"
 ALIKE = ", apart from case, punctuation and spaces"
@@ -39,7 +39,7 @@ class DataCheck:
 
     Attributes:
       counts: numbers of `questions`, `answers`, `pairs`, and of questions in `train`, `validation` and `test`.
-      findings: what training or evaluation would be misled by, a sentence each.
+      findings: problems for training or evaluation, one line each.
       metrics: metrics of `bm25` and of the `untrained` model, by system.
       needed: number of held-out questions that show a gain of MRR, by gain: see `questions_needed`.
       next: the command to run next.
@@ -61,7 +61,7 @@ def check_data(settings: DataSettings, model: str | os.PathLike = MODEL) -> Data
     """Checks the data of a run before training.
 
     Args:
-      settings: settings of the data; with `test_path`, its leaks between training and test data are found as well.
+      settings: settings of the data; with `test_path`, test texts that are also in the training data are found too.
       model: pretrained folder or name of the model to train.
 
     Raises:
@@ -95,7 +95,7 @@ def check_data(settings: DataSettings, model: str | os.PathLike = MODEL) -> Data
         *table,
         "",
         f"A gain of {_listed(f'{gain:.2f}' for gain in GAINS)} of {MEASURE} is seen in four of five cases with "
-        f"{_listed(f'{count:,}' for count in needed.values())} test questions; here are {counts['test']:,}.",
+        f"{_listed(f'{count:,}' for count in needed.values())} test questions; this data has {counts['test']:,}.",
         "",
         f"next: {command}",
     ]
@@ -207,7 +207,7 @@ def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingMode
 
 
 def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Mapping[str, float]], list[str], float]:
-    """Ranks questions, of all splits since nothing is trained, by BM25 and by the untrained model.
+    """Ranks questions of all splits by BM25 and by the untrained model.
 
     Returns:
       A tuple (metrics by system, lines to show, standard deviation of the difference of the systems' reciprocal ranks).
@@ -228,7 +228,7 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
 
 
 def _plain(text: str) -> str:
-    """Returns a text without differences of case, width, punctuation and spaces."""
+    """Returns a text without punctuation, with equal case, character width and spaces, to compare texts."""
     return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())) or text
 
 

@@ -78,7 +78,7 @@ def train(
 
 
 def rows_of(pairs: Any) -> str:
-    """Returns a line of JSON for each pair; raises EndxError for what is no pair."""
+    """Returns a line of JSON for each pair; raises EndxError for an item that is not a pair."""
     if hasattr(pairs, "iterrows"):
         pairs = pairs.to_dict("records")
     elif hasattr(pairs, "to_pylist"):
@@ -99,7 +99,7 @@ def rows_of(pairs: Any) -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Returns a value as JSON has it: those of NumPy as Python's, missing ones as None.
+    """Returns a value for JSON: NumPy values as Python values, missing values as None.
 
     Raises:
       EndxError: the value is of another type.

@@ -120,7 +120,7 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
     if not ended:
         say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
         return None
-    # With a share to hold out, there are too few questions: their answers are searched all the same.
+    # If a share was to be held out, there were too few questions; their answers are indexed all the same.
     if not run.data.test.questions and not (settings.data.test_fraction and method.embeds):
         say(
             "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "

@@ -51,7 +51,7 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
 def known_questions(
     texts: Sequence[str], sets: Sequence[RetrievalSet], *, besides: Set[str] = frozenset()
 ) -> list[list[str]]:
-    """Returns for each text the questions of the sets that it answers, without those in `besides`."""
+    """Returns the questions in the sets that each text answers, without those in `besides`."""
     known: dict[str, dict[str, None]] = {text: {} for text in texts}
     for records in sets:
         for question, right in zip(records.questions, records.qrels, strict=True):
@@ -79,7 +79,7 @@ def _known_scores(
 
 
 def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapping[str, np.ndarray]) -> None:
-    """Adds the row `known`, hybrid search where train questions of the answers are known, or logs why not."""
+    """Adds the row `known`, hybrid search with train questions as known questions, or logs why it can't."""
     records, hybrid = results.pools.primary, results.hybrid
     train = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
     train = [[question for question in asked if question in encoded] for asked in train]
@@ -135,10 +135,11 @@ def _sets(run: Run, *names: str) -> list[RetrievalSet]:
 def with_known(
     run: Run, params: dict, documents: list[Document], results: Results, dense: DenseResult, most: float
 ) -> tuple[list[Document], np.ndarray | None]:
-    """Returns the documents with the data's questions as known questions, and the embeddings of all of these.
+    """Returns the documents with the data's questions as known questions, and the embeddings of these questions.
 
     The evaluated questions have the embeddings of `dense`; others are left out if they are more than `most` and `FEW`.
-    Documents without questions have none: theirs are parts of the texts. Also adds the row `known` to the results.
+    Data of documents alone has no known questions, since its questions are parts of the texts. Also adds the row
+    `known` to the results.
     """
     if run.model.settings.data.format == DOCUMENTS:
         return documents, None
@@ -146,7 +147,7 @@ def with_known(
     encoded = dict(zip(results.pools.primary.questions, dense.questions, strict=True))
     others = list(dict.fromkeys(question for asked in known for question in asked if question not in encoded))
     if not decided(lambda: len(others) <= max(most, FEW), "known-indexed"):
-        say(f"the index knows the {len(encoded):,} held-out questions: others would take a tenth of the run's time")
+        say(f"known questions: only the {len(encoded):,} held-out ones; others would take a tenth of the run's time")
         known = [[question for question in asked if question in encoded] for asked in known]
     elif others:
         encoded |= dict(zip(others, run.encoder(params, "question", others), strict=True))

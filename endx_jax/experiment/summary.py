@@ -21,7 +21,7 @@ from endx_jax.training.state import split_frozen
 
 
 def log_summary(run: Run, logged: Iterable[str]) -> None:
-    """Prints a line each about data, model, parameters, devices and steps, then the readers' warnings and `notes`."""
+    """Prints one line each about data, model, parameters, devices and steps, then the readers' warnings and `notes`."""
     model, steps, stream = run.model, run.steps, run.stream
     settings, devices = model.settings, run.mesh.devices.ravel()
     sizes = ", ".join(f"{len(part.questions):,} {name}" for name, part in vars(run.data).items())
@@ -57,12 +57,12 @@ def notes(run: Run) -> Iterator[str]:
     settings, data = model.settings, model.settings.data
     few = len(run.data.train.questions) < FEW and not run.data.validation.questions
     if few and data.validation_fraction + data.test_fraction:
-        yield f"note: of fewer than {FEW} questions none is held out: only data.test_path can be measured on"
+        yield f"note: with fewer than {FEW} questions none is held out; set data.test_path to measure the model"
     parts = [part for part in vars(run.data).values() if isinstance(part, RetrievalSet)]
     if alike := sum(len(part.own_texts) for part in parts):
         yield (
-            f"note: {alike:,} questions are answers of other pairs too: their own text is no negative and no "
-            "candidate, and both directions of a pair are in one split"
+            f"note: {alike:,} questions are answers of other pairs too: their own text is neither a negative "
+            "nor a candidate, and both directions of a pair are in one split"
         )
     if (wrong := np.count_nonzero(np.diff(pairs.hard_negatives.offsets))) and settings.objective.takes_hard_negatives:
         used = f"{data.hard_negatives} per question in each step" if data.hard_negatives else "none is used"
@@ -76,7 +76,7 @@ def notes(run: Run) -> Iterator[str]:
         prompts = next((json_files.read(file).get("prompts") for file in stated if file.is_file()), None)
         own = Usage(prompts or {}).prompt(side)
         if own and own != getattr(settings.model, flag) and not settings.model.encoder:
-            yield f"note: the prompt {own!r} of {folder} is left out: model.{flag} takes it"
+            yield f"note: the prompt {own!r} of {folder} is not used; set model.{flag} to use it"
     if isinstance(run.data.train, RetrievalSet):
         tokenizer = model.processors["answer"].tokenizer
         yield from tokenizer.describe_unfit(run.data.train.candidates, settings.model.pretrained)

@@ -20,7 +20,7 @@ from endx_jax.settings import check
 
 VALIDATION = "validation"
 UNTRAINED = "untrained"  # name of the system before training
-SMALLEST_LOSS = 0.005  # of a mean over questions, below which a set is not said to have become worse
+SMALLEST_LOSS = 0.005  # smallest decrease of a mean over questions that is reported
 
 
 def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, RetrievalSet]:
@@ -133,8 +133,8 @@ def warn_of_losses(results: Results, measure: str) -> None:
         if before[measure] - section["metrics"][name][measure] >= SMALLEST_LOSS:
             losses[name] = [before[measure], section["metrics"][name][measure]]
     results.notes += [
-        f"warning: on {name} `trained` ranks below `untrained`, {measure} {after:.3f} after {before:.3f}: for such "
-        "data use the model before training, a lower learning rate, or `endx merge` with it"
+        f"warning: on {name} `trained` ranks below `untrained`, {measure} {after:.3f} instead of {before:.3f}: for "
+        "such data use the model before training, a lower learning rate, or `endx merge` with it"
         for name, (before, after) in losses.items()
     ]
 

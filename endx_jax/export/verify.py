@@ -126,7 +126,7 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
 
 
 def _prompts(kind: str, towers: Towers) -> dict[str | None, str]:
-    """Returns the prompts by which an export encodes texts of no side, by name; None: the default one."""
+    """Returns the prompts for texts of neither side in an export, by name; the key None has the default prompt."""
     if kind != "sentence-transformers" or not towers.one_tower:
         return {}
     names = (None, *towers.prompts)

@@ -95,7 +95,7 @@ def find_method(name: str) -> Method:
         known = f"{', '.join(METHODS)}{nearest(name, METHODS)}"
         raise EndxError(
             f"objective.name is {json_files.shown(name)}, which is none of {known}; to use your own method, define "
-            "it as METHOD in the file of the config"
+            "it as METHOD in the config file"
         )
     entry = METHODS[name]
     method = importlib.import_module(entry).METHOD if isinstance(entry, str) else entry
@@ -110,7 +110,7 @@ def register(method: Method) -> None:
       EndxError: it is no `Method`, or a method of the package has this name.
     """
     if not isinstance(method, Method):
-        raise EndxError(f"METHOD in the file of config is {json_files.shown(method)}; it must be a Method")
+        raise EndxError(f"METHOD in the config file is {json_files.shown(method)}; it must be a Method")
     if not issubclass(method.settings, MethodSettings):
         raise EndxError(f"the settings of METHOD, {method.settings.__name__}, must inherit from MethodSettings")
     if isinstance(METHODS.get(method.name), str):

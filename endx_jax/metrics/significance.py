@@ -183,7 +183,7 @@ def interval_over_runs(
 
 
 def questions_needed(deviation: float, gain: float, *, power: float = 0.8, confidence: float = CONFIDENCE) -> int:
-    """Returns the number of questions for which the interval of a true gain is above zero, with this probability.
+    """Returns the number of questions with which the interval of a true gain is above zero with probability `power`.
 
     The interval is that of `paired_difference`, whose width for n independent questions is that of a normal
     distribution with standard deviation `deviation` / sqrt(n).

@@ -1,4 +1,4 @@
-"""Keys of files that other libraries write; config dataclasses declare those of a Hugging Face `config.json`."""
+"""Checks of keys in files of other libraries; config dataclasses declare those of Hugging Face's `config.json`."""
 
 import dataclasses
 import re
@@ -29,14 +29,14 @@ def check_keys(
 ) -> None:
     """Checks every key of a file that another library wrote, so that no setting is ignored silently.
 
-    Keys whose value is null, false, zero or empty ask for nothing.
+    Keys whose value is null, false, zero or empty are ignored.
 
     Args:
       contents: contents of the file.
       where: the file, for messages.
       only: supported values by key, the default first.
       known: regular expressions, separated by spaces, of other keys that are read, or that do not change embeddings.
-      ignored_by: library that ignores unknown keys in such files, which are warned about then; empty: they are refused.
+      ignored_by: library that ignores unknown keys in such files, so that they only cause a warning; empty: an error.
 
     Raises:
       EndxError: a value is not supported, or a key is unknown.
@@ -47,7 +47,10 @@ def check_keys(
     if unknown:
         found = ", ".join(f"{key}={json_files.shown(value)}" for key, value in [*unknown.items()][:10])
         if not ignored_by:
-            raise EndxError(f"{where}: {found} is not supported: the key is unknown, and may change embeddings")
+            raise EndxError(
+                f"{where}: {found} is not supported: the key is unknown and may change embeddings; remove it if it "
+                "does not"
+            )
         warnings.warn(f"{where}: {found}: unknown keys are ignored, as {ignored_by} ignores them", stacklevel=2)
 
 

@@ -21,7 +21,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def gathering() -> Iterator[list[str]]:
-    """Context with a list of the package's logged warnings, to be printed at one place; a failure logs them."""
+    """Context that collects the package's logged warnings in a list, to print them in one place; an error logs them."""
     lines: list[str] = []
     log, handler = logging.getLogger("endx_jax"), logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

@@ -27,7 +27,7 @@ SIDE_OF_GROUP = {"shared": "question", "question": "question", "answer": "answer
 
 # Settings by their names in PEFT's LoraConfig.
 SETTINGS = {"r": "rank", "lora_alpha": "alpha", "use_rslora": "rank_stabilized"}
-# Keys of PEFT's LoraConfig that change the computation, and their values here; PiSSA and others replace the base.
+# Supported values of PEFT's LoraConfig by key. Other initialisations, such as PiSSA, change the base's weights.
 ONLY: Mapping[str, Sequence] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),

@@ -192,7 +192,7 @@ def _check_depth(tensors: Mapping, architecture: Architecture, config: EncoderCo
 def _check_all_read(
     tensors: Collection[str], rules: Collection[TensorRule], architecture: Architecture, where: object
 ) -> None:
-    """Raises EndxError for unknown tensors beside those of a layer that is read, and warns about others."""
+    """Raises EndxError for unknown tensors in a layer that is read, and warns about other unused tensors."""
     prefix = next((p for p in architecture.prefixes if any(name.startswith(p) for name in tensors)), "")
     read = {prefix + rule.theirs for rule in rules}
     unknown = sorted(name for name in {*tensors} - read if not UNUSED.fullmatch(name))

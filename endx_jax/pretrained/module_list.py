@@ -56,7 +56,7 @@ def read_list(folder: pathlib.Path) -> list[Module]:
 
 
 def _name(kind: str) -> str:
-    """Returns the name of a class of sentence-transformers; the whole path of others, whose code is not run."""
+    """Returns the name of a sentence-transformers class, or the path of another class, whose code is not run."""
     return kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
 
 

@@ -31,7 +31,7 @@ ADAPTER = "adapter_config.json"
 ACTIVATIONS = {"torch.nn.modules.activation.Tanh": "tanh", "torch.nn.modules.linear.Identity": "identity"}
 # Supported values of the keys in module files, the default first: see `check_keys`.
 EMBEDDING = ("sentence_embedding", None)
-# Families in the name of a Transformer's file, which newer versions name after the first.
+# Families in the name of a Transformer's file; newer versions always use the first.
 FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 # Outputs of a Transformer and of its model, by task.
 OUTPUTS = {
@@ -40,7 +40,7 @@ OUTPUTS = {
     "text-generation": ("causal_logits", "logits"),
 }
 ENCODER = r"(max_seq|query|document)_length do_lower_case unpad_inputs transformer_task modality_config"
-# Arguments of transformers in a Transformer's file, with their older names, and those that change no embeddings.
+# Arguments of transformers in a Transformer's file, also by their older names, and arguments without effect here.
 ARGUMENTS = {
     "tokenizer_args": "model_max_length padding_side use_fast",
     "model_args": r"(torch_)?dtype attn_implementation low_cpu_mem_usage use_safetensors",

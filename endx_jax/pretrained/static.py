@@ -27,7 +27,7 @@ from endx_jax.pretrained.word_vectors import is_word_vectors, read_word_vectors
 if TYPE_CHECKING:
     import tokenizers
 
-FORMAT = 2  # of the folders in the cache
+FORMAT = 2  # version of the folders in the cache
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 # Approximates the Penn Treebank tokenization that GloVe was trained on: splits off clitics (it 's, do n't) and
 # punctuation, keeps numbers and abbreviations whole. Unlike it, splits words at hyphens, as GloVe has vectors for the
@@ -149,12 +149,15 @@ def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, normalize: bool, 
     if name is None or tensors[name].ndim != 2:
         raise EndxError(f"{weights} has no token table: it has no tensor {' or '.join(TABLES)}")
     rows = tensors.pop(name)
-    if "mapping" in tensors:  # of model2vec: tokens share rows, and have weights
+    if "mapping" in tensors:  # model2vec: tokens share rows and have weights
         rows = rows[tensors.pop("mapping").astype(int)]
     if "weights" in tensors:
         rows = rows * tensors.pop("weights")[:, None]
     if tensors:
-        raise EndxError(f"{weights}: the weights have a tensor {min(tensors)!r} beside the token table")
+        raise EndxError(
+            f"{weights}: the weights have a tensor {min(tensors)!r} beside the token table; "
+            "only mapping and weights are supported"
+        )
     state = read_specification(tokenizer_file)
     # Static token vectors are pooled without special tokens.
     with refusing_broken(tokenizer_file.parent):

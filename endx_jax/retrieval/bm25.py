@@ -46,7 +46,7 @@ class BM25:
 
     @staticmethod
     def description(language: str) -> str:
-        """Returns a line on the settings of BM25 for texts of a language; `DESCRIPTION` is that for English."""
+        """Returns a line that describes the settings of BM25 for a language; `DESCRIPTION` is the line for English."""
         return BM25.DESCRIPTION.replace(describe(ENGLISH), describe(language))
 
     @classmethod
@@ -85,7 +85,7 @@ def highest(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def without_words(count: int, questions: int, language: str) -> list[str]:
-    """Returns a line, if `count` questions, which share no word with any candidate, are more than half of all."""
+    """Returns a line if more than half of the questions, `count`, share no word with any candidate."""
     return [
         f"{count:,} of {questions:,} questions share no word with any candidate, so BM25 can't rank for them: check "
         f"that both are in one language (words are cut as {language.title()}; data.language or --language changes it)"

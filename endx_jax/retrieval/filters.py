@@ -7,7 +7,7 @@ import numpy as np
 from endx_jax.errors import EndxError
 from endx_jax.json_files import shown
 
-# Limits of a filter, which the metadata of every document is compared with.
+# Limits of the size of a filter, since the metadata of every document is compared with it.
 MOST_CONDITIONS, MOST_VALUES, LONGEST_NAME = 100, 10_000, 200
 
 COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -58,7 +58,7 @@ def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
 
 
 def why_nothing(select: Callable[[Mapping[str, object]], np.ndarray], where: Mapping[str, object]) -> str:
-    """Returns the reason why a filter lets no document through; empty if it lets some through.
+    """Returns the reason why a filter selects no document; an empty string if it selects some.
 
     Args:
       select: returns true for each document that a filter selects, such as `Snapshot.where`.
@@ -70,7 +70,7 @@ def why_nothing(select: Callable[[Mapping[str, object]], np.ndarray], where: Map
         if not any(select({name: {"gte": least}}).any() for least in ("", -1e308)):  # of texts and of numbers
             return f"no document has the field {name!r}, which the filter names"
         if not select({name: wanted}).any():
-            return f"no document has {name!r} as the filter wants it, {shown(wanted)}"
+            return f"no document has a {name!r} that matches {shown(wanted)}"
     return "no document meets all conditions of the filter"
 
 

@@ -74,7 +74,7 @@ class Hybrid:
         return fused
 
     def raised(self, dense: ScoreBlock, known: ScoreBlock) -> ScoreBlock:
-        """Returns the scorer by the higher one of dense scores and `known` times those of known questions."""
+        """Returns the scorer by the higher of dense scores and known questions' scores times `self.known`."""
         if not self.known:
             return dense
         return lambda start, stop: np.maximum(dense(start, stop), self.known * known(start, stop))
@@ -96,7 +96,7 @@ class Hybrid:
 
 
 def default_hybrid(*, cosine: bool) -> Hybrid:
-    """Returns the fusion where none was fitted; inner products of questions are not known to compare with others."""
+    """Returns the fusion if none was fitted; without cosines, known questions have the weight 0."""
     return Hybrid(WEIGHT) if cosine else Hybrid(None, known=0.0)
 
 
@@ -126,9 +126,9 @@ def fit_known(hybrid: Hybrid, dense, known, lexical, records: RetrievalSet, meas
 
 
 def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: str = ENGLISH) -> Hybrid:
-    """Returns the fusion in a model's folder, without loading the model; the default without one for this BM25.
+    """Returns the fusion in a model's folder, without loading the model.
 
-    The language is that of the documents.
+    The default is returned if none was fitted with BM25 for `language`, the language of the documents.
     """
     folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
     default = default_hybrid(cosine=cosine)

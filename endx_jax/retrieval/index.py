@@ -285,7 +285,7 @@ class Index:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Context of a write transaction in the index that was opened, after which the snapshot is up to date.
+        """Context of a write transaction in the opened index; the snapshot is up to date afterwards.
 
         It raises an EndxError for a local copy of an index in a bucket, whose changes would be lost.
         """
@@ -305,7 +305,7 @@ class Index:
 
 
 def _rounded(embeddings: np.ndarray | None, count: int, info: IndexInfo, what: str = "documents") -> Any:
-    """Returns embeddings [count, E], None if there are none, in the precision of an index; checks their shape."""
+    """Returns embeddings [count, E] in the precision of an index, and checks their shape; None means no embeddings."""
     embeddings = np.zeros((0, info.width), np.float32) if embeddings is None else embeddings
     if np.shape(embeddings) != (count, info.width):
         raise EndxError(

@@ -56,8 +56,8 @@ CREATE TABLE deleted (number INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT 
 """
 INSERT = "INSERT INTO documents (id, embedding, scale, text, metadata) VALUES (?, ?, ?, ?, ?)"
 DOCUMENTS, QUESTIONS = "documents", "questions"
-# Made for the first known question of an index; earlier versions of endx_jax, which delete documents alone, read such
-# an index too.
+# Created with the first known question of an index. The trigger lets earlier versions of endx_jax, which delete only
+# documents, change such an index too.
 QUESTIONS_SCHEMA = (
     "CREATE TABLE IF NOT EXISTS questions (row INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL, "
     "embedding BLOB NOT NULL, scale REAL, text TEXT NOT NULL)",
@@ -99,7 +99,7 @@ class IndexInfo:
     changed: bool = False
     complete: bool = True
     content: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
-    language: str = ENGLISH  # so were indexes of earlier versions split, which do not name one
+    language: str = ENGLISH  # indexes of earlier versions name no language and were split as English
 
     @property
     def dtype(self) -> np.dtype:
@@ -386,7 +386,7 @@ class IndexReader:
         return Stored(none, vectors, scales, none if table == QUESTIONS else None)
 
     def _table(self, name: str) -> str:
-        """Returns a table, or an empty one in place of that of known questions, which not every file has."""
+        """Returns the name of a table, or an empty subquery if the file has no table of known questions."""
         there = name == DOCUMENTS or self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", name)
         return name if there else f"(SELECT *, 0 AS document FROM {DOCUMENTS} LIMIT 0)"
 

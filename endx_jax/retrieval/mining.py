@@ -184,7 +184,7 @@ def _places_left(
     ranked, known, candidates, questions, settings: MiningSettings, margin: Margin, dropped
 ) -> list[list[int]]:
     """Returns for each question the positions in its ranking, from 0, of possible negatives, which are not `known`."""
-    numbers: dict[str, int] = {}  # one for each text of both sides, up to case and white space
+    numbers: dict[str, int] = {}  # one for each distinct text of both sides, ignoring case and white space
     key, own = (
         [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in texts]
         for texts in (candidates, questions)

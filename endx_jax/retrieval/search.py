@@ -227,7 +227,7 @@ def top_k(
 
 
 def best_of_groups(scores: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
-    """Returns [b, count], the highest of the scores [b, K] in each group, for ascending `groups` [K]; -inf if empty."""
+    """Returns the highest of scores [b, K] in each of `count` ascending groups, [b, count]; -inf for empty groups."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     best = np.full((len(scores), count), -np.inf, np.float32)
     if len(starts):

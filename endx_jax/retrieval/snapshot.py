@@ -186,7 +186,7 @@ class Snapshot:
         """Finds the k documents with the best known questions for questions [Q, E], exactly; arguments as `search`.
 
         Returns:
-          For each question (row of the document, inner product), which may be more than k and name a row again.
+          A list of (row of the document, inner product) for each question; it may be longer than k and repeat rows.
         """
         assert self.known is not None
         of, depth = self._documents_of_known, 4 * k
@@ -204,7 +204,7 @@ class Snapshot:
 
     @functools.cached_property
     def _documents_of_known(self) -> np.ndarray:
-        """Row of the document of each known question, int64 [K]; of a deleted one, whose score is -inf, any row."""
+        """Row of the document of each known question, int64 [K]; any row for a deleted one, whose score is -inf."""
         assert self.known is not None
         assert self.known._documents is not None
         return np.minimum(np.searchsorted(self._rows, self.known._documents), len(self._rows) - 1)

@@ -130,6 +130,6 @@ def evaluate_dense(
 
 
 def bm25_scores(pools: Pools, language: str = "") -> dict[str, ScoreBlock]:
-    """Returns scorers by BM25 of each pool, for texts of a language, by default the detected one."""
+    """Returns BM25's scorer for each pool, for texts of a language, by default the detected one."""
     index = functools.lru_cache(maxsize=2)(BM25.of_texts)  # several pools may share their candidates
     return {pool: index(part.candidates, language).score_block(part.questions) for pool, part in pools.items()}

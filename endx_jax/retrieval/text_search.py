@@ -191,7 +191,7 @@ class TextSearch:
         return [self._raised(*both)[:k] for both in zip(rankings, known, strict=True)]
 
     def _raised(self, ranking: Ranking, known: Ranking) -> list[tuple[int, float]]:
-        """Returns rows by the higher one of their scores; the best k of either ranking are above all other rows."""
+        """Returns rows by the higher of two scores: the dense one, and the weighted one of known questions."""
         raised = dict(ranking)
         for row, score in known:
             raised[row] = max(raised.get(row, -math.inf), self.hybrid.known * score)

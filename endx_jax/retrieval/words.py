@@ -19,7 +19,7 @@ _SPACELESS = (
 _RUN, _CHARACTER = regex.compile(rf"((?:{_SPACELESS}\p{{M}}*)+)"), regex.compile(rf"{_SPACELESS}\p{{M}}*")
 # Soft hyphens, joiners, spaces of no width, marks of direction, selectors of variants.
 _INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
-# Words of bm25s and scikit-learn, by which the lengths of English texts are counted.
+# Pattern for words in bm25s and scikit-learn, which counts the length of English texts.
 _PLAIN = re.compile(r"\w\w+")
 # Vowel signs of Hebrew and Arabic, which are usually left out, tatweel, forms of alef and yeh, and digits.
 _EQUAL: dict[int, int | str | None] = {
@@ -31,7 +31,7 @@ _EQUAL: dict[int, int | str | None] = {
 
 
 def _pattern(word: str, dots: str, plus: str = "+", sharp: str = "#") -> str:
-    """Returns the expression of a run: 3.14, C++, C# and .NET are one."""
+    """Returns the regular expression of a run of characters; 3.14, C++, C# and .NET are one run each."""
     suffix = rf"[{dots}](?<=\d.)\d+|[{plus}][{plus}]|[{sharp}](?<=\b\w.)(?!\w)"
     return rf"{word}+(?:{suffix})*|\.[nN][eE][tT]\b(?<!\w....)"
 
@@ -63,7 +63,7 @@ class Tokenizer:
 
     Words are runs of two or more letters, digits and marks, in NFKC. Of scripts without spaces between words, and of
     Hangul, they are all pairs of neighbouring characters. 3.14, C++, C# and .NET are words. Hebrew and Arabic lose
-    vowel signs. English texts have the words of bm25s with the English Snowball stemmer, but for these cases.
+    vowel signs. Apart from these cases, English texts have the words of bm25s with the English Snowball stemmer.
 
     Attributes:
       language: language of the stemmer; of a language without one, words are not stemmed.
@@ -96,7 +96,7 @@ class Tokenizer:
     def documents(self, texts: Sequence[str]) -> list[Words]:
         """Returns the words of each document.
 
-        Beside 3.14 or C++ they have its parts of two or more characters, so that a question for a part finds it. In
+        Words such as 3.14 also yield their parts of two or more characters, so that questions find the parts. In
         English, such words and pairs of characters do not change a document's length.
         """
         known, documents = _Known(self._words_and_parts), []
@@ -140,7 +140,7 @@ class _Known(dict[str, tuple[str, ...]]):
     """Words of runs, computed on first use.
 
     Attributes:
-      unusual: runs with another number of words than `_PLAIN` finds.
+      unusual: runs whose number of words differs from that of `_PLAIN`.
     """
 
     def __init__(self, words: Callable[[str], tuple[str, ...]]):

@@ -111,7 +111,7 @@ class SearchResponse(BaseModel):
     mode: Mode
     took_ms: float = Field(description="milliseconds from the complete request to the answer, including waiting")
     documents: int = Field(description="number of documents in the index")
-    note: str | None = Field(None, description="reason why a filter lets no document through")
+    note: str | None = Field(None, description="reason why the filter selects no document")
 
 
 class NewDocument(Taken):

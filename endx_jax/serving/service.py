@@ -177,7 +177,7 @@ class Service:
     def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None, split: Sequence[str] = ()) -> None:
         """Adds or replaces n documents with the model's embeddings, float32 [n, E], and those of known questions.
 
-        `split` names the documents whose passages are replaced: those of an earlier text that are left are deleted.
+        `split` names the documents that are split into passages; remaining passages of their earlier texts are deleted.
         """
         index, added = self.search.index, {document.id for document in documents}
         self.search.add(documents, self._of_index([embeddings]), None if known is None else self._of_index([known]))

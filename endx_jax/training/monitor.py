@@ -23,7 +23,7 @@ WINDOW = 200
 
 
 class NonFiniteLoss(EndxError):
-    """Loss that is NaN or infinite, which every process sees at the same step."""
+    """Error for a loss that is NaN or infinite; every process raises it at the same step."""
 
 
 class Pace:

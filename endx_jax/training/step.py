@@ -75,7 +75,7 @@ def make_train_step(
 
 
 def _checked(result: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Returns what an objective returned; raises EndxError unless it is a loss and metrics that are single numbers."""
+    """Returns the result of an objective; raises EndxError unless it is a loss and metrics that are single numbers."""
     pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
     check(pair, f"the objective of the method returns a {type(result).__name__}; it must be (loss, metrics by name)")
     for name, value in {"loss": result[0], **result[1]}.items():

@@ -75,7 +75,8 @@ def test_a_beir_folder_is_its_corpus(tmp_path):
     assert list(read_corpus(tmp_path)) == [Document("d", "T x", {"title": "T", "url": "u"})]
     (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.json")
     with pytest.raises(
-        EndxError, match="no documents or corpus file in it: corpus.jsonl or .*, or files of .md, .* it has 1 .json$"
+        EndxError,
+        match="has no documents or corpus file: expected corpus.jsonl or .*, or files of .md, .* it has 1 .json$",
     ):
         read_corpus(tmp_path)
 

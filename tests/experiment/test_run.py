@@ -120,7 +120,7 @@ def test_of_a_small_faq_nothing_is_held_out_and_all_is_searched(config, tmp_path
     (tmp_path / "faq.csv").write_text("question,answer\n" + "".join(f"what is {n},a mat {n}\n" for n in range(9)))
     config.data.path, config.train.global_batch_size, config.model.encoder = str(tmp_path / "faq.csv"), 8, "none"
     run(config, tmp_path / "run")
-    assert "of fewer than 10 questions none is held out" in capsys.readouterr().out
+    assert "with fewer than 10 questions none is held out" in capsys.readouterr().out
     assert len(run_index(tmp_path / "run")) == 9
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == {"systems": {}, "evaluations": []}
     assert run(config, tmp_path / "run") is None
@@ -167,7 +167,7 @@ def test_texts_that_are_cut_prompts_that_are_left_out_and_both_directions_are_na
     assert "note: 20 questions are answers of other pairs too" in shown
     assert " answers are cut to 24 tokens (data.answer_length)" in shown
     assert "questions are cut" not in shown
-    assert f"the prompt 'ask: ' of {tmp_path / 'encoder'} is left out: model.question_prompt takes it" in shown
+    assert f"the prompt 'ask: ' of {tmp_path / 'encoder'} is not used; set model.question_prompt to use it" in shown
     assert "answer_prompt" not in shown
     assert "hard negatives" not in shown
 

@@ -209,10 +209,10 @@ def test_sets_on_which_training_made_the_model_worse_are_named():
     unchanged = {"set": {"mrr": 0.868}}
     assert warnings(0.5, 0.5, metrics={"set": {"mrr": 0.867}}, untrained=unchanged) == []
     (line,) = warnings(0.25, 0.5)
-    assert line.startswith("warning: on the test set `trained` ranks below `untrained`, mrr 0.250 after 0.500: ")
+    assert line.startswith("warning: on the test set `trained` ranks below `untrained`, mrr 0.250 instead of 0.500: ")
     before = {"up": {"mrr": 0.4}, "down": {"mrr": 0.4}}
     (line,) = warnings(0.5, 0.25, metrics={"up": {"mrr": 0.6}, "down": {"mrr": 0.3}}, untrained=before)
-    assert "on down `trained` ranks below `untrained`, mrr 0.300 after 0.400" in line
+    assert "on down `trained` ranks below `untrained`, mrr 0.300 instead of 0.400" in line
 
 
 def test_early_stopping_counts_validations_after_a_best_step_between_two():

@@ -57,8 +57,8 @@ def test_documents_are_selected_by_their_metadata(snapshot, where, expected):
     [
         ({"lang": "de"}, ""),
         ({"langg": "de"}, "no document has the field 'langg', which the filter names"),
-        ({"lang": "es"}, "no document has 'lang' as the filter wants it, 'es'"),
-        ({"lang": "de", "depth": {"gte": 0}}, "no document has 'depth' as the filter wants it, {'gte': 0}"),
+        ({"lang": "es"}, "no document has a 'lang' that matches 'es'"),
+        ({"lang": "de", "depth": {"gte": 0}}, "no document has a 'depth' that matches {'gte': 0}"),
         ({"lang": "de", "public": True}, "no document meets all conditions of the filter"),
     ],
 )

@@ -372,7 +372,7 @@ def test_a_filter_selects_documents_by_their_metadata(served):
             assert {result["id"] for result in found} == {"filter 1", "filter 2"}
             assert len(served.post("/search", asked)[1]["results"]) > 3
         found = served.post("/search", {**asked, "where": {"year": 1}})[1]
-        assert (found["results"], found["note"]) == ([], "no document has 'year' as the filter wants it, 1")
+        assert (found["results"], found["note"]) == ([], "no document has a 'year' that matches 1")
         status, content = served.post("/search", {**asked, "where": {"year": {"from": 2019}}})
         assert (status, content["error"]["param"]) == (422, "where")
         assert content["error"]["message"].startswith("where: the filter of 'year' has bounds")

@@ -163,7 +163,7 @@ def _fields(front: str) -> Iterator[tuple[str, Scalar]]:
 
 
 def _without_title(text: str, known: str, *, rst: bool) -> tuple[str, str]:
-    """Returns the title, `known` or else the first heading, and the text without it, with headings as in Markdown."""
+    """Returns the title (`known`, else the first heading) and the text without it, with headings as in Markdown."""
     titles, styles = [known] * bool(known), [] if rst else ["=", "-"]
 
     def replace(found: re.Match) -> str:

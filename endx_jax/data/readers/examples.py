@@ -27,7 +27,7 @@ QUESTION, ANSWER = "question", "answer"
 # Column names of other tools, tried if the setting has its default and there is no such column.
 QUESTIONS = ("query", "anchor")
 ANSWERS = ("positive", "passage", "document", "response")
-# Names that are tried next; in JSON and Arrow such a column may hold a list of texts, as those of chatbots' intents do.
+# Names that are tried next; in JSON and Arrow such a column may hold a list of texts, as in files of chatbot intents.
 QUESTION_LISTS = ("questions", "patterns")
 ANSWER_LISTS = ("answers", "responses")
 # Names that are tried last: short ones, and those of other languages.
@@ -296,7 +296,7 @@ class ColumnParser:
           EndxError: a label varies and is not 0 or 1, even if invalid rows are skipped.
         """
         first: dict[str, str] = {}
-        flags: dict[str, set[bool]] = {}  # values of columns that hold nothing else
+        flags: dict[str, set[bool]] = {}  # values of unused columns that hold only 0 and 1
         count, where = 0, ""
         for count, (number, where, row) in enumerate(rows, start=1):
             labels = [name for name in row if name.casefold() in JUDGING and name not in self._names]
@@ -330,10 +330,10 @@ class ColumnParser:
             )
 
     def _asked(self, row: dict, where: str) -> Iterable[dict]:
-        """Returns the row with each item of a list of questions that is not empty, or else the row itself."""
+        """Returns a copy of the row for each question in a list that is not empty; the row itself if it has no list."""
         try:
             name = self.choose(row, where).question
-        except EndxError:  # as parsing raises it
+        except EndxError:  # parsing the row raises the same error
             return [row]
         texts = row[name] if isinstance(row[name], list) else None
         return [row] if texts is None else [row | {name: text} for text in texts if str(text or "").strip()]

@@ -204,7 +204,7 @@ def detect_format(path: str) -> str:
         raise EndxError(
             f"{path} holds documents, which have no questions: search them with `endx serve --model=all-MiniLM-L6-v2 "
             f"--corpus={folder}`, train with data.format=documents, or give questions with answers, such as a "
-            "CSV file with these columns"
+            "CSV file with the columns question and answer"
         )
     return format_of(path)
 

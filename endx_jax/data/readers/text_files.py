@@ -138,7 +138,7 @@ def head(path: str, size: int = HEAD) -> str:
 
 
 def first_line(path: str, ignore: str = r"\A\s+") -> str:
-    """Returns the first line of a text file that is not empty, without its end and what matches a pattern."""
+    """Returns the first non-empty line of a text file, without its line end and without matches of `ignore`."""
     return re.split(r"[\r\n]", re.sub(ignore, "", head(path).lstrip("\r\n")), maxsplit=1)[0]
 
 
@@ -157,7 +157,7 @@ def lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def stream_lines(stream: BinaryIO | gzip.GzipFile | io.BufferedReader, name: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line with its newline) of a stream, which messages call `name`.
+    """Yields (line number from 1, line with its newline) of a stream; error messages call it `name`.
 
     A carriage return ends a line, as in Excel's CSV for Macintosh, only if the stream has no newline.
     """
@@ -179,7 +179,7 @@ def _decode(raw: bytes, where: str) -> str:
 
 
 def conversion(raw: bytes) -> str:
-    """Returns how to save a text as UTF-8 whose first bytes, or bytes that are not UTF-8, are `raw`."""
+    """Returns advice on saving a text as UTF-8; `raw` is its first bytes, or its bytes that are not UTF-8."""
     is_wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     encoding, others = ("UTF-16", "") if is_wide else ("WINDOWS-1252", " (CP932 for Japanese, GB18030 for Chinese)")
     return f'save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f {encoding} -t UTF-8 OLD > NEW{others}'
@@ -220,7 +220,7 @@ OBJECTS = 'write objects, [{"question": "...", "answer": "..."}, ...] for pairs,
 
 
 def list_inside(path: str) -> tuple[str, list[dict]] | None:
-    """Returns the only list of objects in the object of a JSON file with its key, as of intents; None for others."""
+    """Returns key and value of the only list of objects in a JSON file's object, as in intents; None for others."""
     if not uncompressed(path).endswith(".json") or holds_list(path) or '"paragraphs"' in head(path):
         return None
     with contextlib.suppress(EndxError):  # lines of objects, or broken: their reader raises an error with the place

@@ -172,7 +172,7 @@ def join(
 def longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lengths of pairs of texts, int [N] each, after truncation to `room` tokens.
 
-    The longer text loses its end until both are equally long, and then both do, as in transformers.
+    The longer text is cut until both are equally long, and then both are cut, as in transformers.
     """
     short, long = np.minimum(first, second), np.maximum(first, second)
     fits = short + long <= room

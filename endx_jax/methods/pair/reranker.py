@@ -27,11 +27,11 @@ from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_param
 from endx_jax.pretrained.weights import open_tensors
 from endx_jax.retrieval.rerank import LoadedPairs, ScorePairs
 
-# Language models without a cap of the scores of tokens; those without modules.json are taken for Qwen3-Reranker.
+# Supported language models, whose token scores have no cap. Without modules.json, only the first, as Qwen3-Reranker.
 KINDS = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
 LONGEST = 8192  # tokens of a pair, as on the card of Qwen3-Reranker
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-# The prompt on that card. It asks for "yes" or "no", which the next token would be.
+# The prompt on that card. The model answers with the next token, "yes" or "no".
 CARD = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: {}\n<Query>: ',
@@ -45,7 +45,7 @@ MARKS = ("first-4f1c", "second-4f1c")
 
 
 class PromptScorer(PairScorer):
-    """Scorer of pairs that are written as one text. Texts that are too long lose the end of their answer."""
+    """Scorer of pairs that are written as one text; if it is too long, the end of the answer is cut."""
 
     def __init__(self, classifier: PairClassifier, tokenizer: Tokenizer, around: Sequence[str], length: int):
         """Sets tokenizer, texts before, between and after a pair, and maximum length; else as in `PairScorer`."""
@@ -74,8 +74,8 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
     """Loads a language model that answers whether an answer fits a question: Qwen3-Reranker, or one with a LogitScore.
 
     The score is the logit of "yes" minus that of "no", or of the tokens that a LogitScore names, after the folder's
-    chat template for a query and a document, or, where it has none, the prompt on the card of Qwen3-Reranker, which
-    takes the sigmoid of the score. The instruction is the folder's default prompt, else the card's.
+    chat template for a query and a document, or, without one, the prompt on the card of Qwen3-Reranker. (The card
+    applies the sigmoid to the score.) The instruction is the folder's default prompt, else the card's.
 
     Args:
       folder: folder that transformers or sentence-transformers wrote.
