@@ -163,11 +163,11 @@ def test_next_steps_fit_the_data(trained_workdir, data, shown, hidden):
         ("def get_config():\n    return 5", ": get_config returns 5; it must return settings: base_config"),
         (
             "METHOD = 'x'\ndef get_config():\n    return {}",
-            "METHOD in the file of --config is 'x'; it must be a Method",
+            "METHOD in the --config file is 'x'; it must be a Method",
         ),
         (
             "DATA = {'x': 5}\ndef get_config():\n    return {}",
-            "DATA in the file of --config is {'x': 5}; it must map names for --config.data.path to",
+            "DATA in the --config file is {'x': 5}; it must map names for --config.data.path to",
         ),
     ],
 )
