@@ -96,9 +96,9 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
     split = arguments.split if arguments.data else "test"
-    results = Results(dataset=dataset, split=split, pools=pools)
     source = arguments.workdir or arguments.model
-    results.hybrid = stored_hybrid(source, cosine=model.cosine, language=results.language)
+    hybrid = stored_hybrid(source, cosine=model.cosine, language=records.text_language)
+    results = Results(dataset=dataset, split=split, pools=pools, hybrid=hybrid)
     if arguments.reverse:
         results.rank_both_ways()
     results.add_bm25()
@@ -128,7 +128,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
                 model={"name": model.name, "identity": identity},
                 corpus={"path": dataset},
                 known=dense.questions[list(itertools.chain.from_iterable(known))],
-                language=results.language,
+                language=records.text_language,
             )
             results.write(folder / workdirs.RESULTS, folder)
 

@@ -92,18 +92,13 @@ def _rank(
     from endx_jax.retrieval.mining import rank_by_bm25, rank_by_embeddings
 
     if arguments.bm25:
-        import dataclasses
-
-        from endx_jax.data.languages import detect
         from endx_jax.parallel.console import say
         from endx_jax.retrieval.bm25 import BM25, without_words
 
-        language = records.language or detect(records.candidates)
-        records = dataclasses.replace(records, language=language)
         ranked = rank_by_bm25(records, depth, progress=showing_progress())
-        for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), language):
+        for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), records.text_language):
             say(line)
-        return records, ranked, {"name": "bm25", "description": BM25.description(language)}
+        return records, ranked, {"name": "bm25", "description": BM25.description(records.text_language)}
     if arguments.index:
         from endx_jax.retrieval.index import Index
         from endx_jax.retrieval.index_model import IndexModel

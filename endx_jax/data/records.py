@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from endx_jax.data.documents import Document
+from endx_jax.data.languages import detect
 from endx_jax.errors import EndxError
 
 # Columns of a retrieval set with one entry per question.
@@ -74,6 +75,11 @@ class RetrievalSet:
     def pairs(self) -> list[tuple[int, int]]:
         """Right (question, candidate) index pairs in question order."""
         return [(q, c) for q, right in enumerate(self.qrels) for c in right]
+
+    @functools.cached_property
+    def text_language(self) -> str:
+        """`language`, or else the language that is detected in the candidates."""
+        return self.language or detect(self.candidates)
 
     @functools.cached_property
     def own_texts(self) -> dict[int, int]:

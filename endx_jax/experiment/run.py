@@ -286,7 +286,7 @@ def _report(
                 model={"name": str(run.workdir), "identity": identity, "step": step},
                 corpus=corpus,
                 known=known,
-                language=results.language if primary.questions else settings.data.language,
+                language=primary.text_language if primary.questions else settings.data.language,
             )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
         if method.embeds:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 import numpy as np
 
 from endx_jax.data.documents import Document
-from endx_jax.data.languages import detect
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DOCUMENTS
 from endx_jax.data.splits import limit_questions
@@ -74,7 +73,7 @@ def _known_scores(
     texts = [" ".join([text, *asked]) for text, asked in zip(records.candidates, known, strict=True)]
     return (
         lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), of, len(texts)),
-        BM25.of_texts(texts, records.language or detect(records.candidates)).score_block(records.questions),
+        BM25.of_texts(texts, records.text_language).score_block(records.questions),
     )
 
 

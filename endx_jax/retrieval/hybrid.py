@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.buckets import local_copy
-from endx_jax.data.languages import ENGLISH, detect
+from endx_jax.data.languages import ENGLISH
 from endx_jax.data.records import RetrievalSet
 from endx_jax.inference.about import ABOUT, read_about
 from endx_jax.inference.saved import described_folder
@@ -105,10 +105,9 @@ def fit(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool)
 
     The weight is chosen from `GRID` for cosines; for other scores, reciprocal ranks or dense scores alone are chosen.
     """
-    language = records.language or detect(records.candidates)
-    lexical = BM25.of_texts(records.candidates, language).score_block(records.questions)
-    default = default_hybrid(cosine=cosine)
-    default = dataclasses.replace(default, questions=len(records.questions), bm25=BM25.description(language))
+    lexical = BM25.of_texts(records.candidates, records.text_language).score_block(records.questions)
+    about = BM25.description(records.text_language)
+    default = dataclasses.replace(default_hybrid(cosine=cosine), questions=len(records.questions), bm25=about)
     tried = [dataclasses.replace(default, weight=weight) for weight in (GRID if cosine else (None, 0.0))]
     return max(tried, key=lambda hybrid: evaluate_set(hybrid.score_block(dense, lexical), records).metrics[measure])
 

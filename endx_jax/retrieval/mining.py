@@ -258,7 +258,7 @@ RERANKED = 100
 
 def rank_by_bm25(records: RetrievalSet, depth: int, *, progress: bool = False) -> Ranked:
     """Ranks the `depth` best by BM25; candidates without a word of the question are not ranked."""
-    score_block = BM25.of_texts(records.candidates, records.language).score_block(records.questions)
+    score_block = BM25.of_texts(records.candidates, records.text_language).score_block(records.questions)
     rows = np.full((len(records.questions), min(depth, len(records.candidates))), -1, np.int32)
     scores, lowest = np.zeros(rows.shape, np.float32), np.zeros(len(rows), np.float32)
     for n in tqdm.trange(len(rows), desc="ranking by BM25", unit="question", disable=not progress, leave=False):

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from endx_jax import json_files
-from endx_jax.data.languages import detect
 from endx_jax.data.records import Pools
 from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.files import write_text
@@ -70,18 +69,13 @@ class Results:
         """Evaluates BM25 and adds it."""
         self.add("bm25", {pool: evaluate_set(scores, self.pools[pool]) for pool, scores in self._bm25.items()})
         ranked = self.evaluations[self.pools.primary_name]["bm25"].top_scores[:, 0] > 0
-        self.notes += without_words(int((~ranked).sum()), len(ranked), self.language)
+        self.notes += without_words(int((~ranked).sum()), len(ranked), self.pools.primary.text_language)
         if self.reverse:
             self.reverse.add_bm25()
 
     @functools.cached_property
     def _bm25(self) -> dict[str, ScoreBlock]:
-        return bm25_scores(self.pools, self.language)
-
-    @functools.cached_property
-    def language(self) -> str:
-        """Language of the candidates, by which BM25 splits texts into words."""
-        return self.pools.primary.language or detect(self.pools.primary.candidates)
+        return bm25_scores(self.pools)
 
     def fuse(self, pool: str, dense: ScoreBlock) -> ScoreBlock:
         """Returns the scorer of a pool by `hybrid`, for `evaluate_dense`."""
@@ -104,7 +98,7 @@ class Results:
         lines = self._rankings()
         if self.reverse:
             lines += ["questions ranked for each answer:", *self.reverse._rankings()]
-        lines.append(f"bm25: {BM25.description(self.language)}")
+        lines.append(f"bm25: {BM25.description(self.pools.primary.text_language)}")
         primary, systems = self.pools.primary, self.evaluations[self.pools.primary_name]
         if alike := sum(map(bool, primary.excluded or ())):
             lines.append(f"{alike:,} {OWN_ID}")

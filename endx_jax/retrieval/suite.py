@@ -38,7 +38,7 @@ class SuiteResults:
         """Adds a set with the results in its primary pool."""
         self.evaluations[name] = results.evaluations[results.pools.primary_name]
         self.notes = list(dict.fromkeys([*self.notes, *results.notes]))
-        self.bm25[f"bm25: {BM25.description(results.language)}"] = None
+        self.bm25[f"bm25: {BM25.description(results.pools.primary.text_language)}"] = None
 
     @functools.cached_property
     def systems(self) -> dict[str, dict[str, float]]:

@@ -129,7 +129,8 @@ def evaluate_dense(
     return DenseResult(evaluations, questions, candidates, backwards, fused)
 
 
-def bm25_scores(pools: Pools, language: str = "") -> dict[str, ScoreBlock]:
-    """Returns BM25's scorer for each pool, for texts of a language, by default the detected one."""
+def bm25_scores(pools: Pools) -> dict[str, ScoreBlock]:
+    """Returns BM25's scorer for each pool, for texts in the language of the primary pool."""
     index = functools.lru_cache(maxsize=2)(BM25.of_texts)  # several pools may share their candidates
+    language = pools.primary.text_language
     return {pool: index(part.candidates, language).score_block(part.questions) for pool, part in pools.items()}

@@ -137,7 +137,7 @@ class PairEvaluator:
 
     def _rank(self, params: dict, records: RetrievalSet) -> Evaluation:
         score = self.scorer(params, records.questions, records.candidates, progress=showing_progress())
-        first = BM25.of_texts(records.candidates, records.language).score_block(records.questions)
+        first = BM25.of_texts(records.candidates, records.text_language).score_block(records.questions)
         return evaluate_pairs(score, first, records, top=self.settings.top)
 
 
