@@ -36,7 +36,6 @@ from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
 from endx_jax.pretrained.adapters import read_adapters, write_adapters
 from endx_jax.pretrained.locate import locate
-from endx_jax.pretrained.sentence_transformers import read_usage
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import Stored
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
@@ -211,23 +210,19 @@ def build_model(settings: Settings) -> Model:
         f"objective.name={settings.objective.name} trains heads on frozen towers: set model.lora.rank=0",
     )
     sources = _sources(settings)
-    settings = dataclasses.replace(settings, model=_with_prompts(fill_in(settings.model, sources["question"])))
+    settings = dataclasses.replace(settings, model=_with_prompts(fill_in(settings.model, sources["question"]), sources))
     tokenizers = {side: sources[side].folder for side in SIDES}
     return _assemble(settings, sources, tokenizers)
 
 
-def _with_prompts(settings: ModelSettings) -> ModelSettings:
-    """Returns the settings with empty prompts replaced by those of the pretrained folders, which it was trained with.
-
-    New encoders were trained with none.
-    """
+def _with_prompts(settings: ModelSettings, sources: Mapping[str, pretrained.PretrainedEncoder]) -> ModelSettings:
+    """Returns the settings with the pretrained folders' prompts in place of empty ones, except for new encoders."""
     if settings.encoder:
         return settings
-    question, answer = settings.pretrained, settings.answer_pretrained or settings.pretrained
     return dataclasses.replace(
         settings,
-        question_prompt=settings.question_prompt or read_usage(locate(question)).prompt("question"),
-        answer_prompt=settings.answer_prompt or read_usage(locate(answer)).prompt("answer"),
+        question_prompt=settings.question_prompt or sources["question"].usage.prompt("question"),
+        answer_prompt=settings.answer_prompt or sources["answer"].usage.prompt("answer"),
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 import jax
 import numpy as np
 
-from endx_jax import json_files
 from endx_jax.data.packing import PackingPlan
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DOCUMENTS
@@ -15,7 +14,6 @@ from endx_jax.experiment.model import Model
 from endx_jax.experiment.prepare import Run
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say
-from endx_jax.pretrained.sentence_transformers import Usage
 from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.training.state import split_frozen
 
@@ -71,12 +69,10 @@ def notes(run: Run) -> Iterator[str]:
         if cut := getattr(table, "cut", 0):
             limit = f"{getattr(data, f'{side}_length')} tokens (data.{side}_length)"
             yield f"note: {cut:,} of {len(table):,} {side}s are cut to {limit}"
-        folder, flag = model.sources[side].folder, f"{side}_prompt"
-        stated = [at / "config_sentence_transformers.json" for at in (folder, folder.parent)]  # it may be a module
-        prompts = next((json_files.read(file).get("prompts") for file in stated if file.is_file()), None)
-        own = Usage(prompts or {}).prompt(side)
+        source, flag = model.sources[side], f"{side}_prompt"
+        own = source.usage.prompt(side)
         if own and own != getattr(settings.model, flag) and not settings.model.encoder:
-            yield f"note: the prompt {own!r} of {folder} is not used; set model.{flag} to use it"
+            yield f"note: the prompt {own!r} of {source.folder} is not used; set model.{flag} to use it"
     if isinstance(run.data.train, RetrievalSet):
         tokenizer = model.processors["answer"].tokenizer
         yield from tokenizer.describe_unfit(run.data.train.candidates, settings.model.pretrained)

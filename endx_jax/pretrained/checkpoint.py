@@ -1,6 +1,7 @@
 """Reader of pretrained encoders: architecture, weights, and the conversion to embeddings."""
 
 import dataclasses
+import functools
 import pathlib
 import re
 import warnings
@@ -17,7 +18,7 @@ from endx_jax.models.config_keys import ReadKeys, check_keys
 from endx_jax.models.layout import Padded
 from endx_jax.models.tower import TokenEmbedder
 from endx_jax.pretrained.locate import locate
-from endx_jax.pretrained.sentence_transformers import ADAPTER, Head, read_heads
+from endx_jax.pretrained.sentence_transformers import ADAPTER, Head, Usage, read_heads, read_usage
 from endx_jax.pretrained.weights import modernise, open_tensors, paths, to_ours
 
 # Keys of `config.json` that do not change embeddings: origin and format, training, classifiers and generation.
@@ -54,11 +55,18 @@ class PretrainedEncoder:
       folder: folder of `config.json`, the weights and the tokenizer; may be inside a sentence-transformers folder.
       head: pooling, projection, normalization and length limit; defaults for those that the folder does not state.
       hugging_face: contents of `config.json`.
+      root: folder that states the use of the model, of which `folder` may be a part; None if there is none.
     """
 
     folder: pathlib.Path
     head: Head
     hugging_face: dict
+    root: pathlib.Path | None = None
+
+    @functools.cached_property
+    def usage(self) -> Usage:
+        """Intended use of the model, with its prompts."""
+        return read_usage(self.root) if self.root else Usage()
 
     @property
     def architecture(self) -> Architecture:
@@ -126,14 +134,15 @@ def load_sides(name: str) -> dict[str, PretrainedEncoder]:
 
 def describe(name: str) -> dict:
     """Returns the fields of a `PretrainedEncoder`; raises EndxError if missing, unreadable or of two towers."""
-    heads = list(read_heads(locate(name)).values())
+    folder = locate(name)
+    heads = list(read_heads(folder).values())
     if len({dataclasses.replace(head, max_length=None) for head in heads}) > 1:
         folders = " or ".join(str(folder) for folder in dict.fromkeys(head.encoder for head in heads))
         raise EndxError(
             f"{name} has different towers for questions and answers; endx_jax.load can read it, but "
             f"training needs the folder of one encoder: {folders}"
         )
-    return _described(heads[0])
+    return _described(heads[0]) | {"root": folder}
 
 
 def _described(head: Head) -> dict:
