@@ -71,7 +71,7 @@ class TrainPlan:
     def execution(self) -> Execution:
         """Division of a step over devices and chunks."""
         settings, size = self.model.settings, self.global_batch_size
-        arrays = settings.objective.score_arrays(max(0, settings.data.hard_negatives))
+        arrays = settings.objective.score_arrays(settings.data.hard_negatives)
         tile = loss_tile(settings.objective.loss_tile, size, arrays)
         dtype = compute_dtype(settings.model.dtype, self.model.platform)
         split, frozen = self.mesh.shape["fsdp"] > 1, bool(self.model.base)
@@ -256,7 +256,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
         rows=local_rows(mesh, size),
         group_size=settings.data.group_size,
         mask_groups=settings.data.format == DOCUMENTS,
-        hard_negatives=max(0, settings.data.hard_negatives),  # -1 before data is read
+        hard_negatives=settings.data.hard_negatives,
         sources=settings.data.sources,
     )
     platform = platform or sharding_hints.platform(mesh)

@@ -83,8 +83,7 @@ def plan_run(
     memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))
     count = SOME_STEPS if texts.pairs is None else len(texts.pairs)
     settings = dataclasses.replace(settings, train=settings.train.sized(count))
-    if texts.pairs is not None:
-        settings = with_hard_negatives(settings, len(texts.pairs.hard_negatives.values) > 0)
+    settings = with_hard_negatives(settings, texts.pairs is not None and len(texts.pairs.hard_negatives.values) > 0)
     model, pairs = _outlined(settings, platform), texts.pairs
     if pairs is None:
         pairs = stand_in(model)
