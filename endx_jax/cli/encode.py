@@ -51,8 +51,7 @@ def main(argv: list[str]) -> pathlib.Path:
     say(f"{corpus.documents:,} documents{known} in {arguments.corpus}{empty}")
     keep_programs()
     model = load(arguments.workdir or arguments.model)
-    tokenizer, texts = model.encoder.processors["answer"].tokenizer, (document.text for document in read())
-    for line in tokenizer.describe_unfit(texts, model.name):
+    for line in model.encoder.processors["answer"].tokenizer.describe_unfit(corpus.first, model.name):
         say(line)
     width, precision = arguments.truncate_dim, arguments.precision
     info = encoding_of(model, arguments.corpus, corpus, width=width, precision=precision, shard=shard)

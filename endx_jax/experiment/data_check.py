@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from endx_jax.data.languages import detect
 from endx_jax.data.readers import examples, formats, row_files, text_files
 from endx_jax.data.records import Pools, RetrievalSet, questions_by_candidate
 from endx_jax.data.settings import DataSettings
@@ -57,17 +56,22 @@ class DataCheck:
         return self.page
 
 
-def check_data(settings: DataSettings, model: str | os.PathLike = MODEL) -> DataCheck:
+def check_data(
+    settings: DataSettings, model: str | os.PathLike = MODEL, *, name: str = "", command: str = ""
+) -> DataCheck:
     """Checks the data of a run before training.
 
     Args:
       settings: settings of the data; with `test_path`, test texts that are also in the training data are found too.
       model: pretrained folder or name of the model to train.
+      name: name of the data on the page; by default its path.
+      command: command to run next; by default one for the data's path.
 
     Raises:
       EndxError: the data or the model can't be read.
     """
     records, encoder = read_records(settings.path, settings, settings.split, whole=False), load(model)
+    records = dataclasses.replace(records, language=settings.language)
     parts = {"train": records}
     if settings.test_path:
         of_test = settings_of(settings.test_path, settings)
@@ -79,15 +83,16 @@ def check_data(settings: DataSettings, model: str | os.PathLike = MODEL) -> Data
     findings = [*_rows(settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
     tokenizer = encoder.encoder.processors["answer"].tokenizer
     findings += [line.removeprefix("warning: ") for line in tokenizer.describe_unfit(records.candidates, str(model))]
-    metrics, table, deviation = _ranked(dataclasses.replace(records, language=settings.language), encoder)
+    metrics, table, deviation = _ranked(records, encoder)
     needed = {gain: questions_needed(deviation or DEVIATION, gain) for gain in GAINS}
-    command = f"endx train --config=minilm --config.data.path={settings.path}"
-    command += f" --config.model.pretrained={model}" * (model != MODEL)
-    if counts["pairs"] < WORTH_TRAINING:
-        command = f"endx serve --model={model} --corpus={settings.path}"
+    pretrained = f" --config.model.pretrained={model}" * (model != MODEL)
+    train = f"endx train --config=minilm --config.data.path={settings.path}{pretrained}"
+    serve = f"endx serve --model={model} --corpus={settings.path}"
+    command = command or (serve if counts["pairs"] < WORTH_TRAINING else train)
+    sizes = f"{counts['questions']:,} questions, {counts['answers']:,} answers, {counts['pairs']:,} pairs"
     lines = [
-        f"{settings.path}: {counts['questions']:,} questions, {counts['answers']:,} answers, {counts['pairs']:,} pairs",
-        f"language: {(settings.language or detect(records.candidates)).title()}",
+        f"{name or settings.path}: {sizes}",
+        f"language: {records.text_language.title()}",
         "questions by split: " + ", ".join(f"{counts[name]:,} {name}" for name in parts),
         "",
         *(f"- {finding}" for finding in findings or ["nothing found that would mislead training"]),
@@ -123,12 +128,10 @@ def check(pairs: Any, test: Any = None, *, model: str | os.PathLike = MODEL) -> 
                 file.write_text(rows_of(value), encoding="utf-8")
                 value = file
             paths.append(os.fspath(value or ""))
-        found = check_data(DataSettings(path=paths[0], test_path=paths[1]), model)
-    if isinstance(pairs, str | os.PathLike):
-        return found
-    command = "endx_jax.train(pairs)"
-    page = found.page.replace(found.next, command).replace(paths[0], "pairs in memory")
-    return dataclasses.replace(found, next=command, page=page)
+        settings = DataSettings(path=paths[0], test_path=paths[1])
+        if isinstance(pairs, str | os.PathLike):
+            return check_data(settings, model)
+        return check_data(settings, model, name="pairs in memory", command="endx_jax.train(pairs)")
 
 
 def _rows(settings: DataSettings) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import itertools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,9 +39,7 @@ class BM25:
         self._words = tokenizer
         self._index = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
         vocabulary = {word: n for n, word in enumerate(dict.fromkeys(itertools.chain.from_iterable(words)))}
-        documents = [_Document(map(vocabulary.__getitem__, document)) for document in words]
-        for document, of in zip(documents, words, strict=True):
-            document.length = of.length
+        documents = [_Document(map(vocabulary.__getitem__, document), document.length) for document in words]
         self._index.index((documents, vocabulary), show_progress=False)
 
     @staticmethod
@@ -95,7 +93,10 @@ def without_words(count: int, questions: int, language: str) -> list[str]:
 class _Document(list[int]):
     """Ids of a document's words, with the length that bm25s reads as `len`."""
 
-    length: int
+    def __init__(self, ids: Iterable[int], length: int):
+        """Takes ids and length."""
+        super().__init__(ids)
+        self.length = length
 
     def __len__(self) -> int:
         return self.length

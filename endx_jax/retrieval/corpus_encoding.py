@@ -12,6 +12,7 @@ import numpy as np
 
 from endx_jax.data.documents import Document
 from endx_jax.data.languages import detect
+from endx_jax.data.tokenization import SAMPLE
 from endx_jax.errors import EndxError, InUse
 from endx_jax.inference import EmbeddingModel
 from endx_jax.numerics import Quantized
@@ -43,6 +44,7 @@ class Survey:
       empty: number of documents without text.
       sha256: hash of ids, texts, metadata and known questions, in order.
       language: language of the texts.
+      first: texts of the first documents.
       questions: number of known questions.
     """
 
@@ -50,12 +52,14 @@ class Survey:
     empty: int
     sha256: str
     language: str
+    first: tuple[str, ...]
     questions: int = 0
 
 
 def survey(documents: Iterable[Document]) -> Survey:
     """Reads a whole corpus, so that errors in it are raised before anything is encoded."""
     digest, count, empty, known = hashlib.sha256(), 0, 0, 0
+    first: list[str] = []
 
     def read() -> Iterator[str]:
         nonlocal count, empty, known
@@ -65,10 +69,12 @@ def survey(documents: Iterable[Document]) -> Survey:
             count += 1
             empty += not document.text
             known += len(document.questions)
+            if len(first) < SAMPLE:
+                first.append(document.text)
             yield document.text
 
     language = detect(read())
-    return Survey(count, empty, digest.hexdigest(), language, known)
+    return Survey(count, empty, digest.hexdigest(), language, tuple(first), known)
 
 
 def encoding_of(

@@ -123,9 +123,10 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     @api.get("/v1/models/{name:path}")
     async def retrieve_model(name: str) -> Response:
         """Describes a model of the list."""
-        if name not in models():
+        found = models().get(name)
+        if found is None:
             raise Refusal(404, f"there is no model {clipped(repr(name))}", param="name", code="model_not_found")
-        return _json(models()[name])
+        return _json(found)
 
     # The second path is that of Cohere's ClientV2, the third that of vLLM.
     @api.post("/v1/rerank", response_model=RerankResponse)
