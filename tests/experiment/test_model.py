@@ -15,8 +15,10 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import _with_prompts, best_params, build_model, read_model, save_description
 from endx_jax.experiment.run import run
 from endx_jax.inference.encode import TextEncoder
+from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
+from endx_jax.pretrained import load
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import Stored
 from endx_jax.training import checkpoints
@@ -101,7 +103,8 @@ def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
         ({"question_prompt": "q: "}, ("q: ", "tell: ")),
         ({"encoder": "transformer"}, ("", "")),
     ):
-        found = _with_prompts(ModelSettings(pretrained=str(folder), **given))
+        sources = dict.fromkeys(SIDES, load(str(folder)))
+        found = _with_prompts(ModelSettings(pretrained=str(folder), **given), sources)
         assert (found.question_prompt, found.answer_prompt) == right
 
 

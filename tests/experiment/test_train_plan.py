@@ -62,6 +62,7 @@ def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_
     def execution(memory, rank=0, **mesh):
         config = tiny_recipe(tiny_bert, pairs_csv)
         config.train.tower_chunk, config.train.global_batch_size, config.model.lora.rank = 2, 16, rank
+        config.data.hard_negatives = 0
         model, devices = build_model(resolve(config)), jax.devices()[: math.prod(mesh.values())]
         return plan_training(model, make_mesh(MeshSettings(**mesh), devices), run.stream.pairs, memory).execution
 
