@@ -54,7 +54,7 @@ class Shape:
 
     def tower(self, dtype: jnp.dtype) -> Tower:
         """Returns the tower with mean pooling and unit norm."""
-        config = self.config
+        config = dataclasses.replace(self.config, dropout=0.0, attention_dropout=0.0)
         return Tower(
             token_embedder=TokenEmbedder(config.vocab_size, config.width, dtype, config.initializer_range),
             encoder=TransformerEncoder(config, dtype),
@@ -70,6 +70,9 @@ def _t5(width: int, mlp_width: int, layers: int, heads: int, pairs: int) -> Shap
 SHAPES = {
     "minilm": Shape(
         BertConfig(vocab_size=30522, width=384, layers=6, heads=12, mlp_width=1536, positions=512), 0, "adamw", 256
+    ),
+    "bert-base": Shape(
+        BertConfig(vocab_size=30522, width=768, layers=12, heads=12, mlp_width=3072, positions=512), 0, "adamw", 128
     ),
     "t5-small": _t5(512, 1024, 8, 6, 256),
     "t5-base": _t5(768, 2048, 12, 12, 128),
@@ -164,7 +167,9 @@ def measure_product(size: int, dtype: jnp.dtype, repeats: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=SHAPES, default=["minilm", "t5-small", "t5-base", "t5-large"])
+    parser.add_argument(
+        "--models", nargs="+", choices=SHAPES, default=["minilm", "bert-base", "t5-small", "t5-base", "t5-large"]
+    )
     parser.add_argument("--batch", type=int, default=0, help="pairs per step; 0: as many as fit on a GPU of 40 GB")
     parser.add_argument("--question_length", type=int, default=64)
     parser.add_argument("--answer_length", type=int, default=256)

@@ -10,7 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
-from small_squad import write_squad
+from small_squad import write_regular, write_squad
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py") if "--json" in path.read_text()} - {"common"})
@@ -92,8 +92,13 @@ def test_peaks_of_devices():
 @pytest.mark.reference
 @pytest.mark.slow
 def test_the_script_for_gpus_runs_everything_at_its_smallest_size(minilm, tmp_path):
-    subprocess.run(["bash", FOLDER / "gpu.sh", "--smoke", tmp_path], check=True)
-    assert len(list(tmp_path.glob("*.json"))) == 10
+    flags = ["--tiny", f"--data={write_regular(tmp_path)}", f"--model={minilm}"]
+    command = [sys.executable, FOLDER / "gpu.py", "run", tmp_path / "out", *flags]
+    subprocess.run(command, check=True)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "rows.jsonl").read_text().splitlines()]
+    assert {row["status"] for row in rows if "status" in row} == {0}
+    subprocess.run(command, check=True)  # everything is finished
+    assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == len(rows)
 
 
 @pytest.mark.slow
