@@ -271,6 +271,8 @@ def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator
         bare = type(failure) is Exception or type(failure).__name__ == "PanicException"
         if isinstance(failure, EndxError) or not (bare or isinstance(failure, further)):
             raise
+        for file in folder.glob("*.model"):
+            json_files.check_contents(file)
         raise EndxError(f"{folder} holds no tokenizer that can be used: {first_line(failure)}") from None
 
 

@@ -144,6 +144,8 @@ def reporting(path: pathlib.Path) -> Iterator[None]:
             raise DiskFull(f"can't write {path}: the disk is full; free some space and repeat the command") from None
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR):
             raise EndxError(f"can't read or write {path}: {failure}; check the file, its folder and the disk") from None
+        if code == sqlite3.SQLITE_NOTADB:
+            json_files.check_contents(path)
         raise EndxError(f"{path} is not an index or is damaged ({failure}): {REMEDY}") from None
 
 

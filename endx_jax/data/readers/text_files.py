@@ -110,7 +110,8 @@ def _opened(path: str) -> Iterator[gzip.GzipFile | io.BufferedReader]:
       EndxError: the file is missing, not readable, or not a valid gzip file.
     """
     try:
-        with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
+        with open(path, "rb") as raw, gzip.open(raw) if path.lower().endswith(".gz") else raw as file:
+            json_files.check_contents(path, raw.peek(200)[:200])
             if file.peek(3).startswith(codecs.BOM_UTF8):
                 file.read(3)
             yield file
