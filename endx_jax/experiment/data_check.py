@@ -10,19 +10,24 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from endx_jax.data.readers import examples, formats, row_files, text_files
-from endx_jax.data.records import Pools, RetrievalSet, questions_by_candidate
+from endx_jax.data.records import Pools, RetrievalSet, known_questions, questions_by_candidate
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import limit_questions, take
 from endx_jax.experiment.data import parted, read_records, settings_of
 from endx_jax.hub import local_path
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
+from endx_jax.retrieval.evaluate import evaluate_set
 from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.systems import evaluate_dense
+from endx_jax.retrieval.search import best_of_groups
+from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
 MODEL = "all-MiniLM-L6-v2"
-RANKED, POOL = 300, 1000  # most questions that are ranked, and most answers in their pool, to encode within seconds
+# Most questions that are ranked, answers in their pool, and known questions of these, to encode within seconds.
+RANKED, POOL, KNOWN = 300, 1000, 2000
 WORTH_TRAINING = 100  # with fewer pairs, the page suggests search without training
 TOKENISED = 10_000  # texts of a side whose tokens are counted at most
 GAINS = (0.02, 0.05, 0.1)
@@ -39,7 +44,7 @@ class DataCheck:
     Attributes:
       counts: numbers of `questions`, `answers`, `pairs`, and of questions in `train`, `validation` and `test`.
       findings: problems for training or evaluation, one line each.
-      metrics: metrics of `bm25` and of the `untrained` model, by system.
+      metrics: metrics of `bm25`, of the `untrained` model, and of it with `known` questions, by system.
       needed: number of held-out questions that show a gain of MRR, by gain: see `questions_needed`.
       next: the command to run next.
       page: the text that is shown.
@@ -141,24 +146,25 @@ def _rows(settings: DataSettings) -> Iterator[str]:
     if kind not in (*formats.ROW_PARSERS, formats.COLUMNS):
         return
     invalid = text_files.InvalidRows(path, skip=settings.skip_invalid)
-    names = (settings.question_column, settings.answer_column)
+    columns = examples.ColumnParser((settings.question_column, settings.answer_column))
+    parse, values = formats.ROW_PARSERS.get(kind, columns), collections.defaultdict[str, set[str]](set)
     right: collections.Counter[tuple[str, str]] = collections.Counter()
     wrong: set[tuple[str, str]] = set()
-    for _, example in formats.row_examples(path, kind, names, invalid, split=settings.split):
-        right.update((example.question.text, passage.text) for passage in example.right)
-        wrong.update((example.question.text, passage.text) for passage in example.wrong)
+    for _, where, row in row_files.rows(path, invalid, split=settings.split):
+        if parse is columns:
+            used = columns.choose(row, where)
+            for name in row:
+                taken = name in (used.question, used.answer, *used.negatives, *used.labels)
+                if not taken and len(values[name]) <= FEW_VALUES:
+                    values[name].add(str(row[name]).strip())
+        for asked in columns.asked(row, where) if parse is columns else [row]:
+            with invalid.row():
+                example = parse(asked, where)
+                right.update((example.question.text, passage.text) for passage in example.right)
+                wrong.update((example.question.text, passage.text) for passage in example.wrong)
     yield from _found("rows that repeat the question and answer of another row", right.total() - len(right))
     both = sum(pair in right for pair in wrong)
     yield from _found("answers that are right in one row and wrong in another, and count as right", both)
-    if kind != formats.COLUMNS:
-        return
-    parser, values = examples.ColumnParser(names), collections.defaultdict[str, set[str]](set)
-    for _, where, row in row_files.rows(path, invalid, split=settings.split):
-        used = parser.choose(row, where)
-        for name in row:
-            taken = name in (used.question, used.answer, *used.negatives, *used.labels)
-            if not taken and len(values[name]) <= FEW_VALUES:
-                values[name].add(str(row[name]).strip())
     for name, found in values.items():
         labels = len(found) > 1 and all(map(examples.LABEL.fullmatch, found))
         few = f" (values {_listed(sorted(found))[:60]})" * (len(found) <= FEW_VALUES)
@@ -210,7 +216,7 @@ def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingMode
 
 
 def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Mapping[str, float]], list[str], float]:
-    """Ranks questions of all splits by BM25 and by the untrained model.
+    """Ranks questions of all splits by BM25, and by the untrained model without and with known questions.
 
     Returns:
       A tuple (metrics by system, lines to show, standard deviation of the difference of the systems' reciprocal ranks).
@@ -221,7 +227,18 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     pools = Pools({"all": some})
     results = Results("", "", pools)
     results.add_bm25()
-    results.add_dense("untrained", evaluate_dense(model.comparable, pools))
+    dense = evaluate_dense(model.comparable, pools)
+    results.add_dense("untrained", dense)
+    asked = known_questions(some.candidates, [records])
+    most = max(2, KNOWN // len(asked))
+    of, known = zip(*((candidate, text) for candidate, texts in enumerate(asked) for text in texts[:most]), strict=True)
+    if len({*of}) < len(of):
+        scores = np.array(dense_scores(dense.questions, model.comparable("question", known))(0, len(some.questions)))
+        scores[np.array(some.questions)[:, None] == np.array(known)] = -np.inf
+        own = dense_scores(dense.questions, dense.candidates)(0, len(some.questions))
+        raised = np.maximum(own, best_of_groups(scores, np.array(of), len(some.candidates)))
+        results.add("known", {"all": evaluate_set(lambda start, stop: raised[start:stop], some)})
+        results.notes.append("known: an answer's score is the best of its own and those of its other questions")
     evaluations = results.evaluations["all"]
     of = f" of {len(records.questions):,}" * (len(some.questions) < len(records.questions))
     heading = f"{len(some.questions):,}{of} questions in a pool of {len(some.candidates):,} answers, before training:"
