@@ -200,12 +200,12 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
 
 def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
     rows = row_files.rows(path, check=columns.check_header, split=split)
-    first = next(rows, None)
-    if first and columns.are_pairs(first[2]):
-        yield from _answers(itertools.chain([first], rows), columns)
-    else:
-        for number, where, row in itertools.chain([first] if first else [], rows):
-            yield where, columns.document(row, number, where)
+    for first in rows:
+        listed = itertools.chain([first], rows)
+        if columns.are_pairs(first[2]):
+            yield from _answers(listed, columns)
+        else:
+            yield from ((where, columns.document(row, number, where)) for number, where, row in listed)
 
 
 def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Placed]:

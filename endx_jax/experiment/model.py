@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import flax.traverse_util
 import jax
@@ -217,7 +218,7 @@ def build_model(settings: Settings) -> Model:
 
 def _with_prompts(settings: ModelSettings, sources: Mapping[str, pretrained.PretrainedEncoder]) -> ModelSettings:
     """Returns the settings with the folders' prompts for empty ones, except for new encoders, and none for `none`."""
-    prompts = {}
+    prompts: dict[str, Any] = {}
     for side in SIDES:
         own = "" if settings.encoder else sources[side].usage.prompt(side)
         prompt = getattr(settings, f"{side}_prompt") or own
