@@ -15,7 +15,7 @@ from endx_jax.errors import EndxError
 MOST_BYTES = 256_000_000  # maximum size of a file; the largest tokenizer.json of published models has about 35 MB
 LONGEST_PATH = 1_000  # maximum bytes of a path in a file
 # Beginnings of files that hold something else than their names say.
-POINTER = re.compile(r"version https://git-lfs")
+POINTER = "version https://git-lfs"
 PAGE = re.compile(r"\s*<(!doctype html|html|head)\b", re.IGNORECASE)
 
 
@@ -30,7 +30,7 @@ def check_contents(file: object, head: bytes | str | None = None) -> None:
         with open(str(file), "rb") as stream:
             head = stream.read(200)
     text = head if isinstance(head, str) else head.decode("utf-8", errors="ignore")
-    if POINTER.match(text):
+    if text.startswith(POINTER):
         raise EndxError(f"{file} is a Git LFS pointer, not the file itself: run git lfs pull in its repository")
     if PAGE.match(text):
         raise EndxError(f"{file} is a web page (HTML), not the file itself: download the file again")

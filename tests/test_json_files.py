@@ -5,6 +5,7 @@ from endx_jax.data.corpus import read_corpus
 from endx_jax.data.readers import read
 from endx_jax.errors import EndxError
 from endx_jax.pretrained.stored import open_file
+from endx_jax.pretrained.word_vectors import read_word_vectors
 from endx_jax.retrieval.index import Index
 
 
@@ -49,6 +50,7 @@ PAGE = "\n<!DOCTYPE html>\n<html lang=en><head><title>Sign in</title></head></ht
     [
         *((f"x{ending}", read) for ending in (".csv", ".tsv", ".json", ".jsonl", ".jsonl.gz", ".parquet", ".arrow")),
         ("x.txt", lambda path: list(read_corpus(path))),
+        ("glove.txt", read_word_vectors),
         ("config.json", json_files.read),
         ("model.safetensors", open_file),
         ("index.sqlite", Index),

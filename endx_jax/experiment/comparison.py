@@ -297,15 +297,13 @@ def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
 
 def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str]) -> SystemResults:
     columns = [results.metrics.index(name) for name in metrics]
-    return SystemResults(
-        results.name,
-        tuple(results.question_ids[row] for row in rows),
-        tuple(metrics),
-        results.values[np.ix_(list(rows), columns)],
-        results.candidates,
-        results.sets,
-        tuple(results.groups[row] for row in rows) if results.groups else (),
-        tuple(results.answers[row] for row in rows) if results.answers else (),
+    return dataclasses.replace(
+        results,
+        question_ids=tuple(results.question_ids[row] for row in rows),
+        metrics=tuple(metrics),
+        values=results.values[np.ix_(list(rows), columns)],
+        groups=tuple(results.groups[row] for row in rows) if results.groups else (),
+        answers=tuple(results.answers[row] for row in rows) if results.answers else (),
     )
 
 
