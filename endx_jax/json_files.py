@@ -22,9 +22,7 @@ PAGE = re.compile(r"\s*<(!doctype html|html|head)\b", re.IGNORECASE)
 def check_contents(file: object, head: bytes | str | None = None) -> None:
     """Raises EndxError if a file is a Git LFS pointer or a web page, which downloads leave in place of other files.
 
-    Args:
-      file: path of the file, or its name in messages if `head` is given.
-      head: beginning of its contents; None to read it.
+    `head` is the beginning of its contents; None to read it from the path `file`.
     """
     if head is None:
         with open(str(file), "rb") as stream:

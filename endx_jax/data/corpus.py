@@ -109,17 +109,14 @@ def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Docu
         raise EndxError(f"{path}: no documents in it")
     ordered = np.sort(np.frombuffer(seen, np.int64))
     repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-    if repeated:
-        _raise_equal_ids((where, document.id) for where, document in reader() if hash(document.id) in repeated)
-
-
-def _raise_equal_ids(placed: Iterable[tuple[str, str]]) -> None:
     first: dict[str, str] = {}
-    for where, name in placed:
+    for where, document in reader() if repeated else ():
+        name = document.id
         if name in first:
             hint = "ids must be unique; name their column with --id-column=NAME, or none with --id-column="
             raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; {hint}")
-        first[name] = where
+        if hash(name) in repeated:
+            first[name] = where
 
 
 @dataclasses.dataclass(frozen=True)

@@ -282,12 +282,7 @@ def compare(
 
 
 def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
-    """Returns the settings in which the runs of two results differ: see `differences`; empty if a run is not found.
-
-    Args:
-      first: workdir, or a file or folder in one.
-      second: the same of the other run.
-    """
+    """Returns the settings in which two runs, by workdirs or paths in them, differ; none if a run is not found."""
     homes = [
         next((path for path in (run, *run.parents)[:4] if "objective" in json_files.read_optional(path / CONFIG)), None)
         for run in (first.absolute(), second.absolute())
