@@ -81,10 +81,15 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def named(message: str) -> str:
-    """Replaces names in a message by the flags of `naming`; a name that ends in `=` matches only before a value."""
+    """Replaces names in a message by the flags of `naming`, except in quoted texts, which are values of users.
+
+    A name that ends in `=` matches only before a value.
+    """
     names = _NAMES.get()
     known = "|".join(re.escape(name) + ("" if name.endswith("=") else r"(?!\w|\.\w)") for name in names)
-    return re.sub(rf"(?<![\w./-])(?:{known})", lambda found: names[found[0]], message) if names else message
+    quoted = r"""(?<!\w)(["']).*?\1(?!\w)"""
+    found = rf"{quoted}|(?<![\w./-])(?:{known})"
+    return re.sub(found, lambda match: names.get(match[0], match[0]), message) if names else message
 
 
 def nearest(name: str, known) -> str:

@@ -5,6 +5,7 @@ import itertools
 import json
 import numbers
 import pathlib
+import re
 import reprlib
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +14,24 @@ from endx_jax.errors import EndxError
 
 MOST_BYTES = 256_000_000  # maximum size of a file; the largest tokenizer.json of published models has about 35 MB
 LONGEST_PATH = 1_000  # maximum bytes of a path in a file
+# Beginnings of files that hold something else than their names say.
+POINTER = "version https://git-lfs"
+PAGE = re.compile(r"\s*<(!doctype html|html|head)\b", re.IGNORECASE)
+
+
+def check_contents(file: object, head: bytes | str | None = None) -> None:
+    """Raises EndxError if a file is a Git LFS pointer or a web page, which downloads leave in place of other files.
+
+    `head` is the beginning of its contents; None to read it from the path `file`.
+    """
+    if head is None:
+        with open(str(file), "rb") as stream:
+            head = stream.read(200)
+    text = head if isinstance(head, str) else head.decode("utf-8", errors="ignore")
+    if text.startswith(POINTER):
+        raise EndxError(f"{file} is a Git LFS pointer, not the file itself: run git lfs pull in its repository")
+    if PAGE.match(text):
+        raise EndxError(f"{file} is a web page (HTML), not the file itself: download the file again")
 
 
 def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] = object) -> Any:
@@ -29,6 +48,7 @@ def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] =
     try:
         found = json.loads(contents)
     except json.JSONDecodeError as error:
+        check_contents(where, error.doc[:200])
         raise EndxError(f"{where}{_position(error)}: broken JSON: {error.msg}") from None
     except UnicodeDecodeError as error:
         raise EndxError(f"{where}, byte {error.start + 1}: 0x{error.object[error.start]:02x} is not UTF-8") from None

@@ -47,11 +47,11 @@ def test_the_nearest_name_is_suggested(name, known, expected):
 
 
 def test_a_command_line_names_its_flags_in_errors_and_lines(capsys):
-    message = "workdir=a/train.steps: set train.steps, not train.steps.more, for another workdir"
+    message = "workdir=a/train.steps: it's 'train.steps'; set train.steps, not train.steps.more, for another workdir"
     say(message)
     names = naming({"train.steps": "--steps", "workdir=": "--workdir="})
     with pytest.raises(EndxError) as caught, names:  # noqa: PT012  # what is printed before the error is renamed too
         say(message)
         raise EndxError(message)
-    flags = "--workdir=a/train.steps: set --steps, not train.steps.more, for another workdir"
+    flags = "--workdir=a/train.steps: it's 'train.steps'; set --steps, not train.steps.more, for another workdir"
     assert (capsys.readouterr().out, str(caught.value)) == (f"{message}\n{flags}\n", flags)

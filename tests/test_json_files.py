@@ -1,7 +1,12 @@
 import pytest
 
 from endx_jax import json_files
+from endx_jax.data.corpus import read_corpus
+from endx_jax.data.readers import read
 from endx_jax.errors import EndxError
+from endx_jax.pretrained.stored import open_file
+from endx_jax.pretrained.word_vectors import read_word_vectors
+from endx_jax.retrieval.index import Index
 
 
 @pytest.mark.parametrize(
@@ -34,3 +39,26 @@ def test_a_file_is_read_up_to_its_limit(tmp_path):
     with pytest.raises(EndxError, match="can't be read: Is a directory"):
         json_files.read(tmp_path)
     assert json_files.read_optional(tmp_path / "none.json") == {}
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0a1b\nsize 133466304\n"
+PAGE = "\n<!DOCTYPE html>\n<html lang=en><head><title>Sign in</title></head></html>\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        *((f"x{ending}", read) for ending in (".csv", ".tsv", ".json", ".jsonl", ".jsonl.gz", ".parquet", ".arrow")),
+        ("x.txt", lambda path: list(read_corpus(path))),
+        ("glove.txt", read_word_vectors),
+        ("config.json", json_files.read),
+        ("model.safetensors", open_file),
+        ("index.sqlite", Index),
+    ],
+)
+@pytest.mark.parametrize(("contents", "found"), [(POINTER, "a Git LFS pointer.*: run git lfs"), (PAGE, "a web page")])
+def test_a_file_that_a_download_left_in_place_of_another_is_named(tmp_path, name, reader, contents, found):
+    file = tmp_path / name
+    file.write_text(contents)
+    with pytest.raises(EndxError, match=rf"{name} is {found}"):
+        reader(file)

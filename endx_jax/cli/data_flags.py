@@ -38,10 +38,6 @@ def corpus_columns(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def with_data_flags(settings: DataSettings, arguments: argparse.Namespace) -> DataSettings:
     """Returns settings with the columns and `skip_invalid` of the flags."""
-    return dataclasses.replace(
-        settings,
-        question_column=arguments.question_column,
-        answer_column=arguments.answer_column,
-        skip_invalid=arguments.skip_invalid,
-        language=arguments.language or settings.language,
-    )
+    names = ("question_column", "answer_column", "skip_invalid")
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    return dataclasses.replace(settings, **given, language=arguments.language or settings.language)

@@ -4,6 +4,7 @@ Several processes or machines divide the work by --shard=1/N to N/N; --join make
 """
 
 import argparse
+import copy
 import dataclasses
 import functools
 import pathlib
@@ -60,15 +61,8 @@ def main(argv: list[str]) -> pathlib.Path:
     output = Output(info.width, model.cosine, precision)
     options = {"batch_size": arguments.batch_size, "progress": showing_progress(), "output": output}
     encode = functools.partial(model.encoder, model.params, "answer", **options)
-    questions_cut = 0
-
-    def encode_question(texts):
-        nonlocal questions_cut
-        before = model.encoder.cut
-        embeddings = model.encoder(model.params, "question", texts, **options)
-        questions_cut += model.encoder.cut - before
-        return embeddings
-
+    # A copy, which counts the questions that it cuts.
+    encode_question = functools.partial(copy.copy(model.encoder), model.params, "question", **options)
     reuse = Reuse(local_copy(arguments.reuse), info) if arguments.reuse else None
     total, done = len(documents_of(info)), begin(path, info)
     if done == total:
@@ -86,8 +80,8 @@ def main(argv: list[str]) -> pathlib.Path:
     reused = f", took over {total - done - encoded:,} of {arguments.reuse}" if reuse else ""
     say(f"encoded {encoded:,} documents{reused} in {seconds:,.0f} s, {(total - done) / seconds:,.0f} a second")
     say(f"the index is {path}")
-    if cut := model.encoder.cut - questions_cut:
-        say(model.encoder.processors["answer"].describe_cut(cut, encoded))
+    if model.encoder.cut:
+        say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
     return path
 
 

@@ -8,9 +8,7 @@ Several processes, as started by `launch/local.py`, divide the encoding; the fir
 """
 
 import argparse
-import dataclasses
 import functools
-import itertools
 import os
 import pathlib
 
@@ -79,7 +77,7 @@ def main(argv: list[str]) -> None:
 def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_model, output: pathlib.Path):
     """Ranks one data set with all systems; writes and returns the `Results`."""
     from endx_jax.buckets import uploading
-    from endx_jax.data.records import questions_by_candidate
+    from endx_jax.data.records import asked_documents, known_questions
     from endx_jax.experiment import workdir as workdirs
     from endx_jax.experiment.data import fingerprint
     from endx_jax.experiment.index_results import write_pool
@@ -111,12 +109,8 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
         results.add("reranked", {pools.primary_name: evaluate_pairs(score, first, records, top=arguments.top)})
         ranked = f"the top {arguments.top} of {system}" if arguments.top else "all candidates"
         results.notes.append(f"reranked: {ranked}, re-ranked by {arguments.rerank}")
-    identity, asked = model.identity, questions_by_candidate(records.qrels)
-    known = [asked.get(row, []) for row in range(len(records.candidates))]
-    documents = [
-        dataclasses.replace(document, questions=tuple(records.questions[row] for row in rows))
-        for document, rows in zip(records.documents, known, strict=True)
-    ]
+    identity, encoded = model.identity, dict(zip(records.questions, dense.questions, strict=True))
+    documents, known = asked_documents(records.documents, known_questions(records.candidates, [records]), encoded)
 
     def write() -> None:
         with uploading(output) as folder:
@@ -127,7 +121,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
                 metric=metric_of(cosine=model.cosine),
                 model={"name": model.name, "identity": identity},
                 corpus={"path": dataset},
-                known=dense.questions[list(itertools.chain.from_iterable(known))],
+                known=known,
                 language=records.text_language,
             )
             results.write(folder / workdirs.RESULTS, folder)

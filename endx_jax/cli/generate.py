@@ -72,8 +72,9 @@ def main(argv: list[str]) -> None:
         pairs, repeated = pairs_of(asked, journal)
         kept = _best(pairs, documents, rank, arguments.filter_top) if rank and pairs else pairs
         if kept:
+            rows = ({"question": question, "answer": passage.text, "id": passage.id} for question, passage in kept)
             with replacing(output) as file:
-                file.writelines(_line(question, passage) for question, passage in kept)
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     dropped = f"{repeated:,} of several passages and {len(pairs) - len(kept):,} by --filter-with are left out"
     say(f"{output if kept else 'the result'} holds {len(kept):,} pairs of {len(asked):,} passages; {dropped}")
     say(f"tokens of all answers in {journal_file}: {_tokens(arguments, journal.sent, journal.received)}")
@@ -120,10 +121,6 @@ def _best(
     )
     ranked = rank(records, top)
     return [pair for pair, rows in zip(pairs, ranked.rows.tolist(), strict=True) if row[pair[1].text] in rows]
-
-
-def _line(question: str, passage: Document) -> str:
-    return json.dumps({"question": question, "answer": passage.text, "id": passage.id}, ensure_ascii=False) + "\n"
 
 
 def _name_skipped(asked: list[Document], journal: Journal, unanswered: dict[str, str], say) -> None:

@@ -92,15 +92,15 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, str]:
 
 
 def flags_of(config: ConfigDict) -> dict[str, str]:
-    """Returns the flags of all settings of a config by their dotted names."""
+    """Returns the flags of a config by the dotted names of its settings; a name without a dot may be a user's word."""
     from endx_jax.methods.config import names_of
 
-    return {name: f"--config.{name}" for name in names_of(config)}
+    return {name: f"--config.{name}" for name in names_of(config) if "." in name}
 
 
 def _check_names(argv: list[str], config: ConfigDict) -> None:
     """Raises EndxError for a flag that is no setting of the config; boolean settings may begin with `--noconfig`."""
-    known = ["--config", "--workdir", *flags_of(config).values()]
+    known = ["--config", "--workdir", "--config.seed", *flags_of(config).values()]
     for argument in argv:
         flag = argument.partition("=")[0]
         if flag.startswith("--") and re.sub("^--noconfig", "--config", flag) not in known:

@@ -109,17 +109,14 @@ def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Docu
         raise EndxError(f"{path}: no documents in it")
     ordered = np.sort(np.frombuffer(seen, np.int64))
     repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-    if repeated:
-        _raise_equal_ids((where, document.id) for where, document in reader() if hash(document.id) in repeated)
-
-
-def _raise_equal_ids(placed: Iterable[tuple[str, str]]) -> None:
     first: dict[str, str] = {}
-    for where, name in placed:
+    for where, document in reader() if repeated else ():
+        name = document.id
         if name in first:
             hint = "ids must be unique; name their column with --id-column=NAME, or none with --id-column="
             raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; {hint}")
-        first[name] = where
+        if hash(name) in repeated:
+            first[name] = where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,12 +197,12 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
 
 def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
     rows = row_files.rows(path, check=columns.check_header, split=split)
-    first = next(rows, None)
-    if first and columns.are_pairs(first[2]):
-        yield from _answers(itertools.chain([first], rows), columns)
-    else:
-        for number, where, row in itertools.chain([first] if first else [], rows):
-            yield where, columns.document(row, number, where)
+    for first in rows:
+        listed = itertools.chain([first], rows)
+        if columns.are_pairs(first[2]):
+            yield from _answers(listed, columns)
+        else:
+            yield from ((where, columns.document(row, number, where)) for number, where, row in listed)
 
 
 def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Placed]:

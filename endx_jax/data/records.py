@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -306,6 +306,28 @@ def questions_by_candidate(qrels: Sequence[Sequence[int]]) -> dict[int, list[int
         for candidate in right:
             questions.setdefault(candidate, []).append(question)
     return questions
+
+
+def known_questions(
+    texts: Sequence[str], sets: Sequence[RetrievalSet], *, besides: Set[str] = frozenset()
+) -> list[list[str]]:
+    """Returns the questions in the sets that each text answers, without those in `besides`."""
+    known: dict[str, dict[str, None]] = {text: {} for text in texts}
+    for records in sets:
+        for question, right in zip(records.questions, records.qrels, strict=True):
+            for text in (records.candidates[candidate] for candidate in right):
+                if text in known and question not in besides:
+                    known[text][question] = None
+    return [list(known[text]) for text in texts]
+
+
+def asked_documents(
+    documents: Sequence[Document], known: Sequence[Sequence[str]], embeddings: Mapping[str, np.ndarray]
+) -> tuple[list[Document], np.ndarray | None]:
+    """Returns the documents with their known questions, and the embeddings of these in order; None without any."""
+    asking = [dataclasses.replace(one, questions=tuple(asked)) for one, asked in zip(documents, known, strict=True)]
+    vectors = [embeddings[question] for asked in known for question in asked]
+    return asking, np.stack(vectors) if vectors else None
 
 
 def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

@@ -178,22 +178,16 @@ def _places(records: RetrievalSet) -> list[float]:
 
 def _positions(members: Sequence[Sequence[int]], named: Iterable[tuple[str, int]], count: int) -> list[float | None]:
     """Returns the position of the component of each list of nodes below `count`; None for empty lists; see `split`."""
-    parent = list(range(count))
+    from scipy.sparse import coo_array, csgraph
 
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    for nodes in members:
-        for node in nodes[1:]:
-            parent[root(node)] = root(nodes[0])
+    edges = np.array([(nodes[0], node) for nodes in members for node in nodes[1:]], np.int64).reshape(-1, 2)
+    graph = coo_array((np.ones(len(edges), bool), tuple(edges.T)), (max(count, 1),) * 2)
+    component = csgraph.connected_components(graph, directed=False)[1].tolist()
     hashes: dict[int, list[float]] = {}
     for text, node in named:
-        hashes.setdefault(root(node), []).append(hash_fraction(text))
+        hashes.setdefault(component[node], []).append(hash_fraction(text))
     places = {node: 1 - (1 - min(found)) ** len(found) for node, found in hashes.items()}
-    return [places[root(nodes[0])] if nodes else None for nodes in members]
+    return [places[component[nodes[0]]] if nodes else None for nodes in members]
 
 
 def hash_fraction(text: str) -> float:

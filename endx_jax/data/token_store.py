@@ -20,7 +20,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.batches import Pairs
-from endx_jax.data.ragged import Ragged, offsets_of
+from endx_jax.data.ragged import Ragged, offsets_of, places
 from endx_jax.data.readers.examples import Example
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor
@@ -37,7 +37,8 @@ SCORES = tuple(f"{name}.scores" for name in LISTS)
 ARRAYS = ("question.hashes", "index", "sizes", *LISTS, *(f"{name}.offsets" for name in LISTS))
 ARRAYS += tuple(f"{side}.{name}" for side in SIDES for name in ("ids", "offsets"))
 # Columns of a part, lists of values; an edge is a judgement: `right` is 0 for a hard negative, `score` NaN if unknown.
-OF_TEXTS = {"ids": "<i4", "lengths": "<i4", "hashes": "<i8"}
+# `texts` are hashes of texts without their prompts.
+OF_TEXTS = {"ids": "<i4", "lengths": "<i4", "hashes": "<i8", "texts": "<i8"}
 TEXTS = {f"{side}.{name}": kind for side in SIDES for name, kind in OF_TEXTS.items()}
 EDGES = {"edge.question": "<i4", "edge.answer": "<i4", "edge.right": "<i1", "edge.score": "<f4"}
 
@@ -107,7 +108,7 @@ def _columns(
         prompted = [prompt + text for text in texts]
         table = processors[side](prompted)
         columns[f"{side}.ids"], columns[f"{side}.lengths"] = table.ids, table.lengths
-        columns[f"{side}.hashes"] = hashes(prompted)
+        columns[f"{side}.hashes"], columns[f"{side}.texts"] = hashes(prompted), hashes(texts)
     values = zip(*edges, strict=True) if edges else [()] * len(EDGES)
     columns |= dict(zip(EDGES, map(np.array, values), strict=True))
     return {name: columns[name].astype(kind) for name, kind in (TEXTS | EDGES).items()}
@@ -142,26 +143,23 @@ def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: 
     files = [file for of_source in parts for file in of_source]
     rows, count, by_row = {}, 0, {}
     for side in reversed(SIDES):
-        found = np.concatenate([one for (one,) in _blocks(files, f"{side}.hashes")])
-        rows[side], kept, distinct = _distinct(found)
-        by_row[side] = found[kept]
+        rows[side], kept, distinct = _distinct(np.concatenate([one for (one,) in _blocks(files, f"{side}.hashes")]))
+        by_row[side] = np.concatenate([one for (one,) in _blocks(files, f"{side}.texts")])[kept]
         count = len(distinct)
         if count > MOST_ROWS:
             raise EndxError(f"{folder}: {count:,} distinct {side}s, more than {MOST_ROWS:,}: use less data")
         if side == "question":
             _save(folder, "question.hashes", [distinct], count)
         _write_tokens(folder, side, files, kept)
-    del found, kept, distinct
-    questions, answers = (by_row.pop(side) for side in SIDES)
-    _, *own = np.intersect1d(questions, answers, assume_unique=True, return_indices=True)
-    del questions, answers
+    del kept, distinct
+    own = _equal(*(by_row.pop(side) for side in SIDES))
     sources, judged, scores = _judgements(parts, rows, names)
     # A question's own text as the answer of another pair is no negative.
-    alike = np.setdiff1d(own[0] << 32 | own[1], judged[0])
-    places = np.searchsorted(judged[0], alike)
-    judged[0] = np.insert(judged[0], places, alike)
+    alike = np.setdiff1d(own, judged[0])
+    at = np.searchsorted(judged[0], alike)
+    judged[0] = np.insert(judged[0], at, alike)
     if scores:
-        scores[0] = np.insert(scores[0], places, np.nan)
+        scores[0] = np.insert(scores[0], at, np.nan)
     index = np.concatenate(sources)
     _save(folder, "index", [np.stack([index >> 32, index & 0xFFFFFFFF], axis=1).astype(np.int32)], len(index))
     _save(folder, "sizes", [np.array([len(keys) for keys in sources])], len(sources))
@@ -197,6 +195,13 @@ def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     kept = np.zeros(len(values), bool)
     kept[first] = True
     return number[inverse], kept, distinct
+
+
+def _equal(questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Returns the keys, question * 2^32 + answer, of rows with equal hashes."""
+    order = np.argsort(answers)
+    begin, end = (np.searchsorted(answers, questions, side, order) for side in ("left", "right"))
+    return np.repeat(np.arange(len(questions)), end - begin) << 32 | order[places(begin, end - begin)]
 
 
 def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path], kept: np.ndarray) -> None:

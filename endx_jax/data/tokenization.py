@@ -64,7 +64,8 @@ class Tokenizer:
             # The special tokens of an encoded text may have ids that are not in the vocabulary.
             around = self._loaded([""])["input_ids"][0] if self._backend is None else self._backend.encode("").ids
             ids = {*self._loaded.get_vocab().values(), *around}
-            without_row = set() if rows is None else {id_ for id_ in self._added() - {*around} if id_ >= rows}
+            added = set() if rows is None or self._backend is None else {*self._loaded.added_tokens_decoder}
+            without_row = {id_ for id_ in added - {*around} if id_ >= rows}
             self._unknown = self._loaded.unk_token_id if without_row else None
             self.size = 1 + max(ids if self._unknown is None else ids - without_row, default=-1)
             if self._loaded.pad_token_id is None and self._backend is not None:  # as for most language models
@@ -222,10 +223,6 @@ class Tokenizer:
         cut = sum(len(encoding) == length and bool(encoding.overflowing) for encoding in encodings)
         return [encoding.ids for encoding in encodings], cut
 
-    def _added(self) -> set[int]:
-        """Ids of the tokens that were added to the vocabulary."""
-        return {*self._loaded.added_tokens_decoder} if self._backend is not None else set()
-
     def _extend_template(self) -> None:
         """Adds BOS and EOS to texts where the settings ask for it, also in the files that `save` writes.
 
@@ -271,6 +268,8 @@ def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator
         bare = type(failure) is Exception or type(failure).__name__ == "PanicException"
         if isinstance(failure, EndxError) or not (bare or isinstance(failure, further)):
             raise
+        for file in folder.glob("*.model"):
+            json_files.check_contents(file)
         raise EndxError(f"{folder} holds no tokenizer that can be used: {first_line(failure)}") from None
 
 
@@ -297,11 +296,7 @@ def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, i
 
     A side of the template that has a special token, whichever it is, stays as it is.
 
-    Args:
-      processor: post-processor, or None.
-      begin: token before a text; None to add none.
-      end: token after a text; None to add none.
-      ids: ids of both.
+    `processor`, `begin` and `end` may be None; `ids` are those of the two tokens.
     """
     import tokenizers
 

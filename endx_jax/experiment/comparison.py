@@ -282,12 +282,7 @@ def compare(
 
 
 def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
-    """Returns the settings in which the runs of two results differ: see `differences`; empty if a run is not found.
-
-    Args:
-      first: workdir, or a file or folder in one.
-      second: the same of the other run.
-    """
+    """Returns the settings in which two runs, by workdirs or paths in them, differ; none if a run is not found."""
     homes = [
         next((path for path in (run, *run.parents)[:4] if "objective" in json_files.read_optional(path / CONFIG)), None)
         for run in (first.absolute(), second.absolute())
@@ -297,15 +292,13 @@ def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
 
 def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str]) -> SystemResults:
     columns = [results.metrics.index(name) for name in metrics]
-    return SystemResults(
-        results.name,
-        tuple(results.question_ids[row] for row in rows),
-        tuple(metrics),
-        results.values[np.ix_(list(rows), columns)],
-        results.candidates,
-        results.sets,
-        tuple(results.groups[row] for row in rows) if results.groups else (),
-        tuple(results.answers[row] for row in rows) if results.answers else (),
+    return dataclasses.replace(
+        results,
+        question_ids=tuple(results.question_ids[row] for row in rows),
+        metrics=tuple(metrics),
+        values=results.values[np.ix_(list(rows), columns)],
+        groups=tuple(results.groups[row] for row in rows) if results.groups else (),
+        answers=tuple(results.answers[row] for row in rows) if results.answers else (),
     )
 
 

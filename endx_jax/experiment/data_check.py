@@ -10,25 +10,31 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from endx_jax.data.readers import examples, formats, row_files, text_files
-from endx_jax.data.records import Pools, RetrievalSet, questions_by_candidate
+from endx_jax.data.records import Pools, RetrievalSet, known_questions, questions_by_candidate
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import limit_questions, take
 from endx_jax.experiment.data import parted, read_records, settings_of
 from endx_jax.hub import local_path
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
+from endx_jax.retrieval.evaluate import evaluate_set
 from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.systems import evaluate_dense
+from endx_jax.retrieval.search import best_of_groups
+from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
 MODEL = "all-MiniLM-L6-v2"
-RANKED, POOL = 300, 1000  # most questions that are ranked, and most answers in their pool, to encode within seconds
+# Most questions that are ranked, answers in their pool, and known questions of these, to encode within seconds.
+RANKED, POOL, KNOWN = 300, 1000, 2000
 WORTH_TRAINING = 100  # with fewer pairs, the page suggests search without training
 TOKENISED = 10_000  # texts of a side whose tokens are counted at most
 GAINS = (0.02, 0.05, 0.1)
 DEVIATION = 0.4  # of two systems' difference in reciprocal rank, if there are too few questions to measure it
 FEW_VALUES = 8  # different values of an unused column that are shown at most
 MEASURE = "mrr"
+Finding = tuple[str, int | None]  # and its number; None if it is not counted, 0 if there is none
 ALIKE = ", apart from case, punctuation and spaces"
 
 
@@ -39,7 +45,7 @@ class DataCheck:
     Attributes:
       counts: numbers of `questions`, `answers`, `pairs`, and of questions in `train`, `validation` and `test`.
       findings: problems for training or evaluation, one line each.
-      metrics: metrics of `bm25` and of the `untrained` model, by system.
+      metrics: metrics of `bm25`, of the `untrained` model, and of it with `known` questions, by system.
       needed: number of held-out questions that show a gain of MRR, by gain: see `questions_needed`.
       next: the command to run next.
       page: the text that is shown.
@@ -80,7 +86,8 @@ def check_data(
         parts = vars(parted(records, settings))
     counts = {"questions": len(records.questions), "answers": len(records.candidates), "pairs": len(records.pairs)}
     counts |= {name: len(part.questions) for name, part in parts.items()}
-    findings = [*_rows(settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
+    found = [*_rows(settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
+    findings = [text if count is None else f"{text}: {count:,}" for text, count in found if count != 0]
     tokenizer = encoder.encoder.processors["answer"].tokenizer
     findings += [line.removeprefix("warning: ") for line in tokenizer.describe_unfit(records.candidates, str(model))]
     metrics, table, deviation = _ranked(records, encoder)
@@ -134,70 +141,68 @@ def check(pairs: Any, test: Any = None, *, model: str | os.PathLike = MODEL) -> 
         return check_data(settings, model, name="pairs in memory", command="endx_jax.train(pairs)")
 
 
-def _rows(settings: DataSettings) -> Iterator[str]:
+def _rows(settings: DataSettings) -> Iterator[Finding]:
     """Yields findings about the rows of a table: repeated ones, contradictions, and columns that are not used."""
     path = local_path(settings.path)
     kind = formats.detect_format(path)
     if kind not in (*formats.ROW_PARSERS, formats.COLUMNS):
         return
     invalid = text_files.InvalidRows(path, skip=settings.skip_invalid)
-    names = (settings.question_column, settings.answer_column)
+    columns = examples.ColumnParser((settings.question_column, settings.answer_column))
+    parse, values = formats.ROW_PARSERS.get(kind, columns), collections.defaultdict[str, set[str]](set)
     right: collections.Counter[tuple[str, str]] = collections.Counter()
     wrong: set[tuple[str, str]] = set()
-    for _, example in formats.row_examples(path, kind, names, invalid, split=settings.split):
-        right.update((example.question.text, passage.text) for passage in example.right)
-        wrong.update((example.question.text, passage.text) for passage in example.wrong)
-    yield from _found("rows that repeat the question and answer of another row", right.total() - len(right))
-    both = sum(pair in right for pair in wrong)
-    yield from _found("answers that are right in one row and wrong in another, and count as right", both)
-    if kind != formats.COLUMNS:
-        return
-    parser, values = examples.ColumnParser(names), collections.defaultdict[str, set[str]](set)
     for _, where, row in row_files.rows(path, invalid, split=settings.split):
-        used = parser.choose(row, where)
-        for name in row:
-            taken = name in (used.question, used.answer, *used.negatives, *used.labels)
-            if not taken and len(values[name]) <= FEW_VALUES:
-                values[name].add(str(row[name]).strip())
+        if parse is columns:
+            used = columns.choose(row, where)
+            for name in row:
+                taken = name in (used.question, used.answer, *used.negatives, *used.labels)
+                if not taken and len(values[name]) <= FEW_VALUES:
+                    values[name].add(str(row[name]).strip())
+        for asked in columns.asked(row, where) if parse is columns else [row]:
+            with invalid.row():
+                example = parse(asked, where)
+                right.update((example.question.text, passage.text) for passage in example.right)
+                wrong.update((example.question.text, passage.text) for passage in example.wrong)
+    yield "rows that repeat the question and answer of another row", right.total() - len(right)
+    both = sum(pair in right for pair in wrong)
+    yield "answers that are right in one row and wrong in another, and count as right", both
     for name, found in values.items():
         labels = len(found) > 1 and all(map(examples.LABEL.fullmatch, found))
         few = f" (values {_listed(sorted(found))[:60]})" * (len(found) <= FEW_VALUES)
         ids = " (it looks like ids)" * (not few and all(re.fullmatch(r"\S*\d\S*", value) for value in found))
         remedy = ": rename it to label, if 0 marks wrong answers" * labels
-        yield f"column {name!r} is not used{few}{ids}{remedy}"
+        yield f"column {name!r} is not used{few}{ids}{remedy}", None
 
 
-def _texts(records: RetrievalSet) -> Iterator[str]:
+def _texts(records: RetrievalSet) -> Iterator[Finding]:
     """Yields findings about the texts of both sides."""
     answers = set(records.candidates)
     own = sum(records.questions[q] == records.candidates[c] for q, c in records.pairs)
-    yield from _found("pairs with the same text on both sides", own)
+    yield "pairs with the same text on both sides", own
     mirrored = sum(text in answers for text in records.questions) - own
-    yield from _found("texts that are a question in one row and an answer in another", mirrored)
+    yield "texts that are a question in one row and an answer in another", mirrored
     alike = len(records.questions) - len(set(map(_plain, records.questions)))
-    yield from _found("questions that differ from another one in case, punctuation or spaces only", alike)
+    yield "questions that differ from another one in case, punctuation or spaces only", alike
     shared = sum(len(questions) > 1 for questions in questions_by_candidate(records.qrels).values())
-    yield from _found("answers with several questions, which stay in one split", shared)
-    yield from _found("questions with several answers", sum(len(right) > 1 for right in records.qrels))
+    yield "answers with several questions, which stay in one split", shared
+    yield "questions with several answers", sum(len(right) > 1 for right in records.qrels)
 
 
-def _leaks(parts: Mapping[str, RetrievalSet]) -> Iterator[str]:
+def _leaks(parts: Mapping[str, RetrievalSet]) -> Iterator[Finding]:
     """Yields findings about held-out questions and answers that are in the training data too."""
     train, *others = parts
     seen, answers = ({_plain(text) for text in side} for side in (parts[train].questions, parts[train].candidates))
     for name in others:
         held = parts[name]
         known = sum(_plain(text) in seen for text in held.questions)
-        yield from _found(f"{name} questions that are in the training data{ALIKE}", known)
+        yield f"{name} questions that are in the training data{ALIKE}", known
         right = {candidate for row in held.qrels for candidate in row}
         known = sum(_plain(held.candidates[candidate]) in answers for candidate in right)
-        yield from _found(
-            f"right answers of {name} questions that are in the training data{ALIKE}",
-            known,
-        )
+        yield f"right answers of {name} questions that are in the training data{ALIKE}", known
 
 
-def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingModel) -> Iterator[str]:
+def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingModel) -> Iterator[Finding]:
     """Yields findings about texts that are longer than training reads."""
     sides = {"question": (records.questions, settings.question_length)}
     sides["answer"] = (records.candidates, settings.answer_length)
@@ -206,11 +211,11 @@ def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingMode
         cut = dataclasses.replace(processor, length=length)(some).cut
         of = f" among the first {TOKENISED:,}" * (len(some) < len(texts))
         limit = f"{length} tokens, which are cut (data.{side}_length)"
-        yield from _found(f"{side}s{of} longer than {limit}", cut)
+        yield f"{side}s{of} longer than {limit}", cut
 
 
 def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Mapping[str, float]], list[str], float]:
-    """Ranks questions of all splits by BM25 and by the untrained model.
+    """Ranks questions of all splits by BM25, and by the untrained model without and with known questions.
 
     Returns:
       A tuple (metrics by system, lines to show, standard deviation of the difference of the systems' reciprocal ranks).
@@ -221,10 +226,23 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     pools = Pools({"all": some})
     results = Results("", "", pools)
     results.add_bm25()
-    results.add_dense("untrained", evaluate_dense(model.comparable, pools))
+    dense = evaluate_dense(model.comparable, pools)
+    results.add_dense("untrained", dense)
+    asked = known_questions(some.candidates, [records])
+    most = max(2, KNOWN // len(asked))
+    of, known = zip(*((candidate, text) for candidate, texts in enumerate(asked) for text in texts[:most]), strict=True)
+    if len({*of}) < len(of):
+        scores = np.array(dense_scores(dense.questions, model.comparable("question", known))(0, len(some.questions)))
+        scores[np.array(some.questions)[:, None] == np.array(known)] = -np.inf
+        own = dense_scores(dense.questions, dense.candidates)(0, len(some.questions))
+        raised = np.maximum(own, best_of_groups(scores, np.array(of), len(some.candidates)))
+        results.add("known", {"all": evaluate_set(lambda start, stop: raised[start:stop], some)})
+        results.notes.append("known: an answer's score is the best of its own and those of its other questions")
     evaluations = results.evaluations["all"]
-    of = f" of {len(records.questions):,}" * (len(some.questions) < len(records.questions))
-    heading = f"{len(some.questions):,}{of} questions in a pool of {len(some.candidates):,} answers, before training:"
+    total = f" of {len(records.questions):,}" * (len(some.questions) < len(records.questions))
+    heading = (
+        f"{len(some.questions):,}{total} questions in a pool of {len(some.candidates):,} answers, before training:"
+    )
     difference = evaluations["untrained"].values[MEASURE] - evaluations["bm25"].values[MEASURE]
     deviation = float(difference.std()) if len(difference) >= FEWEST else 0.0
     return {name: one.metrics for name, one in evaluations.items()}, [heading, results.tables()], deviation
@@ -233,11 +251,6 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
 def _plain(text: str) -> str:
     """Returns a text without punctuation, with equal case, character width and spaces, to compare texts."""
     return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())) or text
-
-
-def _found(finding: str, count: int) -> list[str]:
-    """Returns the finding with its count, unless that is 0."""
-    return [f"{finding}: {count:,}"] if count else []
 
 
 def _listed(parts: Iterable[str]) -> str:

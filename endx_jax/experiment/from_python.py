@@ -99,11 +99,7 @@ def rows_of(pairs: Any) -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Returns a value for JSON: NumPy values as Python values, missing values as None.
-
-    Raises:
-      EndxError: the value is of another type.
-    """
+    """Returns a value for JSON, missing values as None; raises EndxError for types that JSON and NumPy do not have."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if is_missing(value) or type(value).__name__ in ("NAType", "NaTType"):  # of pandas

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,25 +20,10 @@ from endx_jax.retrieval.snapshot import Snapshot
 SYSTEM = "index"
 
 
-def write_pool(
-    path: pathlib.Path,
-    embeddings: np.ndarray,
-    documents: Sequence[Document],
-    *,
-    metric: str,
-    model: Mapping[str, object],
-    corpus: Mapping[str, object],
-    language: str,
-    known: np.ndarray | None = None,
-) -> None:
-    """Writes encoded documents as an index; logs a line if the existing index is in use.
-
-    The arguments are those of `write_index`.
-    """
+def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[Document], **about: Any) -> None:
+    """Writes encoded documents as an index by `write_index`; logs a line if the existing index is in use."""
     try:
-        write_index(
-            path, embeddings, documents, metric=metric, model=model, corpus=corpus, language=language, known=known
-        )
+        write_index(path, embeddings, documents, **about)
     except InUse as reason:
         say(f"note: the index was not written: {reason}")
 

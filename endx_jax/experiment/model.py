@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import flax.traverse_util
 import jax
@@ -36,7 +37,7 @@ from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
 from endx_jax.pretrained.adapters import read_adapters, write_adapters
 from endx_jax.pretrained.locate import locate
-from endx_jax.pretrained.settings import ModelSettings
+from endx_jax.pretrained.settings import NO_PROMPT, ModelSettings
 from endx_jax.pretrained.stored import Stored
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
 from endx_jax.retrieval.hybrid import Hybrid
@@ -216,14 +217,13 @@ def build_model(settings: Settings) -> Model:
 
 
 def _with_prompts(settings: ModelSettings, sources: Mapping[str, pretrained.PretrainedEncoder]) -> ModelSettings:
-    """Returns the settings with the pretrained folders' prompts in place of empty ones, except for new encoders."""
-    if settings.encoder:
-        return settings
-    return dataclasses.replace(
-        settings,
-        question_prompt=settings.question_prompt or sources["question"].usage.prompt("question"),
-        answer_prompt=settings.answer_prompt or sources["answer"].usage.prompt("answer"),
-    )
+    """Returns the settings with the folders' prompts for empty ones, except for new encoders, and none for `none`."""
+    prompts: dict[str, Any] = {}
+    for side in SIDES:
+        own = "" if settings.encoder else sources[side].usage.prompt(side)
+        prompt = getattr(settings, f"{side}_prompt") or own
+        prompts[f"{side}_prompt"] = "" if prompt == NO_PROMPT else prompt
+    return dataclasses.replace(settings, **prompts)
 
 
 def read_model(workdir: pathlib.Path) -> Model:

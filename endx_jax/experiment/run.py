@@ -301,12 +301,9 @@ def _report(
 def _describe(run: Run) -> None:
     """Writes settings, hash of the data and description of the model; removes the results of an earlier run."""
     (run.workdir / workdirs.RESULTS).unlink(missing_ok=True)
-    about_data = {"sha256": run.data_sha256, "questions": _question_counts(run)}
+    questions = {name: len(part.questions) for name, part in vars(run.data).items()}
+    about_data = {"sha256": run.data_sha256, "questions": questions}
     if run.model.base:
         about_data["base_sha256"] = run.model.base_sha256
     workdirs.write_config(run.workdir, run.model.settings, about_data)
     save_description(run.workdir, run.model)
-
-
-def _question_counts(run: Run) -> dict[str, int]:
-    return {name: len(getattr(run.data, name).questions) for name in ("train", "validation", "test")}

@@ -2,12 +2,12 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from endx_jax.data.documents import Document
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.records import RetrievalSet, asked_documents, known_questions
 from endx_jax.data.settings import DOCUMENTS
 from endx_jax.data.splits import limit_questions
 from endx_jax.experiment.data import pools, read_documents
@@ -45,19 +45,6 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
         return hybrid
     by_question = dense_scores(questions, run.encoder(params, "question", asked))
     return fit_known(hybrid, scores, *_known_scores(records, known, by_question), records, measure)
-
-
-def known_questions(
-    texts: Sequence[str], sets: Sequence[RetrievalSet], *, besides: Set[str] = frozenset()
-) -> list[list[str]]:
-    """Returns the questions in the sets that each text answers, without those in `besides`."""
-    known: dict[str, dict[str, None]] = {text: {} for text in texts}
-    for records in sets:
-        for question, right in zip(records.questions, records.qrels, strict=True):
-            for text in (records.candidates[candidate] for candidate in right):
-                if text in known and question not in besides:
-                    known[text][question] = None
-    return [list(known[text]) for text in texts]
 
 
 def _with_known(records: RetrievalSet, known: Sequence[Sequence[str]]) -> int:
@@ -151,9 +138,7 @@ def with_known(
     elif others:
         encoded |= dict(zip(others, run.encoder(params, "question", others), strict=True))
     _measure_known(run, results, dense, encoded)
-    vectors = [encoded[question] for asked in known for question in asked]
-    asking = [dataclasses.replace(one, questions=tuple(asked)) for one, asked in zip(documents, known, strict=True)]
-    return asking, np.stack(vectors) if vectors else None
+    return asked_documents(documents, known, encoded)
 
 
 def searched_answers(

@@ -20,7 +20,7 @@ from endx_jax.buckets import url_of
 from endx_jax.data.readers import examples, formats, shards, text_files
 from endx_jax.data.settings import DataSettings, TrainingSet
 from endx_jax.data.splits import Splits
-from endx_jax.data.token_store import MANIFEST, SIDES, TokenStore, is_whole, merge, write_part
+from endx_jax.data.token_store import MANIFEST, SIDES, TEXTS, TokenStore, is_whole, merge, write_part
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import PREPARED, fingerprint, is_made, read_records, settings_of
@@ -141,7 +141,7 @@ def _write(
     began = time.perf_counter()
     for unfinished in folder.glob(".part-*"):
         unfinished.unlink(missing_ok=True)
-    common = json.dumps([{**about, "sources": None}, sorted(held_out)])
+    common = json.dumps([{**about, "sources": None}, sorted(held_out), [*TEXTS]])
     files = [[_file(folder, part, common) for part in of_source] for of_source in parts]
     missing = {
         file: part

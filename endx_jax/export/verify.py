@@ -94,7 +94,9 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
       EndxError: the runtime fails to load or run the export.
     """
     texts = sample_texts(towers.workdir)
-    prompts = _prompts(kind, towers)
+    # Of texts of neither side, by name; None has the default prompt.
+    named = kind == "sentence-transformers" and towers.one_tower
+    prompts: dict[str | None, str] = {None: towers.default_prompt, **towers.prompts} if named else {}
     expected = reference(towers, texts, prompts)
     exported, versions = encoded_elsewhere(kind, folder, texts, [*prompts])
     differences = {name: float(np.abs(exported[name] - right).max()) for name, right in expected.items()}
@@ -123,14 +125,6 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
     topics = pydoc_data.topics.topics.values()
     documents += [paragraph for text in topics for paragraph in text.split("\n\n")][: TEXTS - len(documents)]
     return [*HARD_TEXTS, *documents]
-
-
-def _prompts(kind: str, towers: Towers) -> dict[str | None, str]:
-    """Returns the prompts for texts of neither side in an export, by name; the key None has the default prompt."""
-    if kind != "sentence-transformers" or not towers.one_tower:
-        return {}
-    names = (None, *towers.prompts)
-    return {name: towers.default_prompt if name is None else towers.prompts[name] for name in names}
 
 
 def reference(

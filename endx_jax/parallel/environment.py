@@ -36,10 +36,10 @@ class DistributedConfig:
                 f"the process id is {self.process_id} and there are {self.num_processes} processes: ids go from 0 to "
                 f"{self.num_processes - 1}"
             )
-        if not re.search(r":\d+$", self.coordinator_address):
-            raise EndxError(
-                f"the address of process 0 is {self.coordinator_address!r}, which has no port: use HOST:PORT"
-            )
+        port = re.search(r":(\d{1,5})$", self.coordinator_address)
+        if not (port and int(port[1]) < 65_536):
+            reason = "has no port below 65,536: use HOST:PORT"
+            raise EndxError(f"the address of process 0 is {self.coordinator_address!r}, which {reason}")
 
 
 def read_environment() -> DistributedConfig | None:

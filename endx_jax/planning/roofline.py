@@ -146,7 +146,7 @@ def _bytes(one: Instruction) -> float:
     if one.opcode.endswith("-start"):  # (result, operand, ...), or ((operand), result, ...) of a slice
         ends = ARRAY.findall(one.shape)[:2]
         return min(_padded(*end) for end in ends) * sum(not end[-1] for end in ends)
-    read = sum(_read((), one, place, size) for place, size in enumerate(_sizes(one)))
+    read = sum(_read((), one, place, sum(_hbm(shape))) for place, shape in enumerate(one.operands))
     return read + sum(map(min, _hbm(one.shape), _written(one)))
 
 
@@ -195,10 +195,6 @@ def _is_view(one: Instruction) -> bool:
 
 def _dimensions(shape: str) -> list[int]:
     return [int(n) for n in ARRAY.findall(shape)[0][2].split(",") if n]
-
-
-def _sizes(one: Instruction) -> list[int]:
-    return [sum(_hbm(shape)) for shape in one.operands]
 
 
 def _hbm(shape: str) -> list[int]:

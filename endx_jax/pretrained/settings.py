@@ -14,6 +14,7 @@ from endx_jax.settings import check, check_choice, check_range, key
 AUTO = "auto"
 NEW_ENCODERS = (*CELLS, "transformer")
 NO_ENCODER = "none"
+NO_PROMPT = "none"
 MULTI_HOP = "multi_hop"
 IDF = "idf"
 
@@ -47,9 +48,11 @@ class ModelSettings:
     answer_pretrained: str = key("", "Pretrained encoder of the answer tower. Empty: the same as `pretrained`.")
     sharing: str = key("sde", f"Parameter sharing between the towers: one of {', '.join(SHARINGS)} (Dong et al. 2022).")
     question_prompt: str = key(
-        "", "Text put before every question, in training and inference. Empty: the folder's prompt."
+        "", "Text put before every question, in training and inference. Empty: the folder's prompt; `none`: no text."
     )
-    answer_prompt: str = key("", "Text put before every answer, in training and inference. Empty: the folder's prompt.")
+    answer_prompt: str = key(
+        "", "Text put before every answer, in training and inference. Empty: the folder's prompt; `none`: no text."
+    )
     init_from: str = key(
         "", "Workdir of a finished run whose best parameters are the initial ones. Empty: pretrained parameters."
     )

@@ -117,6 +117,8 @@ def open_file(file: pathlib.Path) -> dict[str, Stored]:
             (length,) = struct.unpack("<Q", opened.read(8))
             header = json_files.parse(opened.read(length), f"{file}: the header", dict)
     except (safetensors.SafetensorError, OSError) as failure:
+        if isinstance(failure, safetensors.SafetensorError):
+            json_files.check_contents(file)
         raise EndxError(f"{file} can't be read as safetensors: {failure}") from None
     header.pop("__metadata__", None)
     return {name: _described(file, name, about, 8 + length) for name, about in header.items()}

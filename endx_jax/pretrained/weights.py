@@ -69,13 +69,15 @@ def to_ours(
     Raises:
       EndxError: a tensor is missing, or has another shape.
     """
-    prefix = next((p for p in prefixes if any(name.startswith(p) for name in tensors)), "")
+    prefix, rules = next((p for p in prefixes if any(name.startswith(p) for name in tensors)), ""), [*rules]
     params = {}
+    if missing := [rule.theirs for rule in rules if prefix + rule.theirs not in tensors]:
+        raise EndxError(
+            f"{where}: the weights have no tensor {missing[0]!r} (they lack {len(missing)} of {len(rules)} that "
+            f"config.json requires, and have {json_files.names([*tensors][:3])}, ...): take config.json and all weight "
+            "files from one published folder"
+        )
     for rule in rules:
-        if prefix + rule.theirs not in tensors:
-            raise EndxError(
-                f"{where}: the weights have no tensor {rule.theirs!r}; check that config.json belongs to this model"
-            )
         tensor = tensors[prefix + rule.theirs]
         expected = _their_shape(rule, shapes)
         if tensor.shape != expected:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.errors import EndxError
 
 ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
@@ -52,6 +53,7 @@ def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
 
 def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     try:
+        json_files.check_contents(path)
         with gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb") as stream:
             for number, line in enumerate(iter(lambda: stream.readline(LONGEST_LINE), b""), start=1):
                 if len(line) == LONGEST_LINE:

@@ -3,7 +3,7 @@
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +39,7 @@ class BM25:
         self._words = tokenizer
         self._index = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
         vocabulary = {word: n for n, word in enumerate(dict.fromkeys(itertools.chain.from_iterable(words)))}
-        documents = [_Document(map(vocabulary.__getitem__, document), document.length) for document in words]
+        documents = [Words(map(vocabulary.__getitem__, document), document.length) for document in words]
         self._index.index((documents, vocabulary), show_progress=False)
 
     @staticmethod
@@ -56,7 +56,7 @@ class BM25:
         """
         tokenizer = Tokenizer(language or detect(candidates))
         words = tokenizer.documents(candidates)
-        if not any(words):
+        if not any(map(any, words)):
             raise EndxError(f"BM25 finds no word in the {len(words)} candidates: check that data.path contains texts")
         return cls(words, tokenizer)
 
@@ -88,18 +88,6 @@ def without_words(count: int, questions: int, language: str) -> list[str]:
         f"{count:,} of {questions:,} questions share no word with any candidate, so BM25 can't rank for them: check "
         f"that both are in one language (words are cut as {language.title()}; data.language or --language changes it)"
     ] * (2 * count > questions)
-
-
-class _Document(list[int]):
-    """Ids of a document's words, with the length that bm25s reads as `len`."""
-
-    def __init__(self, ids: Iterable[int], length: int):
-        """Takes ids and length."""
-        super().__init__(ids)
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
 
 
 # Texts that are split into words at a time.
@@ -161,4 +149,4 @@ class Lexical:
             self._words += self._tokenizer.documents(texts)
         rows = np.flatnonzero(snapshot.living)
         words = [self._words[row] for row in rows]
-        return _Built(snapshot, rows, BM25(words, self._tokenizer) if any(words) else None)
+        return _Built(snapshot, rows, BM25(words, self._tokenizer) if any(map(any, words)) else None)

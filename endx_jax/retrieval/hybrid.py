@@ -132,12 +132,10 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: st
     folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
     default = default_hybrid(cosine=cosine)
     stored = read_about(folder).hybrid if folder else None
-    hybrid = (
-        None
-        if stored is None
-        else from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{ABOUT}: 'hybrid'")
-    )
-    return hybrid if hybrid and hybrid.bm25 == BM25.description(language) else default
+    if stored is None:
+        return default
+    hybrid = from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{ABOUT}: 'hybrid'")
+    return hybrid if hybrid.bm25 == BM25.description(language) else default
 
 
 def reciprocal_ranks(rankings: Sequence[Ranking]) -> list[tuple[int, float]]:

@@ -54,6 +54,11 @@ CREATE TABLE documents (
 );
 CREATE TABLE deleted (number INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL, id TEXT NOT NULL);
 """
+# Earlier versions write all fields of an index again but its language, which is then English.
+LANGUAGE_TRIGGER = (
+    "CREATE TRIGGER forgets_language AFTER INSERT ON about WHEN new.key = 'content' "
+    "BEGIN DELETE FROM about WHERE key = 'language'; END"
+)
 INSERT = "INSERT INTO documents (id, embedding, scale, text, metadata) VALUES (?, ?, ?, ?, ?)"
 DOCUMENTS, QUESTIONS = "documents", "questions"
 # Created with the first known question of an index. The trigger lets earlier versions of endx_jax, which delete only
@@ -99,7 +104,8 @@ class IndexInfo:
     changed: bool = False
     complete: bool = True
     content: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
-    language: str = ENGLISH  # indexes of earlier versions name no language and were split as English
+    # After `content`, so that it is written last. Indexes of earlier versions name none and were split as English.
+    language: str = ENGLISH
 
     @property
     def dtype(self) -> np.dtype:
@@ -144,6 +150,8 @@ def reporting(path: pathlib.Path) -> Iterator[None]:
             raise DiskFull(f"can't write {path}: the disk is full; free some space and repeat the command") from None
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR):
             raise EndxError(f"can't read or write {path}: {failure}; check the file, its folder and the disk") from None
+        if code == sqlite3.SQLITE_NOTADB:
+            json_files.check_contents(path)
         raise EndxError(f"{path} is not an index or is damaged ({failure}): {REMEDY}") from None
 
 
@@ -188,7 +196,7 @@ def changing(path: pathlib.Path, mode: str = "rw") -> Iterator[sqlite3.Connectio
 
 def create(database: sqlite3.Connection, info: IndexInfo) -> None:
     """Creates the tables of an index in an empty database."""
-    for statement in SCHEMA.split(";"):
+    for statement in (*SCHEMA.split(";"), LANGUAGE_TRIGGER):
         database.execute(statement)
     database.execute(f"PRAGMA application_id={APPLICATION}")
     database.execute(f"PRAGMA user_version={VERSION}")

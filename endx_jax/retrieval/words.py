@@ -4,7 +4,7 @@ import importlib
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import regex
@@ -48,14 +48,19 @@ def library(name: str) -> Any:
         raise EndxError(f"BM25 needs the package {error.name}: pip install bm25s PyStemmer") from error
 
 
-class Words(list[str]):
-    """Words of a document.
+class Words(list[Any]):
+    """Words of a document, or their numbers.
 
     Attributes:
-      length: number of words that BM25 counts as the length of the document.
+      length: number of words that BM25 counts as the length of the document. bm25s reads it as `len`.
     """
 
-    length: int
+    def __init__(self, words: Iterable[Any], length: int):
+        super().__init__(words)
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
 
 
 class Tokenizer:
@@ -101,9 +106,8 @@ class Tokenizer:
         """
         known, documents = _Known(self._words_and_parts), []
         for text, (runs, words) in zip(texts, self._split(texts, known), strict=True):
-            documents.append(document := Words(words))
-            unusual = self.language == ENGLISH and not known.unusual.isdisjoint(runs)
-            document.length = len(_PLAIN.findall(text.lower())) if unusual else len(document)
+            listed, unusual = [*words], self.language == ENGLISH and not known.unusual.isdisjoint(runs)
+            documents.append(Words(listed, len(_PLAIN.findall(text.lower()) if unusual else listed)))
         return documents
 
     def _split(self, texts: Sequence[str], known: "_Known") -> Iterator[tuple[list[str], Iterator[str]]]:

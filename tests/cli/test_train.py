@@ -6,9 +6,10 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.cli import train
+from endx_jax.errors import EndxError, naming
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import run
-from endx_jax.methods.config import load_recipe, recipe_files
+from endx_jax.methods.config import base_config, load_recipe, recipe_files
 from endx_jax.models.sharing import SHARINGS
 
 ENDX = load_recipe("endx")
@@ -245,3 +246,8 @@ def test_errors_name_settings_as_they_are_typed(endx, tmp_path):
     expected = "endx train: --config.optimizer.learning_rate is -1.0; it must not be negative"
     assert expected in endx("train", *arguments, status=2).err
     assert expected.replace("train:", "plan:") in endx("plan", *arguments, status=2).err
+
+
+def test_a_users_word_is_not_taken_for_a_setting():
+    with one_line_error("^seed: no such file; set --config.data.path"), naming(train.flags_of(base_config())):
+        raise EndxError("seed: no such file; set data.path")

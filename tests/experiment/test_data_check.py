@@ -51,6 +51,23 @@ def test_a_clean_file_has_no_findings_and_its_figures_are_those_of_an_evaluation
     assert checked.metrics["untrained"] == pytest.approx(systems["bert"])
 
 
+def test_known_questions_are_ranked_where_answers_have_others(tiny_bert):
+    twice = [
+        (question + more, f"{chr(97 + n % 26)} {n}") for n, (question, _) in enumerate(pairs()) for more in ("", "?")
+    ]
+    metrics = endx_jax.check(twice, model=tiny_bert).metrics
+    assert metrics["known"]["mrr"] > metrics["untrained"]["mrr"] + 0.1
+    assert "known" not in endx_jax.check(pairs(), model=tiny_bert).metrics
+
+
+def test_a_column_of_labels_is_named_once(tiny_bert, tmp_path, caplog):
+    file = write(
+        tmp_path, [f"{question},{answer},{n % 2}" for n, (question, answer) in enumerate(pairs())], "question,answer,ok"
+    )
+    check_data(DataSettings(path=str(file)), str(tiny_bert))
+    assert caplog.text.count("only 0 and 1") == 1
+
+
 def test_leaks_of_given_test_data_are_found(tiny_bert, tmp_path):
     train, test = pairs(), [("Where is item 3 ?", "item 3 lies on shelf 3"), ("who", "nobody")]
     found = endx_jax.check(train, test, model=tiny_bert).findings

@@ -101,6 +101,7 @@ def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
     for given, right in (
         ({}, ("ask: ", "tell: ")),
         ({"question_prompt": "q: "}, ("q: ", "tell: ")),
+        ({"question_prompt": "none"}, ("", "tell: ")),
         ({"encoder": "transformer"}, ("", "")),
     ):
         sources = dict.fromkeys(SIDES, load(str(folder)))

@@ -167,6 +167,14 @@ def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
     np.testing.assert_array_equal(pairs.questions.pad(question, 16).ids, prompted.pad(np.arange(5), 16).ids)
 
 
+def test_a_question_s_own_text_is_stored_beside_other_prompts(settings, processors, tmp_path):
+    rows = [{"query": "a cat", "pos": ["a dog"]}, {"query": "a dog", "pos": ["a cat"]}]
+    other = write(tmp_path / "both.jsonl", rows)
+    settings = dataclasses.replace(settings, mixture=((str(other), 1.0, "query: ", "passage: "),))
+    pairs = stored(settings, processors, read_splits(settings)).pairs()
+    assert [set(pairs.positives.row(row).tolist()) for row in pairs.index[-2:, 0]] == [{*pairs.index[-2:, 1]}] * 2
+
+
 def test_right_answers_and_known_scores_come_before_others(settings, processors, tmp_path):
     """Another set has scores of a question, of which one answer is wrong in the set without scores."""
     rows = [{"query": "where is cat 0", "pos": ["the cat sat on 0", "the cat sat on 1"], "neg": ["a cow"]}]

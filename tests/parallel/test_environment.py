@@ -46,7 +46,11 @@ def test_half_an_environment_is_refused(variables, count):
 
 @pytest.mark.parametrize(
     ("address", "index", "message"),
-    [("a:1", "2", "process id is 2 and there are 2 processes"), ("a", "1", "'a', which has no port")],
+    [
+        ("a:1", "2", "process id is 2 and there are 2 processes"),
+        ("a", "1", "'a', which has no port"),
+        ("a:65536", "1", "'a:65536', which has no port below 65,536"),
+    ],
 )
 def test_an_impossible_configuration_is_refused(variables, address, index, message):
     variables(COORDINATOR=address, COUNT="2", INDEX=index)

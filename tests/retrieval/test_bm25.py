@@ -14,7 +14,7 @@ from endx_jax.errors import EndxError
 from endx_jax.retrieval.bm25 import BM25, Lexical, Tokenizer
 from endx_jax.retrieval.evaluate import evaluate
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.index_file import changing
+from endx_jax.retrieval.index_file import changing, describe
 from endx_jax.retrieval.results import Results
 
 # Stems written out by hand, so that the twin needs no stemmer: cats -> cat, chases, chased -> chase.
@@ -138,8 +138,9 @@ def test_an_index_names_its_language_by_which_questions_are_split(tmp_path):
     assert Index(tmp_path / "index").info.language == "german"
     ((found,),) = Lexical().search(Index(tmp_path / "index").snapshot, ["haus"], 5)
     assert found[0] == 1
-    with changing(tmp_path / "index") as database:  # of an earlier version
-        database.execute("DELETE FROM about WHERE key = 'language'")
+    fields = {name: value for name, value in vars(Index(tmp_path / "index").info).items() if name != "language"}
+    with changing(tmp_path / "index") as database:  # by an earlier version
+        describe(database, **fields)
     old = Index(tmp_path / "index")
     assert (old.info.language, Lexical().search(old.snapshot, ["haus"], 5)) == ("english", [[]])
     old.add([Document("2", "Das Haus")], np.ones((1, 2)))

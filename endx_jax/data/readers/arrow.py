@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from endx_jax import json_files
 from endx_jax.data.readers.text_files import ARROW_ENDINGS
 from endx_jax.errors import EndxError
 
@@ -95,6 +96,8 @@ def _opened(
     except EndxError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
+        if not isinstance(error, OSError):
+            json_files.check_contents(file)
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
         place = f" after row {read()}" if read() else ""
         raise EndxError(f"{file} can't be read as {os.path.splitext(file)[1]}{place}: {reason}") from None

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 
+from endx_jax import json_files
 from endx_jax.data.documents import CONTROL, LONGEST_ID, Document, Scalar
 from endx_jax.data.paragraphs import split_sentences
 from endx_jax.data.readers import shards, text_files
@@ -120,9 +121,13 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         raise EndxError("with names that hold control characters or are not UTF-8")
     if os.path.getsize(file) > text_files.MOST:
         raise EndxError(f"over {text_files.MOST:,} bytes")
-    data = b""
     try:
         data = pathlib.Path(file).read_bytes()
+    except OSError as error:
+        raise EndxError(f"that can't be read: {error.strerror}") from None
+    if data.startswith(json_files.POINTER.encode()):
+        raise EndxError("that are Git LFS pointers: run git lfs pull")
+    try:
         if ending == ".pdf":
             import pypdf
 

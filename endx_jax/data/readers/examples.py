@@ -318,7 +318,7 @@ class ColumnParser:
                     flags[name].add(bool(flag["right"]))
                 elif value not in ("", "None", "nan"):
                     del flags[name]
-            for asked in self._asked(row, where):
+            for asked in self.asked(row, where):
                 yield number, where, asked
         unused = sorted(name for name, values in flags.items() if len(values) == 2)
         if unused and count > 2:
@@ -329,7 +329,7 @@ class ColumnParser:
                 json_files.names(unused),
             )
 
-    def _asked(self, row: dict, where: str) -> Iterable[dict]:
+    def asked(self, row: dict, where: str) -> Iterable[dict]:
         """Returns a copy of the row for each question in a list that is not empty; the row itself if it has no list."""
         try:
             name = self.choose(row, where).question

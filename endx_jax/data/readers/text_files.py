@@ -110,7 +110,8 @@ def _opened(path: str) -> Iterator[gzip.GzipFile | io.BufferedReader]:
       EndxError: the file is missing, not readable, or not a valid gzip file.
     """
     try:
-        with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
+        with open(path, "rb") as raw, gzip.open(raw) if path.lower().endswith(".gz") else raw as file:
+            json_files.check_contents(path, raw.peek(200)[:200])
             if file.peek(3).startswith(codecs.BOM_UTF8):
                 file.read(3)
             yield file
@@ -277,12 +278,7 @@ def items(path: str) -> Iterator[tuple[int, dict]]:
 def _decode_object(text: str, start: int, path: str, line: int, *, ended: bool = False) -> tuple[dict, int] | None:
     """Returns the JSON object at `start` of a text and its end; None if the text is cut inside it.
 
-    Args:
-      text: JSON text, which may be cut.
-      start: start of the object.
-      path: file of the text.
-      line: line of the file in which the object begins.
-      ended: true if there is no more text.
+    The object begins on `line` of the file `path`; `ended` is true if there is no more text.
     """
     try:
         return _DECODER.raw_decode(text, start)

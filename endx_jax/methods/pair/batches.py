@@ -174,9 +174,6 @@ def longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.
 
     The longer text is cut until both are equally long, and then both are cut, as in transformers.
     """
-    short, long = np.minimum(first, second), np.maximum(first, second)
-    fits = short + long <= room
-    halves = short > room // 2
-    shorter = np.where(fits, short, np.where(halves, room // 2, short))
-    longer = np.where(fits, long, room - shorter)
+    shorter = np.minimum(np.minimum(first, second), room // 2)
+    longer = np.minimum(np.maximum(first, second), room - shorter)
     return np.where(first > second, longer, shorter), np.where(first > second, shorter, longer)

@@ -121,7 +121,9 @@ def test_what_is_skipped_is_said(tmp_path, monkeypatch):
         tmp_path / "docs",
         {"a.md": "a", "latin.txt": b"\xe9", "empty.md": "# Title", "x.png": b"", "y.py": "", "large.txt": "a " * 501},
     )
-    fill(folder, {"line\nbreak.md": "text", "old.pdf": b"no PDF"})
+    fill(
+        folder, {"line\nbreak.md": "text", "old.pdf": b"no PDF", "lfs.md": "version https://git-lfs.github.com/spec/v1"}
+    )
     os.symlink(outside / "secret.md", folder / "link.md")
     os.symlink(outside / "folder", folder / "linked")
     os.mkfifo(folder / "pipe.md")
@@ -132,6 +134,7 @@ def test_what_is_skipped_is_said(tmp_path, monkeypatch):
         "1 over 1,000 bytes (such as 'large.txt')",
         '1 that are not UTF-8: save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f WINDOWS-1252 -t UTF-8 OLD',
         "2 that are links or no files (such as 'link.md')",
+        "1 that are Git LFS pointers: run git lfs pull (such as 'lfs.md')",
         "1 with names that hold control characters or are not UTF-8 (such as 'line\\nbreak.md')",
         "2 of another type (such as 'x.png')",
     ):
