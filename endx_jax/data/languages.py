@@ -94,9 +94,13 @@ def detect(texts: Iterable[str]) -> str:
 
 
 def _share(words: Counter, frequent: list[str]) -> float:
-    """Returns the share of words that are frequent ones; 0 if fewer than three different ones occur."""
-    found = [words[word] for word in {*frequent} if word in words]
-    return sum(found) / words.total() if len(found) >= 3 else 0.0
+    """Returns the share of words that are frequent ones; 0 if fewer than three different ones occur.
+
+    Latin words of one letter count a tenth, and at most one of three, as in texts with code most are variables.
+    """
+    found = {word: 0.1 if len(word) == 1 and word.isascii() else 1 for word in frequent if word in words}
+    enough = len(found) >= 3 and sum(found.values()) >= 2
+    return sum(words[word] * weight for word, weight in found.items()) / words.total() if enough else 0.0
 
 
 def _spread(texts: Iterable[str]) -> list[str]:

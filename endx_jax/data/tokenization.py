@@ -22,6 +22,7 @@ from endx_jax.errors import EndxError, first_line
 
 # Number of texts that `describe_unfit` reads, and letters per piece below which it warns; English pieces have about 5.
 SAMPLE, SHORT = 200, 3.0
+MULTILINGUAL = "intfloat/multilingual-e5-small"
 CHUNK = 10_000  # texts that are tokenized at once: enough for all cores, few enough to limit memory
 # The tokenizers library uses memory for each unused id below the largest when it writes a tokenizer.
 LARGEST_ID = 10_000_000
@@ -156,7 +157,7 @@ class Tokenizer:
         return [
             f"warning: the tokenizer of {name} splits these texts, in {language.title()}, into {count:,} pieces of "
             f"{letters / count:.1f} characters on average, {unknown:,} of them unknown: it does not know the language; "
-            "take a multilingual model, such as multilingual-e5-small"
+            f"take a multilingual model, such as {MULTILINGUAL}"
         ] * poor
 
     def joining(self) -> tuple[list[int], bool]:
@@ -270,7 +271,9 @@ def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator
             raise
         for file in folder.glob("*.model"):
             json_files.check_contents(file)
-        raise EndxError(f"{folder} holds no tokenizer that can be used: {first_line(failure)}") from None
+        missing = isinstance(failure, ImportError)  # of a package, such as fugashi for Japanese
+        what = "a tokenizer that can't be loaded" if missing else "no tokenizer that can be used"
+        raise EndxError(f"{folder} holds {what}: {first_line(failure)}") from None
 
 
 def read_specification(file: pathlib.Path) -> dict:

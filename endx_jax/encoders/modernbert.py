@@ -28,7 +28,8 @@ class _Structure(HuggingFaceConfig):
 class ModernBertConfig(TransformerConfig):
     """Config of ModernBERT. A token attends to half of `local_attention` tokens on either side in local layers."""
 
-    ONLY = only(position_embedding_type=("rope", "absolute", None))  # files may say absolute; it is ignored
+    # Positions are rotary whatever files say: absolute in ModernBERT's, sans_pos in mmBERT's and Granite's.
+    ONLY = only(position_embedding_type=())
 
     gated: bool = True
     biases: tuple[str, ...] = ()

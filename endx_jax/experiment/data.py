@@ -113,6 +113,7 @@ def _split(settings: DataSettings) -> Splits:
 
 def parted(records: RetrievalSet, settings: DataSettings) -> Splits:
     """Returns the train, validation and test sets of one data set, by the shares of the settings."""
+    records = dataclasses.replace(records, language=settings.language or records.text_language)  # of all texts
     shares = {"validation": settings.validation_fraction, "test": settings.test_fraction}
     return SPLITS[settings.held_out_by](records, **shares)
 
@@ -168,7 +169,7 @@ def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
     ReQA data has two pools: `answers`, the sentences that answer a question, and `sentences`, all of them. Other data
     has one pool of all candidates.
     """
-    records = dataclasses.replace(records, language=settings.language)
+    records = dataclasses.replace(records, language=settings.language or records.language)
     if settings.pool in ("", PARAGRAPHS):
         return Pools({settings.pool or "all": records})
     sets = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}

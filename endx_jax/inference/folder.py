@@ -15,6 +15,7 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.pretrained import PretrainedEncoder
+from endx_jax.pretrained.checkpoint import architecture_of
 from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_usage, scores_pairs
 from endx_jax.pretrained.towers import finished_towers
 
@@ -38,6 +39,8 @@ def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
     """
     folder = pretrained.locate(name)
     if scores_pairs(folder):
+        if contents := json_files.read_optional(folder / "config.json"):
+            architecture_of(contents, folder)  # a family without support is no reranker here either
         raise EndxError(NO_EMBEDDINGS.format(folder))
     return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh)
 

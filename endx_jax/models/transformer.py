@@ -43,10 +43,14 @@ ADAPTER_KEYS = 8
 
 
 def only(**values: Sequence) -> Mapping[str, Sequence]:
-    """Returns the supported values of keys of `config.json`, the default first, and those common to all families."""
+    """Returns the supported values of keys of `config.json`, the default first, and those common to all families.
+
+    A key without values is not checked, as in families that ignore it.
+    """
     common: dict[str, Sequence] = dict.fromkeys(("is_decoder", "add_cross_attention"), (False, None))
     common |= {"quantization_config": (None,), "pruned_heads": (None, {}), "partial_rotary_factor": (1.0, None)}
-    return common | {"position_embedding_type": ("absolute", None)} | values
+    common |= {"position_embedding_type": ("absolute", None)}
+    return {key: supported for key, supported in (common | values).items() if supported}
 
 
 class LayerKind(NamedTuple):

@@ -34,10 +34,11 @@ do_sample early_stopping num_beam\w* num_return_sequences temperature top_[kp] t
 dense_act_fn is_gated_act n_positions sinusoidal_pos_embds net_structure_type gap_size num_memory_blocks
 layer_norm_eps dense_seq_output fused_\w+ max_trained_positions pad_vocab_size_multiple
 use_(flash_attn|xentropy|memory_efficient_attention) attn_implementation unpad_inputs deterministic_flash_attn
-(reference_compile|repad_logits_with_grad) pretraining_tp
+(reference_compile|repad_logits_with_grad) pretraining_tp position_embedding_type
 """
 # Families whose own code on the hub (`auto_map`) computes what transformers does.
 PORTED = ("nomic_bert", "gte", "new", "eurobert")
+OWN_CODE = "the model's own code (auto_map) is never run"
 # Names in `architectures` of encoders with or without a head that embeddings do not use.
 ENCODERS = r"\w*(Model|Encoder|ForMaskedLM|ForPreTraining|ForCausalLM|ForConditionalGeneration|LMHead|Classification)"
 # Tensors that embeddings do not use: heads, decoders and values that follow from `config.json`.
@@ -162,10 +163,21 @@ def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:
 def check_config(hugging_face: dict, folder: pathlib.Path) -> None:
     """Checks all keys of a `config.json`, so that unsupported encoders raise early; warns about unknown keys."""
     where, contents = folder / "config.json", ReadKeys(hugging_face)
-    architecture_of(hugging_face, folder).config.from_hugging_face(contents, where)
+    architecture = architecture_of(hugging_face, folder)
+    foreign = "auto_map" in hugging_face and hugging_face["model_type"] not in PORTED
+    try:
+        architecture.config.from_hugging_face(contents, where)
+    except EndxError as failure:
+        raise EndxError(f"{failure}; {OWN_CODE}: take a model without such code" if foreign else str(failure)) from None
+    if foreign:
+        warnings.warn(
+            f"{where}: {OWN_CODE}: embeddings are those of transformers' {architecture.transformers_class}, and not "
+            "those of its card if that code computes others",
+            stacklevel=2,
+        )
     kinds = hugging_face.get("architectures") or []
     familiar = all(re.fullmatch(ENCODERS, str(kind)) for kind in (kinds if isinstance(kinds, list) else [kinds]))
-    further = ["architectures"] * familiar + ["auto_map"] * (hugging_face["model_type"] in PORTED)
+    further = ["architectures"] * familiar + ["auto_map"]
     known = " ".join([HARMLESS, *map(re.escape, contents.read), *further])
     check_keys(contents, where, {}, known, ignored_by="transformers")
 
@@ -179,7 +191,7 @@ def architecture_of(hugging_face: dict, where: object) -> Architecture:
             "to start from its parameters"
         )
     if kind not in list(ARCHITECTURES):
-        own_code = "; its own code (auto_map) is never run" if "auto_map" in hugging_face else ""
+        own_code = f"; {OWN_CODE}" if "auto_map" in hugging_face else ""
         raise EndxError(
             f"{where}: model_type {json_files.shown(kind)} is not supported{own_code}; supported: "
             f"{', '.join(ARCHITECTURES)}"

@@ -11,6 +11,7 @@ from endx_jax.models.config_keys import check_keys
 from endx_jax.models.dual_encoder import TASKS
 
 MODULES = "modules.json"
+LIBRARY = "sentence_transformers."
 # Config file of a Router, and of its predecessor Asym.
 ROUTERS = ("router_config.json", "config.json")
 
@@ -49,7 +50,8 @@ def read_list(folder: pathlib.Path) -> list[Module]:
     for number, entry in enumerate(json_files.read(folder / MODULES, list)):
         where = f"{folder / MODULES}, item {number}"
         kind = json_files.text_at(entry, "type", where)
-        check_keys(json_files.mapped(entry, where), where, {}, "idx name path type")
+        if kind.startswith(LIBRARY):  # modules of other code are refused as such, whatever keys they have
+            check_keys(json_files.mapped(entry, where), where, {}, "idx name path type")
         place = json_files.inside(folder, json_files.value(entry, "path", where), f"{where}: 'path'")
         modules.append(Module(_name(kind), place))
     return modules
@@ -57,7 +59,7 @@ def read_list(folder: pathlib.Path) -> list[Module]:
 
 def _name(kind: str) -> str:
     """Returns the name of a sentence-transformers class, or the path of another class, whose code is not run."""
-    return kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
+    return kind.rpartition(".")[2] if kind.startswith(LIBRARY) else kind
 
 
 def _expanded(kind: str, folder: pathlib.Path, side: str, routers: tuple[pathlib.Path, ...]) -> list[Module]:

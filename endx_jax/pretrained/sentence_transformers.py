@@ -216,8 +216,10 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
     file, kinds = folder / MODULES, [module.kind for module in modules]
     for kind in kinds:
         if kind not in ORDER:
+            own = ", as its own code is never run" if "." in kind else ""
             raise EndxError(
-                f"{file}: module {json_files.shown(kind)} is not supported; use {', '.join(ORDER)} or Router"
+                f"{file}: module {json_files.shown(kind)} is not supported{own}; take a model with no modules but "
+                f"{', '.join(ORDER)} and Router"
             )
     dense = [module.folder for module in modules if module.kind == "Dense"]
     expected = [kind for kind in ORDER for _ in range(kinds.count(kind) if kind == "Dense" else kind in kinds)]

@@ -19,7 +19,7 @@ TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_e
 WORDS = {
     "model_attributes_type": "should be an object",
     "dict_type": "should be an object",
-    "extra_forbidden": "there is no such field",
+    "extra_forbidden": "there is no such field; /openapi.json lists the fields",
     "missing": "is missing",
     "too_short": "give at least one",
     "string_too_short": "is empty",

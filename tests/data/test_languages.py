@@ -31,7 +31,15 @@ def test_languages_are_detected(language):
 
 
 @pytest.mark.parametrize(
-    "texts", [[], [""], ["Settings", "C++ 3.14"], ["de la"], ["the history of 北京 and of 東京 in a book"]]
+    "texts",
+    [
+        [],
+        [""],
+        ["Settings", "C++ 3.14"],
+        ["de la"],
+        ["the history of 北京 and of 東京 in a book"],
+        ["for (int i = 0; i < n; i++) { s += a[i]; }", "int a, s, z, o; do { s += a; } while (z < s);"],
+    ],
 )
 def test_english_is_assumed_where_little_is_known(texts):
     assert detect(texts) == "english"

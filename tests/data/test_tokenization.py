@@ -1,10 +1,12 @@
 """Tests of tokenizers and their files."""
 
 import contextlib
+import importlib.util
 import io
 import itertools
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from concurrent import futures
@@ -12,7 +14,7 @@ from concurrent import futures
 import numpy as np
 import pytest
 from helpers import one_line_error
-from tiny_bert import write_tiny_bert
+from tiny_bert import vocabulary, write_tiny_bert
 
 from endx_jax.data import tokenization
 from endx_jax.data.token_tables import TokenTable, padded_length
@@ -81,6 +83,17 @@ def test_a_larger_vocabulary_than_the_weights_is_refused(tokenizer, tiny_bert):
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(EndxError, match="holds no tokenizer"):
         Tokenizer(tmp_path)
+
+
+def test_a_tokenizer_that_needs_a_package_names_it(tiny_bert, tmp_path):
+    if importlib.util.find_spec("fugashi"):
+        pytest.skip("fugashi is installed")
+    shutil.copytree(tiny_bert, tmp_path / "ja")
+    (tmp_path / "ja" / "vocab.txt").write_text("\n".join(vocabulary()))
+    config = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+    (tmp_path / "ja" / "tokenizer_config.json").write_text(json.dumps(config))
+    with one_line_error("ja holds a tokenizer that can't be loaded: You need to install fugashi"):
+        Tokenizer(tmp_path / "ja")
 
 
 TEXTS = [

@@ -278,3 +278,16 @@ def test_a_mixture_is_trained_on_without_what_is_held_out(folder, tmp_path):
     other = dataclasses.replace(plain.train, questions=("another?", *plain.train.questions[1:]))
     assert fingerprint(plain.train) != fingerprint(other)
     assert len(fingerprint(plain.train)) == 64
+
+
+def test_splits_have_the_language_of_all_texts(tmp_path):
+    """The few candidates of a split may look like another language's; the index has the language of its texts too."""
+    rows = ["¿Cómo abro una cuenta?,Para abrir una cuenta es necesario el documento y no se paga por la tarjeta."]
+    rows += [f"¿Dónde está la sucursal {n}?,Sucursal {n} Nord." for n in range(30)]
+    file = tmp_path / "faq.csv"
+    file.write_text("\n".join(["question,answer", *rows]))
+    splits = read_splits(DataSettings(path=str(file)))
+    assert {part.text_language for part in (splits.train, splits.validation, splits.test)} == {"spanish"}
+    assert pools(splits.test, DataSettings(path=str(file))).primary.text_language == "spanish"
+    given = DataSettings(path=str(file), language="german")
+    assert pools(read_splits(given).test, given).primary.text_language == "german"

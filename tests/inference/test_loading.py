@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from helpers import one_line_error
@@ -54,6 +56,13 @@ def test_a_name_that_nothing_has_is_refused_with_the_ways_out(monkeypatch):
 def test_what_is_no_name_is_refused(name):
     with one_line_error("path_or_name is .*; pass a folder or the name of a model"):
         endx_jax.load(name)
+
+
+def test_a_reranker_of_a_family_without_support_is_not_sent_to_rerank(tmp_path):
+    config = {"model_type": "deberta-v2", "architectures": ["DebertaV2ForSequenceClassification"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with one_line_error("model_type 'deberta-v2' is not supported; supported: bert"):
+        endx_jax.load(tmp_path)
 
 
 def test_a_path_that_is_missing_is_not_looked_for_on_the_hub(tmp_path):

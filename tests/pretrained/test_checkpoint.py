@@ -95,7 +95,7 @@ def test_a_tensor_beside_those_of_a_layer_is_refused_and_others_are_named(folder
         ),
         (
             {"auto_map": {"AutoModel": "own.Model"}},
-            "config.json: auto_map={'AutoModel': 'own.Model'}: unknown keys",
+            r"config.json: the model's own code \(auto_map\) is never run: embeddings are those of transformers' ",
         ),
         ({"architectures": ["HF_ColBERT"]}, r"config.json: architectures=\['HF_ColBERT'\]: unknown keys are ignored"),
     ],
@@ -116,7 +116,8 @@ PUBLISHED = {
     "new": "attn_implementation layer_norm_type pack_qkv unpad_inputs use_memory_efficient_attention rope_theta "
     "classifier_dropout matryoshka_dimensions auto_map",
     "modernbert": "layer_norm_eps norm_eps cls_token_id decoder_bias deterministic_flash_attn embedding_dropout "
-    "global_rope_theta local_attention reference_compile repad_logits_with_grad sparse_pred_ignore_index",
+    "global_rope_theta local_attention reference_compile repad_logits_with_grad sparse_pred_ignore_index "
+    "position_embedding_type",
     "t5": "d_kv decoder_start_token_id dense_act_fn is_gated_act n_positions num_decoder_layers output_past "
     "task_specific_params initializer_factor relative_attention_num_buckets tie_word_embeddings",
     "qwen2": "bos_token_id max_window_layers sliding_window rope_theta tie_word_embeddings use_cache",
@@ -164,13 +165,17 @@ def test_a_missing_tensor_is_named(folder):
         ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported; supported: bert"),
         (
             {"model_type": "x", "auto_map": {}},
-            r"its own code \(auto_map\) is never run; supported",
+            r"own code \(auto_map\) is never run; supported",
         ),
         ({"add_cross_attention": True}, "add_cross_attention=True is not supported; supported: False"),
         ({"quantization_config": {"bits": 4}}, r"quantization_config=\{'bits': 4\} is not supported"),
         ({"model_type": None}, "model_type '' is not supported"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder=True is not supported"),
+        (
+            {"position_embedding_type": "alibi", "auto_map": {"AutoModel": "own.Model"}},
+            r"alibi' is not supported; .*own code \(auto_map\) is never run: take a model without such code",
+        ),
         ({"hidden_size": None}, "config.json has no hidden_size"),
         ({"vocab_size": None}, "config.json has no vocab_size"),
         ({"vocab_size": -5}, "config.json: vocab_size is -5; it must be a whole number from 1 to 2,147,483,647"),

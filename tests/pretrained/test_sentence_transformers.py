@@ -116,7 +116,7 @@ def test_an_encoder_in_a_folder_within_is_found_with_its_tokenizer(tiny_bert, tm
 def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
     write_json(tmp_path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": OLD + kind}])
     with one_line_error(
-        rf"modules\.json: module '{kind}' is not supported; use Transformer, Pooling, Dense, Normalize or Router"
+        rf"module '{kind}' is not supported; take a model with no modules but Transformer, Pooling, Dense"
     ):
         read_head(tmp_path)
 
@@ -124,7 +124,10 @@ def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"type": "custom_st.Transformer"}, "module 'custom_st.Transformer' is not supported; use Transformer"),
+        (
+            {"type": "custom_st.Transformer", "kwargs": ["task"]},
+            "module 'custom_st.Transformer' is not supported, as its own code is never run; take a model with no",
+        ),
         ({"type": OLD + "Transformer", "kwargs": ["task"]}, r"item 0: kwargs=\['task'\] is not supported: the key is"),
     ],
 )

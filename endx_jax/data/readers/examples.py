@@ -49,6 +49,7 @@ LABELS = ("label", "score", "similarity")
 _JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
 FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "target")
 JUDGING = frozenset((*LABELS, *FLAGS))
+LONGEST_NAME = 40  # a longer name of a column is a text: the file has no header
 NUMBER = re.compile(r"[+-]?[\d.]+")
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
 
@@ -241,10 +242,10 @@ class Columns(NamedTuple):
 
 
 def called(name: str, known: Iterable[str]) -> list[str]:
-    """Returns the columns with this name or, if there are none, those that differ from it only in case."""
+    """Returns the columns with this name or, if there are none, those that differ in case or `_` at their ends."""
     known = list(known)
     return [other for other in known if other == name] or [
-        other for other in known if other.casefold() == name.casefold()
+        other for other in known if other.casefold().strip("_ ") == name.casefold().strip("_ ")
     ]
 
 
@@ -257,9 +258,11 @@ def _choose(name: str, default: str, others: Iterable[Iterable[str]], known: lis
     if len(set(found)) > 1:
         choice = " or ".join(map(repr, found))
         raise EndxError(f"{where}: the {default} could be {choice}; name it with data.{default}_column")
+    unnamed = not found and any(not 0 < len(column) <= LONGEST_NAME for column in known)
+    header = ", or write a line of names, such as question and answer, above it if it is a row" * unnamed
     raise EndxError(
         f"{where}: {'more than one' if found else 'no'} column {(found or [name])[0]!r} among "
-        f"{json_files.names(known)}; name yours with data.question_column and data.answer_column"
+        f"{json_files.names(known)}; name yours with data.question_column and data.answer_column{header}"
     )
 
 
@@ -304,7 +307,9 @@ class ColumnParser:
                 value = str(row[name]).strip()
                 before = first.setdefault(name, value)
                 fits = LABEL.fullmatch(value) and LABEL.fullmatch(before)
-                is_text = name.casefold() in FLAGS and not (NUMBER.fullmatch(value) and NUMBER.fullmatch(before))
+                numbers = NUMBER.fullmatch(value) and NUMBER.fullmatch(before)
+                flagged = LABEL.fullmatch(value) or LABEL.fullmatch(before)  # a 0 among texts would mark a wrong answer
+                is_text = name.casefold() in FLAGS and not (numbers or flagged)
                 if value != before and not (fits or is_text):
                     raise EndxError(
                         f"{where}: column {name!r} is {value[:40]!r}, and {before[:40]!r} above: only 1 (right) and 0 "

@@ -88,7 +88,8 @@ def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) 
             continue
         with invalid.row():
             if len(fields) != len(header):
-                raise EndxError(f"{where}: {len(fields)} columns where the header has {len(header)}")
+                counts = f"{len(fields)} columns where the header has {len(header)}"
+                raise EndxError(f"{where}: {counts}; put quotes around every text that contains {delimiter!r}")
             yield number, where, dict(zip(header, fields, strict=True))
 
 

@@ -80,6 +80,11 @@ def test_labels_that_do_not_say_what_is_right_are_refused(tmp_path):
     assert refusal(path) == refusal(path, skip_invalid=True) == reason
     path = write(tmp_path, "y.csv", "question,answer,label\nq,a,0\nr,b,0\n")
     assert "no questions with a right passage in the file; 2 rows have wrong ones" in refusal(path)
+    for values in (("premium", "0"), ("0", "premium")):  # groups of customers, say
+        path = write(tmp_path, "t.csv", "question,answer,target\nq,a,{}\nr,b,{}\n".format(*values))
+        assert "line 3: column 'target' is '{1}', and '{0}' above".format(*values) in refusal(path)
+    path = write(tmp_path, "t.csv", "question,answer,target\nq,a,premium\nr,b,12\n")
+    assert read(path).hard_negatives is None
     path = write(tmp_path, "z.csv", "question,answer,label\nq,a,faq\nr,b,faq\n")  # constant
     assert read(path).hard_negatives is None
     path = write(tmp_path, "z.csv", "label,score\nq,a\nr,b\n")  # the question and the answer
@@ -108,8 +113,13 @@ def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
     )
     path = write(tmp_path, "x.jsonl", '{"question": "a", "answer": "b"}\n{"question": "a", "text": "b"}\n')
     assert refusal(path) == f"{path}, line 2: no column 'answer' among 'question', 'text'; {hint}"
+    path = write(tmp_path, "z.csv", "kind;May I pay the fee for my course at the end of the term?;Yes.\n")  # no header
+    assert refusal(path).endswith("or write a line of names, such as question and answer, above it if it is a row")
+    path = write(tmp_path, "k.csv", "_question,_answer,_source_uri\na,b,c\n")  # Amazon Kendra's
+    assert read(path).candidates == ("b",)
 
 
+COMMAS = "put quotes around every text that contains ','"
 QUOTES = 'a field that holds quotes must be quoted, and its quotes doubled: "say ""hi"""'
 
 
@@ -117,8 +127,8 @@ QUOTES = 'a field that holds quotes must be quoted, and its quotes doubled: "say
     ("name", "text", "reason"),
     [
         # The first row holds a newline inside quotes, so that the third row starts on line 4.
-        ("x.csv", 'question,answer\n"q\n1",a\nq2\n', "line 4: 1 columns where the header has 2"),
-        ("x.csv", 'question,answer\n"q\n1",a\nq2,a,b\n', "line 4: 3 columns where the header has 2"),
+        ("x.csv", 'question,answer\n"q\n1",a\nq2\n', f"line 4: 1 columns where the header has 2; {COMMAS}"),
+        ("x.csv", 'question,answer\n"q\n1",a\nq2,a,b\n', f"line 4: 3 columns where the header has 2; {COMMAS}"),
         ("x.csv", 'question,answer\n\n"q\n1", \n', "line 3: 'answer' is empty"),
         ("x.tsv", "answer\tquestion\na\t\n", "line 2: 'question' is empty"),
         ("x.jsonl", '{"question": "q", "answer": ""}', "line 1: 'answer' is empty"),
