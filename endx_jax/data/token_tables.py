@@ -20,20 +20,25 @@ class TokenTable:
       ids: integers [T], all texts one after another; may be mapped from a file.
       offsets: int64 [N + 1]; text i is `ids[offsets[i]:offsets[i + 1]]`. May be mapped from a file.
       pad_id: padding id.
-      cut: number of texts that were truncated.
+      truncated: bool [N], true for texts that were truncated; None if none was.
       second: int32 [N], start of the second text in each pair of joined texts; None if texts are not joined.
     """
 
     ids: np.ndarray
     offsets: np.ndarray
     pad_id: int
-    cut: int = 0
+    truncated: np.ndarray | None = None
     second: np.ndarray | None = None
 
     @classmethod
-    def from_lengths(cls, ids: np.ndarray, lengths: np.ndarray, pad_id: int, cut: int = 0) -> "TokenTable":
+    def from_lengths(cls, ids: np.ndarray, lengths: np.ndarray, pad_id: int, truncated=None) -> "TokenTable":
         """Returns the table of ids [T] whose N texts have the given lengths [N]."""
-        return cls(ids, offsets_of(lengths), pad_id, cut)
+        return cls(ids, offsets_of(lengths), pad_id, truncated)
+
+    @property
+    def cut(self) -> int:
+        """Number of texts that were truncated."""
+        return 0 if self.truncated is None else int(self.truncated.sum())
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:

@@ -122,16 +122,16 @@ class Tokenizer:
 
     def __call__(self, texts: Sequence[str], max_length: int) -> TokenTable:
         """Tokenizes texts, each truncated to `max_length` tokens, special tokens included."""
-        parts, lengths, cut = [np.zeros(0, np.int32)], list[int](), 0
+        parts, lengths, truncated = [np.zeros(0, np.int32)], list[int](), list[bool]()
         for start in range(0, len(texts), CHUNK):
             rows, longer = self._encode(list(texts[start : start + CHUNK]), max_length)
             lengths += map(len, rows)
             parts.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
-            cut += longer
+            truncated += longer
         ids = np.concatenate(parts)
         if self._rows is not None and self._unknown is not None:
             ids[ids >= self._rows] = self._unknown
-        return TokenTable.from_lengths(ids, np.asarray(lengths, np.int64), self.pad_id, cut)
+        return TokenTable.from_lengths(ids, np.asarray(lengths, np.int64), self.pad_id, np.asarray(truncated, bool))
 
     def describe_unfit(self, texts: Iterable[str], name: str) -> list[str]:
         """Returns a warning if the tokenizer of the model `name` does not know the language of the texts, else no line.
@@ -205,13 +205,12 @@ class Tokenizer:
             self._forget_length()
             self._loaded.save_pretrained(str(folder))
 
-    def _encode(self, texts: list[str], length: int) -> tuple[list[list[int]], int]:
-        """Returns the ids of texts, truncated to `length`, and the number of truncated texts."""
+    def _encode(self, texts: list[str], length: int) -> tuple[list[list[int]], list[bool]]:
+        """Returns the ids of texts, truncated to `length`, and whether each was truncated."""
         if self._backend is None:
             whole = self._loaded(texts)["input_ids"]
-            return self._loaded(texts, truncation=True, max_length=length)["input_ids"], sum(
-                len(ids) > length for ids in whole
-            )
+            longer = [len(ids) > length for ids in whole]
+            return self._loaded(texts, truncation=True, max_length=length)["input_ids"], longer
         with self._lock, refusing_broken(self.folder):
             self._backend.no_padding()
             self._backend.enable_truncation(length, direction=self._loaded.truncation_side)
@@ -221,8 +220,8 @@ class Tokenizer:
             except TypeError:  # half a surrogate pair in a text, which JSON escapes can leave, becomes U+FFFD
                 paired = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
                 encodings = self._backend.encode_batch_fast(paired)
-        cut = sum(len(encoding) == length and bool(encoding.overflowing) for encoding in encodings)
-        return [encoding.ids for encoding in encodings], cut
+        longer = [len(encoding) == length and bool(encoding.overflowing) for encoding in encodings]
+        return [encoding.ids for encoding in encodings], longer
 
     def _extend_template(self) -> None:
         """Adds BOS and EOS to texts where the settings ask for it, also in the files that `save` writes.
@@ -367,9 +366,10 @@ class TextProcessor:
         """Tokenizes N texts."""
         return self.tokenizer([self.prompt + text for text in texts] if self.prompt else texts, self.length)
 
-    def describe_cut(self, cut: int, documents: int) -> str:
-        """Returns a line about `cut` of `documents` documents that are too long, and what to do about it."""
+    def describe_cut(self, cut: int, count: int, side: str = "answer") -> str:
+        """Returns a line about `cut` of `count` texts of a side that are too long, and what to do about it."""
         return (
-            f"{cut:,} of {documents:,} documents reach the limit of {self.length} tokens: only their beginnings are "
-            "embedded; split them into passages, or train with a larger data.answer_length"
+            f"{cut:,} of {count:,} {'documents' if side == 'answer' else 'questions'} reach the limit of {self.length} "
+            f"tokens: only their beginnings are embedded; split them into passages, or train with a larger "
+            f"data.{side}_length"
         )

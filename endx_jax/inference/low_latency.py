@@ -49,10 +49,12 @@ class Encoded(NamedTuple):
     Attributes:
       embeddings: embeddings, float32 [N, E].
       tokens: number of tokens of each text after truncation, int64 [N], including special tokens and prompt.
+      truncated: bool [N], true for texts that were truncated; may be empty if none was.
     """
 
     embeddings: np.ndarray
     tokens: np.ndarray
+    truncated: np.ndarray = np.zeros(0, bool)
 
 
 class LowLatencyEncoder:
@@ -116,7 +118,7 @@ class LowLatencyEncoder:
         embeddings = np.empty((len(texts), results[0][1].shape[1]), np.float32)
         for indices, part in results:
             embeddings[indices] = np.asarray(part)[: len(indices)]
-        return Encoded(embeddings, table.lengths)
+        return Encoded(embeddings, table.lengths, np.zeros(0, bool) if table.truncated is None else table.truncated)
 
     def _run(self, side: str, ids: Array | np.ndarray, lengths: np.ndarray) -> Array:
         with jax.default_device(self._device):

@@ -13,6 +13,9 @@ from endx_jax.errors import EndxError
 from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.retrieval.words import Tokenizer, Words, describe, library
 
+# Words of a question that are used: each costs the time to add a score to every document that holds it.
+LONGEST = 10_000
+
 
 class BM25:
     """An in-memory BM25 index over candidate texts.
@@ -66,7 +69,7 @@ class BM25:
 
     def score_block(self, questions):
         """Returns a scorer of blocks of questions, `(start, stop) -> float32 [stop - start, N]`, for `evaluate`."""
-        words = [self._index.get_tokens_ids(question) for question in self._words(questions)]
+        words = [self._index.get_tokens_ids(question[:LONGEST]) for question in self._words(questions)]
 
         def score_block(start: int, stop: int) -> np.ndarray:
             return np.stack([self._index.get_scores_from_ids(question) for question in words[start:stop]])

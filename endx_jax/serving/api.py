@@ -19,10 +19,12 @@ import endx_jax
 from endx_jax.data.documents import Document, check_id
 from endx_jax.data.readers.document_files import MOST, split_passages
 from endx_jax.errors import EndxError
+from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
 from endx_jax.retrieval.filters import condition, why_nothing
 from endx_jax.serving.batching import Batcher, cost, encode, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
+from endx_jax.serving.middleware import refuse
 from endx_jax.serving.schemas import (
     DeletedResponse,
     DocumentsRequest,
@@ -70,7 +72,14 @@ class JSONRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
-            return await handle(JSONRequest(request.scope, request.receive))
+            request = JSONRequest(request.scope, request.receive)
+            # A browser lets pages of other sites send forms and plain text without asking; JSON needs a preflight
+            # request, which fails.
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if request.method == "POST" and kind != "application/json":
+                message = "send JSON with the header Content-Type: application/json"
+                return functools.partial(refuse, Refusal(415, message, code="content_type"))  # type: ignore[return-value]
+            return await handle(request)
 
         return handle_json
 
@@ -97,19 +106,18 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         if body.dimensions is not None and body.dimensions > model.width:
             raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
         with batcher.request():
-            embedded, tokens = await encode(batcher, request.receive, side, body.input)
+            encoded = await encode(batcher, request.receive, side, body.input)
+        embedded = encoded.embeddings
         rows: Any = embedded if body.dimensions is None else cut(embedded, body.dimensions, model.cosine)
         if body.encoding_format == "base64":
             rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
-        used = int(tokens.sum())
-        return _json(
-            {
-                "object": "list",
-                "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)],
-                "model": body.model or model.name,
-                "usage": {"prompt_tokens": used, "total_tokens": used},
-            }
-        )
+        data = [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)]
+        read = {"model": body.model or model.name, "usage": usage(encoded), **note_of(side, encoded)}
+        return _json({"object": "list", "data": data, **read})
+
+    def note_of(side: str, encoded: Encoded) -> dict[str, str]:
+        cut = int(encoded.truncated.sum())
+        return {"note": model.encoder.processors[side].describe_cut(cut, len(encoded.tokens), side)} if cut else {}
 
     def models() -> dict[str, dict]:
         names = [model.name, *(f"{model.name}:{task}" for task in SIDE_OF_TASK)]
@@ -138,20 +146,23 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         check_texts("documents", body.documents, limits)
         with batcher.request():
             if service.pairs is None:
-                (question,), _ = await encode(batcher, request.receive, "question", [body.query])
-                scores = (await encode(batcher, request.receive, "answer", body.documents)).embeddings @ question
+                asked = await encode(batcher, request.receive, "question", [body.query])
+                answers = await encode(batcher, request.receive, "answer", body.documents)
+                scores = answers.embeddings @ asked.embeddings[0]
+                read = {"usage": usage(asked, answers), **note_of("answer", answers)}
             else:
 
-                def job(piece: Sequence[str]) -> Callable[[], np.ndarray]:
+                def job(piece: Sequence[str]) -> Callable[[], Encoded]:
                     return functools.partial(service.score, body.query, piece)
 
-                scores = np.concatenate(await in_pieces(batcher, request.receive, job, body.documents))
+                scored = await in_pieces(batcher, request.receive, job, body.documents)
+                scores, read = np.concatenate([part.embeddings for part in scored]), {"usage": usage(*scored)}
         results = []
         for n in np.argsort(-scores, kind="stable")[: body.top_n].tolist():
             results.append({"index": n, "relevance_score": scores[n]})
             if body.return_documents:
                 results[-1]["document"] = {"text": body.documents[n]}
-        return _json({"model": body.model or model.name, "results": results})
+        return _json({"model": body.model or model.name, "results": results, **read})
 
     @api.post("/search", response_model=SearchResponse)
     async def find(request: Request, body: SearchRequest) -> Response:
@@ -194,17 +205,15 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         counts = collections.Counter(new.id for new in body.documents if new.id)
         if repeated := [name for name, count in counts.items() if count > 1]:
             message = f"documents: the id {repeated[0]!r} is given twice"
-            raise Refusal(422, message, param="documents", code="repeated_id")
+            raise Refusal(409, message, param="documents", code="repeated_id")
         split = [new.id for new in body.documents if new.id and new.split]
         with batcher.request():
-            embeddings, tokens = await encode(batcher, request.receive, "answer", texts)
+            encoded = await encode(batcher, request.receive, "answer", texts)
             known = (await encode(batcher, request.receive, "question", asked)).embeddings if asked else None
             # The change is made even if the client disconnects from here on.
-            await asyncio.shield(run_in_threadpool(service.add, documents, embeddings, known, split))
-        processor = service.model.encoder.processors["answer"]
-        truncated = int((tokens >= processor.length).sum())
-        note = {"note": processor.describe_cut(truncated, len(texts))} if truncated else {}
-        return _json({"ids": [document.id for document in documents], **note}, status=201)
+            await asyncio.shield(run_in_threadpool(service.add, documents, encoded.embeddings, known, split))
+        ids = [document.id for document in documents]
+        return _json({"ids": ids, **note_of("answer", encoded)}, status=201)
 
     @api.get("/documents/{id:path}", response_model=StoredDocument)
     async def read(id: str) -> Response:
@@ -236,7 +245,9 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 "mode": search.default_mode,
                 "scores": service.scores,
                 "asymmetric": model.asymmetric,
-                "limits": {"max_text": limits.max_text, "max_texts": limits.max_texts, "max_k": limits.max_k},
+                "limits": {
+                    name: getattr(limits, name) for name in ("max_text", "max_text_bytes", "max_texts", "max_k")
+                },
                 "version": endx_jax.__version__,
             }
         )
@@ -278,10 +289,16 @@ def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
         message = f"{param}: {len(texts)} texts exceed the limit of {limits.max_texts}: send them in several requests"
         raise Refusal(422, message, param=param, code="too_many_texts")
     for n, text in enumerate(texts):
-        if len(text) > limits.max_text:
+        if (size := len(text.encode())) > limits.max_text_bytes:
             where = f"{param}[{n}]" if len(texts) > 1 else param
-            message = f"{where}: {len(text)} characters exceed the limit of {limits.max_text}: split the text"
+            message = f"{where}: {size} bytes exceed the limit of {limits.max_text_bytes}: split the text"
             raise Refusal(422, message, param=where, code="text_too_long")
+
+
+def usage(*encoded: Encoded) -> dict[str, int]:
+    """Returns the fields of a `schemas.Usage`."""
+    used = sum(int(part.tokens.sum()) for part in encoded)
+    return {"prompt_tokens": used, "total_tokens": used}
 
 
 def _task(body: EmbeddingsRequest, asymmetric: bool) -> str:

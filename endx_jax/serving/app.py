@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import pathlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -83,8 +84,17 @@ def make_app(
     async def page() -> Response:
         return FileResponse(PAGE / "index.html")
 
+    app.openapi = functools.partial(described, app.openapi, limits.max_k, service)  # type: ignore[method-assign]
     app.mount("/static", StaticFiles(directory=PAGE))
     return app
+
+
+def described(openapi: Callable[[], dict], max_k: int, service: Service) -> dict:
+    """Returns the description of the API, with the limits of a server."""
+    schemas = openapi()["components"]["schemas"]
+    schemas["SearchRequest"]["properties"]["k"]["anyOf"][0]["maximum"] = max_k
+    schemas["EmbeddingsRequest"]["properties"]["dimensions"]["anyOf"][0]["maximum"] = service.model.width
+    return openapi()
 
 
 class WarmUp:

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Mount
 
 from endx_jax.errors import DiskFull, EndxError, InUse
 
@@ -95,7 +96,13 @@ def handle_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def not_there(request: Request, failure: HTTPException) -> Response:
         message = f"{request.method} {clipped(request.url.path)}: {failure.detail}"
-        return error_response(Refusal(failure.status_code, message, headers=failure.headers))
+        headers = dict(failure.headers or {})
+        if failure.status_code == 405:  # starlette names the methods of one route, and a path may have several
+            routes = [route for route in app.routes if not isinstance(route, Mount)]
+            scopes = {method: {**request.scope, "method": method} for method in ("GET", "POST", "DELETE")}
+            found = [name for name, scope in scopes.items() if any(r.matches(scope)[0] is Match.FULL for r in routes)]
+            headers |= {"Allow": ", ".join([*found, *["HEAD"] * ("GET" in found)])} if found else {}
+        return error_response(Refusal(failure.status_code, message, headers=headers))
 
     @app.exception_handler(ClientGone)
     async def gone(request: Request, failure: ClientGone) -> Response:

@@ -3,20 +3,65 @@
 import functools
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
+from typing_extensions import TypedDict
 
-from endx_jax.data.documents import check_id
+from endx_jax.data.documents import CONTROL, LONGEST_ID, check_id
+from endx_jax.retrieval.filters import COMPARISONS, LONGEST_NAME
 
 Mode = Literal["dense", "bm25", "hybrid"]
 Scalar = str | int | float | bool
 
 
 def _listed(value: Any) -> Any:
+    if isinstance(value, list) and value and all(isinstance(item, int | list) for item in value):
+        raise ValueError("token ids can't be read: send text, with LangChain by check_embedding_ctx_length=False")
     return [value] if isinstance(value, str) else value
 
 
 def _text_of(value: Any) -> Any:
     return value["text"] if isinstance(value, dict) and "text" in value else value
+
+
+class WithText(TypedDict):
+    """Document of a re-ranking request; other fields are ignored."""
+
+    text: str
+
+
+SCALARS = {"anyOf": [{"type": "number"}, {"type": "string"}, {"type": "boolean"}]}
+BOUNDS = {"minProperties": 1, "additionalProperties": False, "properties": dict.fromkeys(COMPARISONS, SCALARS)}
+WHERE = {
+    "type": "object",
+    "propertyNames": {"pattern": f'^[^"\\x00]{{1,{LONGEST_NAME}}}$'},
+    "additionalProperties": {
+        "anyOf": [SCALARS, {"type": "array", "items": SCALARS}, {"type": "object", **BOUNDS}],
+    },
+}
+ID = {"type": "string", "maxLength": LONGEST_ID, "pattern": rf"^(?!\.\.?$)[^{CONTROL.pattern[1:-1]}]+$"}
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]  # JSON has one type for 8 and 8.0
+
+
+def _nullable(schema: dict[str, Any]) -> None:
+    """Adds to the schema of a request that its optional fields may be null."""
+    for name, field in schema["properties"].items():
+        if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
+            schema["properties"][name] = {"anyOf": [field, {"type": "null"}]}
 
 
 def _scalar(value: Any) -> Scalar:
@@ -28,7 +73,7 @@ def _scalar(value: Any) -> Scalar:
 class Taken(BaseModel):
     """Base of requests: types are not converted, null is as absent, and unknown fields are refused."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra=_nullable)
 
     @model_validator(mode="before")
     @classmethod
@@ -41,12 +86,13 @@ class Taken(BaseModel):
 class EmbeddingsRequest(Taken, extra="ignore"):
     """Request of OpenAI's API, with `input_type` as an extension."""
 
-    input: Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])] = Field(
-        description="one text or several; token ids are not supported"
-    )
+    input: Annotated[
+        list[str],
+        BeforeValidator(_listed, json_schema_input_type=str | Annotated[list[str], Field(min_length=1)]),
+    ] = Field(description="one text or several; token ids are not supported")
     model: str | None = Field(None, description="returned unchanged; see input_type")
     encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32")
-    dimensions: int | None = Field(None, ge=1, description="leading dimensions to keep [all]")
+    dimensions: Count | None = Field(None, description="leading dimensions to keep [all]")
     input_type: Literal["query", "document", "search_query", "search_document"] | None = Field(
         None, description="side; or end `model` by :query or :document; required if the model embeds them differently"
     )
@@ -68,21 +114,22 @@ class Usage(BaseModel):
 
 
 class EmbeddingsResponse(BaseModel):
-    """Response of OpenAI's API."""
+    """Response of OpenAI's API, and a note if some texts are longer than what is embedded."""
 
     object: Literal["list"]
     data: list[Embedding]
     model: str
     usage: Usage
+    note: str | None = None
 
 
 class SearchRequest(Taken):
     """A question."""
 
-    query: str
-    k: int = Field(10, ge=1, description="largest number of results")
+    query: str = Field(json_schema_extra={"pattern": r"\S"})
+    k: Count = Field(10, description="largest number of results")
     mode: Mode | None = Field(None, description="the server's default if omitted")
-    where: dict[str, Any] | None = Field(
+    where: Annotated[dict[str, Any], WithJsonSchema(WHERE)] | None = Field(
         None, description='metadata of the documents to search, such as {"lang": ["en", "de"], "year": {"gte": 2020}}'
     )
 
@@ -118,7 +165,7 @@ class NewDocument(Taken):
     """A document to add."""
 
     text: str = Field(min_length=1)
-    id: Annotated[str, AfterValidator(functools.partial(check_id, where="the id"))] | None = Field(
+    id: Annotated[str, AfterValidator(functools.partial(check_id, where="the id")), WithJsonSchema(ID)] | None = Field(
         None, description="1 to 512 bytes without control characters, not . or ..; generated if omitted"
     )
     metadata: dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]] = {}
@@ -140,10 +187,10 @@ class RerankRequest(Taken, extra="ignore"):
     """Question and documents to rank, as Cohere's and Jina's clients send them."""
 
     query: str
-    documents: list[Annotated[str, BeforeValidator(_text_of, json_schema_input_type=str | dict[str, Any])]] = Field(
-        description="texts, or objects with `text`"
+    documents: list[Annotated[str, BeforeValidator(_text_of, json_schema_input_type=str | WithText)]] = Field(
+        description="texts, or objects with `text`", json_schema_extra={"minItems": 1}
     )
-    top_n: int | None = Field(None, ge=1, description="largest number of results [all]")
+    top_n: Count | None = Field(None, description="largest number of results [all]")
     return_documents: bool = Field(False, description="true to return the texts too")
     model: str | None = Field(None, description="returned unchanged; the server has one model")
 
@@ -157,10 +204,12 @@ class RerankResult(BaseModel):
 
 
 class RerankResponse(BaseModel):
-    """Results, best first."""
+    """Results, best first, and a note if some documents are longer than what is read."""
 
     model: str
     results: list[RerankResult]
+    usage: Usage
+    note: str | None = None
 
 
 class DocumentsResponse(BaseModel):

@@ -77,7 +77,7 @@ def search_result(answer: Answer, longest: int) -> dict[str, Any]:
     }
 
 
-Result = Encoded | list[dict[str, Any]] | np.ndarray | None
+Result = Encoded | list[dict[str, Any]] | None
 # Any other job is a function that the compute thread calls.
 Work = Encode | Ask | Callable[[], Result]
 
@@ -192,10 +192,17 @@ class Service:
             self.search.index.delete([identifier])
         return known
 
-    def score(self, question: str, texts: Sequence[str]) -> np.ndarray:
-        """Returns the cross-encoder's scores of n texts for a question, float32 [n]; needs `pairs`."""
+    def score(self, question: str, texts: Sequence[str]) -> Encoded:
+        """Returns the cross-encoder's scores of n texts for a question, float32 [n], in place of embeddings.
+
+        It needs `pairs`. The tokens are those of the pairs by the tokenizers of the embedding model.
+        """
         assert self.pairs is not None
-        return self.pairs([question], texts)(np.stack([np.zeros(len(texts), int), np.arange(len(texts))], axis=1))
+        scores = self.pairs([question], texts)(np.stack([np.zeros(len(texts), int), np.arange(len(texts))], axis=1))
+        first, second = (
+            self.model.encoder.processors[side](of) for side, of in zip(SIDES, ([question], texts), strict=True)
+        )
+        return Encoded(scores, first.lengths + second.lengths)
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
         """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""
@@ -205,11 +212,11 @@ class Service:
             texts = {n: texts for n, (of, texts) in enumerate(needed) if of == side and texts}
             if not texts:
                 continue
-            embeddings, tokens = self._encode(side, list(itertools.chain.from_iterable(texts.values())))
+            encoded = self._encode(side, list(itertools.chain.from_iterable(texts.values())))
             stop = 0
             for n in texts:
                 start, stop = stop, stop + len(texts[n])
-                encodings[n] = Encoded(embeddings[start:stop], tokens[start:stop])
+                encodings[n] = Encoded(*(values[start:stop] for values in encoded))
         return encodings
 
     def _of_index(self, embeddings: Sequence[np.ndarray]) -> np.ndarray:

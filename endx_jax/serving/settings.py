@@ -17,8 +17,9 @@ class Limits:
     """
 
     max_body: int = _limit(4_000_000, "bytes of a request's body")
-    max_text: int = _limit(20_000, "characters of a text in a request, and of text and of metadata in a result")
-    max_texts: int = _limit(1024, "texts or documents of a request")
+    max_text: int = _limit(20_000, "characters of text and of metadata in a result")
+    max_text_bytes: int = _limit(1_000_000, "bytes of a text in a request; the model reads the beginning of a long one")
+    max_texts: int = _limit(2048, "texts or documents of a request")
     max_k: int = _limit(100, "results of a search")
     max_waiting: int = _limit(256, "requests that wait or are computed; further ones get status 429")
     max_seconds: float = _limit(10.0, "seconds for a client to send headers, and to send a body")

@@ -181,7 +181,14 @@ REFUSED = [
     ("/v1/embeddings", b'{"input": "\\ud800"}', 400, "not JSON"),
     ("/search", b'{"query": "\xff"}', 400, "not JSON"),
     ("/documents", b'{"documents": [{"text": "x", "metadata": {"a": NaN}}]}', 400, "not JSON"),
-    ("/v1/embeddings", {"input": [1, 2]}, 422, r"^input\[0\]: should be a valid string, not 1$"),
+    ("/v1/embeddings", {"input": ["x", 2]}, 422, r"^input\[1\]: should be a valid string, not 2$"),
+    (
+        "/v1/embeddings",
+        {"input": [1, 2]},
+        422,
+        r"^input: token ids can't be read: .* check_embedding_ctx_length=False$",
+    ),
+    ("/v1/embeddings", {"input": [[1, 2], [3]]}, 422, "^input: token ids can't be read"),
     ("/v1/embeddings", {"input": []}, 422, "^input: give at least one text$"),
     ("/v1/embeddings", {"input": "x", "dimensions": 0}, 422, "^dimensions: should be greater than or equal to 1"),
     ("/v1/embeddings", {"input": "x", "dimensions": 5000}, 422, "^dimensions: embeddings have 32$"),
@@ -191,7 +198,8 @@ REFUSED = [
         422,
         "^encoding_format: should be 'float' or 'base64'",
     ),
-    ("/v1/embeddings", {"input": ["x"] * 1025}, 422, "^input: 1025 texts exceed the limit of 1024"),
+    ("/v1/embeddings", {"input": ["x"] * 2049}, 422, "^input: 2049 texts exceed the limit of 2048"),
+    ("/v1/embeddings", {"input": ["x", "é" * 500_001]}, 422, r"^input\[1\]: 1000002 bytes exceed the limit of 1000000"),
     ("/search", [], 422, "^the body: should be an object$"),
     ("/search", {}, 422, "^query: is missing$"),
     ("/search", {"query": 5}, 422, "^query: should be a valid string, not 5$"),
@@ -206,11 +214,12 @@ REFUSED = [
         r"K\.\.\.: must be text, a number",
     ),
     ("/search", {"query": "x", "mode": "sparse"}, 422, "^mode: should be 'dense', 'bm25' or 'hybrid', not \"sparse\"$"),
-    ("/search", {"query": "x" * 100_000}, 422, "^query: 100000 characters exceed the limit of 20000"),
+    ("/search", {"query": "x" * 1_000_001}, 422, "^query: 1000001 bytes exceed the limit of 1000000"),
+    ("/search", {"query": "x", "k": 2.5}, 422, "^k: should be a valid integer"),
     ("/documents", {"documents": []}, 422, "^documents: give at least one$"),
     ("/documents", {"documents": [{"text": ""}]}, 422, r"^documents\[0\].text: is empty$"),
     ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, r"metadata.a: must be text, a number"),
-    ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 422, "^documents: the id 'a' is given twice$"),
+    ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 409, "^documents: the id 'a' is given twice$"),
     (
         "/documents",
         {"documents": [{"text": "x", "questions": [""]}]},
@@ -228,11 +237,11 @@ REFUSED = [
     ("/documents", {"documents": [{"text": "x", "id": "a\nb"}]}, 422, r"the id holds the control character '\\n'"),
     ("/documents", {"documents": [{"text": "x", "id": "x" * 600}]}, 422, "the id is longer than 512 bytes"),
     ("/search", {"query": " "}, 422, "^query: is empty$"),
-    ("/documents", {"documents": [{"text": "x"}, {"text": "x" * 20_001}]}, 422, r"^documents\[1\]: 20001 characters"),
+    ("/documents", {"documents": [{"text": "x"}, {"text": "x" * 1_000_001}]}, 422, r"^documents\[1\]: 1000001 bytes"),
     ("/v1/rerank", {"query": "x", "documents": []}, 422, "^documents: give at least one text$"),
-    ("/v1/rerank", {"query": "x", "documents": ["x"] * 1025}, 422, "^documents: 1025 texts exceed the limit"),
+    ("/v1/rerank", {"query": "x", "documents": ["x"] * 2049}, 422, "^documents: 2049 texts exceed the limit"),
     ("/v1/rerank", {"query": "x", "documents": "x"}, 422, "^documents: should be a valid list"),
-    ("/v1/rerank", {"query": "x" * 20_001, "documents": ["x"]}, 422, "^query: 20001 characters exceed"),
+    ("/v1/rerank", {"query": "x" * 1_000_001, "documents": ["x"]}, 422, "^query: 1000001 bytes exceed"),
     ("/v1/rerank", {"query": "x", "documents": ["x"], "top_n": 0}, 422, "^top_n: should be greater"),
 ]
 
@@ -261,6 +270,54 @@ def test_missing_routes_and_documents_have_the_same_error_format(served, method,
     found, answer, _ = served.ask(method, path)
     assert (found, answer["error"]["type"]) == (status, kind)
     assert len(str(answer)) < 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/documents/a/b", "GET, DELETE, HEAD"),
+        ("POST", "/documents/a", "GET, DELETE, HEAD"),  # although its body is no JSON
+        ("OPTIONS", "/documents", "POST"),
+        ("POST", "/", "GET, HEAD"),
+        ("POST", "/static/page.js", "GET, HEAD"),
+        ("DELETE", "/openapi.json", "GET, HEAD"),
+    ],
+)
+def test_a_wrong_method_is_told_all_right_ones(served, method, path, allowed):
+    status, _, headers = served.ask(method, path)
+    assert (status, set(headers["Allow"].split(", "))) == (405, set(allowed.split(", ")))
+
+
+def test_a_long_text_is_cut_and_counted_as_by_encode(served):
+    model, length = served.service.model, served.service.model.encoder.processors["answer"].length
+    exact, long = "cat " * (length - 2), "cat " * 30_000  # [CLS] and [SEP] are the other two
+    status, content = served.post("/v1/embeddings", {"input": [exact, long, "cat"]})
+    np.testing.assert_allclose(embeddings((status, content)), model.encode_document([exact, long, "cat"]), atol=1e-5)
+    assert content["usage"]["total_tokens"] == 2 * length + 3
+    assert content["note"].startswith(f"1 of 3 documents reach the limit of {length} tokens")
+    assert "note" not in served.post("/v1/embeddings", {"input": [exact, "cat"]})[1]
+    _, content = served.post("/v1/rerank", {"query": "cat", "documents": [long, "cat"]})
+    assert (content["usage"]["total_tokens"], content["note"][:6]) == (length + 6, "1 of 2")
+    assert served.post("/search", {"query": long, "k": 1.0})[0] == 200
+    assert served.post("/documents", {"documents": [{"id": "long", "text": long}]})[1]["note"][:6] == "1 of 1"
+    assert served.get("/documents/long")[1]["text"] == long.strip()
+    assert served.ask("DELETE", "/documents/long")[0] == 200
+
+
+def test_the_schema_of_requests_has_their_sizes_and_that_null_is_as_absent(served):
+    schemas = served.get("/openapi.json")[1]["components"]["schemas"]
+    fields = {name: schemas[f"{name}Request"]["properties"] for name in ("Embeddings", "Search", "Documents", "Rerank")}
+    assert [form.get("minItems") for form in fields["Embeddings"]["input"]["anyOf"]] == [None, 1]
+    assert fields["Rerank"]["documents"]["minItems"] == fields["Documents"]["documents"]["minItems"] == 1
+    assert fields["Search"]["query"]["pattern"] == r"\S"
+    k, null = fields["Search"]["k"]["anyOf"]
+    assert (k["minimum"], k["maximum"], null) == (1, 100, {"type": "null"})
+    assert fields["Embeddings"]["dimensions"]["anyOf"][0]["maximum"] == served.service.model.width
+    assert {"type": "null"} in fields["Embeddings"]["encoding_format"]["anyOf"]
+    identifier = re.compile(schemas["NewDocument"]["properties"]["id"]["anyOf"][0]["pattern"])
+    assert [bool(identifier.search(name)) for name in ("a b", "..a", "", ".", "..", "a\nb", "\u2028")] == [True] * 2 + [
+        False
+    ] * 5
 
 
 @pytest.fixture(scope="module")
@@ -360,6 +417,9 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
         (1, 4.0),
     ]
     assert asked == [(["why"], documents[:3]), (["why"], documents[3:])]
+    sides = (("question", ["why"] * 4), ("answer", documents))  # the question is read with each document
+    counted = sum(service.model.encoder.processors[side](texts).lengths.sum() for side, texts in sides)
+    assert content["usage"]["total_tokens"] == counted
 
 
 def test_a_filter_selects_documents_by_their_metadata(served):

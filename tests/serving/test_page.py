@@ -291,13 +291,13 @@ def test_a_long_text_shows_its_beginning_until_all_is_wanted(open_page, document
 
 def test_a_refusal_is_shown_in_the_servers_words(open_page, served):
     page = open_page()
-    too_long = "x" * (served.get("/info")[1]["limits"]["max_text"] + 1)
+    too_long = "x" * (served.get("/info")[1]["limits"]["max_text_bytes"] + 1)
     _, refused = served.post("/search", {"query": too_long})
     page.get_by_label("Your question").fill(too_long)
     page.get_by_role("button", name="Ask").click()
-    assert refused["error"]["message"].startswith("query: 20001 characters exceed the limit of 20000")
+    assert refused["error"]["message"].startswith("query: 1000001 bytes exceed the limit of 1000000")
     expect(page.locator("#failure p")).to_have_text(
-        "The question is too long: 20,001 characters exceed the limit of 20,000: split the text."
+        "The question is too long: 1,000,001 bytes exceed the limit of 1,000,000: split the text."
     )
     expect(page.locator("#answers")).to_be_hidden()
 

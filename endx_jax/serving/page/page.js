@@ -34,7 +34,7 @@ function sentence({ message, param }) {
     const verb = /^(is|must|should) /.test(reason) ? " " : /^\d/.test(reason) ? " is too long: " : ": ";
     said = reason.startsWith("the ") ? reason : name + verb + reason;
   }
-  said = said.replace(/\b\d{4,}(?= characters| texts)|(?<=limit of )\d{4,}/g, (digits) => Number(digits).toLocaleString("en"));
+  said = said.replace(/\b\d{4,}(?= bytes| texts)|(?<=limit of )\d{4,}/g, (digits) => Number(digits).toLocaleString("en"));
   return said[0].toUpperCase() + said.slice(1) + (/[.!?]$/.test(said) ? "" : ".");
 }
 
