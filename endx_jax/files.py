@@ -102,16 +102,22 @@ class AppendOnlyFile:
             self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
 
     def add(self, data: bytes, *, sync: bool = False) -> None:
-        """Appends data; with `sync`, waits until it is on disk.
+        """Appends data; with `sync`, waits until it is on disk. If that fails, nothing of the data remains.
 
         Raises:
-          DiskFull: the disk is full; a part of the data may have been written.
+          DiskFull: the disk is full.
         """
+        size = os.fstat(self._stream.fileno()).st_size
         with reporting_full_disk(self._path):
-            while data:
-                data = data[self._stream.write(data) :]
-            if sync:
-                os.fsync(self._stream.fileno())
+            try:
+                while data:
+                    data = data[self._stream.write(data) :]
+                if sync:
+                    os.fsync(self._stream.fileno())
+            except BaseException:
+                with contextlib.suppress(OSError):  # of a device
+                    self._stream.truncate(size)
+                raise
 
     def close(self) -> None:
         """Closes the file."""

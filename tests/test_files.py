@@ -1,4 +1,5 @@
 import errno
+import io
 import os
 import pathlib
 import subprocess
@@ -84,6 +85,32 @@ def test_a_growing_file_on_a_full_disk_fails_once(tmp_path):
     with one_line_error(f"can't write {tmp_path}/full: No space left"):
         growing.add(b"line\n")
     growing.close()
+
+
+def test_what_a_full_disk_left_of_a_write_is_cut_off(tmp_path, monkeypatch):
+    growing = AppendOnlyFile(tmp_path / "file")
+    growing.add(b"one\n")
+    stream = growing._stream
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Filling(io.FileIO):
+        def write(self, data):
+            return super().write(data[:2]) if len(data) > 2 else full()
+
+    growing._stream = Filling(tmp_path / "file", "ab")
+    with one_line_error("can't write .*file: No space left"):
+        growing.add(b"two\n")
+    growing._stream.close()
+    growing._stream = stream
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with one_line_error("can't write .*file: No space left"):
+            growing.add(b"three\n", sync=True)
+    growing.add(b"four\n")
+    growing.close()
+    assert (tmp_path / "file").read_bytes() == b"one\nfour\n"
 
 
 # Replaces a folder, and ends at the n-th rename as if it were killed.

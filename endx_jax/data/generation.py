@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 from endx_jax import json_files
 from endx_jax.data.chat import MOST_TOKENS, Chat, NoAnswer, Reply
 from endx_jax.data.documents import Document
-from endx_jax.data.readers import text_files
 from endx_jax.errors import EndxError
 from endx_jax.files import AppendOnlyFile
 
@@ -55,6 +54,7 @@ class Journal:
       bad: reasons of the bad answers for each passage, by its key.
       sent: tokens of all prompts.
       received: tokens of all answers.
+      torn: numbers of the lines that are not JSON, as a full disk left them; their answers are asked for again.
     """
 
     def __init__(self, path: pathlib.Path, about: Mapping[str, Any]):
@@ -70,6 +70,7 @@ class Journal:
         self.questions: dict[str, tuple[str, ...]] = {}
         self.bad: dict[str, list[str]] = {}
         self.sent = self.received = 0
+        self.torn: list[int] = []
         self._lock = threading.Lock()
         if path.exists():
             _drop_unfinished_line(path)
@@ -81,9 +82,16 @@ class Journal:
             self._write({"about": about})
 
     def _read(self, path: pathlib.Path, about: Mapping[str, Any]) -> None:
-        for number, line in text_files.lines(str(path)):
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             where = f"{path}, line {number}"
-            entry = json_files.parse(line, where, dict)
+            try:
+                entry = json_files.parse(line.decode(errors="replace"), where, object)
+            except EndxError:
+                if number == 1:
+                    raise
+                self.torn.append(number)
+                continue
+            json_files.mapped(entry, where)
             if number == 1:
                 known = json_files.mapped(entry.get("about"), f"{where}: 'about'")
                 if changed := [name for name in {**known, **about} if known.get(name) != about.get(name)]:

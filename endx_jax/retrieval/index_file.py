@@ -13,10 +13,12 @@ Writers use transactions, so a process that is killed leaves the state before or
 
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 import sqlite3
 import threading
+import time
 import urllib.parse
 import uuid
 import weakref
@@ -38,8 +40,12 @@ PRECISIONS = ("float32", "float16", "int8")
 REMEDY = "restore it from a copy, or make it again"
 # Seconds to wait for another process's transaction.
 WAIT = 5.0
+# Seconds for reading the schema and the description, which take milliseconds.
+OPENING = 1.0
 # Documents that are read at a time.
 STEP = 4096
+# Largest row; SQLite takes 2**63 - 1 for a full disk.
+MOST_ROWS = 2**53
 
 # A row's text follows its embedding, so that reading embeddings skips the pages of long texts.
 SCHEMA = """
@@ -166,21 +172,39 @@ def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
     database = _connected(f"file:{name}?mode={mode}")
     try:
         # Pages of 16 KB hold several embeddings; the setting applies to new files only.
-        for setting in ("page_size=16384", "trusted_schema=OFF", "secure_delete=ON"):
-            database.execute(f"PRAGMA {setting}")
-        if mode == "rw":
-            database.execute("SELECT count(*) FROM sqlite_schema")
+        with _quickly(database):
+            for setting in ("page_size=16384", "trusted_schema=OFF", "secure_delete=ON"):
+                database.execute(f"PRAGMA {setting}")
+            if mode == "rw":
+                database.execute("SELECT count(*) FROM sqlite_schema")
     except sqlite3.Error as failure:
         database.close()
         if failure.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
-        # A file in a folder without write permission: nobody can change it.
+        # A file in a folder without write permission: nobody can change it. SQLite ignores logs of such files.
+        for log in (path.resolve().with_name(path.resolve().name + suffix) for suffix in ("-wal", "-journal")):
+            if log.is_file() and log.stat().st_size:
+                raise EndxError(
+                    f"{path} can't be opened without its log {log.name}, which holds changes, and its folder can't be "
+                    "written to: copy both files to a folder of your own and open the copy"
+                ) from None
         database = _connected(f"file:{name}?immutable=1")
     return database
 
 
 def _connected(address: str) -> sqlite3.Connection:
     return sqlite3.connect(address, timeout=WAIT, isolation_level=None, check_same_thread=False, uri=True)
+
+
+@contextlib.contextmanager
+def _quickly(database: sqlite3.Connection) -> Iterator[None]:
+    """Context that interrupts statements after `OPENING` seconds of computing, as those of a crafted schema need."""
+    end = time.monotonic() + OPENING
+    database.set_progress_handler(lambda: time.monotonic() > end, 100_000)
+    try:
+        yield
+    finally:
+        database.set_progress_handler(None, 0)
 
 
 @contextlib.contextmanager
@@ -223,7 +247,9 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
             f"{path} is an index of version {version}, but this endx_jax reads version {VERSION}: make it again with "
             "`endx evaluate` or `endx encode`"
         )
-    contents = database.execute("SELECT key, value FROM about").fetchall()
+    with _quickly(database):
+        _check_schema(database, path)
+        contents = database.execute("SELECT key, value FROM about LIMIT 1000").fetchall()
     fields = {key: json_files.parse(str(value), f"{path}: {key!r}", object) for key, value in contents}
 
     def field(name: str) -> object:
@@ -253,6 +279,33 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
 
 
 _MARKS = ("application_id", "user_version")
+_OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 100"
+_NUMBERS = {DOCUMENTS: "row", QUESTIONS: "row", "deleted": "number"}
+
+
+@functools.cache
+def _own_objects() -> frozenset[tuple]:
+    """Returns type, name, table and SQL of all tables, indexes and triggers that an index may have."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(";".join((SCHEMA, *QUESTIONS_SCHEMA)))
+        return frozenset(database.execute(_OBJECTS))
+
+
+def _check_schema(database: sqlite3.Connection, path: pathlib.Path) -> None:
+    """Raises EndxError if a file has other objects than an index, such as views, or rows that can't be counted on."""
+    objects = database.execute(_OBJECTS).fetchall()
+    for kind, name, *_ in (one for one in objects if one not in _own_objects()):
+        raise EndxError(f"{path} holds {name!a:.80} ({kind!s:.7}), which no index has: remove it, or make it again")
+    tables = {name for kind, name, *_ in objects if kind == "table"}
+    if missing := [name for name in ("about", DOCUMENTS, "deleted") if name not in tables]:
+        raise EndxError(f"{path} is damaged: it has no table {missing[0]!r}; {REMEDY}")
+    for table in tables & {*_NUMBERS}:
+        column = _NUMBERS[table]
+        ends = f"(SELECT min({column}) FROM {table}), (SELECT max({column}) FROM {table})"
+        query = f"SELECT {ends}, (SELECT seq FROM sqlite_sequence WHERE name = ?)"
+        for number, least in zip(database.execute(query, [table]).fetchone(), (1, 1, 0), strict=True):
+            if number is not None and not (type(number) is int and least <= number < MOST_ROWS):
+                raise EndxError(f"{path} is damaged: a row of {table!r} has number {number!a:.80}; {REMEDY}")
 
 
 def is_new(database: sqlite3.Connection) -> bool:
@@ -376,7 +429,11 @@ class IndexReader:
         with self._lock, reporting(self.path):
             cursor = self._database.execute(query, [after])
             while rows := cursor.fetchmany(STEP):
-                yield self._stored(rows)
+                stored = self._stored(rows)
+                if not (np.diff(stored.rows, prepend=after) > 0).all():
+                    raise EndxError(f"{self.path} is damaged: its rows are not in order; {REMEDY}")
+                after = int(stored.rows[-1])
+                yield stored
 
     def embeddings_of(self, rows: Sequence[int]) -> Stored:
         """Returns the embeddings of n rows, in their order; a row may occur several times."""
@@ -411,10 +468,13 @@ class IndexReader:
         if asked and not all(type(document) is int for document in documents):
             raise EndxError(f"{self.path} is damaged: a known question has no document; {REMEDY}")
         embeddings = np.frombuffer(b"".join(blobs), self.info.dtype).reshape(-1, self.info.width)
+        floats = np.array(scales, np.float32) if quantized else embeddings
+        if not np.isfinite(floats).all():
+            raise EndxError(f"{self.path} is damaged: an embedding contains nan or infinity; {REMEDY}")
         return Stored(
             np.array(rows, np.int64),
             embeddings,
-            np.array(scales, np.float32) if quantized else None,
+            floats if quantized else None,
             np.array(documents, np.int64) if asked else None,
         )
 

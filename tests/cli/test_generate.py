@@ -269,7 +269,7 @@ def test_only_one_run_at_a_time_uses_a_journal(corpus, endx):
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", "{}", '{"passage": "k", "questions": [1], "bad": "", "sent": 1, "received": 1}']
+    "line", ["[]", "{}", '{"passage": "k", "questions": [1], "bad": "", "sent": 1, "received": 1}']
     + [f'{{"passage": "k", "questions": ["q"], "bad": "", "sent": {n}, "received": 1}}' for n in ("null", "-1", "1e9")],
 )  # fmt: skip
 def test_a_damaged_journal_is_one_line(line, corpus, endx):
@@ -278,6 +278,19 @@ def test_a_damaged_journal_is_one_line(line, corpus, endx):
         with open(corpus.parent / "pairs.jsonl.journal", "a") as file:
             file.write(line + "\n")
         assert "pairs.jsonl.journal, line 10" in endx(*arguments(server, corpus), status=2).err
+
+
+def test_torn_lines_inside_a_journal_are_skipped_with_their_numbers(corpus, endx):
+    file = corpus.parent / "pairs.jsonl.journal"
+    with ChatServer() as server:
+        endx(*arguments(server, corpus))
+        first, *lines = file.read_bytes().splitlines(keepends=True)
+        torn = b'{"passage": "k", "questions": ["\xc3'  # a character that is cut in two
+        file.write_bytes(first + lines[0] + torn + b"".join(lines[1:5]) + b"\0\0\n" + b"".join(lines[5:]))
+        said = endx(*arguments(server, corpus)).out
+        assert sum(server.asked.values()) == 9  # the answer in the torn line is asked for again
+    assert "pairs.jsonl.journal: 2 torn lines are skipped and asked for again: line 3, 7\n" in said
+    assert pairs(corpus) == expected(*"01234567")
 
 
 def test_the_end_of_a_line_that_a_kill_cut_is_dropped(tmp_path):

@@ -1,6 +1,7 @@
 """Tests of indexes: contents, changes, other processes, damage."""
 
 import contextlib
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from endx_jax.retrieval.search import top_k
 EMBEDDINGS = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
 DOCUMENTS = [Document("d0", "eins"), Document("d1", "zwei\nZeilen", {"source": "≠", "year": 3}), Document("d2", "")]
 MODEL = {"name": "somebody", "identity": "0123456789abcdef"}
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT"
 ASKED = np.float32([[1, 0], [-1, 0]])
 
 
@@ -388,6 +390,36 @@ def test_an_index_that_can_only_be_read_is_searched(path):
         path.parent.chmod(0o700)
 
 
+def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypatch):
+    """As in a backup or on a read-only disk; the log holds an acknowledged change."""
+    opened = Index(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM documents").fetchone()  # keeps the change in the log
+        opened.delete(["d0"])
+        (tmp_path / "copy").mkdir()
+        for name in ("index.sqlite", "index.sqlite-wal"):
+            shutil.copy(path.with_name(name), tmp_path / "copy" / name)
+    copy, link, connected = tmp_path / "copy" / "index.sqlite", tmp_path / "link", index_file._connected
+    link.symlink_to(copy)
+
+    class ReadOnly(sqlite3.Connection):
+        def execute(self, *_):
+            failure = sqlite3.OperationalError("unable to open database file")
+            failure.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+            raise failure
+
+    def read_only(address):
+        return connected(address) if "immutable" in address else sqlite3.connect(address, uri=True, factory=ReadOnly)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index_file, "_connected", read_only)
+        for opening in (copy, link):
+            with one_line_error(r"its log index.sqlite-wal, which holds changes, .*: copy both files to a folder of"):
+                names(opening)
+    assert names(copy) == ["d1", "d2"]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -419,11 +451,30 @@ def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
         ("UPDATE documents SET embedding = 'text' WHERE row = 2", "an embedding does not have 8 bytes"),
         ("UPDATE documents SET metadata = '[' WHERE row = 2", "metadata of document 'd1'.*: broken JSON"),
         ("UPDATE documents SET text = x'ff' WHERE row = 2", "document 'd1' is not text"),
+        ("UPDATE documents SET embedding = x'0000c07f00000000' WHERE row = 2", "an embedding contains nan or infinity"),
+        ("UPDATE documents SET row = -5 WHERE row = 2", "a row of 'documents' has number -5; restore it"),
+        (
+            "UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2",
+            "a row of 'documents' has number 9223372036854",
+        ),
+        ("UPDATE sqlite_sequence SET seq = 0x7fffffffffffffff", "a row of 'documents' has number 9223372036854"),
+        ("INSERT INTO deleted VALUES (-1, 1, 'a')", "a row of 'deleted' has number -1; restore it"),
+        ("DROP TABLE about", "it has no table 'about'"),
+        (
+            "DROP TABLE about; CREATE VIEW about AS " + ENDLESS + " x AS key, 1 AS value FROM c",
+            r"holds 'about' \(view\)",
+        ),
+        (
+            "CREATE TRIGGER t AFTER INSERT ON documents BEGIN DELETE FROM deleted; END",
+            r"holds 't' \(trigger\), which no",
+        ),
+        ("CREATE TABLE more (a DEFAULT (random()))", r"holds 'more' \(table\)"),
+        ("ALTER TABLE documents ADD COLUMN more AS (row + 1)", r"holds 'documents' \(table\)"),
     ],
 )
 def test_damage_is_one_line(path, statement, message):
-    with changing(path) as database:
-        database.execute(statement)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(statement)
     with one_line_error(message):
         names(path)
 
