@@ -174,7 +174,7 @@ def _without_title(text: str, known: str, *, rst: bool) -> tuple[str, str]:
         if style := parts["line"] and (parts.get("over", "") or "")[:1] + parts["line"][0]:
             heading, styles[len(styles) :] = parts["text"], [style] * (style not in styles)
             level = min(styles.index(style) + 1, 6)
-        heading = re.sub(r"\s+#+$|\s*\{/?\*?#?[\w-]+\*?/?\}$|:[\w:.-]+:(?=`)", "", " ".join(heading.split()))
+        heading = re.sub(r"\s+#+$|\s*\{/?\*?#?[\w-]+\*?/?\}$|:[\w:.-]{1,99}:(?=`)", "", " ".join(heading.split()))
         if level == 1 and heading and titles in ([], [heading]):
             titles[:] = [heading, ""]
             return ""
