@@ -147,6 +147,7 @@ def test_documents_are_selected_by_their_metadata(tmp_path, search, error):
     found = search(*arguments, '--where={"year": {"gte": 2019}}').out
     assert [line.split()[2] for line in found.splitlines()] == ["b", "c"]
     assert "the filter of 'year' has bounds" in error(*arguments, '--where={"year": {"from": 2019}}')
+    assert "holds '\\ud800', half a surrogate pair" in error(*arguments, r'--where={"year": "\ud800"}')
     assert 'write JSON, such as --where=\'{"lang": "en"}\'' in error(*arguments, "--where=year=2019")
     assert "nothing found: no document has the field 'yaer'" in search(*arguments, '--where={"yaer": 1}').err
 
