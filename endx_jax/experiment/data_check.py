@@ -14,6 +14,7 @@ from endx_jax.data.readers import examples, formats, row_files, text_files
 from endx_jax.data.records import Pools, RetrievalSet, questions_by_candidate
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import limit_questions, take
+from endx_jax.errors import printable
 from endx_jax.experiment.data import parted, read_records, settings_of
 from endx_jax.hub import local_path
 from endx_jax.inference import EmbeddingModel, load
@@ -104,7 +105,7 @@ def check_data(
         "",
         f"next: {command}",
     ]
-    return DataCheck(counts, tuple(findings), metrics, needed, command, "\n".join(lines))
+    return DataCheck(counts, tuple(findings), metrics, needed, command, printable("\n".join(lines)))
 
 
 def check(pairs: Any, test: Any = None, *, model: str | os.PathLike = MODEL) -> DataCheck:

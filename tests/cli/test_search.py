@@ -273,6 +273,17 @@ def test_known_questions_are_shown_above_the_text_and_an_equal_source_once():
     assert found["answers"][0]["questions"] == [*document.questions]
 
 
+def test_control_characters_of_documents_are_shown_as_escapes():
+    text = "\x1b]52;c;Y3VybA==\x07 a\x9b31m\r\nb"
+    document = Document(text[:9], f"{text} {'word ' * 30}", {"title": text}, (text,))
+    shown = to_text([Answer(1, 0.5, document)])
+    assert shown.startswith(r" 1  0.5000  \x1b]52;c;Y3 · \x1b]52;c;Y3VybA==\x07 a\x9b31m b" + "\n")
+    assert shown.count(r"\x1b]52;c;Y3VybA==\x07 a\x9b31m b") == 3
+    line = to_jsonl(Question("1", text), [Answer(1, 0.5, document)])
+    assert all(character.isprintable() for character in (shown + line).replace("\n", ""))
+    assert json.loads(line)["answers"][0]["text"] == document.text
+
+
 def test_pairs_are_encoded_with_their_known_questions(trained_workdir, tmp_path, endx):
     (tmp_path / "faq.csv").write_text(
         "question,answer\nwho hides,the mat of 7\nwhat purrs,the mat of 7\nwhy,it is so\n"
