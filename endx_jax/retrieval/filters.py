@@ -12,8 +12,6 @@ from endx_jax.json_files import shown, text
 
 # Limits of the size of a filter, since the metadata of every document is compared with it.
 MOST_CONDITIONS, MOST_VALUES, LONGEST_NAME = 100, 10_000, 200
-# Fields that are searched for the reason why a filter selects nothing, since each takes as long as a filter.
-EXPLAINED = 10
 
 COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _VALUE = "json_extract(metadata, ?)"
@@ -76,7 +74,7 @@ def why_nothing(select: Callable[[Mapping[str, object]], np.ndarray], where: Map
     """
     if select(where).any():
         return ""
-    for name, wanted in itertools.islice(where.items(), EXPLAINED):
+    for name, wanted in itertools.islice(where.items(), 10):  # each takes as long as a filter
         if not any(select({name: {"gte": least}}).any() for least in ("", -1e308)):  # of texts and of numbers
             return f"no document has the field {name!r}, which the filter names"
         if not select({name: wanted}).any():

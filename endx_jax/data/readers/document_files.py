@@ -1,7 +1,6 @@
 """Reader of a folder of documents (Markdown, reStructuredText, text, HTML; PDF with the extra `pdf`) as passages."""
 
 import glob
-import io
 import os
 import pathlib
 import re
@@ -11,7 +10,7 @@ from html.parser import HTMLParser
 
 from endx_jax.data.documents import CONTROL, LONGEST_ID, Document, Scalar
 from endx_jax.data.paragraphs import split_sentences
-from endx_jax.data.readers import shards, text_files
+from endx_jax.data.readers import pdf_files, shards, text_files
 from endx_jax.errors import EndxError
 
 ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", ".pdf")
@@ -79,7 +78,10 @@ def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Ite
         for n, text in enumerate(texts, 1):
             document = Document(f"{name}#{n}", f"{title} {text}", fields | {"title": title, "source": name})
             yield os.path.join(folder, name), document
-    reasons = ", ".join(f"{len(names):,} {reason} (such as {names[0]!a:.100})" for reason, names in skipped.items())
+    reasons = ", ".join(
+        f"{len(names):,} {reason} (such as {', '.join(f'{name!a:.100}' for name in names[:5])})"
+        for reason, names in skipped.items()
+    )
     if not count:
         raise EndxError(f"{folder}: no text in its documents ({', '.join(ENDINGS)}); skipped {reasons}")
     say(f"{folder}: {files:,} files, split into {count:,} passages{reasons and f'; skipped {reasons}'}")
@@ -122,16 +124,14 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         raise EndxError(f"over {text_files.MOST:,} bytes")
     data = b""
     try:
-        data = pathlib.Path(file).read_bytes()
-        if ending == ".pdf":
-            import pypdf
-
-            pages = pypdf.PdfReader(io.BytesIO(data)).pages
-            data = "\n\n".join(page.extract_text() for page in pages).encode("utf-8", "replace")
-        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        data = b"" if ending == ".pdf" else pathlib.Path(file).read_bytes()
+        text = pdf_files.read(file) if ending == ".pdf" else data.decode("utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     except ImportError:
         raise EndxError('in PDF, which needs pip install "endx_jax[pdf]"') from None
-    except Exception:  # pypdf raises errors of many types
+    except TimeoutError:
+        raise EndxError("that take too much time or memory as PDF: convert them, such as by pdftotext") from None
+    except (OSError, ValueError):
         reason = "can't be read as PDF" if ending == ".pdf" else f"are not UTF-8: {text_files.conversion(data)}"
         raise EndxError(f"that {reason}") from None
     fields: dict[str, Scalar] = {}
@@ -191,6 +191,12 @@ class _Page(HTMLParser):
         super().__init__()
         self.parts: list[str] = []
         self._heading = ""  # goes before the next text
+
+    def parse_html_declaration(self, i):
+        try:
+            return super().parse_html_declaration(i)
+        except AssertionError:  # of Python's parser, for `<![` and no name
+            return self.parse_bogus_comment(i)
 
     def handle_starttag(self, tag, attrs):
         self.parts.append("" if INLINE.fullmatch(tag) else "\n\n")
