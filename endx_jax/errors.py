@@ -7,6 +7,14 @@ from contextvars import ContextVar
 
 MAX_MESSAGE = 2_000  # characters; longer messages, such as quotations of damaged files, are shortened in the middle
 
+# Control characters that a terminal obeys, such as those that begin an escape sequence; tab and line feed are not.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    r"""Returns a text of somebody's data with its control characters as escapes, such as `\x1b`, for a terminal."""
+    return _CONTROL.sub(lambda control: ascii(control[0])[1:-1], text)
+
 
 class EndxError(ValueError):
     """User error, such as invalid data, an invalid setting or a missing file.
@@ -18,8 +26,8 @@ class EndxError(ValueError):
     status = 2
 
     def __init__(self, message: str = ""):
-        """Replaces line breaks in the message by spaces and limits its length."""
-        line = " ".join(str(message).splitlines())
+        """Replaces line breaks in the message by spaces, escapes control characters and limits its length."""
+        line = printable(" ".join(str(message).splitlines()))
         if len(line) > MAX_MESSAGE:
             line = f"{line[: MAX_MESSAGE - 505]} ... {line[-500:]}"
         super().__init__(line)

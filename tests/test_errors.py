@@ -9,6 +9,12 @@ def test_a_message_is_one_line():
     assert str(DiskFull("a\u2028b")) == "a b"
 
 
+def test_messages_and_lines_hold_no_control_characters(capsys):
+    say("a\x1b[31m\tb\x9d\r")
+    assert capsys.readouterr().out == "a\\x1b[31m\tb\\x9d\\r\n"
+    assert str(EndxError("\x07 and \x7f")) == r"\x07 and \x7f"
+
+
 def test_a_long_message_keeps_its_beginning_and_its_end():
     message = str(EndxError("start " + "x" * 10_000 + " end"))
     assert len(message) == MAX_MESSAGE

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.readers import examples, row_files, text_files
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, printable
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.text_search import Answer
 
@@ -112,18 +112,23 @@ def to_text(answers: Sequence[Answer]) -> str:
 
 def _entry(answer: Answer, ranks: int, width: int) -> str:
     document = answer.document
-    about = dict.fromkeys([document.id, *(str(document.metadata[key]) for key in SHOWN if key in document.metadata)])
+    fields = [document.id, *(str(document.metadata[key]) for key in SHOWN if key in document.metadata)]
+    about = dict.fromkeys(map(_one_line, fields))
     indent = " " * (ranks + 3)
     # The texts of docstrings begin with the documented name, which is their id.
-    text = " ".join(document.text.removeprefix(f"{document.id}: ").split()) or "(empty)"
+    text = _one_line(document.text.removeprefix(f"{document.id}: ")) or "(empty)"
     body = textwrap.fill(
         text, width, initial_indent=indent, subsequent_indent=indent, max_lines=LINES, placeholder=" ..."
     )
-    known = document.questions[:QUESTIONS]
+    known = [*map(_one_line, document.questions[:QUESTIONS])]
     more = f" (and {len(document.questions) - QUESTIONS:,} more)" if len(document.questions) > QUESTIONS else ""
     asked = textwrap.shorten(f"Q: {' / '.join(known)}", width - len(indent) - len(more), placeholder=" ...") + more
     questions = f"{indent}{asked}\n" * bool(known)
     return f"{answer.rank:>{ranks + 1}}  {answer.score:.4f}  {' · '.join(about)}\n{questions}{body}\n"
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))
 
 
 def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
@@ -135,7 +140,8 @@ def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
         for answer in answers
     ]
     fields = {"id": question.id, "question": question.text, "answers": listed}
-    return json.dumps(fields, ensure_ascii=False) + "\n"
+    # JSON escapes other control characters, but not these, which a terminal obeys too.
+    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(fields, ensure_ascii=False)) + "\n"
 
 
 def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
@@ -164,4 +170,4 @@ def formatted(form: str, question: Question, answers: Sequence[Answer], *, tag: 
         return to_trec(question, answers, tag)
     if form == "jsonl":
         return to_jsonl(question, answers)
-    return f"{question.text}\n{to_text(answers)}\n" if naming else to_text(answers)
+    return f"{printable(question.text)}\n{to_text(answers)}\n" if naming else to_text(answers)

@@ -4,6 +4,7 @@ import argparse
 import json
 import pathlib
 
+from endx_jax.errors import printable
 from endx_jax.settings import check
 
 
@@ -24,9 +25,9 @@ def main(argv: list[str]) -> None:
     )
     comparison = compare(first, second, clustered=arguments.clusters)
     changed = changed_settings(*runs)
-    print(comparison.table())
+    print(printable(comparison.table()))
     if changed:
-        print(f"The settings of the runs differ: {'; '.join(changed)}.")
+        print(f"The settings of the runs differ: {printable('; '.join(changed))}.")
     if arguments.output:
         write_text(arguments.output, json.dumps({**comparison.as_dict(), "settings": changed}, indent=1) + "\n")
 

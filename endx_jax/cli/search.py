@@ -15,7 +15,7 @@ from etils import epath
 
 from endx_jax import json_files
 from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, printable
 from endx_jax.files import replacing
 from endx_jax.settings import check
 
@@ -199,7 +199,7 @@ def _form(arguments: argparse.Namespace) -> str:
 
 def _note(line: str) -> None:
     """Prints a message that is not a result."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ from endx_jax.data.records import Pools, RetrievalSet, known_questions, question
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import limit_questions, take
 from endx_jax.data.tokenization import MULTILINGUAL
+from endx_jax.errors import printable
 from endx_jax.experiment.data import parted, read_records, settings_of
 from endx_jax.hub import local_path
 from endx_jax.inference import EmbeddingModel, load
@@ -111,7 +112,7 @@ def check_data(
         "",
         f"next: {command}",
     ]
-    return DataCheck(counts, tuple(findings), metrics, needed, command, "\n".join(lines))
+    return DataCheck(counts, tuple(findings), metrics, needed, command, printable("\n".join(lines)))
 
 
 def check(pairs: Any, test: Any = None, *, model: str | os.PathLike = MODEL) -> DataCheck:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import tqdm
 
-from endx_jax.errors import named
+from endx_jax.errors import named, printable
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.progress import ticking
 
 
 def say(line: str) -> None:
-    """Prints a line on the primary process only: see `errors.naming`."""
+    """Prints a line on the primary process only: see `errors.naming` and `errors.printable`."""
     if is_primary():
-        sys.stdout.write(f"{named(line)}\n")  # in one piece, also if the stream has no buffer
+        sys.stdout.write(f"{printable(named(line))}\n")  # in one piece, also if the stream has no buffer
         sys.stdout.flush()
 
 

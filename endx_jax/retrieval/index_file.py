@@ -334,13 +334,15 @@ def insert(
         database.execute(statement)
     blobs_of_known = _blobs(asked, known) if asked and known is not None else iter(())
     for document, (blob, scale) in zip(documents, _blobs(documents, embeddings), strict=True):
-        metadata = json.dumps(dict(document.metadata), ensure_ascii=False)
         try:
+            metadata = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
             row = database.execute(INSERT, (document.id, blob, scale, document.text, metadata)).lastrowid
             for text in document.questions:
                 database.execute(INSERT_QUESTION, (row, *next(blobs_of_known), text))
         except UnicodeEncodeError:
             raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
+        except ValueError:  # SQLite can't read such metadata, so that every filter of the index would fail
+            raise EndxError(f"the metadata of document {document.id!r} hold nan or infinity: leave it out") from None
         except sqlite3.IntegrityError:
             raise EndxError(f"document {document.id!r} occurs twice: ids must be unique") from None
 

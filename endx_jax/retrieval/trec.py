@@ -121,12 +121,13 @@ def _by_row(path, ids: Sequence[str] | Mapping[int, str]) -> dict[int, str]:
 
 
 def encoded(path, kind: str, ids: Iterable[str]) -> list[str]:
-    """Returns ids of this `kind` with their white space percent-encoded.
+    """Returns ids of this `kind` with their white space and control characters percent-encoded.
 
     Raises:
       EndxError: an id is empty, or occurs twice in the file `path`.
     """
-    columns = [re.sub(r"\s", lambda space: urllib.parse.quote(space[0]), identity) for identity in ids]
+    hidden = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+    columns = [hidden.sub(lambda found: urllib.parse.quote(found[0]), identity) for identity in ids]
     seen = set()
     for identity in columns:
         if not identity:

@@ -21,7 +21,7 @@ from endx_jax.data.readers.document_files import MOST, split_passages
 from endx_jax.errors import EndxError
 from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
-from endx_jax.retrieval.filters import condition, why_nothing
+from endx_jax.retrieval.filters import FilterLimit, condition, why_nothing
 from endx_jax.serving.batching import Batcher, cost, encode, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.middleware import refuse
@@ -177,7 +177,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             try:
                 condition(body.where)
             except EndxError as wrong:
-                raise Refusal(422, f"where: {wrong}", param="where") from None
+                status = 400 if isinstance(wrong, FilterLimit) else 422
+                raise Refusal(status, f"where: {wrong}", param="where") from None
         mode = body.mode or search.default_mode
         ask = Ask(body.query, body.k, mode, body.where)
         with batcher.request():

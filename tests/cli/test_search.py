@@ -147,6 +147,7 @@ def test_documents_are_selected_by_their_metadata(tmp_path, search, error):
     found = search(*arguments, '--where={"year": {"gte": 2019}}').out
     assert [line.split()[2] for line in found.splitlines()] == ["b", "c"]
     assert "the filter of 'year' has bounds" in error(*arguments, '--where={"year": {"from": 2019}}')
+    assert "holds '\\ud800', half a surrogate pair" in error(*arguments, r'--where={"year": "\ud800"}')
     assert 'write JSON, such as --where=\'{"lang": "en"}\'' in error(*arguments, "--where=year=2019")
     assert "nothing found: no document has the field 'yaer'" in search(*arguments, '--where={"yaer": 1}').err
 
@@ -270,6 +271,17 @@ def test_known_questions_are_shown_above_the_text_and_an_equal_source_once():
     assert shown == " 1  0.5000  a.md\n    Q: how 0? / how 1? / how 2? (and 2 more)\n    By card.\n"
     found = json.loads(to_jsonl(Question("1", "q"), [Answer(1, 0.5, document)]))
     assert found["answers"][0]["questions"] == [*document.questions]
+
+
+def test_control_characters_of_documents_are_shown_as_escapes():
+    text = "\x1b]52;c;Y3VybA==\x07 a\x9b31m\r\nb"
+    document = Document(text[:9], f"{text} {'word ' * 30}", {"title": text}, (text,))
+    shown = to_text([Answer(1, 0.5, document)])
+    assert shown.startswith(r" 1  0.5000  \x1b]52;c;Y3 · \x1b]52;c;Y3VybA==\x07 a\x9b31m b" + "\n")
+    assert shown.count(r"\x1b]52;c;Y3VybA==\x07 a\x9b31m b") == 3
+    line = to_jsonl(Question("1", text), [Answer(1, 0.5, document)])
+    assert all(character.isprintable() for character in (shown + line).replace("\n", ""))
+    assert json.loads(line)["answers"][0]["text"] == document.text
 
 
 def test_pairs_are_encoded_with_their_known_questions(trained_workdir, tmp_path, endx):

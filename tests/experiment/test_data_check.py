@@ -21,18 +21,19 @@ def write(folder, rows, header="question,answer", name="pairs.csv"):
 
 
 def test_findings_about_rows_columns_and_texts(tmp_path, tiny_bert):
-    rows = [f"{question},{answer},a{n},1,{n % 3},new" for n, (question, answer) in enumerate(pairs())]
-    rows += [rows[0], f"{rows[1].partition(',a1,')[0]},a40,0,0,new"]  # repeated; right above, and wrong here
-    rows += ["Where is ITEM 2?,where is item 3,a41,1,0,new", "same,same,a42,1,1,new"]
-    rows += [f"{'long ' * 30},item 3 lies on shelf 3,a43,1,1,new"]
+    rows = [f"{question},{answer},a{n},1,{n % 3},\x1b[2J" for n, (question, answer) in enumerate(pairs())]
+    rows += [rows[0], f"{rows[1].partition(',a1,')[0]},a40,0,0,\x1b[2J"]  # repeated; right above, and wrong here
+    rows += ["Where is ITEM 2?,where is item 3,a41,1,0,\x1b[2J", "same,same,a42,1,1,\x1b[2J"]
+    rows += [f"{'long ' * 30},item 3 lies on shelf 3,a43,1,1,\x1b[2J"]
     file = write(tmp_path, rows, "question,answer,key,label,kind,state")
-    found = check_data(DataSettings(path=str(file)), str(tiny_bert)).findings
-    assert [*found] == [
+    checked = check_data(DataSettings(path=str(file)), str(tiny_bert))
+    assert r"- column 'state' is not used (values \x1b[2J)" in str(checked)
+    assert [*checked.findings] == [
         "rows that repeat the question and answer of another row: 1",
         "answers that are right in one row and wrong in another, and count as right: 1",
         "column 'key' is not used (it looks like ids)",
         "column 'kind' is not used (values 0, 1 and 2)",
-        "column 'state' is not used (values new)",
+        "column 'state' is not used (values \x1b[2J)",
         "pairs with the same text on both sides: 1",
         "texts that are a question in one row and an answer in another: 1",
         "questions that differ from another one in case, punctuation or spaces only: 1",

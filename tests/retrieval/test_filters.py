@@ -10,7 +10,7 @@ METADATA = [
     {"lang": "en", "year": 2019, "public": True},
     {"lang": "de", "year": 2020.5, "date": "2024-11-24"},
     {"lang": "fr", "year": "2021", "a.b": 1, "': --": "x", "depth": "-3.5", "public": "True"},
-    {},
+    {"a\\b": 1, "\n": "x"},
 ]
 
 
@@ -45,6 +45,7 @@ def snapshot(tmp_path):
         ({"a.b": 1}, [2]),
         ({"': --": "x"}, [2]),
         ({"missing": 1}, []),
+        ({"a\\b": 1, "\n": "x"}, [3]),
         ({"lang": "' OR 1 = 1 --"}, []),
     ],
 )
@@ -83,6 +84,9 @@ def test_a_filter_that_lets_nothing_through_is_explained(snapshot, where, expect
         ({"year": None}, "the filter of 'year' compares with .*: use a text, a number or a truth value"),
         ({"year": [[1]]}, "the filter of 'year' compares with"),
         ({"year": 2**70}, "the filter of 'year' compares with"),
+        ({"year": {"gte": float("nan")}}, "the filter of 'year' compares with nan"),
+        ({"\ud800": 1}, r"the name of a field in the filter holds '\\ud800', half a surrogate pair"),
+        ({"lang": ["en", "\ud800"]}, r"the filter of 'lang' holds '\\ud800', half a surrogate pair"),
     ],
 )
 def test_other_filters_are_refused(where, message):

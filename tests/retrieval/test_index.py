@@ -162,6 +162,8 @@ def test_mistakes_change_nothing(opened):
         add("new", embeddings=np.float32([[np.inf, 0]]))
     with one_line_error("'new' holds a lone surrogate"):
         opened.add([Document("new", "\ud83d")], EMBEDDINGS[:1])
+    with one_line_error("the metadata of document 'new' hold nan or infinity"):
+        opened.add([Document("new", "", {"year": float("nan")})], EMBEDDINGS[:1])
     with one_line_error("no document 'd7'"):
         opened.delete(["d1", "d7"])
     with one_line_error("no document 'a', 'b', 'c' and 1 others"):

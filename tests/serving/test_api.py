@@ -436,6 +436,9 @@ def test_a_filter_selects_documents_by_their_metadata(served):
         status, content = served.post("/search", {**asked, "where": {"year": {"from": 2019}}})
         assert (status, content["error"]["param"]) == (422, "where")
         assert content["error"]["message"].startswith("where: the filter of 'year' has bounds")
+        status, content = served.post("/search", {**asked, "where": {f"f{n}": 1 for n in range(1001)}})
+        assert (status, content["error"]["param"]) == (400, "where")
+        assert "a filter has at most 100 conditions" in content["error"]["message"]
     finally:
         for document in documents:
             served.ask("DELETE", f"/documents/{document['id'].replace(' ', '%20')}")

@@ -16,6 +16,14 @@ def test_ids_do_not_become_labels(served):
     assert "unheard-of" not in metrics
 
 
+def test_methods_that_clients_invent_are_one_series(served):
+    for n in range(3):
+        assert served.ask(f"X{n}", "/nowhere")[0] == served.ask("DELETE", "/nowhere")[0] == 404
+    lines = [line for line in served.get("/metrics")[1].splitlines() if "endx_requests_total" in line]
+    assert 'endx_requests_total{method="other",route="none",status="404"} 3.0' in lines
+    assert not any('method="X' in line for line in lines)
+
+
 def test_texts_and_documents_are_counted(served):
     line = 'endx_texts_total{side="%s"}'
     before = {side: served.metric(line % side) for side in ("question", "answer")}

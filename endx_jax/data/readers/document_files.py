@@ -1,7 +1,6 @@
 """Reader of a folder of documents (Markdown, reStructuredText, text, HTML; PDF with the extra `pdf`) as passages."""
 
 import glob
-import io
 import os
 import pathlib
 import re
@@ -12,7 +11,7 @@ from html.parser import HTMLParser
 from endx_jax import json_files
 from endx_jax.data.documents import CONTROL, LONGEST_ID, Document, Scalar
 from endx_jax.data.paragraphs import split_sentences
-from endx_jax.data.readers import shards, text_files
+from endx_jax.data.readers import pdf_files, shards, text_files
 from endx_jax.errors import EndxError
 
 ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", ".pdf")
@@ -80,7 +79,10 @@ def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Ite
         for n, text in enumerate(texts, 1):
             document = Document(f"{name}#{n}", f"{title} {text}", fields | {"title": title, "source": name})
             yield os.path.join(folder, name), document
-    reasons = ", ".join(f"{len(names):,} {reason} (such as {names[0]!a:.100})" for reason, names in skipped.items())
+    reasons = ", ".join(
+        f"{len(names):,} {reason} (such as {', '.join(f'{name!a:.100}' for name in names[:5])})"
+        for reason, names in skipped.items()
+    )
     if not count:
         raise EndxError(f"{folder}: no text in its documents ({', '.join(ENDINGS)}); skipped {reasons}")
     say(f"{folder}: {files:,} files, split into {count:,} passages{reasons and f'; skipped {reasons}'}")
@@ -128,15 +130,13 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
     if data.startswith(json_files.POINTER.encode()):
         raise EndxError("that are Git LFS pointers: run git lfs pull")
     try:
-        if ending == ".pdf":
-            import pypdf
-
-            pages = pypdf.PdfReader(io.BytesIO(data)).pages
-            data = "\n\n".join(page.extract_text() for page in pages).encode("utf-8", "replace")
-        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        text = pdf_files.read(file) if ending == ".pdf" else data.decode("utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     except ImportError:
         raise EndxError('in PDF, which needs pip install "endx_jax[pdf]"') from None
-    except Exception:  # pypdf raises errors of many types
+    except TimeoutError:
+        raise EndxError("that take too much time or memory as PDF: convert them, such as by pdftotext") from None
+    except (OSError, ValueError):
         reason = "can't be read as PDF" if ending == ".pdf" else f"are not UTF-8: {text_files.conversion(data)}"
         raise EndxError(f"that {reason}") from None
     fields: dict[str, Scalar] = {}
@@ -179,7 +179,7 @@ def _without_title(text: str, known: str, *, rst: bool) -> tuple[str, str]:
         if style := parts["line"] and (parts.get("over", "") or "")[:1] + parts["line"][0]:
             heading, styles[len(styles) :] = parts["text"], [style] * (style not in styles)
             level = min(styles.index(style) + 1, 6)
-        heading = re.sub(r"\s+#+$|\s*\{/?\*?#?[\w-]+\*?/?\}$|:[\w:.-]+:(?=`)", "", " ".join(heading.split()))
+        heading = re.sub(r"\s+#+$|\s*\{/?\*?#?[\w-]+\*?/?\}$|:[\w:.-]{1,99}:(?=`)", "", " ".join(heading.split()))
         if level == 1 and heading and titles in ([], [heading]):
             titles[:] = [heading, ""]
             return ""
@@ -196,6 +196,12 @@ class _Page(HTMLParser):
         super().__init__()
         self.parts: list[str] = []
         self._heading = ""  # goes before the next text
+
+    def parse_html_declaration(self, i):
+        try:
+            return super().parse_html_declaration(i)
+        except AssertionError:  # of Python's parser, for `<![` and no name
+            return self.parse_bogus_comment(i)
 
     def handle_starttag(self, tag, attrs):
         self.parts.append("" if INLINE.fullmatch(tag) else "\n\n")

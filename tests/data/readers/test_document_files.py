@@ -7,7 +7,7 @@ import pytest
 
 from endx_jax.data import read
 from endx_jax.data.corpus import read_corpus
-from endx_jax.data.readers import document_files, text_files
+from endx_jax.data.readers import document_files, pdf_files, text_files
 from endx_jax.data.readers.document_files import names_in, split_passages
 
 
@@ -133,10 +133,10 @@ def test_what_is_skipped_is_said(tmp_path, monkeypatch):
     for reason in (
         "1 over 1,000 bytes (such as 'large.txt')",
         '1 that are not UTF-8: save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f WINDOWS-1252 -t UTF-8 OLD',
-        "2 that are links or no files (such as 'link.md')",
+        "2 that are links or no files (such as 'link.md', 'pipe.md')",
         "1 that are Git LFS pointers: run git lfs pull (such as 'lfs.md')",
         "1 with names that hold control characters or are not UTF-8 (such as 'line\\nbreak.md')",
-        "2 of another type (such as 'x.png')",
+        "2 of another type (such as 'x.png', 'y.py')",
     ):
         assert reason in line
     assert "old.pdf" in line
@@ -173,10 +173,11 @@ def test_broken_markup_takes_linear_time(tmp_path):
         "a\n=\n",
         "---\na:",
         ".. a\n\n",
+        "<![",
     )
     times = ((".html", 20_000), (".md", 20_000), (".rst", 20_000))
     files = {f"{n}{ending}": part * count for n, part in enumerate(parts) for ending, count in times}
-    fill(tmp_path, files)
+    fill(tmp_path, files | {"colons.md": "# " + ":" * 100_000})
     began = time.process_time()
     assert "skipped" in documents(tmp_path)[1]
     assert time.process_time() - began < 8  # 0.5 s; with `HTMLParser.close` 20 s
@@ -187,6 +188,24 @@ def test_pdf_is_read_with_its_extra(tmp_path):
     fill(tmp_path, {"a.pdf": pdf("Zebras are striped.")})
     assert pypdf.PdfReader(tmp_path / "a.pdf").pages[0].extract_text().strip() == "Zebras are striped."
     assert [(d.id, d.text) for d in documents(tmp_path)[0]] == [("a.pdf#1", "a Zebras are striped.")]
+
+
+def test_pdf_that_takes_too_long_is_named_and_left_out(tmp_path, monkeypatch):
+    pytest.importorskip("pypdf")
+    monkeypatch.setattr(pdf_files, "SECONDS", 0.5)
+    monkeypatch.setattr(pdf_files, "SECONDS_PER_MB", 0)
+    fill(tmp_path, {"bomb.pdf": pdf("a) Tj (" * 100_000), "good.pdf": pdf("Zebras are striped."), "none.pdf": "%PDF"})
+    found, line = documents(tmp_path)
+    assert [d.id for d in found] == ["good.pdf#1"]
+    assert "skipped 1 that take too much time or memory as PDF: convert them, such as by pdftotext" in line
+    assert "(such as 'bomb.pdf'), 1 that can't be read as PDF (such as 'none.pdf')" in line
+
+
+def test_pdf_that_takes_too_much_memory_is_left_out(tmp_path, monkeypatch):
+    pytest.importorskip("pypdf")
+    monkeypatch.setattr(pdf_files, "MOST_MEMORY", 10_000_000)
+    fill(tmp_path, {"a.pdf": pdf("text"), "b.md": "b"})
+    assert documents(tmp_path)[1].endswith("as PDF: convert them, such as by pdftotext (such as 'a.pdf')")
 
 
 def test_pdf_without_its_extra_is_skipped(tmp_path, monkeypatch):

@@ -1,0 +1,51 @@
+"""Text of a PDF file, read in a process with limits, since small files can take hours or more memory than there is.
+
+Run as a script, this file is that process. It imports nothing of this package.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+# Limits of a file, in seconds of the CPU, as a busy machine must change no result, and bytes. Text takes 3 s per MB.
+SECONDS, SECONDS_PER_MB, MOST_MEMORY = 10, 5, 1_500_000_000
+
+
+def read(file: str) -> str:
+    """Returns the text of a PDF file; raises ImportError without pypdf, TimeoutError at a limit, else ValueError."""
+    if importlib.util.find_spec("pypdf") is None:
+        raise ImportError("pypdf")
+    seconds = SECONDS + SECONDS_PER_MB * os.path.getsize(file) / 1e6
+    # With -P, the modules beside this file do not replace those that pypdf imports. pypdf's warnings are discarded.
+    command = [sys.executable, "-P", __file__, file, str(seconds), str(MOST_MEMORY)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    if ended.returncode:
+        raise TimeoutError
+    if (text := json.loads(ended.stdout)) is None:
+        raise ValueError
+    return text
+
+
+def _main(file: str, seconds: str, memory: str) -> None:
+    """Prints the text as JSON, or null. At a limit the process ends with another status than 0."""
+    if os.name == "posix":
+        import resource
+        import signal
+
+        signal.setitimer(signal.ITIMER_PROF, float(seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+    import pypdf
+
+    try:
+        text = "\n\n".join(page.extract_text() for page in pypdf.PdfReader(file).pages)
+        print(json.dumps(text.encode("utf-8", "replace").decode()))
+    except MemoryError:
+        raise
+    except Exception:  # pypdf raises errors of many types
+        print("null")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
