@@ -1,10 +1,12 @@
 """Strict JAX for the whole suite: eight virtual devices, no silent rank promotion, no accelerator."""
 
 import dataclasses
+import fcntl
 import gc
 import importlib.util
 import os
 import pathlib
+import shutil
 
 import jax
 import pytest
@@ -36,12 +38,32 @@ def pytest_runtest_setup(item):
             pytest.skip(f"the extra [reference] is not installed: {', '.join(missing)}")
 
 
+def session_folder(tmp_path_factory) -> pathlib.Path:
+    own = tmp_path_factory.getbasetemp()  # inside the session's folder, where a worker runs the tests
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+def made_once(tmp_path_factory, name: str, make) -> pathlib.Path:
+    """The path that `make` fills for all workers: the first one that asks makes it, and others wait."""
+    path = session_folder(tmp_path_factory) / "shared" / name
+    path.parent.mkdir(exist_ok=True)
+    with open(f"{path}.lock", "a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lock.tell():
+            make(path)
+            lock.write("made")
+    return path
+
+
+def own_copy(tmp_path_factory, name: str, make) -> pathlib.Path:
+    """A worker's own copy, as tests write into workdirs, of a folder that is made once."""
+    return shutil.copytree(made_once(tmp_path_factory, name, make), tmp_path_factory.mktemp(name) / "run")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory) -> None:
     """Lets tests, of all workers, that compile the same program share it: most of the time would be compilation."""
-    own = tmp_path_factory.getbasetemp()  # inside the session's folder, where a worker runs the tests
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled"
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_dir", str(session_folder(tmp_path_factory) / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
@@ -64,7 +86,7 @@ def minilm() -> str:
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory) -> pathlib.Path:
     """A folder with a tiny BERT: see tests/tiny_bert.py."""
-    return write_tiny_bert(tmp_path_factory.mktemp("tiny") / "bert")
+    return made_once(tmp_path_factory, "bert", write_tiny_bert)
 
 
 @pytest.fixture(scope="session")
@@ -74,9 +96,7 @@ def pairs_csv(tmp_path_factory) -> pathlib.Path:
     for i in range(60):
         animal, thing = ("cat", "dog")[i % 2], ("mats", "mat", "mat")[i % 3]
         rows.append(f"where is the {animal} {i},the {thing} of {i - i % 10 // 9}")
-    file = tmp_path_factory.mktemp("pairs") / "pairs.csv"
-    file.write_text("\n".join(rows) + "\n")
-    return file
+    return made_once(tmp_path_factory, "pairs.csv", lambda file: file.write_text("\n".join(rows) + "\n"))
 
 
 @pytest.fixture
@@ -102,18 +122,16 @@ def config(tiny_bert, pairs_csv):
 @pytest.fixture(scope="session")
 def trained_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
     """The workdir of a finished run of six steps of the tiny tower's token table: see `tiny_recipe`."""
-    workdir = tmp_path_factory.mktemp("trained")
-    run(tiny_recipe(tiny_bert, pairs_csv, encoder="none"), workdir)
-    return workdir
+    config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
+    return own_copy(tmp_path_factory, "trained", lambda workdir: run(config, workdir))
 
 
 @pytest.fixture(scope="session")
 def bert_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
     """The workdir of a finished run of two steps of the whole tiny tower."""
-    config, workdir = tiny_recipe(tiny_bert, pairs_csv), tmp_path_factory.mktemp("bert_run")
+    config = tiny_recipe(tiny_bert, pairs_csv)
     config.train.steps = 2
-    run(config, workdir)
-    return workdir
+    return own_copy(tmp_path_factory, "bert_run", lambda workdir: run(config, workdir))
 
 
 @pytest.fixture(scope="session")
@@ -123,8 +141,10 @@ def pair_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
     config.objective = dataclasses.asdict(PairSettings(top=5, questions=8))
     config.model.update(pooling="first", dropout=0.0, attention_dropout=0.0)
     config.train.steps, config.train.stop_at_step = 4, 2
-    workdir = tmp_path_factory.mktemp("pairs_run")
-    assert run(config, workdir) is None
-    config.train.stop_at_step = 0
-    run(config, workdir)
-    return workdir
+
+    def make(workdir):
+        assert run(config, workdir) is None
+        config.train.stop_at_step = 0
+        run(config, workdir)
+
+    return own_copy(tmp_path_factory, "pairs_run", make)
