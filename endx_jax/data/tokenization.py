@@ -103,14 +103,10 @@ class Tokenizer:
         return self is other or (self.fingerprint is not None and self.fingerprint == other.fingerprint)
 
     def check_matches(self, vocab_size: int, where: object) -> None:
-        """Raises EndxError if the tokenizer has ids without a row in an encoder's token table.
+        """Raises EndxError if the tokenizer has ids without one of the `vocab_size` rows of the encoder in `where`.
 
         Padding ids are not compared, since padding is masked: published folders have one id in `config.json` and
         another in the tokenizer's files.
-
-        Args:
-          vocab_size: number of rows of the encoder's token table.
-          where: folder of the encoder, for the message.
         """
         if self.size > vocab_size:
             raise EndxError(
@@ -254,13 +250,9 @@ class Tokenizer:
 
 @contextlib.contextmanager
 def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator[None]:
-    """Context that converts exceptions which the tokenizers library raises for broken files to EndxError.
+    """Context that converts exceptions of the tokenizers library for broken files, and `further` ones, to EndxError.
 
     The library raises plain `Exception`, or `PanicException`, a `BaseException`, if its Rust code panics.
-
-    Args:
-      folder: folder of the tokenizer.
-      further: further exceptions that a broken file can cause in the block.
     """
     try:
         yield

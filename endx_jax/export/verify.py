@@ -113,11 +113,7 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
 
 
 def sample_texts(workdir: pathlib.Path | None) -> list[str]:
-    """Returns texts for both sides: edge cases of tokenizers, the run's documents, and texts about Python.
-
-    Args:
-      workdir: workdir of a run, for the documents of its index; None for other models.
-    """
+    """Returns texts for both sides: edge cases of tokenizers, documents of a run's index, and texts about Python."""
     index = workdir / workdirs.INDEX if workdir else None
     documents: list[str] = []
     if index is not None and index.is_file():
