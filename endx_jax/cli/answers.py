@@ -148,15 +148,7 @@ def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
 
 
 def formatted(form: str, question: Question, answers: Sequence[Answer], *, tag: str, naming: bool) -> str:
-    """Formats a question and its answers.
-
-    Args:
-      form: `text`, `jsonl` or `trec`.
-      question: the question.
-      answers: its answers.
-      tag: tag of the TREC run.
-      naming: `text` begins with the question.
-    """
+    """Formats a question and its answers as `text` (with the question if `naming`), `jsonl` or `trec` with a `tag`."""
     if form == "trec":
         return to_trec(question, answers, tag)
     if form == "jsonl":
