@@ -260,8 +260,6 @@ def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator
         bare = type(failure) is Exception or type(failure).__name__ == "PanicException"
         if isinstance(failure, EndxError) or not (bare or isinstance(failure, further)):
             raise
-        for file in folder.glob("*.model"):
-            json_files.check_contents(file)
         raise EndxError(f"{folder} holds no tokenizer that can be used: {first_line(failure)}") from None
 
 
@@ -327,6 +325,8 @@ def _load(folder: pathlib.Path):
     """Loads a tokenizer of transformers, imported here since that takes one to two seconds."""
     if (folder / "tokenizer.json").is_file():
         read_specification(folder / "tokenizer.json")
+    for file in folder.glob("*.model"):
+        json_files.check_contents(file)
     name = json_files.read_optional(folder / "tokenizer_config.json").get("tokenizer_class")
     # Suppresses the warning about frameworks that are not installed.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

@@ -1,5 +1,6 @@
 """Reader of a folder of documents (Markdown, reStructuredText, text, HTML; PDF with the extra `pdf`) as passages."""
 
+import contextlib
 import glob
 import io
 import os
@@ -121,13 +122,12 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         raise EndxError("with names that hold control characters or are not UTF-8")
     if os.path.getsize(file) > text_files.MOST:
         raise EndxError(f"over {text_files.MOST:,} bytes")
+    with contextlib.suppress(OSError), open(file, "rb") as stream:  # reading it raises the same error
+        if stream.read(40).startswith(json_files.POINTER.encode()):
+            raise EndxError("that are Git LFS pointers: run git lfs pull")
+    data = b""
     try:
         data = pathlib.Path(file).read_bytes()
-    except OSError as error:
-        raise EndxError(f"that can't be read: {error.strerror}") from None
-    if data.startswith(json_files.POINTER.encode()):
-        raise EndxError("that are Git LFS pointers: run git lfs pull")
-    try:
         if ending == ".pdf":
             import pypdf
 
