@@ -29,7 +29,7 @@ IDS = ("_id", "id", "qid", "query_id", "query-id", "question_id")
 
 
 def read_questions(path: str) -> list[Question]:
-    """Returns all questions of a file.
+    """Returns all questions of a file, which may end in `.gz`; `-` is standard input.
 
     - `.csv`, `.json`, Arrow tables, and `.tsv` with a header: a row for each, with one of `TEXTS` and perhaps of `IDS`;
     - other files whose first line begins with `{`: lines of JSON objects with the same keys;
@@ -37,9 +37,6 @@ def read_questions(path: str) -> list[Question]:
     - other files: lines of questions.
 
     The id of a question without one is its line number. Empty lines are ignored.
-
-    Args:
-      path: a file, which may end in `.gz`, or `-` for standard input.
 
     Raises:
       EndxError: the file can't be read or has no questions, a question is not valid, or two have the same id.
@@ -157,15 +154,7 @@ def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
 
 
 def formatted(form: str, question: Question, answers: Sequence[Answer], *, tag: str, naming: bool) -> str:
-    """Formats a question and its answers.
-
-    Args:
-      form: `text`, `jsonl` or `trec`.
-      question: the question.
-      answers: its answers.
-      tag: tag of the TREC run.
-      naming: `text` begins with the question.
-    """
+    """Formats a question and its answers as `text` (with the question if `naming`), `jsonl` or `trec` with a `tag`."""
     if form == "trec":
         return to_trec(question, answers, tag)
     if form == "jsonl":

@@ -147,12 +147,20 @@ RESUMES = {
 }
 
 # Flags by the settings that messages replace with them, for verbs without a config: see `naming`.
-FLAGS = {"data.path": "--data", "data.test_split": "--split", "data.skip_invalid=True": "--skip-invalid"}
-for _name in (
-    "pool", "split", "question-column", "answer-column", "text-column", "id-column", "title-column", "language",
-    "skip-invalid",
-):  # fmt: skip
-    FLAGS[f"data.{_name.replace('-', '_')}"] = f"--{_name}"
+FLAGS = {
+    "data.path": "--data",
+    "data.pool": "--pool",
+    "data.split": "--split",
+    "data.test_split": "--split",
+    "data.question_column": "--question-column",
+    "data.answer_column": "--answer-column",
+    "data.text_column": "--text-column",
+    "data.id_column": "--id-column",
+    "data.title_column": "--title-column",
+    "data.language": "--language",
+    "data.skip_invalid=True": "--skip-invalid",
+    "data.skip_invalid": "--skip-invalid",
+}
 
 VERBS = (
     "prepare", "check", "mine", "generate", "train", "merge", "evaluate", "compare", "search", "serve", "encode",

@@ -84,12 +84,7 @@ class Pairs:
 
     @classmethod
     def tokenize(cls, records: RetrievalSet, processors: Mapping[str, TextReader]) -> "Pairs":
-        """Tokenizes the questions and candidates of a retrieval set and lists its right pairs.
-
-        Args:
-          records: retrieval set.
-          processors: text readers of the sides `question` and `answer`.
-        """
+        """Tokenizes the questions and candidates of a retrieval set and lists its right pairs."""
         groups = None
         if records.groups is not None:
             number = {name: n for n, name in enumerate(dict.fromkeys(records.groups))}

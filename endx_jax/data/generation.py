@@ -58,11 +58,7 @@ class Journal:
     """
 
     def __init__(self, path: pathlib.Path, about: Mapping[str, Any]):
-        """Reads a journal, or begins one.
-
-        Args:
-          path: the file.
-          about: what determines the answers, such as model and prompt.
+        """Reads a journal, or begins one; `about` is what determines the answers, such as model and prompt.
 
         Raises:
           EndxError: the journal is damaged, or its answers are of another model or prompt.

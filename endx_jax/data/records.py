@@ -113,11 +113,7 @@ class RetrievalSet:
     def subset(self, rows: Sequence[int], *, hard_negatives: bool = True) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with a pool of only their candidates.
 
-        The pool is their right candidates and hard negatives in order of first use.
-
-        Args:
-          rows: rows of the questions to keep.
-          hard_negatives: true to keep hard negatives.
+        The pool is their right candidates and, if they are kept, hard negatives, in order of first use.
         """
         hard = self.hard_negatives if hard_negatives else None
         columns = [self.qrels] if hard is None else [self.qrels, hard]

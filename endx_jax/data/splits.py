@@ -208,10 +208,6 @@ def with_many_questions(records: RetrievalSet, minimums: Sequence[int]) -> dict[
     - `answers>=n`: the questions with a candidate that is right for at least n questions, and the whole pool.
     - `answers>=n-alone`: the same questions, with a pool of only these candidates. Left out if no candidate contains a
       word, since BM25 could not rank them.
-
-    Args:
-      records: the set.
-      minimums: numbers of questions.
     """
     questions_of, found = questions_by_candidate(records.qrels), {}
     for minimum in minimums:

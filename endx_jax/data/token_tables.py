@@ -100,13 +100,9 @@ CHUNK = 10_000
 
 
 def content_key(texts: Sequence[str], *about: object) -> str:
-    """Returns the sha256, in hexadecimal, of texts and everything else that determines a cache entry.
+    """Returns the sha256, in hexadecimal, of texts and of `about`, all else that determines a cache entry.
 
     Texts are hashed in chunks as (count, lengths, bytes), so that the boundaries between texts matter.
-
-    Args:
-      texts: N texts.
-      *about: further values that determine the entry.
     """
     digest = hashlib.sha256(repr((LAYOUT, *about)).encode())
     for start in range(0, len(texts), CHUNK):

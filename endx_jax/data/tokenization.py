@@ -104,14 +104,10 @@ class Tokenizer:
         return self is other or (self.fingerprint is not None and self.fingerprint == other.fingerprint)
 
     def check_matches(self, vocab_size: int, where: object) -> None:
-        """Raises EndxError if the tokenizer has ids without a row in an encoder's token table.
+        """Raises EndxError if the tokenizer has ids without one of the `vocab_size` rows of the encoder in `where`.
 
         Padding ids are not compared, since padding is masked: published folders have one id in `config.json` and
         another in the tokenizer's files.
-
-        Args:
-          vocab_size: number of rows of the encoder's token table.
-          where: folder of the encoder, for the message.
         """
         if self.size > vocab_size:
             raise EndxError(
@@ -254,13 +250,9 @@ class Tokenizer:
 
 @contextlib.contextmanager
 def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator[None]:
-    """Context that converts exceptions which the tokenizers library raises for broken files to EndxError.
+    """Context that converts exceptions of the tokenizers library for broken files, and `further` ones, to EndxError.
 
     The library raises plain `Exception`, or `PanicException`, a `BaseException`, if its Rust code panics.
-
-    Args:
-      folder: folder of the tokenizer.
-      further: further exceptions that a broken file can cause in the block.
     """
     try:
         yield
@@ -268,8 +260,6 @@ def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator
         bare = type(failure) is Exception or type(failure).__name__ == "PanicException"
         if isinstance(failure, EndxError) or not (bare or isinstance(failure, further)):
             raise
-        for file in folder.glob("*.model"):
-            json_files.check_contents(file)
         missing = isinstance(failure, ImportError)  # of a package, such as fugashi for Japanese
         what = "a tokenizer that can't be loaded" if missing else "no tokenizer that can be used"
         raise EndxError(f"{folder} holds {what}: {first_line(failure)}") from None
@@ -337,6 +327,8 @@ def _load(folder: pathlib.Path):
     """Loads a tokenizer of transformers, imported here since that takes one to two seconds."""
     if (folder / "tokenizer.json").is_file():
         read_specification(folder / "tokenizer.json")
+    for file in folder.glob("*.model"):
+        json_files.check_contents(file)
     name = json_files.read_optional(folder / "tokenizer_config.json").get("tokenizer_class")
     # Suppresses the warning about frameworks that are not installed.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

@@ -88,11 +88,7 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
 
 
 def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:
-    """Sets `train.steps` to 0 if `train.epochs` is given by the user, and conversely.
-
-    Args:
-      train: section `train` of a config, which is changed.
-      overrides: values of the settings that the user gives, by dotted name.
+    """Sets `steps` of a section `train` to 0 if the user gives `train.epochs` in `overrides`, and conversely.
 
     Raises:
       EndxError: both are given.

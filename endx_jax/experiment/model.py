@@ -374,10 +374,7 @@ def load_scorer(name: str) -> LoadedPairs | None:
 
 
 def load_teacher(name: str) -> LoadedPairs:
-    """Loads what scores pairs for mining and distillation: all that `load_pairs` takes, or an embedding model.
-
-    Args:
-      name: folder, or name on the hub.
+    """Loads a folder or name that scores pairs for mining and distillation: as `load_pairs`, or an embedding model.
 
     Raises:
       EndxError: there is no such model, or it is damaged.

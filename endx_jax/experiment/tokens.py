@@ -53,12 +53,7 @@ class Part(NamedTuple):
 
 
 def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], splits: Splits) -> TokenStore:
-    """Returns the training pairs in `data.tokens`, and writes them first if they are not there.
-
-    Args:
-      settings: settings of the data.
-      processors: text processors of the sides.
-      splits: validation and test sets, whose questions are not trained on.
+    """Returns the training pairs in `data.tokens`, written first if missing, without held-out questions of `splits`.
 
     Raises:
       EndxError: the data can't be read, or the folder holds other files, or pairs of other data, tokenizers or lengths,

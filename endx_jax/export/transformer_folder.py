@@ -17,14 +17,7 @@ OF_THE_CHECKPOINT = ("_name_or_path", "torch_dtype", "transformers_version")
 
 
 def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, length: int) -> None:
-    """Writes `config.json`, `model.safetensors` (float32) and the tokenizer's files.
-
-    Args:
-      folder: output folder.
-      towers: towers to export.
-      side: side of the encoder.
-      length: maximum length in tokens.
-    """
+    """Writes a side's `config.json`, `model.safetensors` (float32) and tokenizer, for at most `length` tokens."""
     source, params = towers.encoders[side], towers.tower_params(side)
     architecture = source.architecture
     kept = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}

@@ -84,19 +84,14 @@ def check_runtime(kind: str) -> None:
 def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) -> Report:
     """Compares embeddings of a few hundred texts by the export with those by our towers in float32, for both sides.
 
-    Args:
-      kind: format of the export.
-      folder: folder of the export.
-      towers: towers that were exported.
-      tolerance: maximum allowed absolute difference.
-
     Raises:
       EndxError: the runtime fails to load or run the export.
     """
     texts = sample_texts(towers.workdir)
     # Of texts of neither side, by name; None has the default prompt.
     named = kind == "sentence-transformers" and towers.one_tower
-    prompts: dict[str | None, str] = {None: towers.default_prompt, **towers.prompts} if named else {}
+    names: tuple[str | None, ...] = (None, *towers.prompts) if named else ()
+    prompts = {name: towers.default_prompt if name is None else towers.prompts[name] for name in names}
     expected = reference(towers, texts, prompts)
     exported, versions = encoded_elsewhere(kind, folder, texts, [*prompts])
     differences = {name: float(np.abs(exported[name] - right).max()) for name, right in expected.items()}
@@ -113,11 +108,7 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
 
 
 def sample_texts(workdir: pathlib.Path | None) -> list[str]:
-    """Returns texts for both sides: edge cases of tokenizers, the run's documents, and texts about Python.
-
-    Args:
-      workdir: workdir of a run, for the documents of its index; None for other models.
-    """
+    """Returns texts for both sides: edge cases of tokenizers, documents of a run's index, and texts about Python."""
     index = workdir / workdirs.INDEX if workdir else None
     documents: list[str] = []
     if index is not None and index.is_file():

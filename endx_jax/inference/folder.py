@@ -28,11 +28,7 @@ LONGEST = 512  # maximum length in tokens for pretrained encoders that have no l
 
 
 def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
-    """Loads a pretrained folder.
-
-    Args:
-      name: path or name, as `pretrained.locate` takes it.
-      mesh: device mesh over which batches and parameters are split.
+    """Loads a pretrained folder, by a path or name as `pretrained.locate` takes it, onto the devices of a mesh.
 
     Raises:
       EndxError: there is no such folder, it is incomplete, or it has modules that towers do not support.

@@ -108,13 +108,7 @@ def save_model(
 
 
 def load_towers(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> EmbeddingModel:
-    """Loads the model of a model folder.
-
-    Args:
-      folder: folder that `save_model` wrote.
-      about: contents of its `endx.json`.
-      mesh: device mesh over which batches and parameters are split.
-      name: name of the model.
+    """Loads the model of a folder that `save_model` wrote, described by `about`, onto the devices of a mesh.
 
     Raises:
       EndxError: a file is missing or damaged, or the files do not match.

@@ -43,11 +43,7 @@ def showing_progress() -> bool:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Context that shows the elapsed time of work without countable items; prints one line if not at a terminal.
-
-    Args:
-      what: description of the work, such as `compiling 2 programs`.
-    """
+    """Context that shows the elapsed time of work without countable items; prints `what` if not at a terminal."""
     if not showing_progress():
         say(what)
     with ticking(tqdm.tqdm(desc=what, bar_format="{desc}: {elapsed}", leave=False, disable=not showing_progress())):

@@ -35,13 +35,9 @@ class MeshSettings:
 
 
 def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Builds the mesh over all devices of all processes, in an order that follows their links.
+    """Builds the mesh over devices, by default all of all processes, in an order that follows their links.
 
     On several TPU slices, only `data` crosses the network between them.
-
-    Args:
-      settings: sizes of the axes.
-      devices: devices of the mesh; None for all.
 
     Raises:
       EndxError: the axes do not multiply to the number of devices, or `data` can't be divided by the slices.

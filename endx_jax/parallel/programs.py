@@ -99,13 +99,10 @@ class Collective:
 
 
 def collectives(program: str) -> list[Collective]:
-    """Returns all collectives of a compiled program, including those in loops and calls.
+    """Returns all collectives of a program, the text `compiled.as_text()`, including those in loops and calls.
 
     An asynchronous collective counts once, and all branches of a conditional count. A TPU's compiler may write a
     gather as an all-reduce of parts that are zero elsewhere; it is listed as an all-reduce.
-
-    Args:
-      program: `compiled.as_text()`, of `jax.jit(...).lower(...).compile()`.
     """
     return [found for one in instructions(program) if (found := as_collective(one))]
 
@@ -124,9 +121,6 @@ def instructions(program: str) -> Iterator[Instruction]:
     """Yields all instructions of a compiled program; those of loops, calls, fusions and branches once per call.
 
     The computations by which collectives reduce two numbers are left out.
-
-    Args:
-      program: `compiled.as_text()`.
     """
     computations, entry = _computations(program)
     yield from _instructions(computations, entry, times=1, loops=0, asynchronous=False, place=entry, fusions=0)

@@ -60,10 +60,6 @@ class Machine:
 def plan_machine(settings: Settings, texts: Texts) -> Machine:
     """Compiles the largest step of a run for the local devices and times its first steps, if they fit.
 
-    Args:
-      settings: settings of the run.
-      texts: its training pairs.
-
     Raises:
       EndxError: training would refuse the settings.
     """

@@ -21,12 +21,7 @@ DOUBTS = (
 
 
 def text(plan: Plan, name: str) -> str:
-    """Formats a plan as one page.
-
-    Args:
-      plan: the plan.
-      name: name of the run.
-    """
+    """Formats a plan as one page."""
     parts = [_heading(plan, name), _work(plan)]
     if plan.topology is None:
         parts.append(_chips(plan.chips))

@@ -43,14 +43,10 @@ MOVES = {*FREE, *VIEWS, *SLICES, *UPDATES, "reshape", "transpose", "broadcast", 
 
 
 def seconds_by_kind(program: str, chip: Chip) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the seconds of each kind of operation: by the compiler's estimate, and by the roofline.
+    """Returns the seconds of each kind of operation of a program: by the compiler's estimate, and by the roofline.
 
     A loop of unknown length counts once, and all branches of a conditional count. The estimate is empty if the compiler
     gives none.
-
-    Args:
-      program: text of the compiled program.
-      chip: the chip that it is compiled for.
     """
     estimate, roofline = defaultdict[str, float](float), defaultdict[str, float](float)
     busy, spare, copies, links = (defaultdict[str, float](float) for _ in range(4))

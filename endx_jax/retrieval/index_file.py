@@ -287,7 +287,7 @@ _NUMBERS = {DOCUMENTS: "row", QUESTIONS: "row", "deleted": "number"}
 def _own_objects() -> frozenset[tuple]:
     """Returns type, name, table and SQL of all tables, indexes and triggers that an index may have."""
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(";".join((SCHEMA, *QUESTIONS_SCHEMA)))
+        database.executescript(";".join((SCHEMA, LANGUAGE_TRIGGER, *QUESTIONS_SCHEMA)))
         return frozenset(database.execute(_OBJECTS))
 
 

@@ -1,5 +1,6 @@
 """Reader of a folder of documents (Markdown, reStructuredText, text, HTML; PDF with the extra `pdf`) as passages."""
 
+import contextlib
 import glob
 import os
 import pathlib
@@ -123,20 +124,21 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         raise EndxError("with names that hold control characters or are not UTF-8")
     if os.path.getsize(file) > text_files.MOST:
         raise EndxError(f"over {text_files.MOST:,} bytes")
+    with contextlib.suppress(OSError), open(file, "rb") as stream:  # reading it raises the same error
+        if stream.read(40).startswith(json_files.POINTER.encode()):
+            raise EndxError("that are Git LFS pointers: run git lfs pull")
+    data = b""
     try:
-        data = pathlib.Path(file).read_bytes()
-    except OSError as error:
-        raise EndxError(f"that can't be read: {error.strerror}") from None
-    if data.startswith(json_files.POINTER.encode()):
-        raise EndxError("that are Git LFS pointers: run git lfs pull")
-    try:
+        data = b"" if ending == ".pdf" else pathlib.Path(file).read_bytes()
         text = pdf_files.read(file) if ending == ".pdf" else data.decode("utf-8-sig")
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     except ImportError:
         raise EndxError('in PDF, which needs pip install "endx_jax[pdf]"') from None
     except TimeoutError:
         raise EndxError("that take too much time or memory as PDF: convert them, such as by pdftotext") from None
-    except (OSError, ValueError):
+    except OSError as error:
+        raise EndxError(f"that can't be read: {error.strerror}") from None
+    except ValueError:
         reason = "can't be read as PDF" if ending == ".pdf" else f"are not UTF-8: {text_files.conversion(data)}"
         raise EndxError(f"that {reason}") from None
     fields: dict[str, Scalar] = {}

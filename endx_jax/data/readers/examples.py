@@ -89,10 +89,6 @@ class ExampleSet:
     def add(self, example: Example, where: str) -> None:
         """Adds an example; one without a right passage counts if another one of the question has a right passage.
 
-        Args:
-          example: contents of a row.
-          where: location of the row, for messages.
-
         Raises:
           EndxError: two texts have the same id, or only some rows have scores.
         """

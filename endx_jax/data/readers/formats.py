@@ -180,12 +180,7 @@ def _paragraphs(path: str, data_format: str, skip_invalid: bool) -> Iterator[Par
 
 
 def read_unmerged(*paths: str, skip_invalid: bool = False) -> RetrievalSet:
-    """Reads whole paragraphs as candidates, with equal questions kept apart: see `whole_paragraphs`.
-
-    Args:
-      *paths: files, which are concatenated.
-      skip_invalid: see `paragraphs`.
-    """
+    """Reads whole paragraphs of files as candidates, with equal questions kept apart: see `whole_paragraphs`."""
     found = itertools.chain.from_iterable(paragraphs(path, skip_invalid=skip_invalid) for path in paths)
     return whole_paragraphs(found, " and ".join(paths), merge=False)
 

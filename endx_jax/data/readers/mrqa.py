@@ -188,14 +188,10 @@ def multireqa_paragraphs(folder: str) -> Iterator[Paragraph]:
 
 
 def join_multireqa(candidates: str, paths: Sequence[str]) -> Iterator[Paragraph]:
-    """Yields the contexts that have sentences, in MRQA's order and without its marks.
+    """Yields contexts of MRQA's files that have sentences in MultiReQA's, in MRQA's order and without its marks.
 
     A question's answers are all spans that MRQA detected. Sentences that consist of marks are omitted. Contexts for
     which MultiReQA has no sentences are skipped.
-
-    Args:
-      candidates: file of MultiReQA.
-      paths: files of MRQA.
 
     Raises:
       EndxError: a file is invalid, a sentence is outside its context, or its context is not in the files.

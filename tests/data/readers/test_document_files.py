@@ -131,10 +131,10 @@ def test_what_is_skipped_is_said(tmp_path, monkeypatch):
     assert [d.text for d in found] == ["a a"]
     assert line.startswith(f"{folder}: 1 files, split into 1 passages; skipped 1 without text (such as 'empty.md'), ")
     for reason in (
+        "1 that are Git LFS pointers: run git lfs pull (such as 'lfs.md')",
         "1 over 1,000 bytes (such as 'large.txt')",
         '1 that are not UTF-8: save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f WINDOWS-1252 -t UTF-8 OLD',
         "2 that are links or no files (such as 'link.md', 'pipe.md')",
-        "1 that are Git LFS pointers: run git lfs pull (such as 'lfs.md')",
         "1 with names that hold control characters or are not UTF-8 (such as 'line\\nbreak.md')",
         "2 of another type (such as 'x.png', 'y.py')",
     ):
