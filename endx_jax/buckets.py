@@ -204,7 +204,7 @@ def remove(path: str | os.PathLike) -> None:
         pathlib.Path(path).unlink(missing_ok=True)
 
 
-def local_copy(path: str | os.PathLike, skip: Sequence[str] = ()) -> pathlib.Path:
+def local_copy(path: str | os.PathLike, skip: Sequence[str] = (), *, by_version: bool = False) -> pathlib.Path:
     """Returns a local path with the contents of a path in a bucket; expands `~` in a local path and returns it.
 
     Only objects that are new or have changed since the last copy are downloaded, by one process at a time, and copies
@@ -213,6 +213,7 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = ()) -> pathlib.Pat
     Args:
       path: file or folder.
       skip: patterns of the names of files and folders in it that are not copied.
+      by_version: whether a file in a bucket gets a path for its version, so that an open file is never replaced.
 
     Raises:
       EndxError: there is no such object, the bucket can't be read, or the disk is full.
@@ -237,13 +238,27 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = ()) -> pathlib.Pat
                 if not (place / name).is_file() or _version(versions / name) != stored.version
             }
             if not changed:
-                return place
+                return _linked(place, objects[""].version) if by_version and "" in objects else place
             for name in changed:
                 (versions / name / VERSION).unlink(missing_ok=True)
+                for log in {f"{name}{suffix}" for suffix in ("-wal", "-shm", "-journal")} - {*objects}:
+                    pathlib.Path(f"{place}/{log}" if name else f"{place}{log}").unlink(missing_ok=True)
             fetch(url, changed, place)
             for name, stored in changed.items():
                 write_text(versions / name / VERSION, stored.version)
     raise InUse(f"{url} is changing: read it once it is written")
+
+
+def _linked(copy: pathlib.Path, version: str) -> pathlib.Path:
+    """Links a copy in a folder of its version, and removes earlier ones; returns the copy if it can't be linked."""
+    folder = copy.with_name(f".{copy.name}.versions")
+    linked = folder / hashlib.sha256(version.encode()).hexdigest()[:16] / copy.name
+    if not linked.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        linked.parent.mkdir(parents=True)
+        with contextlib.suppress(OSError):
+            os.link(copy, linked)
+    return linked if linked.exists() else copy
 
 
 def _remove_deleted(place: pathlib.Path, versions: pathlib.Path, objects: Container[str], skip: Sequence[str]) -> None:

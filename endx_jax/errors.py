@@ -37,6 +37,10 @@ class InUse(EndxError):
     """Error about a file or folder that another process locks or has changed; the same request may succeed later."""
 
 
+class ReadOnly(EndxError):
+    """Error about a change of an index that can't be kept."""
+
+
 class DiskFull(EndxError):
     """Error about a full disk or quota; existing files are unchanged."""
 

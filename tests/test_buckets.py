@@ -66,6 +66,27 @@ def test_a_copy_follows_what_is_deleted(url):
     assert contents_of(buckets.local_copy(url)) == {"d": "new", "a-wal": "of SQLite"}
 
 
+def test_a_log_of_an_earlier_copy_is_not_applied_to_the_next_one(url):
+    for version in ("old", "new"):
+        buckets.write_bytes(f"{url}/a", version.encode())
+        copy = buckets.local_copy(url)
+        assert contents_of(copy) == {"a": version}
+        for log in ("a-wal", "a-shm"):
+            (copy / log).write_text(f"of SQLite, {version}")
+
+
+def test_an_open_file_stays_as_it_is_when_a_later_version_is_copied(url):
+    buckets.write_bytes(url, b"old")
+    old = buckets.local_copy(url, by_version=True)
+    assert buckets.local_copy(url, by_version=True) == old
+    with open(old) as stream:
+        buckets.write_bytes(url, b"new")
+        new = buckets.local_copy(url, by_version=True)
+        assert stream.read() == "old"
+    assert (new.name, new.read_text(), old.exists()) == (old.name, "new", False)
+    assert contents_of(new.parent.parent) == {f"{new.parent.name}/{new.name}": "new"}
+
+
 def test_what_changes_while_it_is_copied_is_refused(url, monkeypatch):
     buckets.write_bytes(f"{url}/a", b"0")
     writes, fetch = iter(range(1, 10)), buckets.fetch

@@ -35,6 +35,7 @@ def main(argv: list[str]) -> pathlib.Path:
     from endx_jax.inference.encode import Output
     from endx_jax.parallel.console import say, showing_progress
     from endx_jax.retrieval.corpus_encoding import Reuse, begin, documents_of, encode_corpus, encoding_of, survey
+    from endx_jax.retrieval.index import ENCODED
     from endx_jax.settings import check_range
 
     check_range("--batch-size", arguments.batch_size, 1, 2**31 - 1)
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> pathlib.Path:
         say(line)
     width, precision = arguments.truncate_dim, arguments.precision
     info = encoding_of(model, arguments.corpus, corpus, width=width, precision=precision, shard=shard)
-    cached = f"~/.cache/endx_jax/indexes/{model.identity[:16]}-{corpus.sha256[:16]}.sqlite"
+    cached = f"{ENCODED}/{model.identity[:16]}-{corpus.sha256[:16]}.sqlite"
     path = arguments.output or expanded(cached)
     output = Output(info.width, model.cosine, precision)
     options = {"batch_size": arguments.batch_size, "progress": showing_progress(), "output": output}

@@ -6,17 +6,21 @@ import gc
 import ipaddress
 import os
 import pathlib
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from etils import epath
 
+from endx_jax.buckets import url_of
 from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import check
 
 if TYPE_CHECKING:
+    from endx_jax.retrieval.index import Index
     from endx_jax.serving.service import Service
 
 TOKEN = "ENDX_TOKEN"
@@ -77,11 +81,27 @@ def _service(arguments: argparse.Namespace) -> "Service":
         arguments.index = encode.main([f"--model={model}", f"--corpus={arguments.corpus}", *flags])
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir)
+    if arguments.index and url_of(arguments.index) and hasattr(signal, "SIGHUP"):
+        _follow(index)
     hybrid = hybrid_of(index, arguments.model or arguments.workdir)
     search = TextSearch(index, source.encode_query, source.encode_document, hybrid=hybrid)
     say(search.describe(search.default_mode))
     say(f"encoded by {source.model.name}; warming up")
     return Service(source.model, search, arguments.max_text, pairs)
+
+
+def _follow(index: "Index") -> None:
+    """Opens the present version of an index in a bucket whenever the process gets SIGHUP."""
+    from endx_jax.parallel.console import say
+
+    def reopen() -> None:
+        try:
+            index.reopen()
+            say(f"searching {index.contents}")
+        except (EndxError, RunInterrupted) as failure:
+            say(f"the index stays as it is: {failure}")
+
+    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reopen, daemon=True).start())
 
 
 def _settle_and_say(address: str) -> None:

@@ -3,6 +3,7 @@
 import concurrent.futures
 import hashlib
 import json
+import os
 import pathlib
 import re
 import threading
@@ -68,17 +69,16 @@ class Journal:
         self.sent = self.received = 0
         self.torn: list[int] = []
         self._lock = threading.Lock()
-        if path.exists():
-            _drop_unfinished_line(path)
-        is_new = not path.exists() or not path.stat().st_size
-        if not is_new:
-            self._read(path, json.loads(json.dumps(about)))
+        *lines, unfinished = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        self._read(path, lines, json.loads(json.dumps(about)))
         self._file = AppendOnlyFile(path)
-        if is_new:
+        if unfinished:  # by a process that was killed
+            os.truncate(path, path.stat().st_size - len(unfinished))
+        if not lines:
             self._write({"about": about})
 
-    def _read(self, path: pathlib.Path, about: Mapping[str, Any]) -> None:
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    def _read(self, path: pathlib.Path, lines: Iterable[bytes], about: Mapping[str, Any]) -> None:
+        for number, line in enumerate(lines, start=1):
             where = f"{path}, line {number}"
             try:
                 entry = json_files.parse(line.decode(errors="replace"), where, object)
@@ -132,20 +132,6 @@ class Journal:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-
-def _drop_unfinished_line(path: pathlib.Path) -> None:
-    """Cuts off what was written of a last line when the process was killed."""
-    with open(path, "r+b") as stream:
-        end = stream.seek(0, 2)
-        while end:
-            start = max(0, end - 65536)
-            stream.seek(start)
-            if (found := stream.read(end - start).rfind(b"\n")) >= 0:
-                end = start + found + 1
-                break
-            end = start
-        stream.truncate(end)
 
 
 def parse(reply: Reply, count: int) -> tuple[tuple[str, ...], str]:

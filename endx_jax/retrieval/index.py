@@ -16,7 +16,7 @@ import numpy as np
 from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.documents import Document
 from endx_jax.data.languages import detect
-from endx_jax.errors import EndxError, InUse
+from endx_jax.errors import EndxError, InUse, ReadOnly
 from endx_jax.files import expanded
 from endx_jax.json_files import shown
 from endx_jax.numerics import Quantized, quantize
@@ -34,6 +34,13 @@ from endx_jax.retrieval.index_file import (
 )
 from endx_jax.retrieval.search import Neighbours
 from endx_jax.retrieval.snapshot import Snapshot
+
+ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, by the content of their corpora
+# Folders with indexes that can't be changed.
+READ_ONLY = {
+    CACHE: "is a copy of an index in a bucket: change a file of your own and upload it",
+    ENCODED: "follows its corpus: change that and repeat the command, or serve an index of `endx encode --output=FILE`",
+}
 
 
 def write_index(
@@ -134,13 +141,25 @@ class Index:
         Raises:
           EndxError: there is no index, or it is damaged.
         """
-        self.path = local_copy(path)
-        self._reader = IndexReader(self.path)
-        self._lock = threading.Lock()
-        with self._reader.reading():
-            self._version = self._reader.version()
-            self._deletions, _ = self._reader.deleted()
-            self._snapshot = Snapshot.read(self._reader)
+        self._source, self._lock = path, threading.Lock()
+        self._open(local_copy(path, by_version=True))
+
+    def _open(self, path: pathlib.Path, before: Snapshot | None = None) -> None:
+        reader = IndexReader(path)
+        if before:
+            _check_same_model(path, before.info, reader.info)
+        with reader.reading():
+            version, (deletions, _) = reader.version(), reader.deleted()
+            snapshot = Snapshot.read(reader, before.generation + 1 if before else 0)
+        with self._lock:
+            self.path, self._reader, self._snapshot = path, reader, snapshot
+            self._version, self._deletions = version, deletions
+
+    def reopen(self) -> None:
+        """Opens the present version of an index in a bucket; an EndxError leaves the index as it is."""
+        path = local_copy(self._source, by_version=True)
+        if path != self.path:
+            self._open(path, self._snapshot)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -168,8 +187,7 @@ class Index:
             self._snapshot = self._snapshot.after([row for row, _ in deleted])
             self._deletions = deletions
             return
-        if old.model.get("identity") != new.model.get("identity") or old.width != new.width or not new.complete:
-            raise EndxError(f"{self.path} was replaced by an index of another model: open it again (restart a server)")
+        _check_same_model(self.path, old, new)
         self._deletions, _ = self._reader.deleted()
         self._snapshot = Snapshot.read(self._reader, self._snapshot.generation + 1)
 
@@ -287,10 +305,11 @@ class Index:
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """Context of a write transaction in the opened index; the snapshot is up to date afterwards.
 
-        It raises an EndxError for a local copy of an index in a bucket, whose changes would be lost.
+        It raises a ReadOnly error for an index in a cache, which another one replaces when its source changes.
         """
-        if expanded(CACHE) in self.path.parents:
-            raise EndxError(f"{self.path} is a copy of an index in a bucket: change a file of your own and upload it")
+        for folder, reason in READ_ONLY.items():
+            if expanded(folder).resolve() in self.path.resolve().parents:
+                raise ReadOnly(f"{self._source} {reason}")
         if not self.path.is_file():
             raise InUse(f"{self.path} was moved or deleted since it was opened: restore it, or open another index")
         with changing(self.path) as database:
@@ -325,6 +344,11 @@ def _check_distinct(documents: Sequence[Document]) -> None:
     twice = [name for name, count in collections.Counter(document.id for document in documents).items() if count > 1]
     if twice:
         raise EndxError(f"document {_some(twice)} occurs twice: ids must be unique")
+
+
+def _check_same_model(path: pathlib.Path, old: IndexInfo, new: IndexInfo) -> None:
+    if old.model.get("identity") != new.model.get("identity") or old.width != new.width or not new.complete:
+        raise EndxError(f"{path} was replaced by an index of another model: open it again (restart a server)")
 
 
 def _some(ids: Sequence[str]) -> str:

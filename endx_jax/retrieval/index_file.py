@@ -44,8 +44,6 @@ WAIT = 5.0
 OPENING = 1.0
 # Documents that are read at a time.
 STEP = 4096
-# Largest row; SQLite takes 2**63 - 1 for a full disk.
-MOST_ROWS = 2**53
 
 # A row's text follows its embedding, so that reading embeddings skips the pages of long texts.
 SCHEMA = """
@@ -182,12 +180,10 @@ def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
         if failure.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
         # A file in a folder without write permission: nobody can change it. SQLite ignores logs of such files.
-        for log in (path.resolve().with_name(path.resolve().name + suffix) for suffix in ("-wal", "-journal")):
+        for log in (pathlib.Path(f"{path.resolve()}{suffix}") for suffix in ("-wal", "-journal")):
             if log.is_file() and log.stat().st_size:
-                raise EndxError(
-                    f"{path} can't be opened without its log {log.name}, which holds changes, and its folder can't be "
-                    "written to: copy both files to a folder of your own and open the copy"
-                ) from None
+                missing = f"the changes in its log {log.name} can't be read in a folder without write permission"
+                raise EndxError(f"{path}: {missing}; copy both files elsewhere and open the copy") from None
         database = _connected(f"file:{name}?immutable=1")
     return database
 
@@ -281,6 +277,7 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
 _MARKS = ("application_id", "user_version")
 _OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 100"
 _NUMBERS = {DOCUMENTS: "row", QUESTIONS: "row", "deleted": "number"}
+_BEYOND = "< 1", f"> {2**53}"  # SQLite takes row 2**63 - 1 for a full disk
 
 
 @functools.cache
@@ -296,16 +293,12 @@ def _check_schema(database: sqlite3.Connection, path: pathlib.Path) -> None:
     objects = database.execute(_OBJECTS).fetchall()
     for kind, name, *_ in (one for one in objects if one not in _own_objects()):
         raise EndxError(f"{path} holds {name!a:.80} ({kind!s:.7}), which no index has: remove it, or make it again")
-    tables = {name for kind, name, *_ in objects if kind == "table"}
-    if missing := [name for name in ("about", DOCUMENTS, "deleted") if name not in tables]:
-        raise EndxError(f"{path} is damaged: it has no table {missing[0]!r}; {REMEDY}")
-    for table in tables & {*_NUMBERS}:
-        column = _NUMBERS[table]
-        ends = f"(SELECT min({column}) FROM {table}), (SELECT max({column}) FROM {table})"
-        query = f"SELECT {ends}, (SELECT seq FROM sqlite_sequence WHERE name = ?)"
-        for number, least in zip(database.execute(query, [table]).fetchone(), (1, 1, 0), strict=True):
-            if number is not None and not (type(number) is int and least <= number < MOST_ROWS):
-                raise EndxError(f"{path} is damaged: a row of {table!r} has number {number!a:.80}; {REMEDY}")
+    there = {name for _, name, *_ in objects}
+    ranges = [(table, number, end) for table, number in _NUMBERS.items() if table in there for end in _BEYOND]
+    ranges.append(("sqlite_sequence", "seq", _BEYOND[1]))  # of the last row that was ever added
+    query = " UNION ALL ".join(f"SELECT {number} FROM {table} WHERE {number} {end}" for table, number, end in ranges)
+    for (number,) in database.execute(f"{query} LIMIT 1"):
+        raise EndxError(f"{path} is damaged: a row has number {number!a:.80}; {REMEDY}")
 
 
 def is_new(database: sqlite3.Connection) -> bool:
@@ -431,11 +424,7 @@ class IndexReader:
         with self._lock, reporting(self.path):
             cursor = self._database.execute(query, [after])
             while rows := cursor.fetchmany(STEP):
-                stored = self._stored(rows)
-                if not (np.diff(stored.rows, prepend=after) > 0).all():
-                    raise EndxError(f"{self.path} is damaged: its rows are not in order; {REMEDY}")
-                after = int(stored.rows[-1])
-                yield stored
+                yield self._stored(rows)
 
     def embeddings_of(self, rows: Sequence[int]) -> Stored:
         """Returns the embeddings of n rows, in their order; a row may occur several times."""

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Mount
 
-from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,8 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(EndxError)
     async def failed(request: Request, failure: EndxError) -> Response:
+        if isinstance(failure, ReadOnly):
+            return error_response(Refusal(409, str(failure), code="read_only"))
         log.error("%s", failure)
         if isinstance(failure, InUse):
             return error_response(Refusal(503, str(failure), code="in_use", headers={"Retry-After": "1"}))

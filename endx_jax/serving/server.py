@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import hypercorn.asyncio
 from fastapi import FastAPI
 from hypercorn.config import Config
+from hypercorn.protocol.h11 import H11Protocol
 
 from endx_jax.errors import EndxError
 from endx_jax.serving.settings import Limits
@@ -20,6 +21,16 @@ MOST_HEADERS = 64_000
 GRACE = 8.0
 # Seconds after which those that have not ended are answered with 503.
 REFUSED_AFTER = 6.0
+
+
+class Http1(H11Protocol):
+    """HTTP/1.1 alone: HTTP/2 without TLS, to which no limit applies, can't be switched off by a setting."""
+
+    async def _check_protocol(self, event: object) -> None:
+        """Changes to no other protocol."""
+
+
+hypercorn.protocol.H11Protocol = Http1  # type: ignore[misc]
 
 
 def bind(host: str, port: int) -> socket.socket:

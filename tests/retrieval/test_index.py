@@ -14,7 +14,7 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.data.documents import Document
-from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.numerics import quantize
 from endx_jax.retrieval import index_file
 from endx_jax.retrieval.index import Index, write_index
@@ -178,6 +178,32 @@ def test_a_copy_of_an_index_in_a_bucket_is_not_changed(tmp_path, monkeypatch):
     for change in (lambda: copy.add([Document("new", "x")], EMBEDDINGS[:1]), lambda: copy.delete(["d0"])):
         with one_line_error("index.sqlite is a copy of an index in a bucket: change a file of your own and upload it"):
             change()
+
+
+def test_an_index_that_was_made_for_the_content_of_a_corpus_is_not_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cached = write(tmp_path / "endx_jax" / "indexes" / "a.sqlite")
+    (tmp_path / "link").symlink_to(cached)
+    for path in (cached, tmp_path / "link"):
+        with pytest.raises(ReadOnly, match="follows its corpus: change that and repeat the command, or serve an index"):
+            Index(path).delete(["d0"])
+
+
+def test_a_later_version_of_an_index_in_a_bucket_is_opened_in_place(tmp_path, monkeypatch):
+    versions = [write(tmp_path / "0"), write(tmp_path / "1", EMBEDDINGS[:1], DOCUMENTS[:1])]
+    versions.append(write(tmp_path / "2", model={"name": "other", "identity": "other"}))
+    monkeypatch.setattr("endx_jax.retrieval.index.local_copy", lambda path, by_version: versions[0])
+    index = Index("gs://bucket/index.sqlite")
+    before = index.snapshot
+    for expected in (["d2", "d1", "d0"], ["d0"]):
+        index.reopen()
+        assert ids(index) == expected
+        versions.pop(0)
+    with one_line_error("was replaced by an index of another model: open it again"):
+        index.reopen()
+    assert ids(index) == ["d0"]
+    assert before.document(2).id == "d2"  # a search that began before it
+    assert index.snapshot.generation == 1
 
 
 def test_documents_replace_those_with_their_ids(opened):
@@ -417,7 +443,7 @@ def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(index_file, "_connected", read_only)
         for opening in (copy, link):
-            with one_line_error(r"its log index.sqlite-wal, which holds changes, .*: copy both files to a folder of"):
+            with one_line_error(r"the changes in its log index.sqlite-wal can't be read .*; copy both files elsewhere"):
                 names(opening)
     assert names(copy) == ["d1", "d2"]
 
@@ -454,14 +480,14 @@ def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
         ("UPDATE documents SET metadata = '[' WHERE row = 2", "metadata of document 'd1'.*: broken JSON"),
         ("UPDATE documents SET text = x'ff' WHERE row = 2", "document 'd1' is not text"),
         ("UPDATE documents SET embedding = x'0000c07f00000000' WHERE row = 2", "an embedding contains nan or infinity"),
-        ("UPDATE documents SET row = -5 WHERE row = 2", "a row of 'documents' has number -5; restore it"),
+        ("UPDATE documents SET row = -5 WHERE row = 2", "a row has number -5; restore it"),
         (
             "UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2",
-            "a row of 'documents' has number 9223372036854",
+            "a row has number 9223372036854",
         ),
-        ("UPDATE sqlite_sequence SET seq = 0x7fffffffffffffff", "a row of 'documents' has number 9223372036854"),
-        ("INSERT INTO deleted VALUES (-1, 1, 'a')", "a row of 'deleted' has number -1; restore it"),
-        ("DROP TABLE about", "it has no table 'about'"),
+        ("UPDATE sqlite_sequence SET seq = 0x7fffffffffffffff", "a row has number 9223372036854"),
+        ("INSERT INTO deleted VALUES (-1, 1, 'a')", "a row has number -1; restore it"),
+        ("DROP TABLE about", "no such table: about"),
         (
             "DROP TABLE about; CREATE VIEW about AS " + ENDLESS + " x AS key, 1 AS value FROM c",
             r"holds 'about' \(view\)",

@@ -80,6 +80,30 @@ def test_the_time_for_headers_is_limited(impatient, begin, drip):
     assert seconds < 2
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+UPGRADE = f"GET /healthz HTTP/1.1\r\n{HOST}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "status"),
+    [
+        (PREFACE, b"4.."),
+        (PREFACE[:18], b"4.."),
+        (f"{UPGRADE % 'h2c'}HTTP2-Settings: AAQAAP__\r\n\r\n".encode(), b"200"),
+        (
+            f"{UPGRADE % 'websocket'}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode(),
+            b"4..",
+        ),
+    ],
+)
+def test_other_protocols_are_not_spoken_and_their_connections_are_closed(impatient, begin, status):
+    with impatient.connect() as connection:
+        connection.sendall(begin)
+        seconds, answer = held(connection, b"")
+    assert re.match(b"HTTP/1.1 " + status, answer)
+    assert seconds < 2
+
+
 def test_the_length_of_headers_is_limited(serve):
     running = serve(ServingSettings(Limits(max_seconds=60)))
     with running.connect() as connection:
