@@ -111,6 +111,17 @@ setup(
             "sentence-transformers>=6.2",
             "torch>=2.13",
         ],
+        # Clients and suites of others, for the tests in tests/outside.
+        "outside": [
+            "cohere>=5.21",
+            "langchain-cohere>=0.6",
+            "langchain-openai>=1.7",
+            "langchain-tests>=1.1.9",
+            "litellm>=1.110",
+            "openai>=3.57",
+            "pytest-asyncio>=1.5",
+            "schemathesis>=4.32",
+        ],
         "dev": ["kubernetes-validate>=1.37", "mypy>=2.4", "playwright>=1.65", "pre-commit>=4", "ruff>=0.17"],
     },
     entry_points={"console_scripts": ["endx = endx_jax.__main__:main"]},

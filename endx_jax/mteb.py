@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from endx_jax.errors import EndxError
 from endx_jax.inference import EmbeddingModel
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.numerics import Quantized
 
 if TYPE_CHECKING:
     from mteb.models import ModelMeta
@@ -67,8 +69,7 @@ class MTEBModel:
         hf_split: str,
         hf_subset: str,
         prompt_type: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
+        **options: Any,
     ) -> np.ndarray:
         """Encodes the N texts of a task.
 
@@ -78,18 +79,22 @@ class MTEBModel:
           hf_split: ignored.
           hf_subset: ignored.
           prompt_type: `query` or `document`; None for texts that are neither.
-          batch_size: see `EmbeddingModel.encode_query`.
-          show_progress_bar: see `EmbeddingModel.encode_query`.
+          options: arguments of `EmbeddingModel.encode_query`; a prompt among them takes the place of the task's.
 
         Returns:
           Embeddings, float32 [N, E].
 
         Raises:
-          EndxError: `prompt_type` is None and the sides of the model differ in parameters or tokenizers.
+          EndxError: `prompt_type` is None and the sides of the model differ in parameters or tokenizers; an input is no
+            text; or an option is unknown.
         """
         del hf_split, hf_subset
         model, task, kind = self.model, task_metadata, getattr(prompt_type, "value", prompt_type)
-        texts = [text for batch in inputs for text in batch["text"]]
+        texts: list[str] = []
+        for batch in inputs:
+            if other := {"image", "audio", "video"}.intersection(batch):
+                raise EndxError(f"{task.name} has inputs of {', '.join(sorted(other))}: {self.name} embeds text alone")
+            texts += batch["text"]
         names = (f"{task.name}-{kind}", task.name, f"{task.type}-{kind}", task.type, str(kind))
         prompt = next((model.named_prompts[name] for name in names if name in model.named_prompts), None)
         if kind is None and prompt is None:
@@ -101,15 +106,29 @@ class MTEBModel:
                     *(model.name, task.name, task.name, task.type, prompt),
                 )
         encode = {"query": model.encode_query, "document": model.encode_document, None: model.encode}[kind]
-        return np.asarray(encode(texts, prompt=prompt, batch_size=batch_size, show_progress_bar=show_progress_bar))
+        if not {"prompt", "prompt_name"} & options.keys():
+            options["prompt"] = prompt
+        found = encode(texts, **options)
+        if isinstance(found, Quantized):
+            found = found.codes * np.asarray(found.scales)[:, None]
+        return np.asarray(found, np.float32)
 
-    def similarity(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
-        """Returns the similarities of all pairs of rows, [A, B]: see `EmbeddingModel.similarity`."""
-        return self.model.similarity(embeddings1, embeddings2)
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Returns the similarities of all pairs of rows, a tensor [A, B]: see `EmbeddingModel.similarity`."""
+        return _tensor(self.model.similarity(embeddings1, embeddings2))
 
-    def similarity_pairwise(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
-        """Returns the similarities of corresponding rows, [N]: see `EmbeddingModel.similarity_pairwise`."""
-        return self.model.similarity_pairwise(embeddings1, embeddings2)
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Returns the similarities of corresponding rows, a tensor [N]: see `EmbeddingModel.similarity_pairwise`."""
+        return _tensor(self.model.similarity_pairwise(embeddings1, embeddings2))
+
+
+def _tensor(values: np.ndarray) -> Any:
+    """Returns values as a tensor of PyTorch, of which MTEB takes `float`; as they are without PyTorch."""
+    try:
+        import torch
+    except ImportError:
+        return values
+    return torch.from_numpy(values)
 
 
 def wrap(model: EmbeddingModel, name: str = "") -> MTEBModel:

@@ -186,6 +186,38 @@ def test_similarities_are_the_model_s(model, prompted):
 
 
 @pytest.mark.reference
+def test_similarities_are_tensors(model):
+    import torch
+
+    a, wrapped = torch.eye(2), endx_jax.mteb.wrap(model)
+    assert float(wrapped.similarity(a[:1], a[0].numpy())) == 1.0
+    assert wrapped.similarity(a, a).topk(1).indices.tolist() == [[0], [1]]
+    assert wrapped.similarity_pairwise(a, a).tolist() == [1, 1]
+
+
+def test_each_key_of_the_benchmark_is_taken_or_refused_by_name(model):
+    texts, about = list(DOCUMENTS.values()), {"task_metadata": STS, **PLACE}
+    encode = endx_jax.mteb.wrap(model).encode
+    more = {"id": ["x"] * 2, "title": ["x"] * 2, "body": ["x"] * 2, "query": ["x"] * 2, "instruction": ["x"] * 2}
+    expected = model.encode(texts)
+    taken = {"batch_size": 2, "show_progress_bar": False, "precision": "float32", "convert_to_numpy": True}
+    np.testing.assert_allclose(
+        encode([batch | more for batch in batches(texts)], **taken, **about), expected, atol=1e-6
+    )
+    coarse = encode(batches(texts), precision="int8", **about)
+    assert coarse.dtype == np.float32
+    np.testing.assert_allclose(coarse, expected, atol=0.05)
+    prompted = encode(batches(texts), prompt="who ", **about)
+    np.testing.assert_allclose(prompted, model.encode([f"who {text}" for text in texts]), atol=1e-6)
+    for name, value in (("precision", "ubinary"), ("convert_to_tensor", True), ("frames", 3)):
+        with one_line_error(name):
+            encode(batches(texts), **{name: value}, **about)
+    for key in ("image", "audio", "video"):
+        with one_line_error(f"STSBenchmark has inputs of {key}"):
+            encode([{"text": texts, key: texts}], **about)
+
+
+@pytest.mark.reference
 @pytest.mark.slow
 def test_results_are_kept_under_the_model_s_identity(mteb, prompted):
     meta = endx_jax.mteb.wrap(prompted).mteb_model_meta

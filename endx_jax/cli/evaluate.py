@@ -48,10 +48,13 @@ def main(argv: list[str]) -> None:
     from endx_jax.retrieval.suite import SuiteResults
 
     ensure_prepared([arguments.data or ""])
-    sets = beir.sets_of(local_path(arguments.data)) if arguments.data else {}
+    data = local_path(arguments.data or "")
+    sets = beir.suite_of(data, arguments.split)
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
-    for folder in sets.values():  # so that a damaged set is found before the others are encoded
-        beir.judgements(folder, arguments.split, skip_invalid=arguments.skip_invalid)
+    for folder, split in sets.values():  # so that a damaged set is found before the others are encoded
+        beir.judgements(folder, split, skip_invalid=arguments.skip_invalid)
+    splits = {split for _, split in sets.values()} or {arguments.split or beir.default_split(data)}
+    arguments.split = splits.pop() if len(splits) == 1 else "of its name"
     dataset, pools = (arguments.data, None) if sets else _pools(arguments, arguments.data)
     output = arguments.output or _default_output(arguments, dataset)
     workdirs.check_writable(output, "--output")
@@ -62,7 +65,7 @@ def main(argv: list[str]) -> None:
         results = _evaluate(arguments, dataset, pools, model, pair_model, output)
     else:
         results = SuiteResults(dataset, arguments.split)
-        for name, folder in sets.items():
+        for name, (folder, arguments.split) in sets.items():
             _, pools = _pools(arguments, folder)
             results.add(name, _evaluate(arguments, folder, pools, model, pair_model, output / name))
 
@@ -132,6 +135,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
 
 def _evaluate_index(arguments: argparse.Namespace) -> None:
     """Ranks the documents of an index for the questions of `--data`, writes the results and prints the table."""
+    from endx_jax.data.readers.beir import default_split
     from endx_jax.data.readers.formats import ANSWERS, detect_format
     from endx_jax.data.relevance import JUDGED, Answered, Judged, read_answered, read_judged
     from endx_jax.experiment import workdir as workdirs
@@ -153,6 +157,7 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     if kind == ANSWERS:
         questions = read_answered(dataset)
     elif kind in JUDGED:
+        arguments.split = arguments.split or default_split(dataset)
         questions = read_judged(dataset, arguments.split)
     else:
         questions = Judged.from_records(_pools(arguments, dataset)[1].primary)
@@ -254,6 +259,7 @@ def _parser() -> argparse.ArgumentParser:
         help="report questions whose answer has at least N questions separately as well [8]",
     )
     parser.add_argument("--reverse", action="store_true", help="rank the questions for each answer as well (RR)")
-    add_data_flags(parser, split="test")
+    add_data_flags(parser, split="test, or the only one of a BEIR folder")
+    parser.set_defaults(split=None)
     parser.add_argument("--output", type=pathlib.Path, help="output folder [evaluation/NAME-POOL in WORKDIR]")
     return parser

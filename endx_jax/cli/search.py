@@ -114,11 +114,10 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
     if arguments.add:
         from endx_jax.data.corpus import read_corpus
 
-        before, added, documents = len(search), 0, read_corpus(arguments.add, **corpus_columns(arguments))
+        added, replaced, documents = 0, 0, read_corpus(arguments.add, **corpus_columns(arguments))
         while some := [*itertools.islice(documents, TOGETHER)]:
-            search.add(some)
+            replaced += search.add(some)
             added += len(some)
-        replaced = before + added - len(search)
         _note(f"added {added:,} documents, replacing {replaced:,}; {len(search):,} documents in {search.index.path}")
     return bool(arguments.delete or arguments.add)
 

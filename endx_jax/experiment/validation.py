@@ -36,10 +36,11 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
         if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
             whole, split = path, ""
         try:
-            suite = {f"{name}/{part}": folder for part, folder in beir.sets_of(hub.local_path(whole)).items()}
-            for part, folder in (suite or {name: whole}).items():
+            suite = beir.suite_of(hub.local_path(whole), split or None) or {"": (whole, split)}
+            for part, (folder, judged) in suite.items():
                 settings = settings_of(folder, data)
-                sets[part] = pools(read_records(folder, settings, split or None), settings).primary
+                records = pools(read_records(folder, settings, judged or None), settings).primary
+                sets[f"{name}/{part}" if part else name] = records
         except EndxError as failure:
             raise EndxError(f"evaluation.sets: {str(failure).replace('data.split', 'PATH:SPLIT')}") from None
     return sets

@@ -260,8 +260,8 @@ class Index:
         *,
         replace: bool = False,
         known: np.ndarray | None = None,
-    ) -> None:
-        """Adds documents in one transaction.
+    ) -> int:
+        """Adds documents in one transaction; returns the number of those that were replaced.
 
         Args:
           documents: n documents.
@@ -277,7 +277,7 @@ class Index:
         _check_distinct(documents)
         rounded = _rounded(embeddings, len(documents), self.info), _known(known, documents, self.info)
         if not documents:
-            return
+            return 0
         with self._changing() as database:
             replaced = remove(database, [document.id for document in documents])
             if replaced and not replace:
@@ -285,6 +285,7 @@ class Index:
                     f"{self.path} already contains document {_some(replaced)}: delete it, or choose another id"
                 )
             insert(database, documents, *rounded)
+        return len(replaced)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Deletes documents; their texts and embeddings are overwritten in the file.

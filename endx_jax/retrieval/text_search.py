@@ -146,8 +146,8 @@ class TextSearch:
             for ranking in readable
         ]
 
-    def add(self, documents: Sequence[Document], embeddings: np.ndarray | None = None, known=None) -> None:
-        """Adds documents on disk and in memory; a document replaces an existing one with the same id.
+    def add(self, documents: Sequence[Document], embeddings: np.ndarray | None = None, known=None) -> int:
+        """Adds documents on disk and in memory; returns the number of older ones with their ids, which they replace.
 
         Args:
           documents: n documents.
@@ -166,7 +166,7 @@ class TextSearch:
             if self._encode_document is None:
                 raise EndxError("there is no model to encode documents: load one, or give their embeddings")
             embeddings = self._encode_document([document.text for document in documents])
-        self.index.add(documents, embeddings, replace=True, known=known)
+        return self.index.add(documents, embeddings, replace=True, known=known)
 
     @functools.cached_property
     def _lexical(self) -> Lexical:

@@ -107,8 +107,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
         with batcher.request():
             encoded = await encode(batcher, request.receive, side, body.input)
-        embedded = encoded.embeddings
-        rows: Any = embedded if body.dimensions is None else cut(embedded, body.dimensions, model.cosine)
+        rows: Any = cut(encoded.embeddings, body.dimensions or model.width, model.cosine)
         if body.encoding_format == "base64":
             rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
         data = [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)]
@@ -246,9 +245,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 "mode": search.default_mode,
                 "scores": service.scores,
                 "asymmetric": model.asymmetric,
-                "limits": {
-                    name: getattr(limits, name) for name in ("max_text", "max_text_bytes", "max_texts", "max_k")
-                },
+                "limits": vars(limits),
                 "version": endx_jax.__version__,
             }
         )

@@ -98,12 +98,12 @@ def handle_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def not_there(request: Request, failure: HTTPException) -> Response:
         message = f"{request.method} {clipped(request.url.path)}: {failure.detail}"
-        headers = dict(failure.headers or {})
+        headers = failure.headers
         if failure.status_code == 405:  # starlette names the methods of one route, and a path may have several
             routes = [route for route in app.routes if not isinstance(route, Mount)]
             scopes = {method: {**request.scope, "method": method} for method in ("GET", "POST", "DELETE")}
             found = [name for name, scope in scopes.items() if any(r.matches(scope)[0] is Match.FULL for r in routes)]
-            headers |= {"Allow": ", ".join([*found, *["HEAD"] * ("GET" in found)])} if found else {}
+            headers = {"Allow": ", ".join([*found, *["HEAD"] * ("GET" in found)])} if found else headers
         return error_response(Refusal(failure.status_code, message, headers=headers))
 
     @app.exception_handler(ClientGone)

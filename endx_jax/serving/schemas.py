@@ -3,17 +3,7 @@
 import functools
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    WithJsonSchema,
-    model_validator,
-)
-from typing_extensions import TypedDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from endx_jax.data.documents import CONTROL, LONGEST_ID, check_id
 from endx_jax.retrieval.filters import COMPARISONS, LONGEST_NAME
@@ -32,21 +22,13 @@ def _text_of(value: Any) -> Any:
     return value["text"] if isinstance(value, dict) and "text" in value else value
 
 
-class WithText(TypedDict):
-    """Document of a re-ranking request; other fields are ignored."""
-
-    text: str
-
-
 SCALARS = {"anyOf": [{"type": "number"}, {"type": "string"}, {"type": "boolean"}]}
 BOUNDS = {"minProperties": 1, "additionalProperties": False, "properties": dict.fromkeys(COMPARISONS, SCALARS)}
-WHERE = {
-    "type": "object",
-    "propertyNames": {"pattern": f'^[^"\\x00]{{1,{LONGEST_NAME}}}$'},
-    "additionalProperties": {
-        "anyOf": [SCALARS, {"type": "array", "items": SCALARS}, {"type": "object", **BOUNDS}],
-    },
-}
+VALUES = {"anyOf": [SCALARS, {"type": "array", "items": SCALARS}, {"type": "object", **BOUNDS}]}
+NAMES = {"pattern": f'^[^"\\x00]{{1,{LONGEST_NAME}}}$'}
+WHERE = {"type": "object", "propertyNames": NAMES, "additionalProperties": VALUES}
+TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+DOCUMENT = {"type": ["string", "object"], "required": ["text"], "properties": {"text": {"type": "string"}}}
 ID = {"type": "string", "maxLength": LONGEST_ID, "pattern": rf"^(?!\.\.?$)[^{CONTROL.pattern[1:-1]}]+$"}
 
 
@@ -86,10 +68,9 @@ class Taken(BaseModel):
 class EmbeddingsRequest(Taken, extra="ignore"):
     """Request of OpenAI's API, with `input_type` as an extension."""
 
-    input: Annotated[
-        list[str],
-        BeforeValidator(_listed, json_schema_input_type=str | Annotated[list[str], Field(min_length=1)]),
-    ] = Field(description="one text or several; token ids are not supported")
+    input: Annotated[list[str], BeforeValidator(_listed), WithJsonSchema(TEXTS)] = Field(
+        description="one text or several; token ids are not supported"
+    )
     model: str | None = Field(None, description="returned unchanged; see input_type")
     encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32")
     dimensions: Count | None = Field(None, description="leading dimensions to keep [all]")
@@ -168,7 +149,7 @@ class NewDocument(Taken):
     id: Annotated[str, AfterValidator(functools.partial(check_id, where="the id")), WithJsonSchema(ID)] | None = Field(
         None, description="1 to 512 bytes without control characters, not . or ..; generated if omitted"
     )
-    metadata: dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]] = {}
+    metadata: dict[str, Annotated[Any, AfterValidator(_scalar), WithJsonSchema(SCALARS)]] = {}
     questions: list[Annotated[str, Field(min_length=1)]] = Field([], description="known questions that it answers")
     split: bool = Field(
         False,
@@ -187,7 +168,7 @@ class RerankRequest(Taken, extra="ignore"):
     """Question and documents to rank, as Cohere's and Jina's clients send them."""
 
     query: str
-    documents: list[Annotated[str, BeforeValidator(_text_of, json_schema_input_type=str | WithText)]] = Field(
+    documents: list[Annotated[str, BeforeValidator(_text_of), WithJsonSchema(DOCUMENT)]] = Field(
         description="texts, or objects with `text`", json_schema_extra={"minItems": 1}
     )
     top_n: Count | None = Field(None, description="largest number of results [all]")

@@ -199,10 +199,9 @@ class Service:
         """
         assert self.pairs is not None
         scores = self.pairs([question], texts)(np.stack([np.zeros(len(texts), int), np.arange(len(texts))], axis=1))
-        first, second = (
-            self.model.encoder.processors[side](of) for side, of in zip(SIDES, ([question], texts), strict=True)
-        )
-        return Encoded(scores, first.lengths + second.lengths)
+        sides = zip(SIDES, ([question], texts), strict=True)
+        first, second = (self.model.encoder.processors[side](of).lengths for side, of in sides)
+        return Encoded(scores, first + second)
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
         """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -182,6 +183,29 @@ def test_a_suite_has_a_row_per_set_and_means_over_sets(tiny_bert, suite, tmp_pat
     value = f"{single['things']['systems'][tiny_bert.name]['ndcg@10']:.3f}"
     assert of_sets["things"][:4] == ["3", "3", value, "-"]
     assert of_sets["mean"][:2] == ["43", f"{found['systems'][tiny_bert.name]['ndcg@10']:.3f}"]
+
+
+def test_a_suite_in_one_folder_has_the_scores_of_one_of_folders(tiny_bert, suite, tmp_path, endx):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.csv as tables
+    import pyarrow.parquet as pq
+
+    suite = shutil.copytree(suite, tmp_path / "folders")
+    for name in ("animals", "things"):
+        for part in ("corpus", "queries"):
+            (tmp_path / "whole" / part).mkdir(parents=True, exist_ok=True)
+            rows = map(json.loads, (suite / name / f"{part}.jsonl").read_text().splitlines())
+            pq.write_table(pa.Table.from_pylist([*rows]), tmp_path / "whole" / part / f"{name}-00000-of-00001.parquet")
+        (tmp_path / "whole" / "qrels").mkdir(exist_ok=True)
+        judged = tables.read_csv(suite / name / "qrels" / "test.tsv", parse_options=tables.ParseOptions(delimiter="\t"))
+        pq.write_table(judged, tmp_path / "whole" / "qrels" / f"{name}-00000-of-00001.parquet")
+        (suite / name / "qrels" / "test.tsv").rename(suite / name / "qrels" / "train.tsv")
+    found = []
+    for data in (suite, tmp_path / "whole"):
+        endx("evaluate", f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}")
+        found.append(json.loads((tmp_path / "out" / "results.json").read_text()))
+    assert found[0]["systems"] == found[1]["systems"]
+    assert [{entry["split"] for entry in one["evaluations"]} for one in found] == [{"train"}, {"of its name"}]
 
 
 def test_two_systems_are_compared_over_the_sets_of_a_suite(tiny_bert, suite, tmp_path, endx):

@@ -6,6 +6,7 @@ The hub's form of them, as of NanoBEIR, has the same rows in parquet files: `cor
 `endx mine` adds `negatives/SPLIT.tsv`, hard negatives, and `scores/SPLIT.tsv`, scores of a teacher.
 """
 
+import csv
 import json
 import math
 import os
@@ -54,7 +55,7 @@ def read(folder: str, split: str | None = None, *, whole: bool = True, skip_inva
     invalid = text_files.InvalidRows(folder, skip=skip_invalid)
     named = None if whole else _named(judgements, negatives)
     documents = _documents(_part(folder, "corpus", split), named, invalid)
-    queries, groups = _queries(_part(folder, "queries", split), invalid)
+    queries, groups = _queries(_part(folder, "queries", split), _asked(judgements), invalid)
     right = _right(judgements, queries, documents, invalid)
     wrong = _negatives(negatives, queries, documents) if os.path.exists(negatives) else None
     scores_path = os.path.join(folder, "scores", f"{split}.tsv")
@@ -91,6 +92,24 @@ def sets_of(folder: str) -> dict[str, str]:
     return sets if any(map(_has_parts, sets.values())) else {}
 
 
+def suite_of(folder: str, split: str | None = None) -> dict[str, tuple[str, str]]:
+    """Returns folder and split of each set of a suite by name; none if `folder` is not a suite.
+
+    The sets are those of `sets_of`, or the splits of a folder that has a corpus for each, as NanoBEIR in one
+    repository. `split` is by default the `default_split` of each set.
+    """
+    names, judged = ({*_tables(os.path.join(folder, part))} for part in ("corpus", "qrels"))
+    if split is None and len(names) > 1 and names == judged and not names & {"train", "dev", "validation", "test"}:
+        return {name: (folder, name) for name in sorted(names)}
+    return {name: (part, split or default_split(part)) for name, part in sets_of(folder).items()}
+
+
+def default_split(folder: str) -> str:
+    """Returns the split of a BEIR folder if it has one; else, and of other data, `test`."""
+    found = [*_splits(folder)] if os.path.isdir(os.path.join(folder, "qrels")) else []
+    return found[0] if len(found) == 1 else "test"
+
+
 def _has_parts(folder: str) -> bool:
     """Returns true if a folder has the files of a BEIR folder, or some of them."""
     return any(os.path.exists(os.path.join(folder, part)) for part in BEIR_PARTS)
@@ -105,7 +124,7 @@ def judgements(
     """
     split, path = _judgements_path(folder, split)
     invalid = text_files.InvalidRows(folder, skip=skip_invalid)
-    queries, _ = _queries(_part(folder, "queries", split), invalid)
+    queries, _ = _queries(_part(folder, "queries", split), _asked(path), invalid)
     right = _right(path, queries, None, invalid)
     return {query: queries[query] for query in right}, right
 
@@ -170,11 +189,17 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
             place = ", with judgements in qrels/test.tsv" * (name == "qrels")
             there = text_files.endings_in(folder)
             raise EndxError(f"{folder}: no {name} in the folder, which is read as BEIR{place}; it has {there}")
-    found = {name.removesuffix(".tsv"): name for name in os.listdir(qrels) if name.endswith(".tsv")} or _tables(qrels)
+    found = _splits(folder)
     if not found:
         raise EndxError(f"{qrels}: no .tsv file in the folder")
     split = text_files.chosen_split(sorted(found), split, qrels)
     return split, os.path.join(qrels, found[split])
+
+
+def _splits(folder: str) -> dict[str, str]:
+    """Returns the files of judgements by split."""
+    qrels = os.path.join(folder, "qrels")
+    return {name.removesuffix(".tsv"): name for name in os.listdir(qrels) if name.endswith(".tsv")} or _tables(qrels)
 
 
 def _part(folder: str, name: str, split: str) -> str:
@@ -205,6 +230,11 @@ def _named(judgements: str, negatives: str) -> set[str]:
     return named
 
 
+def _asked(judgements: str) -> set[str]:
+    """Returns the ids of the queries with a judgement that is not 0 or below."""
+    return {query for _, (query, _, score) in _judged_rows(judgements) if not re.fullmatch(r"-.*|0(\.0)?", score)}
+
+
 def _documents(path: str, named: Container[str] | None, invalid: text_files.InvalidRows) -> dict[str, str]:
     """Returns title and text of the documents in `named`, or of all if it is None, by id.
 
@@ -213,21 +243,29 @@ def _documents(path: str, named: Container[str] | None, invalid: text_files.Inva
     found: dict[str, str] = {}
     for _, where, row in row_files.rows(path, invalid):
         with invalid.row():
-            missing = json_files.is_missing(row.get("title"))
-            title = "" if missing else json_files.text_at(row, "title", where, may_be_empty=True)
-            text = json_files.text_at(row, "text", where, may_be_empty=True)
+            title, text = _text(row, "title", where) if "title" in row else "", _text(row, "text", where)
             if named is None or _id(row, where) in named:
                 _add(found, row, f"{title} {text}".strip(), where)
     return found
 
 
-def _queries(path: str, invalid: text_files.InvalidRows) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns the text of all queries by id, and the group of those that have one by id."""
+def _text(row: dict, key: str, where: str) -> str:
+    """Returns a text of a row; null and NaN are empty."""
+    missing = key in row and json_files.is_missing(row[key])
+    return "" if missing else json_files.text_at(row, key, where, may_be_empty=True)
+
+
+def _queries(
+    path: str, asked: Container[str], invalid: text_files.InvalidRows
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the text of all queries by id, and the group of those with one; those in `asked` must have a text."""
     found: dict[str, str] = {}
     groups: dict[str, str] = {}
     for _, where, row in row_files.rows(path, invalid):
         with invalid.row():
-            name = _add(found, row, json_files.text_at(row, "text", where), where)
+            name = _add(found, row, _text(row, "text", where), where)
+            if not found[name] and name in asked:
+                raise EndxError(f"{where}: 'text' is empty")
             metadata = row.get("metadata")
             if isinstance(metadata, dict) and isinstance(metadata.get("group"), str):
                 groups[name] = json_files.text(metadata["group"], f"{where}: the group", may_be_empty=True)
@@ -250,7 +288,7 @@ def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[st
     for where, (query, document, score) in _judged_rows(path):
         number = None
         with invalid.row():
-            number = row_files.whole_number(score, f"{where}: score")
+            number = row_files.whole_number(score.removesuffix(".0"), f"{where}: score")
         if number is not None:
             yield query, document, number, where
 
@@ -279,7 +317,11 @@ def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
     names = header.split("\t")
     for number, line in text_files.lines(path):
         where = f"{path}, line {number}"
-        columns = [column.strip() for column in line.split("\t")]
+        columns = line.split("\t")
+        if '"' in line and len(line) <= csv.field_size_limit():  # beir and pandas write ids with quotes as CSV does
+            quoted = next(csv.reader([line], delimiter="\t"))
+            columns = quoted if len(quoted) == len(names) else columns
+        columns = [column.strip() for column in columns]
         if number == 1:
             if columns != names:
                 raise EndxError(f"{where}: the header must be {header!r}")
@@ -372,10 +414,10 @@ def _write_lines(path: pathlib.Path, rows: Iterable[dict]) -> None:
 def _write_table(path: pathlib.Path, header: str, records: RetrievalSet, rows: Iterable[tuple]) -> None:
     """Writes a line for each (question row, candidate row, further columns...), with ids in place of rows."""
     with _create(path) as stream:
-        stream.write(header + "\n")
+        table = csv.writer(stream, delimiter="\t", lineterminator="\n")
+        table.writerow(header.split("\t"))
         for question, candidate, *more in rows:
-            columns = (records.question_ids[question], records.candidate_ids[candidate], *map(str, more))
-            stream.write("\t".join(columns) + "\n")
+            table.writerow((records.question_ids[question], records.candidate_ids[candidate], *more))
 
 
 def _create(path: pathlib.Path) -> IO[str]:

@@ -1,15 +1,17 @@
 """Tests of reading and writing BEIR folders."""
 
+import csv
 import functools
 import gzip
 import json
+import shutil
 
 import helpers
 import pytest
 from helpers import one_line_error
 
 from endx_jax.data import read
-from endx_jax.data.readers.beir import REPORT, Negative, sets_of, write_mined
+from endx_jax.data.readers.beir import REPORT, Negative, default_split, sets_of, suite_of, write_mined
 from endx_jax.data.readers.formats import detect_format
 from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
@@ -309,6 +311,40 @@ def test_an_id_that_a_table_cannot_hold_is_refused(tmp_path, name):
     assert not any(tmp_path.iterdir())
 
 
+QUOTED = ('"', 'd"3"', '"d"', "it's")
+
+
+def test_ids_with_quotes_are_read_as_beir_and_pandas_write_them(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    write_lines(tmp_path / "corpus.jsonl", [{"_id": name, "title": None, "text": name * 2} for name in QUOTED])
+    write_lines(tmp_path / "queries.jsonl", [{"_id": name, "text": f"find {name}"} for name in QUOTED])
+    with open(tmp_path / "qrels" / "test.tsv", "w", newline="") as file:
+        rows = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
+        rows.writerows([HEADER.split(), *((name, name, "1.0") for name in QUOTED)])
+    records = read(tmp_path)
+    assert records.question_ids == records.candidate_ids == QUOTED
+    assert records.qrels == ((0,), (1,), (2,), (3,))
+    write_mined(tmp_path / "out", records, [[Negative(1, 0.5, 1)], [], [], []], about={})
+    assert read(tmp_path / "out").qrels == records.qrels
+    # A line that is no CSV, as of other tools, is read as it is.
+    (tmp_path / "qrels" / "test.tsv").write_text(f'{HEADER}"\t"\t1\n"\td"3"\t1\n')
+    assert read(tmp_path).question_ids == ('"',)
+
+
+def test_an_empty_query_or_text_stops_nothing_unless_it_is_judged_right(folder):
+    for text in ("", None):
+        with open(folder / "queries.jsonl", "a") as queries:
+            queries.write("\n" + json.dumps({"_id": f"empty {text}", "text": text}))
+        with open(folder / "corpus.jsonl", "a") as corpus:
+            corpus.write("\n" + json.dumps({"_id": f"empty {text}", "title": None, "text": text}))
+    assert read(folder).question_ids == ("q1", "q2")
+    path = folder / "qrels" / "test.tsv"
+    path.write_text(f"{path.read_text()}empty None\td1\t0\n")
+    assert read(folder).question_ids == ("q1", "q2")
+    path.write_text(f"{path.read_text()}empty None\td1\t1\n")
+    assert refusal(folder) == f"{folder / 'queries.jsonl'}, line 6: 'text' is empty"
+
+
 def write_hub(folder, judged=("query-id", "corpus-id")):
     """Writes the hub's form of a BEIR folder, as of NanoBEIR."""
     pa = pytest.importorskip("pyarrow")
@@ -333,6 +369,27 @@ def test_a_folder_of_the_hub_is_read_from_parquet(tmp_path):
     (tmp_path / "qrels" / "train-00000-of-00001.parquet").rename(tmp_path / "qrels" / "dev.parquet")
     assert read(tmp_path, split="dev").qrels == records.qrels
     assert "no split 'test'" in refusal(tmp_path, split="test")
+
+
+def test_a_suite_is_of_folders_with_one_split_or_of_splits_with_a_corpus_each(tmp_path):
+    for name in ("NanoA", "NanoB"):
+        (tmp_path / name).mkdir()
+        write_hub(tmp_path / name)
+    names = ("NanoA", "NanoB")
+    assert suite_of(str(tmp_path)) == {name: (str(tmp_path / name), "train") for name in names}
+    assert suite_of(str(tmp_path), "dev") == {name: (str(tmp_path / name), "dev") for name in names}
+    whole = tmp_path / "NanoA"
+    for part in ("corpus", "queries", "qrels"):
+        table = whole / part / "train-00000-of-00001.parquet"
+        for name in names:
+            shutil.copy(table, whole / part / f"{name}-00000-of-00001.parquet")
+        table.unlink()
+    assert suite_of(str(whole)) == {name: (str(whole), name) for name in names}
+    assert read(whole, split="NanoB").question_ids == ("q1", "q2")
+    assert suite_of(str(whole), "NanoB") == {}  # one set
+    (whole / "qrels" / "NanoA-00000-of-00001.parquet").rename(whole / "qrels" / "test.parquet")
+    assert suite_of(str(whole)) == {}
+    assert (default_split(str(whole)), default_split(str(tmp_path / "NanoB"))) == ("test", "train")
 
 
 def test_damaged_folders_of_the_hub_are_refused(tmp_path):
