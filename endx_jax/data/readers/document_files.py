@@ -129,7 +129,7 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
             raise EndxError("that are Git LFS pointers: run git lfs pull")
     data = b""
     try:
-        data = b"" if ending == ".pdf" else pathlib.Path(file).read_bytes()
+        data = pathlib.Path(file).read_bytes()
         text = pdf_files.read(file) if ending == ".pdf" else data.decode("utf-8-sig")
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     except ImportError:
