@@ -26,14 +26,15 @@ def add_language_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
     """Adds the flags for the columns of a corpus, which `corpus_columns` returns as arguments of `read_corpus`."""
-    parser.add_argument("--text-column", default="text", help="text column of JSON, CSV, TSV and Arrow [text]")
+    parser.add_argument("--text-column", default="text", help="column of texts, in pairs of answers [text]")
+    parser.add_argument("--question-column", default="question", help="column of known questions, in pairs [question]")
     parser.add_argument("--id-column", help="id column; empty for line numbers [_id, id, pid, docno, doc_id, ...]")
     parser.add_argument("--title-column", default="title", help="title column [title]")
 
 
 def corpus_columns(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the columns of `add_corpus_flags`."""
-    return {name: getattr(arguments, name) for name in ("text_column", "id_column", "title_column")}
+    return {f"{name}_column": getattr(arguments, f"{name}_column") for name in ("text", "question", "id", "title")}
 
 
 def with_data_flags(settings: DataSettings, arguments: argparse.Namespace) -> DataSettings:

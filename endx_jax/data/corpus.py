@@ -35,6 +35,7 @@ def read_corpus(
     *,
     pool: str = "",
     text_column: str = TEXT_KEY,
+    question_column: str = examples.QUESTION,
     id_column: str | None = None,
     title_column: str = TITLE_KEY,
     split: str | None = None,
@@ -68,7 +69,8 @@ def read_corpus(
       path: file or folder.
       pool: unit of reading-comprehension data: empty for paragraphs, or `answers` or `sentences` as in `data.pool`.
         Must be empty for other formats.
-      text_column: column or key of the text.
+      text_column: column or key of the text; in pairs, of the answer.
+      question_column: column or key of the questions in pairs.
       id_column: column or key of the id; None for the first of `ID_KEYS`, and empty for line numbers.
       title_column: column or key of the title.
       split: split of a `save_to_disk` folder; None if it has only one.
@@ -88,7 +90,10 @@ def read_corpus(
     if pool:
         raise EndxError(f"{file}: only reading-comprehension data can be split into {pool}; leave out the pool")
     return _checked(
-        file, functools.partial(reader, file, _Columns(text_column, id_column, title_column, functools.cache(say)))
+        file,
+        functools.partial(
+            reader, file, _Columns(text_column, id_column, title_column, functools.cache(say), question_column)
+        ),
     )
 
 
@@ -130,11 +135,12 @@ class _Columns:
     id: str | None = None
     title: str = TITLE_KEY
     say: Callable = str
+    question: str = examples.QUESTION
 
     @functools.cached_property
     def pairs(self) -> examples.ColumnParser:
         """Parser of rows with a question and an answer."""
-        return examples.ColumnParser((examples.QUESTION, examples.ANSWER if self.text == TEXT_KEY else self.text))
+        return examples.ColumnParser((self.question, examples.ANSWER if self.text == TEXT_KEY else self.text))
 
     def are_pairs(self, row: Iterable[str]) -> bool:
         """Returns true if a row with these columns holds a question and an answer."""
@@ -150,6 +156,7 @@ class _Columns:
                 count, known = "more than one" if found else "no", json_files.names(row)
                 raise EndxError(
                     f"{where}: {count} column {name[:100]!r} among {known}; name yours with data.{flag}_column"
+                    + ", and the questions of pairs with data.question_column" * (flag == "text")
                 )
 
     def check_header(self, header: list[str], where: str) -> None:

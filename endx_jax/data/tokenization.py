@@ -272,9 +272,8 @@ def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator
         bare = type(failure) is Exception or type(failure).__name__ == "PanicException"
         if isinstance(failure, EndxError) or not (bare or isinstance(failure, further)):
             raise
-        # An ImportError names a package to install, such as fugashi for Japanese.
-        what = "no tokenizer that can be used"
-        what = "a tokenizer that can't be loaded" if isinstance(failure, ImportError) else what
+        missing = isinstance(failure, ImportError)  # of a package, such as fugashi for Japanese
+        what = "a tokenizer that can't be loaded" if missing else "no tokenizer that can be used"
         raise EndxError(f"{folder} holds {what}: {first_line(failure)}") from None
 
 

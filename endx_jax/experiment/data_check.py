@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import re
+import shlex
 import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from endx_jax.data.readers import examples, formats, row_files, text_files
 from endx_jax.data.records import Pools, RetrievalSet, questions_by_candidate
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import limit_questions, take
+from endx_jax.data.tokenization import MULTILINGUAL
 from endx_jax.experiment.data import parted, read_records, settings_of
 from endx_jax.hub import local_path
 from endx_jax.inference import EmbeddingModel, load
@@ -82,13 +84,11 @@ def check_data(
     counts |= {name: len(part.questions) for name, part in parts.items()}
     findings = [*_rows(settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
     tokenizer = encoder.encoder.processors["answer"].tokenizer
-    findings += [line.removeprefix("warning: ") for line in tokenizer.describe_unfit(records.candidates, str(model))]
+    unfit = [line.removeprefix("warning: ") for line in tokenizer.describe_unfit(records.candidates, str(model))]
+    findings += unfit
     metrics, table, deviation = _ranked(records, encoder)
     needed = {gain: questions_needed(deviation or DEVIATION, gain) for gain in GAINS}
-    pretrained = f" --config.model.pretrained={model}" * (model != MODEL)
-    train = f"endx train --config=minilm --config.data.path={settings.path}{pretrained}"
-    serve = f"endx serve --model={model} --corpus={settings.path}"
-    command = command or (serve if counts["pairs"] < WORTH_TRAINING else train)
+    command = command or _next(settings, MULTILINGUAL if unfit else model, few=counts["pairs"] < WORTH_TRAINING)
     sizes = f"{counts['questions']:,} questions, {counts['answers']:,} answers, {counts['pairs']:,} pairs"
     lines = [
         f"{name or settings.path}: {sizes}",
@@ -228,6 +228,19 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     difference = evaluations["untrained"].values[MEASURE] - evaluations["bm25"].values[MEASURE]
     deviation = float(difference.std()) if len(difference) >= FEWEST else 0.0
     return {name: one.metrics for name, one in evaluations.items()}, [heading, results.tables()], deviation
+
+
+def _next(settings: DataSettings, model: str | os.PathLike, *, few: bool) -> str:
+    """Returns the command that serves or trains on the data, read with the same settings."""
+    defaults = DataSettings(path=settings.path)
+    changed = {name: value for name, value in vars(settings).items() if value != getattr(defaults, name)}
+    if few:
+        names = {"question_column": "question-column", "answer_column": "text-column"}
+        flags = [f"--{names[name]}={value}" for name, value in changed.items() if name in names]
+        return shlex.join(["endx", "serve", f"--model={model}", f"--corpus={settings.path}", *flags])
+    flags = [f"--config.data.{name}={value}" for name, value in changed.items()]
+    flags += [f"--config.model.pretrained={model}"] * (model != MODEL)
+    return shlex.join(["endx", "train", "--config=minilm", f"--config.data.path={settings.path}", *flags])
 
 
 def _plain(text: str) -> str:

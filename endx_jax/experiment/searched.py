@@ -84,10 +84,11 @@ def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapp
     train = [[question for question in asked if question in encoded] for asked in train]
     vectors = [encoded[question] for asked in train for question in asked]
     if not hybrid or not vectors:
-        say(
-            "the index also finds answers by their known questions; the results do not measure this, as no held-out "
-            "question has an answer with other known questions"
-        )
+        if records.questions:
+            say(
+                "the index also finds answers by their known questions; the results do not measure this, as no "
+                "held-out question has an answer with other known questions"
+            )
         return
     by_known, lexical = _known_scores(records, train, dense_scores(dense.questions, np.stack(vectors)))
     scores = hybrid.raised(dense_scores(dense.questions, dense.candidates), by_known)

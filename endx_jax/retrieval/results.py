@@ -105,14 +105,14 @@ class Results:
         if len(primary.questions) < FEW:
             lines.append(
                 f"few questions: a share of 0.5 of {len(primary.questions)} has a 95 % interval of plus or minus "
-                f"{0.98 / len(primary.questions) ** 0.5:.2f}"
+                f"{min(0.5, 0.98 / len(primary.questions) ** 0.5):.2f}"
             )
         models = {name: evaluation.metrics.get("mrr", 0.0) for name, evaluation in systems.items() if name != "bm25"}
         if len({*models.values()}) == 1 and (len(models) > 1 or 1 in models.values()):
+            by = ", by data.test_path or a larger data.test_fraction" * bool(self.split)
             lines.append(
                 f"{len(primary.questions):,} questions over {len(primary.candidates):,} candidates are too few to judge"
-                f" {', '.join(models)}, all with mrr {max(models.values()):.3f}: use more questions and candidates, "
-                "by data.test_path or a larger data.test_fraction"
+                f" {', '.join(models)}, all with mrr {max(models.values()):.3f}: use more questions and candidates{by}"
             )
         return "\n".join([*lines, *self.notes])
 

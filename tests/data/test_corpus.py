@@ -97,6 +97,8 @@ def test_folders_of_ms_marco_and_dpr_are_their_collections(tmp_path):
 def test_columns_by_other_names(tmp_path):
     found = read(tmp_path, "a.csv", "question,answer,id\nq,a,k\n", text_column="answer")
     assert found == [Document("k", "a", questions=("q",))]
+    found = read(tmp_path, "b.csv", "id,q_en,a_en\nk,q,a\n", text_column="a_en", question_column="q_en")
+    assert found == [Document("k", "a", questions=("q",))]
 
 
 def test_columns_of_id_and_title_of_pairs_can_be_named_or_left_out(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 import endx_jax
 from endx_jax.data.settings import DataSettings
+from endx_jax.experiment import data_check
 from endx_jax.experiment.data_check import check_data
 
 
@@ -57,6 +58,19 @@ def test_leaks_of_given_test_data_are_found(tiny_bert, tmp_path):
     assert found == (
         "test questions that are in the training data, apart from case, punctuation and spaces: 1",
         "right answers of test questions that are in the training data, apart from case, punctuation and spaces: 1",
+    )
+
+
+def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_language(tmp_path, minilm):
+    rows = ["Wie kann ich mein Passwort zurücksetzen?,Öffnen Sie die Einstellungen und klicken Sie darauf."]
+    rows += ["Wo finde ich meine Rechnung?,Sie finden die Rechnung unter Ihrem Konto und in der Nachricht."]
+    file = write(tmp_path, rows, "q_de,a_de", "f a q.csv")
+    settings = DataSettings(path=str(file), question_column="q_de", answer_column="a_de", skip_invalid=True)
+    serve = "endx serve --model=intfloat/multilingual-e5-small '--corpus={}' --question-column=q_de --text-column=a_de"
+    assert check_data(settings, minilm).next == serve.format(file)
+    train = data_check._next(settings, data_check.MODEL, few=False)
+    assert train.endswith(
+        " --config.data.question_column=q_de --config.data.answer_column=a_de --config.data.skip_invalid=True"
     )
 
 

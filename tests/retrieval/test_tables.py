@@ -41,3 +41,5 @@ def test_a_line_says_when_questions_tell_systems_not_apart(measured, telling):
         values = {"mrr": np.full(27, mrr, np.float32)}
         results.add(name, {"all": Evaluation(values, *np.zeros((3, 27, 1)), 27)})
     assert ("27 questions over 27 candidates are too few to judge" not in results.tables()) == telling
+    results.split = ""  # all questions, as in `endx check`: no share of them is held out
+    assert "data.test_fraction" not in results.tables()
