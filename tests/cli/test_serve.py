@@ -52,7 +52,8 @@ def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
         raise Stop(argv)
 
     monkeypatch.setattr("endx_jax.cli.encode.main", main)
-    given = ["--model=m", "--corpus=pairs.csv", "--text-column=answer", "--id-column=", "--title-column=question"]
+    given = ["--model=m", "--corpus=pairs.csv", "--text-column=answer", "--question-column=asked", "--id-column="]
+    given.append("--title-column=title")
     with pytest.raises(Stop) as caught:
         serve._service(serve._parser().parse_args(given))
     assert caught.value.args == (given,)
