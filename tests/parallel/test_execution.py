@@ -105,6 +105,7 @@ def assert_same(actual, expected):
         np.testing.assert_allclose(gradient, leaf, atol=1e-5 * largest, rtol=0, err_msg=jax.tree_util.keystr(path))
 
 
+@pytest.mark.slow
 def test_neither_chunks_nor_devices_of_all_axes_change_the_step_of_a_bert():
     params = random_params(BERT, tokens())
     expected = step(Execution(), embed_with_bert)(params, (tokens(), dropout_keys()))
