@@ -49,7 +49,7 @@ def made_once(tmp_path_factory, name: str, make) -> pathlib.Path:
     path.parent.mkdir(exist_ok=True)
     with open(f"{path}.lock", "a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not lock.tell():
+        if not lock.seek(0, os.SEEK_END):  # it may have been made since the file was opened
             make(path)
             lock.write("made")
     return path

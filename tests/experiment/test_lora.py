@@ -48,9 +48,10 @@ def recipe(pretrained, data, **lora):
 
 @pytest.fixture(scope="module")
 def trained(decoder, pairs_csv, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("lora") / "run"
-    run(recipe(decoder, pairs_csv), workdir)
-    return workdir
+    """Its base is a folder of its own, which a test replaces."""
+    folder = tmp_path_factory.mktemp("lora")
+    run(recipe(shutil.copytree(decoder, folder / "base"), pairs_csv), folder / "run")
+    return folder / "run"
 
 
 def settings_of(workdir):
@@ -106,15 +107,15 @@ def test_the_model_of_a_run_is_merged_and_loads_exports_and_indexes_as_any(train
     np.testing.assert_allclose(exported.encode_query(TEXTS), model.encode_query(TEXTS), atol=1e-6)
 
 
-def test_a_finished_run_is_done_and_another_base_is_refused(trained, decoder, pairs_csv, tmp_path):
-    workdir, base = tmp_path / "run", tmp_path / "base"
-    shutil.copytree(decoder, base)
-    config = recipe(base, pairs_csv)
-    config.train.stop_at_step = 2
-    run(config, workdir)
+def test_a_run_on_another_base_is_not_resumed(trained, decoder, pairs_csv, tmp_path):
+    workdir, base = shutil.copytree(trained, tmp_path / "run"), trained.parent / "base"
+    (workdir / "results.json").unlink()
     write_tiny_qwen3(base, seed=1, num_hidden_layers=1)
-    with one_line_error("holds adapters of another base than .*, whose weights have changed: restore them"):
-        run(config, workdir)
+    try:
+        with one_line_error("holds adapters of another base than .*, whose weights have changed: restore them"):
+            run(recipe(base, pairs_csv), workdir)
+    finally:
+        shutil.copytree(decoder, base, dirs_exist_ok=True)
 
 
 def test_a_run_starts_from_the_adapters_of_another_on_the_same_base(trained, decoder, pairs_csv, tmp_path):

@@ -338,15 +338,6 @@ def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, 
     assert "resuming from the checkpoint of step 1 of 9" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_no_checkpoint(config, tmp_path):
-    config.model.encoder, config.optimizer.learning_rate = "", 1e30
-    config.optimizer.clip_norm = 0.0
-    with pytest.raises(EndxError, match=r"the loss is nan at step 2, with learning rate .* and questions q\d+"):
-        run(config, tmp_path)
-    assert not [folder for folder in (tmp_path / FOLDER).iterdir() if folder.name.isdigit()]
-
-
 def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_path):
     config.model.init_from = str(trained_workdir)
     initial = prepare.prepare_run(config, tmp_path).model.initial_params()
@@ -403,21 +394,6 @@ def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_
     model = read_model(tmp_path)
     assert [model.sources[side].config.width for side in ("question", "answer")] == [32, 16]
     assert endx_jax.load(tmp_path).encode_document("the cat").shape == (8,)
-
-
-@pytest.mark.slow
-def test_prompts_are_part_of_the_model(trained_workdir, config, tmp_path):
-    config.model.question_prompt, config.model.answer_prompt = "who ", "what "
-    config.train.stop_at_step = 1
-    run(config, tmp_path)
-    prompted, plain = endx_jax.load(tmp_path), endx_jax.load(tmp_path)
-    for side, processor in plain.encoder.processors.items():
-        assert processor.prompt == {"question": "who ", "answer": "what "}[side]
-    plain.encoder.processors = {
-        side: dataclasses.replace(found, prompt="") for side, found in plain.encoder.processors.items()
-    }
-    np.testing.assert_allclose(prompted.encode_query("is the cat"), plain.encode_query("who is the cat"), atol=1e-6)
-    np.testing.assert_allclose(prompted.encode_document("a mat"), plain.encode_document("what a mat"), atol=1e-6)
 
 
 @pytest.mark.slow

@@ -46,7 +46,6 @@ def best(endx, *arguments) -> str:
 def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_in_validation(
     config, tmp_path, endx, capsys, monkeypatch
 ):
-    config.model.encoder = ""
     monkeypatch.setattr(searched, "ENOUGH", 5)
     monkeypatch.setattr(hybrid, "GRID", (0.05, 0.0))
     results = run(config, tmp_path / "run")

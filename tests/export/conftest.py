@@ -22,23 +22,23 @@ def one_layer_bert(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def models(one_layer_bert, tmp_path_factory) -> dict[str, EmbeddingModel]:
-    """A model of each kind, by name."""
+    """A model of each kind, by name; each is made when it is asked for."""
     prompts = {"question_prompt": "what is ", "answer_prompt": "a mat: "}
-    return {
-        "sde": make_model(one_layer_bert, answer_length=32, projection=8, **HALF, **prompts),
-        "ade": make_model(one_layer_bert, sharing="ade", projection=8, pooling="first"),
-        "ade_ste": make_model(one_layer_bert, sharing="ade_ste", normalize=False),
-        "ade_spl": make_model(one_layer_bert, sharing="ade_spl", projection=8, answer_length=40, **prompts),
-        "t5": make_model(write_tiny_t5(tmp_path_factory.mktemp("t5")), projection=8),
-        "gru": make_model(
-            one_layer_bert,
-            sharing="ade",
-            encoder="gru",
-            new_encoder={"width": 8},
-            pooling="multi_hop",
-            multi_hop={"hops": 2, "width": 4},
-        ),
+    hops = {"pooling": "multi_hop", "multi_hop": {"hops": 2, "width": 4}}
+    settings = {
+        "sde": {"answer_length": 32, "projection": 8, **HALF, **prompts},
+        "ade": {"sharing": "ade", "projection": 8, "pooling": "first"},
+        "ade_ste": {"sharing": "ade_ste", "normalize": False},
+        "ade_spl": {"sharing": "ade_spl", "projection": 8, "answer_length": 40, **prompts},
+        "t5": {"projection": 8},
+        "gru": {"sharing": "ade", "encoder": "gru", "new_encoder": {"width": 8}, **hops},
     }
+
+    def make(name):
+        folder = write_tiny_t5(tmp_path_factory.mktemp("t5")) if name == "t5" else one_layer_bert
+        return make_model(folder, **settings[name])
+
+    return Lazily(make)
 
 
 @pytest.fixture(scope="session")

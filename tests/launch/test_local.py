@@ -69,6 +69,7 @@ def test_any_verb(folder):
     assert lines == ["[0] ['evaluate', '--workdir=a']"]
 
 
+@pytest.mark.slow
 def test_the_processes_find_each_other(folder):
     """The environment is what the package and JAX read: the devices of both processes add up."""
     program = f"""

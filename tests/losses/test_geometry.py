@@ -153,7 +153,8 @@ def test_values_are_the_twin_s(kernel):
     rich |= {"width": (0.8, 2.5)} if kernel in WITH_WIDTH else {}
     for settings in ({}, rich):
         with jax.enable_x64(True):
-            _, terms = geometry_alignment(dual, cross, weights=ALL, kernel=kernel, **settings)
+            align = functools.partial(geometry_alignment, weights=ALL, kernel=kernel, **settings)
+            _, terms = jax.jit(align)(dual, cross)
         chex.assert_trees_all_close(terms, twin(dual, cross, kernel, **settings), rtol=1e-11, atol=0)
 
 

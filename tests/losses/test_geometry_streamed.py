@@ -99,8 +99,8 @@ def test_a_change_of_one_part_in_ten_million_does_not_pass_for_equal(kernel):
         chex.assert_trees_all_close(changed, expected, rtol=0, atol=1e-10)
 
 
-# Each kernel is compiled for a few seconds: two of them stand for all where no slow tests run.
-SOME_KERNELS = [pytest.param(name, marks=() if name in ("inner", "gaussian") else pytest.mark.slow) for name in KERNELS]
+# Each kernel is compiled for a few seconds: one stands for all where no slow tests run.
+SOME_KERNELS = [pytest.param(name, marks=() if name == "gaussian" else pytest.mark.slow) for name in KERNELS]
 
 
 @pytest.mark.parametrize("kernel", SOME_KERNELS)

@@ -125,16 +125,20 @@ def test_float64_stays_float64(loss):
         assert jax.eval_shape(loss, question, answer).dtype == jnp.float64
 
 
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_bfloat16_embeddings_are_computed_with_in_float32(loss):
+# The others differ from these in ids and numbers alone.
+KINDS = [name for name in LOSSES if "masked" not in name and name not in ("both directions", "cold")]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_bfloat16_embeddings_are_computed_with_in_float32(name):
     question, answer = (jnp.asarray(x, jnp.bfloat16) for x in normal())
-    compute = jax.jit(loss)
+    compute = jax.jit(LOSSES[name])
     exact = compute(question.astype(jnp.float32), answer.astype(jnp.float32))
     np.testing.assert_array_equal(compute(question, answer), exact)
 
 
 # Of whole arrays of scores they are derived by JAX, and tests/losses/test_softmax.py compares them with differences.
-WRITTEN = [name for name, loss in LOSSES.items() if "tile" in repr(loss) or "in_batch_softmax" not in repr(loss)]
+WRITTEN = [name for name in KINDS if "tile" in repr(LOSSES[name]) or "in_batch_softmax" not in repr(LOSSES[name])]
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -139,12 +139,7 @@ def test_large_scores_do_not_cancel():
 
 # K hard negatives, direction, masks, whether hard negatives have ids, and whether some pairs do not count: every
 # direction where nothing and where everything is masked, and one for what lies between.
-CASES = [
-    (0, direction, case, False, flagged)
-    for direction in DIRECTIONS
-    for case in ("none", "all")
-    for flagged in (False, True)
-]
+CASES = [(0, direction, *rest) for direction in DIRECTIONS for rest in (("none", False, False), ("all", False, True))]
 CASES += [(0, "sum", case, False, False) for case in MASKS if case not in ("none", "all")]
 CASES += [(3, direction, "all", True, True) for direction in DIRECTIONS]
 CASES += [(1, "question_to_answer", case, named, False) for case in ("none", "positives") for named in (False, True)]

@@ -119,8 +119,8 @@ def test_the_gradient_pulls_at_the_hardest_pairs_alone():
     """Two questions about one paragraph, and another: by hand."""
     question = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
     answer = jnp.array([[0.8, 0.6], [0.8, 0.6], [0.0, -1.0]])
-    ids = {"answer_id": jnp.array([0, 0, 1])}
-    (value, _), gradient = jax.value_and_grad(triplet, has_aux=True)(question, answer, margin=2.0, **ids)
+    loss = functools.partial(triplet, margin=2.0, answer_id=jnp.array([0, 0, 1]))
+    (value, _), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(question, answer)
     # Squared distances to [0.8, 0.6] and [0, -1]: 0.4 and 2, 0.8 and 4, 0.08 and 3.6.
     np.testing.assert_allclose(value, (0.4 - 2 + 2 + 0 + (3.6 - 0.08 + 2)) / 3, rtol=1e-6)
     # Of |q - p+|^2 - |q - p-|^2 it is 2 (p- - p+); the second question is far enough from its negative.
@@ -133,7 +133,8 @@ def test_the_gradient_pulls_at_the_hardest_pairs_alone():
 def test_a_collapsed_model_has_accuracy_0_and_the_margin_as_its_loss(direction, tile):
     """All embeddings in one point: every negative is as near as the right answer, and no nearer."""
     one_point = jnp.full((B, E), 0.3)
-    loss, metrics = triplet(one_point, one_point, margin=MARGIN, direction=direction, tile=tile)
+    compute = jax.jit(functools.partial(triplet, margin=MARGIN, direction=direction, tile=tile))
+    loss, metrics = compute(one_point, one_point)
     assert float(loss) == MARGIN
     assert metrics == {"in_batch_accuracy": 0, "active_fraction": 1, "masked_fraction": 0}
 
@@ -152,7 +153,8 @@ def test_the_first_of_equally_hard_candidates_is_taken(tile):
     every, all_count = jnp.arange(6), jnp.ones(6, bool)
     answers = false_negatives.Marks(every, all_count, None, jnp.array([7, 7, 8, 7, 8, 8]), None)
     question = jax.tree.map(lambda x: x[:1], answers)
-    found = triplets.mine(false_negatives.negatives, jnp.zeros((1, 1)), candidates, question, answers, tile=tile)
+    mine = jax.jit(functools.partial(triplets.mine, false_negatives.negatives, tile=tile))
+    found = mine(jnp.zeros((1, 1)), candidates, question, answers)
     # Farthest of the right ones: 1 and 3 at distance 4. Nearest of the negatives: 2 and 4 at distance 1.
     rows = found.positive[1].item(), found.negative[1].item()
     assert (*rows, found.negatives.item()) == (1, 2, 3)

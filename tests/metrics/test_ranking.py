@@ -72,7 +72,7 @@ def by_walking_down_the_list(order, right, n=10):
     }
 
 
-@pytest.mark.parametrize("count", [1, 2, 12, 30])
+@pytest.mark.parametrize("count", [1, 12])
 def test_measures_equal_the_textbook_definitions(count):
     rng = np.random.default_rng(count)
     scores = rng.permuted(np.tile(np.arange(40.0), (20, 1)), axis=1)

@@ -90,7 +90,7 @@ def expected():
         ({"remat": "full"}, True, None),
         ({}, False, {"fsdp": 2, "tensor": 2}),
         pytest.param({"scan_layers": True}, False, {"fsdp": 4}, marks=pytest.mark.slow),
-        ({}, False, {"tensor": 4}),  # more devices than heads of keys
+        pytest.param({}, False, {"tensor": 4}, marks=pytest.mark.slow),  # more devices than heads of keys
     ],
     ids=["scanned", "packed", "fsdp and tensor", "scanned, fsdp", "tensor"],
 )

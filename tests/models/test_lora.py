@@ -53,12 +53,12 @@ def test_a_layer_adds_its_adapter_whose_input_alone_has_dropout():
     assert (LORA.factor, dataclasses.replace(LORA, rank_stabilized=True).factor) == (2.0, 6 / 3**0.5)
 
 
-@pytest.mark.parametrize("targets", ["", "attention/(query|value)$", "layers_2/", "layers_1/mlp"])
+@pytest.mark.parametrize("targets", ["", "layers_1/mlp"])
 def test_merged_parameters_embed_as_the_adapters_do_scanned_or_not(targets):
     lora = dataclasses.replace(LORA, targets=targets)
     params = adapted(lora)
     chosen = {path.rpartition("/")[0] for path in parameter_paths(params) if is_adapter(path)}
-    assert len(chosen) == {"": 18, "layers_2/": 6, "layers_1/mlp": 2}.get(targets, 6)
+    assert len(chosen) == {"": 18, "layers_1/mlp": 2}[targets]
     found = model(lora).apply({"params": params}, TOKENS)
     np.testing.assert_allclose(model(lora, scan_layers=True).apply({"params": params}, TOKENS), found, atol=1e-5)
     whole = merged(params, lora)

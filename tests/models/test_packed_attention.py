@@ -133,9 +133,8 @@ def test_causal_blocks_without_pairs_are_skipped():
     assert traced_flops(step) == (2 + 5) * 2 * 78 * BLOCK**2 * 2 * 32
 
 
-@pytest.mark.parametrize("biased", [True, False])
-def test_causal_values_and_gradients_are_those_of_attention_written_out(biased):
-    arrays = drawn(2, 32, biased)
+def test_causal_values_and_gradients_are_those_of_attention_written_out():
+    arrays = drawn(2, 32, False)
     with jax.default_matmul_precision("highest"):
         expected = differentiate(functools.partial(plain, causal=True), *arrays)
     found = differentiate(functools.partial(ours, causal=True), *arrays)
@@ -225,7 +224,7 @@ def kept_by_kernel(heads, split, value, begin, end, of_keys, first):
     return jnp.concatenate(outs, axis=1)[..., :WIDTH] > 0
 
 
-@pytest.mark.parametrize(("heads", "head_width", "splits"), [(8, 32, (2,)), (4, 64, (4,)), (8, 128, (1,))])
+@pytest.mark.parametrize(("heads", "head_width", "splits"), [(8, 32, (2,)), (8, 128, (1,))])
 def test_dropout_keeps_the_very_weights_that_padded_texts_keep(heads, head_width, splits):
     """On any packing and number of devices, bit by bit; with a negative control: a key that is one place off."""
     for lengths in (LENGTHS, (20, 3, 17, 1, 8), (5,) * 19):

@@ -48,7 +48,6 @@ def decoder(vocab, width, mlp, layers, heads, groups, head, norms):
         ("google/t5-v1_1-small", t5(512, 1024, 8, 6), 35),
         ("google/t5-v1_1-base", t5(768, 2048, 12, 12), 110),
         ("google/t5-v1_1-large", t5(1024, 2816, 24, 16), 341),
-        ("google/t5-v1_1-xl", t5(2048, 5120, 24, 32), 1224),
         ("google/t5-v1_1-xxl", t5(4096, 10240, 24, 64), 4762),
         # Without the pooler on the first token, which our towers leave out: 110 and 335 with it.
         ("google-bert/bert-base-uncased", bert(768, 12), 109),
@@ -56,8 +55,6 @@ def decoder(vocab, width, mlp, layers, heads, groups, head, norms):
         ("sentence-transformers/all-MiniLM-L6-v2", bert(384, 6), 23),
         ("Alibaba-NLP/gte-modernbert-base", modernbert(768, 1152, 22), 149),
         ("Qwen/Qwen3-Embedding-0.6B", decoder(151669, 1024, 3072, 28, 16, 8, 128, 2), 596),
-        ("Qwen/Qwen3-Embedding-4B", decoder(151665, 2560, 9728, 36, 32, 8, 128, 2), 4022),
-        ("Qwen/Qwen3-Embedding-8B", decoder(151665, 4096, 12288, 36, 32, 8, 128, 2), 7567),
         # Without its projections, 2 x 768 x 3072: 308 with them.
         ("google/embeddinggemma-300m", decoder(262144, 768, 1152, 24, 3, 1, 256, 4), 303),
     ],

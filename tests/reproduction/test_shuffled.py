@@ -1,10 +1,12 @@
 """The control of ENDX's teacher, which embeds a text without seeing the text that belongs to it."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import padded, random_params, texts, tower
+from helpers import TINY, padded, random_params, texts, tower
 
 from endx_jax.batch import Batch
 from endx_jax.methods.config import load_recipe
@@ -14,7 +16,7 @@ from endx_jax.models.sharing import SHARINGS
 from reproduction.shuffled import ShuffledObjective, ShuffledSettings, get_config
 
 B = 4
-ONE = tower(pooling=MultiHopAttention(hops=2, width=4))
+ONE = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(hops=2, width=4))
 MODEL = DualEncoder(ONE, ONE, SHARINGS["sde"])
 
 

@@ -47,12 +47,16 @@ def a_batch(width: int = WIDTH) -> ContrastiveBatch:
 BATCH = a_batch()
 
 
-def compute(batch=BATCH, execution=None, **settings):
+@functools.cache
+def differentiated(execution, **settings):
     chosen = EmbeddingDistillationSettings(teacher="a teacher", **settings)
-    objective = EmbeddingDistillationObjective(MODEL, chosen).for_run(execution or Execution(), 1.0)
+    objective = EmbeddingDistillationObjective(MODEL, chosen).for_run(execution, 1.0)
+    return jax.jit(jax.value_and_grad(objective, has_aux=True))
+
+
+def compute(batch=BATCH, execution=Execution(), **settings):  # noqa: B008
     rng = jax.random.key(0, impl="threefry2x32")
-    compute = jax.jit(jax.value_and_grad(objective, has_aux=True))
-    return compute(PARAMS, batch, rng, jnp.int32(0))
+    return differentiated(execution, **settings)(PARAMS, batch, rng, jnp.int32(0))
 
 
 def naive(loss: str, student, teacher) -> float:
@@ -92,10 +96,10 @@ def test_a_student_that_equals_its_teacher_has_no_loss_and_no_gradient():
 
 
 def test_devices_and_chunks_change_nothing():
-    (expected, _), gradients = compute()
+    (expected, _), gradients = compute(loss="cosine")
     mesh = make_mesh(MeshSettings(), jax.devices()[:8])
     placed = jax.device_put(BATCH, batch_sharding(mesh))
-    (found, _), other = compute(placed, Execution(mesh, tower_chunk=1, loss_tile=2))
+    (found, _), other = compute(placed, Execution(mesh, tower_chunk=1, loss_tile=2), loss="cosine")
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     for one, two in zip(jax.tree.leaves(gradients), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(two, one, atol=1e-6)
