@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, get_args, overload
 
 import jax
@@ -21,6 +22,7 @@ from endx_jax.json_files import whole
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import Quantized, l2_normalize, quantize
 from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.sharding import local_rows, to_global
 from endx_jax.settings import check_choice
 
 Array = jax.Array
@@ -160,18 +162,27 @@ class TextEncoder:
         towers = {"shared": self.model.tower_params(params, side)}
         tower = "question" if self.model.question == self.model.answer else side
 
-        def encode(tokens: Tokens) -> Array | Quantized:
-            rows, width = tokens.ids.shape
-            program = (tower, rows, width)
-            if program in self.compiled:
-                return self._finish(output, self._encode(towers, tower, tokens))
-            bar.set_postfix_str(f"compiling for {width} tokens (first use)")
-            embeddings = self._encode(towers, tower, tokens)
-            self.compiled.add(program)
-            bar.set_postfix_str("")
-            return self._finish(output, embeddings)
+        def compile_new(shapes: list[tuple[int, int]]) -> None:
+            """Compiles programs side by side, since on a GPU each takes seconds of one core; `encode` finds them."""
+            new = [shape for shape in shapes if (tower, *shape) not in self.compiled]
+            if new:
+                bar.set_postfix_str(f"programs to compile (first use): {len(new)}")
+                with ThreadPoolExecutor() as pool:
+                    list(pool.map(compile_one, new))
+                self.compiled.update((tower, *shape) for shape in new)
+                bar.set_postfix_str("")
 
-        results = compute_batches(batches(self._counting(processor), texts, shapes), encode, self.mesh, bar)
+        def compile_one(shape: tuple[int, int]) -> None:
+            rows, width = shape
+            local = np.ones((len(local_rows(self.mesh, rows)), width), np.int32)
+            tokens = Tokens(ids=local, mask=local > 0)  # type: ignore[arg-type]
+            self._encode.lower(towers, tower, to_global(tokens, self.mesh, rows)).compile()
+
+        def encode(tokens: Tokens) -> Array | Quantized:
+            return self._finish(output, self._encode(towers, tower, tokens))
+
+        prepared = batches(self._counting(processor), texts, shapes, compile_new)
+        results = compute_batches(prepared, encode, self.mesh, bar)
         if results is None:
             shape = self._result_shape(params, side, output)
             results = jax.tree.map(lambda part: np.empty((0, *part.shape[1:]), part.dtype), shape)

@@ -86,25 +86,35 @@ class Shapes:
         return each * shards
 
 
-def batches(tokenize: Callable[[Sequence[T]], TokenTable], texts: Sequence[T], shapes: Shapes) -> Iterator[TextBatch]:
-    """Iterates over batches of all texts, or of items that `tokenize` takes; threads prepare them ahead of use."""
+def batches(
+    tokenize: Callable[[Sequence[T]], TokenTable],
+    texts: Sequence[T],
+    shapes: Shapes,
+    prepare: Callable[[list[tuple[int, int]]], None] = lambda shapes: None,
+) -> Iterator[TextBatch]:
+    """Iterates over batches of all texts, or of items that `tokenize` takes; threads prepare them ahead of use.
+
+    `prepare` is called, in a thread, with the (rows, width) of a window's batches before the first of them.
+    """
     windows = (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
-    return prefetch(_split(prefetch(map(tokenize, windows), 1), shapes), PADDED_AHEAD)
+    return prefetch(_split(prefetch(map(tokenize, windows), 1), shapes, prepare), PADDED_AHEAD)
 
 
-def _split(tables: Iterable[TokenTable], shapes: Shapes) -> Iterator[TextBatch]:
+def _split(tables: Iterable[TokenTable], shapes: Shapes, prepare: Callable) -> Iterator[TextBatch]:
     """Splits each window of texts into batches, longest texts first."""
     first = 0
     for table in tables:
         order = np.argsort(-table.lengths, kind="stable")
-        start = 0
+        parts, start = [], 0
         while start < len(order):
             width = shapes.width(table.lengths[order[start]])
             rows = shapes.rows(width, len(order) - start)
-            chosen = order[start : start + rows]
+            parts.append((order[start : start + rows], rows, width))
+            start += rows
+        prepare([*dict.fromkeys((rows, width) for _, rows, width in parts)])
+        for chosen, rows, width in parts:
             local = np.resize(chosen, rows)[local_rows(shapes.mesh, rows)]
             yield TextBatch(first + chosen, rows, table.pad(local, width))
-            start += len(chosen)
         first += len(order)
 
 

@@ -81,7 +81,7 @@ def test_few_programs_are_compiled_and_kept(model, monkeypatch):
 def test_the_bar_tells_of_a_compilation_once(model, capsys):
     mesh = make_mesh(MeshSettings(), jax.devices()[:1])
     encoder = TextEncoder(model.encoder.model, model.encoder.processors, mesh)
-    note = "compiling for 64 tokens (first use)"
+    note = "programs to compile (first use): 1"
     for new in (True, False):
         encoder(jax.device_get(model.params), "question", [LONG], progress=True)
         assert (note in capsys.readouterr().err) == new
