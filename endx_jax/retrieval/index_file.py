@@ -329,13 +329,14 @@ def insert(
     for document, (blob, scale) in zip(documents, _blobs(documents, embeddings), strict=True):
         try:
             metadata = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
+        except ValueError:  # SQLite can't read such metadata, so that every filter of the index would fail
+            raise EndxError(f"the metadata of document {document.id!r} hold nan or infinity: leave it out") from None
+        try:
             row = database.execute(INSERT, (document.id, blob, scale, document.text, metadata)).lastrowid
             for text in document.questions:
                 database.execute(INSERT_QUESTION, (row, *next(blobs_of_known), text))
         except UnicodeEncodeError:
             raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
-        except ValueError:  # SQLite can't read such metadata, so that every filter of the index would fail
-            raise EndxError(f"the metadata of document {document.id!r} hold nan or infinity: leave it out") from None
         except sqlite3.IntegrityError:
             raise EndxError(f"document {document.id!r} occurs twice: ids must be unique") from None
 
