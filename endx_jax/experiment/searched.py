@@ -27,6 +27,8 @@ QUESTIONS = 1000
 FEW = 2000
 # Largest number of known questions that are encoded to fit their weight.
 KNOWN = 20_000
+# The least share of held-out questions with a known answer for which a row of the results can differ.
+LEAST_SHARE = 0.01
 
 
 def fit_hybrid(run: Run, params: dict) -> Hybrid:
@@ -70,11 +72,12 @@ def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapp
     train = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
     train = [[question for question in asked if question in encoded] for asked in train]
     vectors = [encoded[question] for asked in train for question in asked]
-    if not hybrid or not vectors:
-        if records.questions:
+    count, questions = _with_known(records, train), len(records.questions)
+    if not hybrid or not count or count < LEAST_SHARE * questions:
+        if questions:
             say(
-                "the index also finds answers by their known questions; the results do not measure this, as no "
-                "held-out question has an answer with other known questions"
+                f"the index also finds answers by their known questions; the results do not measure this, as {count:,} "
+                f"of {questions:,} held-out questions have an answer with other known questions"
             )
         return
     by_known, lexical = _known_scores(records, train, dense_scores(dense.questions, np.stack(vectors)))
@@ -82,7 +85,7 @@ def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapp
     results.add("known", {results.pools.primary_name: evaluate_set(hybrid.score_block(scores, lexical), records)})
     results.notes.append(
         f"known: hybrid search with {len(vectors):,} train questions as known questions of their answers, of weight "
-        f"{hybrid.known:g}; {_with_known(records, train):,} of {len(records.questions):,} questions have such an answer"
+        f"{hybrid.known:g}; {count:,} of {questions:,} questions have such an answer"
     )
 
 
