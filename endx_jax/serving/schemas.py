@@ -55,6 +55,7 @@ def _scalar(value: Any) -> Scalar:
 class Taken(BaseModel):
     """Base of requests: types are not converted, null is as absent, and unknown fields are refused."""
 
+    # Lists have `fail_fast`, since the errors of millions of items would take minutes.
     model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra=_nullable)
 
     @model_validator(mode="before")
@@ -69,7 +70,7 @@ class EmbeddingsRequest(Taken, extra="ignore"):
     """Request of OpenAI's API, with `input_type` as an extension."""
 
     input: Annotated[list[str], BeforeValidator(_listed), WithJsonSchema(TEXTS)] = Field(
-        description="one text or several; token ids are not supported"
+        fail_fast=True, description="one text or several; token ids are not supported"
     )
     model: str | None = Field(None, description="returned unchanged; see input_type")
     encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32")
@@ -150,7 +151,7 @@ class NewDocument(Taken):
         None, description="1 to 512 bytes without control characters, not . or ..; generated if omitted"
     )
     metadata: dict[str, Annotated[Any, AfterValidator(_scalar), WithJsonSchema(SCALARS)]] = {}
-    questions: list[Annotated[str, Field(min_length=1)]] = Field([], description="known questions that it answers")
+    questions: list[Annotated[str, Field(min_length=1)]] = Field([], fail_fast=True, description="known questions")
     split: bool = Field(
         False,
         description="true to split a long text into passages with the ids ID#1, ID#2, ..., and to begin each with the "
@@ -161,7 +162,7 @@ class NewDocument(Taken):
 class DocumentsRequest(Taken):
     """Documents to add."""
 
-    documents: list[NewDocument] = Field(min_length=1)
+    documents: list[NewDocument] = Field(min_length=1, fail_fast=True)
 
 
 class RerankRequest(Taken, extra="ignore"):
@@ -169,7 +170,7 @@ class RerankRequest(Taken, extra="ignore"):
 
     query: str
     documents: list[Annotated[str, BeforeValidator(_text_of), WithJsonSchema(DOCUMENT)]] = Field(
-        description="texts, or objects with `text`", json_schema_extra={"minItems": 1}
+        fail_fast=True, description="texts, or objects with `text`", json_schema_extra={"minItems": 1}
     )
     top_n: Count | None = Field(None, description="largest number of results [all]")
     return_documents: bool = Field(False, description="true to return the texts too")

@@ -3,6 +3,7 @@ import dataclasses
 import json
 import re
 import shutil
+import time
 import urllib.parse
 
 import jax
@@ -420,6 +421,22 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
     sides = (("question", ["why"] * 4), ("answer", documents))  # the question is read with each document
     counted = sum(service.model.encoder.processors[side](texts).lengths.sum() for side, texts in sides)
     assert content["usage"]["total_tokens"] == counted
+
+
+@pytest.mark.parametrize(
+    ("path", "start", "end", "param"),
+    [
+        ("/v1/embeddings", '{"input":[', "]}", "input[0]"),
+        ("/v1/rerank", '{"query":"a","documents":[', "]}", "documents[0]"),
+        ("/documents", '{"documents":[', "]}", "documents[0]"),
+        ("/documents", '{"documents":[{"text":"a","questions":[', "]}]}", "documents[0].questions[0]"),
+    ],
+)
+def test_a_list_of_wrong_items_has_one_error(served, path, start, end, param):
+    began = time.process_time()
+    status, content = served.post(path, f"{start}{','.join('1' * 1_900_000)}{end}".encode())
+    assert (status, content["error"]["param"]) == (422, param)
+    assert time.process_time() - began < 1  # of which the errors of all items would take most
 
 
 def test_a_filter_selects_documents_by_their_metadata(served):
