@@ -32,11 +32,8 @@ DOCUMENT = {"type": ["string", "object"], "required": ["text"], "properties": {"
 ID = {"type": "string", "maxLength": LONGEST_ID, "pattern": rf"^(?!\.\.?$)[^{CONTROL.pattern[1:-1]}]+$"}
 
 
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]  # JSON has one type for 8 and 8.0
+# JSON has one type for 8 and 8.0.
+Count = Annotated[int, Field(ge=1), BeforeValidator(lambda n: int(n) if isinstance(n, float) and n % 1 == 0 else n)]
 
 
 def _nullable(schema: dict[str, Any]) -> None:

@@ -193,10 +193,7 @@ class Service:
         return known
 
     def score(self, question: str, texts: Sequence[str]) -> Encoded:
-        """Returns the cross-encoder's scores of n texts for a question, float32 [n], in place of embeddings.
-
-        It needs `pairs`. The tokens are those of the pairs by the tokenizers of the embedding model.
-        """
+        """Returns scores of `pairs` for n texts, float32 [n], and the tokens by the embedding model's tokenizers."""
         assert self.pairs is not None
         scores = self.pairs([question], texts)(np.stack([np.zeros(len(texts), int), np.arange(len(texts))], axis=1))
         sides = zip(SIDES, ([question], texts), strict=True)
