@@ -81,13 +81,12 @@ class Journal:
         for number, line in enumerate(lines, start=1):
             where = f"{path}, line {number}"
             try:
-                entry = json_files.parse(line.decode(errors="replace"), where, object)
+                entry = json_files.parse(line.decode(errors="replace"), where, dict)
             except EndxError:
                 if number == 1:
                     raise
                 self.torn.append(number)
                 continue
-            json_files.mapped(entry, where)
             if number == 1:
                 known = json_files.mapped(entry.get("about"), f"{where}: 'about'")
                 if changed := [name for name in {**known, **about} if known.get(name) != about.get(name)]:

@@ -36,7 +36,6 @@ from endx_jax.retrieval.search import Neighbours
 from endx_jax.retrieval.snapshot import Snapshot
 
 ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, by the content of their corpora
-# Folders with indexes that can't be changed.
 READ_ONLY = {
     CACHE: "is a copy of an index in a bucket: change a file of your own and upload it",
     ENCODED: "follows its corpus: change that and repeat the command, or serve an index of `endx encode --output=FILE`",
@@ -146,11 +145,11 @@ class Index:
 
     def _open(self, path: pathlib.Path, before: Snapshot | None = None) -> None:
         reader = IndexReader(path)
-        if before:
+        if before is not None:
             _check_same_model(path, before.info, reader.info)
         with reader.reading():
             version, (deletions, _) = reader.version(), reader.deleted()
-            snapshot = Snapshot.read(reader, before.generation + 1 if before else 0)
+            snapshot = Snapshot.read(reader, 0 if before is None else before.generation + 1)
         with self._lock:
             self.path, self._reader, self._snapshot = path, reader, snapshot
             self._version, self._deletions = version, deletions

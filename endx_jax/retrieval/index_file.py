@@ -40,8 +40,6 @@ PRECISIONS = ("float32", "float16", "int8")
 REMEDY = "restore it from a copy, or make it again"
 # Seconds to wait for another process's transaction.
 WAIT = 5.0
-# Seconds for reading the schema and the description, which take milliseconds.
-OPENING = 1.0
 # Documents that are read at a time.
 STEP = 4096
 
@@ -194,9 +192,9 @@ def _connected(address: str) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _quickly(database: sqlite3.Connection) -> Iterator[None]:
-    """Context that interrupts statements after `OPENING` seconds of computing, as those of a crafted schema need."""
-    end = time.monotonic() + OPENING
-    database.set_progress_handler(lambda: time.monotonic() > end, 100_000)
+    """Context that interrupts statements after a second; a schema that was not crafted takes milliseconds."""
+    end = time.monotonic() + 1
+    database.set_progress_handler(lambda: time.monotonic() > end, 1_000)
     try:
         yield
     finally:
@@ -293,8 +291,8 @@ def _check_schema(database: sqlite3.Connection, path: pathlib.Path) -> None:
     objects = database.execute(_OBJECTS).fetchall()
     for kind, name, *_ in (one for one in objects if one not in _own_objects()):
         raise EndxError(f"{path} holds {name!a:.80} ({kind!s:.7}), which no index has: remove it, or make it again")
-    there = {name for _, name, *_ in objects}
-    ranges = [(table, number, end) for table, number in _NUMBERS.items() if table in there for end in _BEYOND]
+    tables = {name: _NUMBERS[name] for _, name, *_ in objects if name in _NUMBERS}
+    ranges = [(table, number, end) for table, number in tables.items() for end in _BEYOND]
     ranges.append(("sqlite_sequence", "seq", _BEYOND[1]))  # of the last row that was ever added
     query = " UNION ALL ".join(f"SELECT {number} FROM {table} WHERE {number} {end}" for table, number, end in ranges)
     for (number,) in database.execute(f"{query} LIMIT 1"):

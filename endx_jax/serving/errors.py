@@ -86,14 +86,12 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(EndxError)
     async def failed(request: Request, failure: EndxError) -> Response:
-        if isinstance(failure, ReadOnly):
-            return error_response(Refusal(409, str(failure), code="read_only"))
         log.error("%s", failure)
         if isinstance(failure, InUse):
             return error_response(Refusal(503, str(failure), code="in_use", headers={"Retry-After": "1"}))
         if isinstance(failure, DiskFull):
             return error_response(Refusal(507, "the server's disk is full: nothing was changed", code="disk_full"))
-        return error_response(Refusal(500, str(failure), code="failed"))
+        return error_response(Refusal(409 if isinstance(failure, ReadOnly) else 500, str(failure), code="failed"))
 
     @app.exception_handler(HTTPException)
     async def not_there(request: Request, failure: HTTPException) -> Response:

@@ -23,14 +23,11 @@ GRACE = 8.0
 REFUSED_AFTER = 6.0
 
 
-class Http1(H11Protocol):
-    """HTTP/1.1 alone: HTTP/2 without TLS, to which no limit applies, can't be switched off by a setting."""
-
-    async def _check_protocol(self, event: object) -> None:
-        """Changes to no other protocol."""
+async def _keep_protocol(*_: object) -> None:
+    """Changes to no other protocol: hypercorn has no setting against HTTP/2 without TLS, to which no limit applies."""
 
 
-hypercorn.protocol.H11Protocol = Http1  # type: ignore[misc]
+H11Protocol._check_protocol = _keep_protocol  # type: ignore[assignment, method-assign]
 
 
 def bind(host: str, port: int) -> socket.socket:

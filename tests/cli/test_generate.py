@@ -269,7 +269,7 @@ def test_only_one_run_at_a_time_uses_a_journal(corpus, endx):
 
 
 @pytest.mark.parametrize(
-    "line", ["[]", "{}", '{"passage": "k", "questions": [1], "bad": "", "sent": 1, "received": 1}']
+    "line", ["{}", '{"passage": "k", "questions": [1], "bad": "", "sent": 1, "received": 1}']
     + [f'{{"passage": "k", "questions": ["q"], "bad": "", "sent": {n}, "received": 1}}' for n in ("null", "-1", "1e9")],
 )  # fmt: skip
 def test_a_damaged_journal_is_one_line(line, corpus, endx):

@@ -7,7 +7,7 @@ import time
 import pytest
 from http_server import JSON, wait_for
 
-from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.retrieval import index_file
 
 DOCUMENTS = {"documents": [{"text": "new", "id": "errors"}]}
@@ -36,6 +36,7 @@ def test_a_full_disk_is_status_507_and_changes_nothing(served, monkeypatch, capl
     [
         (InUse("the index is in use"), 503, "unavailable_error", "1"),
         (EndxError("it is gone"), 500, "server_error", None),
+        (ReadOnly("it is a copy"), 409, "invalid_request_error", None),
     ],
 )
 def test_a_change_that_the_index_refuses_is_the_servers_failure(

@@ -95,6 +95,7 @@ UPGRADE = f"GET /healthz HTTP/1.1\r\n{HOST}Connection: Upgrade, HTTP2-Settings\r
             b"4..",
         ),
     ],
+    ids=["HTTP/2", "begin of HTTP/2", "h2c", "websocket"],
 )
 def test_other_protocols_are_not_spoken_and_their_connections_are_closed(impatient, begin, status):
     with impatient.connect() as connection:
