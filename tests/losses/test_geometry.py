@@ -153,8 +153,7 @@ def test_values_are_the_twin_s(kernel):
     rich |= {"width": (0.8, 2.5)} if kernel in WITH_WIDTH else {}
     for settings in ({}, rich):
         with jax.enable_x64(True):
-            align = functools.partial(geometry_alignment, weights=ALL, kernel=kernel, **settings)
-            _, terms = jax.jit(align)(dual, cross)
+            _, terms = geometry_alignment(dual, cross, weights=ALL, kernel=kernel, **settings)
         chex.assert_trees_all_close(terms, twin(dual, cross, kernel, **settings), rtol=1e-11, atol=0)
 
 
