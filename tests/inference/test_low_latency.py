@@ -32,9 +32,9 @@ def cut(encoder, *lengths):
 
 @pytest.mark.parametrize("count", [1, 2, 5, len(TEXTS)])
 def test_embeddings_are_those_of_the_text_encoder(model, encoder, count):
-    found, tokens = encoder("question", TEXTS[:count])
-    np.testing.assert_allclose(found, model.encode_query(TEXTS[:count]), atol=1e-6)
-    np.testing.assert_array_equal(tokens, model.encoder.processors["question"](TEXTS[:count]).lengths)
+    found = encoder("question", TEXTS[:count])
+    np.testing.assert_allclose(found.embeddings, model.encode_query(TEXTS[:count]), atol=1e-6)
+    np.testing.assert_array_equal(found.tokens, model.encoder.processors["question"](TEXTS[:count]).lengths)
 
 
 def test_texts_share_a_call_where_that_is_cheapest(encoder):
