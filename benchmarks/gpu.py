@@ -1,13 +1,13 @@
-"""Benchmarks of a GPU that is at hand for half an hour, without a network.
+"""Benchmarks on a GPU that is available for half an hour, without a network.
 
-    python benchmarks/gpu.py pack FOLDER --data=SQUAD     wheels, SQuAD and MiniLM in float16, 54 MB, to take along
+    python benchmarks/gpu.py pack FOLDER --data=SQUAD     wheels, SQuAD and MiniLM in float16, 54 MB, to copy there
     python benchmarks/gpu.py unpack FOLDER TARGET         TARGET/packages (for PYTHONPATH), TARGET/squad, TARGET/model
     python benchmarks/gpu.py run OUTPUT --data=TARGET/squad --model=TARGET/model [--seconds=560] [PART=LIMIT ...]
 
 `run` takes the parts of the queue in order, each in a process of its own with a limit of seconds, and writes a row to
 OUTPUT/rows.jsonl as soon as it is measured. It ends after --seconds; called again, it goes on with the parts that are
-left. `compile(PART,...)` compiles parts side by side, so that their measurements find their programs in the cache. With
---state the cache and the list of finished parts outlast OUTPUT. --tiny runs everything small, on any machine.
+left. `compile(PART,...)` compiles parts in parallel, so that their measurements find their programs in the cache. With
+--state the cache and the list of finished parts are kept in another folder. --tiny runs small parts on any machine.
 """
 
 import argparse

@@ -66,7 +66,7 @@ class Part:
             self.time(run, 50, what=what)
 
     def check(self) -> None:
-        """Embeddings of the device beside those of PyTorch on the processor, in float32."""
+        """Compares embeddings of the device with those of PyTorch on the CPU, in float32."""
         import numpy as np
         from peer_encoder import PeerEncoder
 
@@ -99,7 +99,7 @@ class Part:
         return training.OurStep(self._train_options(batch))
 
     def train(self, batch: str, dropout: str = "") -> None:
-        """Steps of MiniLM, each waited for, and one after another as in training."""
+        """Times steps of MiniLM, first waiting for each of them, then without waiting, as in training."""
         import jax
 
         from endx_jax.parallel.sharding import to_global
@@ -215,7 +215,7 @@ class Part:
                 run = functools.partial(losses._run, compiled, arguments)
                 run()
                 self.time(run, 3, loss=name, temporaries_mb=losses.megabytes(compiled))
-            except jax.errors.JaxRuntimeError as refused:  # no room
+            except jax.errors.JaxRuntimeError as refused:  # not enough memory
                 self.row(loss=name, refused=str(refused)[:200])
 
     def search(self, count: str) -> None:
@@ -248,7 +248,7 @@ class Part:
         self.time(run, 5, how="products and top k of vectors on the device")
 
     def tests(self) -> None:
-        """The fast tests of losses and models, beside each other."""
+        """The fast tests of losses and models, in parallel."""
         # Other plug-ins of pytest warn, and a warning is an error here.
         command = ["-q", "-n4", "-pno:benchmark", "-pno:cacheprovider", "--tb=line", "-mnot slow and not reference"]
         done = subprocess.run(

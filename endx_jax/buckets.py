@@ -213,7 +213,7 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = (), *, by_version:
     Args:
       path: file or folder.
       skip: patterns of the names of files and folders in it that are not copied.
-      by_version: whether a file in a bucket gets a path for its version, so that an open file is never replaced.
+      by_version: true to give each version of a file in a bucket its own path, so that an open file is not replaced.
 
     Raises:
       EndxError: there is no such object, the bucket can't be read, or the disk is full.
@@ -250,7 +250,7 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = (), *, by_version:
 
 
 def _linked(copy: pathlib.Path, version: str) -> pathlib.Path:
-    """Links a copy in a folder of its version, and removes earlier ones; returns the copy if it can't be linked."""
+    """Hard-links a copy into a folder for its version and removes earlier links; returns the copy if that fails."""
     folder = copy.with_name(f".{copy.name}.versions")
     linked = folder / hashlib.sha256(version.encode()).hexdigest()[:16] / copy.name
     if not linked.exists():

@@ -7,12 +7,12 @@ from contextvars import ContextVar
 
 MAX_MESSAGE = 2_000  # characters; longer messages, such as quotations of damaged files, are shortened in the middle
 
-# Control characters that a terminal obeys, such as those that begin an escape sequence; tab and line feed are not.
+# Control characters that terminals interpret, such as the beginning of an escape sequence; not tab and line feed.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    r"""Returns a text of somebody's data with its control characters as escapes, such as `\x1b`, for a terminal."""
+    r"""Returns a text with its control characters as escapes, such as `\x1b`, to be printed on a terminal."""
     return _CONTROL.sub(lambda control: ascii(control[0])[1:-1], text)
 
 
@@ -38,7 +38,7 @@ class InUse(EndxError):
 
 
 class ReadOnly(EndxError):
-    """Error about a change of an index that can't be kept."""
+    """Error about a change to an index whose changes would be lost, such as a copy of an index in a bucket."""
 
 
 class DiskFull(EndxError):
@@ -93,7 +93,7 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def named(message: str) -> str:
-    """Replaces names in a message by the flags of `naming`, except in quoted texts, which are values of users.
+    """Replaces names in a message by the flags of `naming`, except in quoted texts, which users wrote.
 
     A name that ends in `=` matches only before a value.
     """

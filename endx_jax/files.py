@@ -102,7 +102,7 @@ class AppendOnlyFile:
             self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
 
     def add(self, data: bytes, *, sync: bool = False) -> None:
-        """Appends data; with `sync`, waits until it is on disk. If that fails, nothing of the data remains.
+        """Appends data; with `sync`, waits until it is on disk. If that fails, none of the data remains.
 
         Raises:
           DiskFull: the disk is full.
@@ -115,7 +115,7 @@ class AppendOnlyFile:
                 if sync:
                     os.fsync(self._stream.fileno())
             except BaseException:
-                with contextlib.suppress(OSError):  # of a device
+                with contextlib.suppress(OSError):  # devices can't be truncated
                     self._stream.truncate(size)
                 raise
 

@@ -14,13 +14,13 @@ from endx_jax.errors import EndxError
 
 MOST_BYTES = 256_000_000  # maximum size of a file; the largest tokenizer.json of published models has about 35 MB
 LONGEST_PATH = 1_000  # maximum bytes of a path in a file
-# Beginnings of files that hold something else than their names say.
+# Beginnings of files whose contents are not what their names say.
 POINTER = "version https://git-lfs"
 PAGE = re.compile(r"\s*<(!doctype html|html|head)\b", re.IGNORECASE)
 
 
 def check_contents(file: object, head: bytes | str | None = None) -> None:
-    """Raises EndxError if a file is a Git LFS pointer or a web page, which downloads leave in place of other files.
+    """Raises EndxError if a file is a Git LFS pointer or a web page, which some downloads save instead of the file.
 
     `head` is the beginning of its contents; None to read it from the path `file`.
     """

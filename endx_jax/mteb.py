@@ -85,15 +85,15 @@ class MTEBModel:
           Embeddings, float32 [N, E].
 
         Raises:
-          EndxError: `prompt_type` is None and the sides of the model differ in parameters or tokenizers; an input is no
-            text; or an option is unknown.
+          EndxError: `prompt_type` is None and the sides of the model differ in parameters or tokenizers; an input is
+            not text; or an option is unknown.
         """
         del hf_split, hf_subset
         model, task, kind = self.model, task_metadata, getattr(prompt_type, "value", prompt_type)
         texts: list[str] = []
         for batch in inputs:
             if other := {"image", "audio", "video"}.intersection(batch):
-                raise EndxError(f"{task.name} has inputs of {', '.join(sorted(other))}: {self.name} embeds text alone")
+                raise EndxError(f"{task.name} has inputs of {', '.join(sorted(other))}: {self.name} embeds text only")
             texts += batch["text"]
         names = (f"{task.name}-{kind}", task.name, f"{task.type}-{kind}", task.type, str(kind))
         prompt = next((model.named_prompts[name] for name in names if name in model.named_prompts), None)
@@ -123,7 +123,7 @@ class MTEBModel:
 
 
 def _tensor(values: np.ndarray) -> Any:
-    """Returns values as a tensor of PyTorch, of which MTEB takes `float`; as they are without PyTorch."""
+    """Returns values as a PyTorch tensor, whose method `float` MTEB calls; unchanged if PyTorch is not installed."""
     try:
         import torch
     except ImportError:

@@ -44,7 +44,7 @@ def session_folder(tmp_path_factory) -> pathlib.Path:
 
 
 def made_once(tmp_path_factory, name: str, make) -> pathlib.Path:
-    """The path that `make` fills for all workers: the first one that asks makes it, and others wait."""
+    """Returns a path that `make` fills once for all workers: the first worker calls it, and others wait."""
     path = session_folder(tmp_path_factory) / "shared" / name
     path.parent.mkdir(exist_ok=True)
     with open(f"{path}.lock", "a+") as lock:
@@ -56,7 +56,7 @@ def made_once(tmp_path_factory, name: str, make) -> pathlib.Path:
 
 
 def own_copy(tmp_path_factory, name: str, make) -> pathlib.Path:
-    """A worker's own copy, as tests write into workdirs, of a folder that is made once."""
+    """Returns a worker's own copy, since tests write into workdirs, of a folder that is made once."""
     return shutil.copytree(made_once(tmp_path_factory, name, make), tmp_path_factory.mktemp(name) / "run")
 
 

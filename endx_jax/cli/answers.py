@@ -137,7 +137,7 @@ def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
         for answer in answers
     ]
     fields = {"id": question.id, "question": question.text, "answers": listed}
-    # JSON escapes other control characters, but not these, which a terminal obeys too.
+    # json.dumps escapes the other control characters, but not these, which terminals interpret too.
     return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(fields, ensure_ascii=False)) + "\n"
 
 

@@ -26,8 +26,8 @@ def add_language_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
     """Adds the flags for the columns of a corpus, which `corpus_columns` returns as arguments of `read_corpus`."""
-    parser.add_argument("--text-column", default="text", help="column of texts, in pairs of answers [text]")
-    parser.add_argument("--question-column", default="question", help="column of known questions, in pairs [question]")
+    parser.add_argument("--text-column", default="text", help="text column; answer column, if rows are pairs [text]")
+    parser.add_argument("--question-column", default="question", help="question column, if rows are pairs [question]")
     parser.add_argument("--id-column", help="id column; empty for line numbers [_id, id, pid, docno, doc_id, ...]")
     parser.add_argument("--title-column", default="title", help="title column [title]")
 

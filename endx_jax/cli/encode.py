@@ -62,7 +62,7 @@ def main(argv: list[str]) -> pathlib.Path:
     output = Output(info.width, model.cosine, precision)
     options = {"batch_size": arguments.batch_size, "progress": showing_progress(), "output": output}
     encode = functools.partial(model.encoder, model.params, "answer", **options)
-    # A copy, which counts the questions that it cuts.
+    # The copy has its own count of truncated texts, so that the model's encoder counts documents only.
     encode_question = functools.partial(copy.copy(model.encoder), model.params, "question", **options)
     reuse = Reuse(local_copy(arguments.reuse), info) if arguments.reuse else None
     total, done = len(documents_of(info)), begin(path, info)

@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
     about = {"fields": fields, "prompt": template, "questions": count}
     with locked(output.with_name(f".{output.name}.lock")), contextlib.closing(Journal(journal_file, about)) as journal:
         if torn := journal.torn:
-            say(f"{journal_file}: {len(torn):,} torn lines are skipped: {', '.join(map(str, torn[:NAMED]))}")
+            say(f"{journal_file}: {len(torn):,} broken lines are skipped: {', '.join(map(str, torn[:NAMED]))}")
         left = [document for document in asked if journal.tries_left(key_of(document.text))]
         say(_estimate(arguments, template, left, len(asked) - len(left)))
         unanswered = _ask(arguments, chat, journal, template, left)

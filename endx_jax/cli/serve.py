@@ -99,7 +99,7 @@ def _follow(index: "Index") -> None:
             index.reopen()
             say(f"searching {index.contents}")
         except (EndxError, RunInterrupted) as failure:
-            say(f"the index stays as it is: {failure}")
+            say(f"the index was not opened again: {failure}")
 
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reopen, daemon=True).start())
 

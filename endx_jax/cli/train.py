@@ -92,7 +92,7 @@ def parse(argv: list[str]) -> tuple[ConfigDict, str, str]:
 
 
 def flags_of(config: ConfigDict) -> dict[str, str]:
-    """Returns the flags of a config by the dotted names of its settings; a name without a dot may be a user's word."""
+    """Returns the flags of a config by dotted names, without those such as `seed` that may be words of a user."""
     from endx_jax.methods.config import names_of
 
     return {name: f"--config.{name}" for name in names_of(config) if "." in name}

@@ -55,7 +55,7 @@ class Journal:
       bad: reasons of the bad answers for each passage, by its key.
       sent: tokens of all prompts.
       received: tokens of all answers.
-      torn: numbers of the lines that are not JSON, as a full disk left them; their answers are asked for again.
+      torn: numbers of lines that are not JSON, such as those a full disk cut off; their answers are asked for again.
     """
 
     def __init__(self, path: pathlib.Path, about: Mapping[str, Any]):

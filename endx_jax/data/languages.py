@@ -96,7 +96,8 @@ def detect(texts: Iterable[str]) -> str:
 def _share(words: Counter, frequent: list[str]) -> float:
     """Returns the share of words that are frequent ones; 0 if fewer than three different ones occur.
 
-    Latin words of one letter count a tenth, and at most one of three, as in texts with code most are variables.
+    A Latin word of one letter has weight 0.1 instead of 1, because in texts with code most of them are variables. The
+    weights of the different frequent words that occur have to sum to at least 2.
     """
     found = {word: 0.1 if len(word) == 1 and word.isascii() else 1 for word in frequent if word in words}
     enough = len(found) >= 3 and sum(found.values()) >= 2

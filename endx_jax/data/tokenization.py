@@ -104,7 +104,7 @@ class Tokenizer:
         return self is other or (self.fingerprint is not None and self.fingerprint == other.fingerprint)
 
     def check_matches(self, vocab_size: int, where: object) -> None:
-        """Raises EndxError if the tokenizer has ids without one of the `vocab_size` rows of the encoder in `where`.
+        """Raises EndxError if the tokenizer has ids beyond the `vocab_size` rows of the encoder in the folder `where`.
 
         Padding ids are not compared, since padding is masked: published folders have one id in `config.json` and
         another in the tokenizer's files.
@@ -250,7 +250,7 @@ class Tokenizer:
 
 @contextlib.contextmanager
 def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator[None]:
-    """Context that converts exceptions of the tokenizers library for broken files, and `further` ones, to EndxError.
+    """Context that raises EndxError in place of `further` exceptions and those of the tokenizers library.
 
     The library raises plain `Exception`, or `PanicException`, a `BaseException`, if its Rust code panics.
     """

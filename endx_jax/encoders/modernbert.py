@@ -28,7 +28,7 @@ class _Structure(HuggingFaceConfig):
 class ModernBertConfig(TransformerConfig):
     """Config of ModernBERT. A token attends to half of `local_attention` tokens on either side in local layers."""
 
-    # Positions are rotary whatever files say: absolute in ModernBERT's, sans_pos in mmBERT's and Granite's.
+    # Positions are always rotary; the files say absolute (ModernBERT) or sans_pos (mmBERT, Granite).
     ONLY = only(position_embedding_type=())
 
     gated: bool = True

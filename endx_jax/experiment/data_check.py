@@ -29,7 +29,7 @@ from endx_jax.retrieval.search import best_of_groups
 from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
 MODEL = "all-MiniLM-L6-v2"
-# Most questions that are ranked, answers in their pool, and known questions of these, to encode within seconds.
+# Most questions that are ranked, answers in their pool, and known questions of these answers: encoded in seconds.
 RANKED, POOL, KNOWN = 300, 1000, 2000
 WORTH_TRAINING = 100  # with fewer pairs, the page suggests search without training
 TOKENISED = 10_000  # texts of a side whose tokens are counted at most
@@ -37,7 +37,8 @@ GAINS = (0.02, 0.05, 0.1)
 DEVIATION = 0.4  # of two systems' difference in reciprocal rank, if there are too few questions to measure it
 FEW_VALUES = 8  # different values of an unused column that are shown at most
 MEASURE = "mrr"
-Finding = tuple[str, int | None]  # and its number; None if it is not counted, 0 if there is none
+# A finding and its count: None if nothing is counted, 0 if nothing was found.
+Finding = tuple[str, int | None]
 ALIKE = ", apart from case, punctuation and spaces"
 
 
@@ -250,7 +251,7 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
 
 
 def _next(settings: DataSettings, model: str | os.PathLike, *, few: bool) -> str:
-    """Returns the command that serves or trains on the data, read with the same settings."""
+    """Returns the command that serves the data, or trains on it, with the settings by which it was read."""
     defaults = DataSettings(path=settings.path)
     changed = {name: value for name, value in vars(settings).items() if value != getattr(defaults, name)}
     if few:

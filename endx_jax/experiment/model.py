@@ -217,7 +217,7 @@ def build_model(settings: Settings) -> Model:
 
 
 def _with_prompts(settings: ModelSettings, sources: Mapping[str, pretrained.PretrainedEncoder]) -> ModelSettings:
-    """Returns the settings with the folders' prompts for empty ones, except for new encoders, and none for `none`."""
+    """Replaces empty prompts by those of the folders, except for new encoders, and the prompt `none` by no prompt."""
     prompts: dict[str, Any] = {}
     for side in SIDES:
         own = "" if settings.encoder else sources[side].usage.prompt(side)

@@ -27,7 +27,7 @@ QUESTIONS = 1000
 FEW = 2000
 # Largest number of known questions that are encoded to fit their weight.
 KNOWN = 20_000
-# The least share of held-out questions with a known answer for which a row of the results can differ.
+# Least share of held-out questions with an answer that has other known questions, for the row `known` of the results.
 LEAST_SHARE = 0.01
 
 

@@ -88,7 +88,7 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
       EndxError: the runtime fails to load or run the export.
     """
     texts = sample_texts(towers.workdir)
-    # Of texts of neither side, by name; None has the default prompt.
+    # Prompts for texts of neither side, by name; None stands for the default prompt.
     named = kind == "sentence-transformers" and towers.one_tower
     names: tuple[str | None, ...] = (None, *towers.prompts) if named else ()
     prompts = {name: towers.default_prompt if name is None else towers.prompts[name] for name in names}

@@ -163,7 +163,7 @@ class TextEncoder:
         tower = "question" if self.model.question == self.model.answer else side
 
         def compile_new(shapes: list[tuple[int, int]]) -> None:
-            """Compiles programs side by side, since on a GPU each takes seconds of one core; `encode` finds them."""
+            """Compiles programs in parallel, since on a GPU each takes seconds of one core; `encode` uses them."""
             new = [shape for shape in shapes if (tower, *shape) not in self.compiled]
             if new:
                 bar.set_postfix_str(f"programs to compile (first use): {len(new)}")

@@ -36,7 +36,7 @@ def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
     folder = pretrained.locate(name)
     if scores_pairs(folder):
         if contents := json_files.read_optional(folder / "config.json"):
-            architecture_of(contents, folder)  # a family without support is no reranker here either
+            architecture_of(contents, folder)  # raises for a family that is not supported, not even as a reranker
         raise EndxError(NO_EMBEDDINGS.format(folder))
     return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh)
 

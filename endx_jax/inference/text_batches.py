@@ -94,7 +94,7 @@ def batches(
 ) -> Iterator[TextBatch]:
     """Iterates over batches of all texts, or of items that `tokenize` takes; threads prepare them ahead of use.
 
-    `prepare` is called, in a thread, with the (rows, width) of a window's batches before the first of them.
+    `prepare` is called in a thread, with the (rows, width) of all batches of a window, before its first batch.
     """
     windows = (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
     return prefetch(_split(prefetch(map(tokenize, windows), 1), shapes, prepare), PADDED_AHEAD)

@@ -171,8 +171,8 @@ def check_config(hugging_face: dict, folder: pathlib.Path) -> None:
         raise EndxError(f"{failure}; {OWN_CODE}: take a model without such code" if foreign else str(failure)) from None
     if foreign:
         warnings.warn(
-            f"{where}: {OWN_CODE}: embeddings are those of transformers' {architecture.transformers_class}, and not "
-            "those of its card if that code computes others",
+            f"{where}: {OWN_CODE}: embeddings are those of transformers' {architecture.transformers_class}, and the "
+            "model's card may describe others",
             stacklevel=2,
         )
     kinds = hugging_face.get("architectures") or []

@@ -50,7 +50,7 @@ def read_list(folder: pathlib.Path) -> list[Module]:
     for number, entry in enumerate(json_files.read(folder / MODULES, list)):
         where = f"{folder / MODULES}, item {number}"
         kind = json_files.text_at(entry, "type", where)
-        if kind.startswith(LIBRARY):  # modules of other code are refused as such, whatever keys they have
+        if kind.startswith(LIBRARY):  # modules of other code are refused later, whatever their keys
             check_keys(json_files.mapped(entry, where), where, {}, "idx name path type")
         place = json_files.inside(folder, json_files.value(entry, "path", where), f"{where}: 'path'")
         modules.append(Module(_name(kind), place))

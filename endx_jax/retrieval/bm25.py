@@ -13,7 +13,7 @@ from endx_jax.errors import EndxError
 from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.retrieval.words import Tokenizer, Words, describe, library
 
-# Words of a question that are used: each costs the time to add a score to every document that holds it.
+# Largest number of words of a question that are used: each adds a score to every document that contains it.
 LONGEST = 10_000
 
 

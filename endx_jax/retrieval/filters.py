@@ -76,7 +76,7 @@ def why_nothing(select: Callable[[Mapping[str, object]], np.ndarray], where: Map
     """
     if select(where).any():
         return ""
-    for name, wanted in itertools.islice(where.items(), 10):  # each takes as long as a filter
+    for name, wanted in itertools.islice(where.items(), 10):  # each check takes as long as a filter
         if not any(select({name: {"gte": least}}).any() for least in ("", -1e308)):  # of texts and of numbers
             return f"no document has the field {name!r}, which the filter names"
         if not select({name: wanted}).any():

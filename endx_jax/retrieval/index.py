@@ -35,10 +35,10 @@ from endx_jax.retrieval.index_file import (
 from endx_jax.retrieval.search import Neighbours
 from endx_jax.retrieval.snapshot import Snapshot
 
-ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, by the content of their corpora
+ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by a corpus's content
 READ_ONLY = {
     CACHE: "is a copy of an index in a bucket: change a file of your own and upload it",
-    ENCODED: "follows its corpus: change that and repeat the command, or serve an index of `endx encode --output=FILE`",
+    ENCODED: "follows its corpus: change that corpus and run again, or serve an index of `endx encode --output=FILE`",
 }
 
 
@@ -305,7 +305,7 @@ class Index:
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """Context of a write transaction in the opened index; the snapshot is up to date afterwards.
 
-        It raises a ReadOnly error for an index in a cache, which another one replaces when its source changes.
+        It raises ReadOnly for an index in a cache, which is replaced when its source changes.
         """
         for folder, reason in READ_ONLY.items():
             if expanded(folder).resolve() in self.path.resolve().parents:

@@ -56,7 +56,7 @@ CREATE TABLE documents (
 );
 CREATE TABLE deleted (number INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL, id TEXT NOT NULL);
 """
-# Earlier versions write all fields of an index again but its language, which is then English.
+# Earlier versions rewrite all fields of an index except its language, which the trigger deletes: it is then English.
 LANGUAGE_TRIGGER = (
     "CREATE TRIGGER forgets_language AFTER INSERT ON about WHEN new.key = 'content' "
     "BEGIN DELETE FROM about WHERE key = 'language'; END"
@@ -106,7 +106,8 @@ class IndexInfo:
     changed: bool = False
     complete: bool = True
     content: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
-    # After `content`, so that it is written last. Indexes of earlier versions name none and were split as English.
+    # After `content`, so that it is written last. Indexes of earlier versions name no language: their words were split
+    # as English.
     language: str = ENGLISH
 
     @property
@@ -177,7 +178,7 @@ def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
         database.close()
         if failure.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
-        # A file in a folder without write permission: nobody can change it. SQLite ignores logs of such files.
+        # A file in a folder without write permission: nobody can change it. SQLite ignores logs of immutable files.
         for log in (pathlib.Path(f"{path.resolve()}{suffix}") for suffix in ("-wal", "-journal")):
             if log.is_file() and log.stat().st_size:
                 missing = f"the changes in its log {log.name} can't be read in a folder without write permission"
@@ -192,7 +193,7 @@ def _connected(address: str) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _quickly(database: sqlite3.Connection) -> Iterator[None]:
-    """Context that interrupts statements after a second; a schema that was not crafted takes milliseconds."""
+    """Context that interrupts statements after a second, for malicious files; others take milliseconds."""
     end = time.monotonic() + 1
     database.set_progress_handler(lambda: time.monotonic() > end, 1_000)
     try:
@@ -275,7 +276,7 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
 _MARKS = ("application_id", "user_version")
 _OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 100"
 _NUMBERS = {DOCUMENTS: "row", QUESTIONS: "row", "deleted": "number"}
-_BEYOND = "< 1", f"> {2**53}"  # SQLite takes row 2**63 - 1 for a full disk
+_BEYOND = "< 1", f"> {2**53}"  # after row 2**63 - 1 SQLite reports a full disk
 
 
 @functools.cache
@@ -287,10 +288,10 @@ def _own_objects() -> frozenset[tuple]:
 
 
 def _check_schema(database: sqlite3.Connection, path: pathlib.Path) -> None:
-    """Raises EndxError if a file has other objects than an index, such as views, or rows that can't be counted on."""
+    """Raises EndxError if a file has other objects than an index, such as views, or row numbers out of range."""
     objects = database.execute(_OBJECTS).fetchall()
     for kind, name, *_ in (one for one in objects if one not in _own_objects()):
-        raise EndxError(f"{path} holds {name!a:.80} ({kind!s:.7}), which no index has: remove it, or make it again")
+        raise EndxError(f"{path} holds {name!a:.80} ({kind!s:.7}), which no index has: {REMEDY}")
     tables = {name: _NUMBERS[name] for _, name, *_ in objects if name in _NUMBERS}
     ranges = [(table, number, end) for table, number in tables.items() for end in _BEYOND]
     ranges.append(("sqlite_sequence", "seq", _BEYOND[1]))  # of the last row that was ever added
@@ -327,7 +328,7 @@ def insert(
     for document, (blob, scale) in zip(documents, _blobs(documents, embeddings), strict=True):
         try:
             metadata = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
-        except ValueError:  # SQLite can't read such metadata, so that every filter of the index would fail
+        except ValueError:  # SQLite can't parse such metadata, and every filter would fail
             raise EndxError(f"the metadata of document {document.id!r} hold nan or infinity: leave it out") from None
         try:
             row = database.execute(INSERT, (document.id, blob, scale, document.text, metadata)).lastrowid

@@ -52,7 +52,7 @@ def _scalar(value: Any) -> Scalar:
 class Taken(BaseModel):
     """Base of requests: types are not converted, null is as absent, and unknown fields are refused."""
 
-    # Lists have `fail_fast`, since the errors of millions of items would take minutes.
+    # Lists have `fail_fast`, since to report the errors of millions of items would take minutes.
     model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra=_nullable)
 
     @model_validator(mode="before")

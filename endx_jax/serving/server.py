@@ -24,7 +24,7 @@ REFUSED_AFTER = 6.0
 
 
 async def _keep_protocol(*_: object) -> None:
-    """Changes to no other protocol: hypercorn has no setting against HTTP/2 without TLS, to which no limit applies."""
+    """Keeps HTTP/1.1: limits do not apply to HTTP/2 without TLS, which hypercorn has no setting to refuse."""
 
 
 H11Protocol._check_protocol = _keep_protocol  # type: ignore[assignment, method-assign]

@@ -193,7 +193,7 @@ class Service:
         return known
 
     def score(self, question: str, texts: Sequence[str]) -> Encoded:
-        """Returns scores of `pairs` for n texts, float32 [n], and the tokens by the embedding model's tokenizers."""
+        """Returns scores of `pairs` for n texts, float32 [n], with token counts of the embedding model's tokenizers."""
         assert self.pairs is not None
         scores = self.pairs([question], texts)(np.stack([np.zeros(len(texts), int), np.arange(len(texts))], axis=1))
         sides = zip(SIDES, ([question], texts), strict=True)

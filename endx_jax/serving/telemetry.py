@@ -10,7 +10,7 @@ from endx_jax.serving.service import Work, to_encode
 
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-# Clients may send any word as a method, and each would be a series for good; all others are counted as one.
+# Clients may send any word as a method, and each would add a series; other methods are counted as `other`.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 
 

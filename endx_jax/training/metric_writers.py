@@ -33,7 +33,7 @@ def check_installed(wandb_project: str) -> None:
 
 
 def open_writers(workdir: pathlib.Path, *, resume_step: int, wandb_project: str) -> list[MetricWriter]:
-    """Opens a writer for Weights & Biases if a project is given, and one for TensorBoard if tensorboardX is there."""
+    """Opens a writer for Weights & Biases if a project is given, and one for TensorBoard if it is installed."""
     writers: list[MetricWriter] = []
     if wandb_project:
         writers.append(WeightsAndBiases(workdir, wandb_project))

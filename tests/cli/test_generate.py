@@ -289,7 +289,7 @@ def test_torn_lines_inside_a_journal_are_skipped_with_their_numbers(corpus, endx
         file.write_bytes(first + lines[0] + torn + b"".join(lines[1:5]) + b"\0\0\n" + b"".join(lines[5:]))
         said = endx(*arguments(server, corpus)).out
         assert sum(server.asked.values()) == 9  # the answer in the torn line is asked for again
-    assert "pairs.jsonl.journal: 2 torn lines are skipped: 3, 7\n" in said
+    assert "pairs.jsonl.journal: 2 broken lines are skipped: 3, 7\n" in said
     assert pairs(corpus) == expected(*"01234567")
 
 

@@ -99,7 +99,7 @@ def test_a_change_of_one_part_in_ten_million_does_not_pass_for_equal(kernel):
         chex.assert_trees_all_close(changed, expected, rtol=0, atol=1e-10)
 
 
-# Each kernel is compiled for a few seconds: one stands for all where no slow tests run.
+# Each kernel takes seconds to compile: without slow tests only one of them is tested.
 SOME_KERNELS = [pytest.param(name, marks=() if name == "gaussian" else pytest.mark.slow) for name in KERNELS]
 
 

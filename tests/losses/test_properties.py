@@ -125,7 +125,7 @@ def test_float64_stays_float64(loss):
         assert jax.eval_shape(loss, question, answer).dtype == jnp.float64
 
 
-# The others differ from these in ids and numbers alone.
+# The other losses differ from these only in ids and numbers.
 KINDS = [name for name in LOSSES if "masked" not in name and name not in ("both directions", "cold")]
 
 

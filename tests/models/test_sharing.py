@@ -22,7 +22,7 @@ T5 = Tower(TokenEmbedder(50, 8), TransformerEncoder(T5_SHAPE), MultiHopAttention
 
 
 class Dense(nn.Module):
-    """All that an encoder has, and quick to compile."""
+    """An encoder with all parts, which compiles fast."""
 
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
 

@@ -1,4 +1,4 @@
-"""A server for the clients of other makers, which the extra `outside` installs."""
+"""A server for the clients of other projects, which the extra `outside` installs."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Clients as they ship, against a running server."""
+"""Tests of published clients of other projects against a running server."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ for name in NEEDED:
     pytest.importorskip(name, reason="the extra [outside] is not installed")
 standard = pytest.importorskip("langchain_tests.integration_tests", reason="the extra [outside] is not installed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the clients
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of the clients
 
 QUERY, DOCUMENTS = "where is the cat 3", ["the mat of 7", "who", "where is the cat 3", "dog"]
 

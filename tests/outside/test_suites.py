@@ -1,4 +1,4 @@
-"""Scores of MTEB and ir_measures beside ours."""
+"""Tests that MTEB and ir_measures compute the same scores as we do."""
 
 import json
 import math
@@ -8,13 +8,13 @@ import pytest
 import endx_jax
 import endx_jax.mteb
 
-pytestmark = [pytest.mark.reference, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the libraries
+pytestmark = [pytest.mark.reference, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # their warnings
 
 TASKS = ("MockRetrievalTask", "MockSTSTask", "MockClassificationTask", "MockSummarizationTask")
 
 
 def leaves(value, path=""):
-    """Yields (path, number) of nested scores."""
+    """Yields the path and value of each number in nested scores."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(part, f"{path}/{key}")

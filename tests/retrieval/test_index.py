@@ -185,7 +185,7 @@ def test_an_index_that_was_made_for_the_content_of_a_corpus_is_not_changed(tmp_p
     cached = write(tmp_path / "endx_jax" / "indexes" / "a.sqlite")
     (tmp_path / "link").symlink_to(cached)
     for path in (cached, tmp_path / "link"):
-        with pytest.raises(ReadOnly, match="follows its corpus: change that and repeat the command, or serve an index"):
+        with pytest.raises(ReadOnly, match="follows its corpus: change that corpus and run again, or serve an index"):
             Index(path).delete(["d0"])
 
 

@@ -436,7 +436,7 @@ def test_a_list_of_wrong_items_has_one_error(served, path, start, end, param):
     began = time.process_time()
     status, content = served.post(path, f"{start}{','.join('1' * 1_900_000)}{end}".encode())
     assert (status, content["error"]["param"]) == (422, param)
-    assert time.process_time() - began < 1  # of which the errors of all items would take most
+    assert time.process_time() - began < 1  # reporting the errors of all items would take longer
 
 
 def test_a_filter_selects_documents_by_their_metadata(served):

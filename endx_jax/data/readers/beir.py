@@ -105,7 +105,7 @@ def suite_of(folder: str, split: str | None = None) -> dict[str, tuple[str, str]
 
 
 def default_split(folder: str) -> str:
-    """Returns the split of a BEIR folder if it has one; else, and of other data, `test`."""
+    """Returns the split of a BEIR folder with only one; `test` for other folders."""
     found = [*_splits(folder)] if os.path.isdir(os.path.join(folder, "qrels")) else []
     return found[0] if len(found) == 1 else "test"
 
@@ -231,7 +231,7 @@ def _named(judgements: str, negatives: str) -> set[str]:
 
 
 def _asked(judgements: str) -> set[str]:
-    """Returns the ids of the queries with a judgement that is not 0 or below."""
+    """Returns the ids of the queries with a judgement above 0, or one that is not a number."""
     return {query for _, (query, _, score) in _judged_rows(judgements) if not re.fullmatch(r"-.*|0(\.0)?", score)}
 
 
@@ -318,7 +318,7 @@ def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
     for number, line in text_files.lines(path):
         where = f"{path}, line {number}"
         columns = line.split("\t")
-        if '"' in line and len(line) <= csv.field_size_limit():  # beir and pandas write ids with quotes as CSV does
+        if '"' in line and len(line) <= csv.field_size_limit():  # beir and pandas quote such ids as in CSV
             quoted = next(csv.reader([line], delimiter="\t"))
             columns = quoted if len(quoted) == len(names) else columns
         columns = [column.strip() for column in columns]

@@ -124,7 +124,7 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         raise EndxError("with names that hold control characters or are not UTF-8")
     if os.path.getsize(file) > text_files.MOST:
         raise EndxError(f"over {text_files.MOST:,} bytes")
-    with contextlib.suppress(OSError), open(file, "rb") as stream:  # reading it raises the same error
+    with contextlib.suppress(OSError), open(file, "rb") as stream:  # the read below raises it again
         if stream.read(40).startswith(json_files.POINTER.encode()):
             raise EndxError("that are Git LFS pointers: run git lfs pull")
     data = b""
@@ -135,7 +135,7 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
     except ImportError:
         raise EndxError('in PDF, which needs pip install "endx_jax[pdf]"') from None
     except TimeoutError:
-        raise EndxError("that take too much time or memory as PDF: convert them, such as by pdftotext") from None
+        raise EndxError("that take too much time or memory as PDF: convert them to text by pdftotext") from None
     except OSError as error:
         raise EndxError(f"that can't be read: {error.strerror}") from None
     except ValueError:
@@ -202,7 +202,7 @@ class _Page(HTMLParser):
     def parse_html_declaration(self, i):
         try:
             return super().parse_html_declaration(i)
-        except AssertionError:  # of Python's parser, for `<![` and no name
+        except AssertionError:  # Python's parser raises it for `<![` without a name
             return self.parse_bogus_comment(i)
 
     def handle_starttag(self, tag, attrs):

@@ -255,7 +255,7 @@ def _choose(name: str, default: str, others: Iterable[Iterable[str]], known: lis
         choice = " or ".join(map(repr, found))
         raise EndxError(f"{where}: the {default} could be {choice}; name it with data.{default}_column")
     unnamed = not found and any(not 0 < len(column) <= LONGEST_NAME for column in known)
-    header = ", or write a line of names, such as question and answer, above it if it is a row" * unnamed
+    header = "; if this line is a row, add a line of names above it, such as question and answer" * unnamed
     raise EndxError(
         f"{where}: {'more than one' if found else 'no'} column {(found or [name])[0]!r} among "
         f"{json_files.names(known)}; name yours with data.question_column and data.answer_column{header}"
@@ -304,7 +304,7 @@ class ColumnParser:
                 before = first.setdefault(name, value)
                 fits = LABEL.fullmatch(value) and LABEL.fullmatch(before)
                 numbers = NUMBER.fullmatch(value) and NUMBER.fullmatch(before)
-                flagged = LABEL.fullmatch(value) or LABEL.fullmatch(before)  # a 0 among texts would mark a wrong answer
+                flagged = LABEL.fullmatch(value) or LABEL.fullmatch(before)  # 0 among texts would be a wrong answer
                 is_text = name.casefold() in FLAGS and not (numbers or flagged)
                 if value != before and not (fits or is_text):
                     raise EndxError(

@@ -1,4 +1,4 @@
-"""Text of a PDF file, read in a process with limits, since small files can take hours or more memory than there is.
+"""Text of a PDF file, read in a process with limits, since small files can take hours or exhaust the memory.
 
 Run as a script, this file is that process. It imports nothing of this package.
 """
@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-# Limits of a file, in seconds of the CPU, as a busy machine must change no result, and bytes. Text takes 3 s per MB.
+# Limits of a file: seconds of CPU time, which do not depend on the machine's load, and bytes. Text takes 3 s per MB.
 SECONDS, SECONDS_PER_MB, MOST_MEMORY = 10, 5, 1_500_000_000
 
 
@@ -27,7 +27,7 @@ def read(file: str) -> str:
 
 
 def _main(file: str, seconds: str, memory: str) -> None:
-    """Prints the text as JSON, or nothing. At a limit the process ends with another status than 0."""
+    """Prints the text as JSON, or nothing if pypdf fails. At a limit the process ends with a status other than 0."""
     if os.name == "posix":
         import resource
         import signal

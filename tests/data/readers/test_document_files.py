@@ -197,7 +197,7 @@ def test_pdf_that_takes_too_long_is_named_and_left_out(tmp_path, monkeypatch):
     fill(tmp_path, {"bomb.pdf": pdf("a) Tj (" * 100_000), "good.pdf": pdf("Zebras are striped."), "none.pdf": "%PDF"})
     found, line = documents(tmp_path)
     assert [d.id for d in found] == ["good.pdf#1"]
-    assert "skipped 1 that take too much time or memory as PDF: convert them, such as by pdftotext" in line
+    assert "skipped 1 that take too much time or memory as PDF: convert them to text by pdftotext" in line
     assert "(such as 'bomb.pdf'), 1 that can't be read as PDF (such as 'none.pdf')" in line
 
 
@@ -205,7 +205,7 @@ def test_pdf_that_takes_too_much_memory_is_left_out(tmp_path, monkeypatch):
     pytest.importorskip("pypdf")
     monkeypatch.setattr(pdf_files, "MOST_MEMORY", 10_000_000)
     fill(tmp_path, {"a.pdf": pdf("text"), "b.md": "b"})
-    assert documents(tmp_path)[1].endswith("as PDF: convert them, such as by pdftotext (such as 'a.pdf')")
+    assert documents(tmp_path)[1].endswith("as PDF: convert them to text by pdftotext (such as 'a.pdf')")
 
 
 def test_pdf_without_its_extra_is_skipped(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
     path = write(tmp_path, "x.jsonl", '{"question": "a", "answer": "b"}\n{"question": "a", "text": "b"}\n')
     assert refusal(path) == f"{path}, line 2: no column 'answer' among 'question', 'text'; {hint}"
     path = write(tmp_path, "z.csv", "kind;May I pay the fee for my course at the end of the term?;Yes.\n")  # no header
-    assert refusal(path).endswith("or write a line of names, such as question and answer, above it if it is a row")
+    assert refusal(path).endswith("; if this line is a row, add a line of names above it, such as question and answer")
     path = write(tmp_path, "k.csv", "_question,_answer,_source_uri\na,b,c\n")  # Amazon Kendra's
     assert read(path).candidates == ("b",)
 

@@ -237,7 +237,7 @@ ALONE = {"dual_weight": 0.0, "cross_weight": 0.0, "alignment_weight": 0.0, "weig
     ],
 )
 def test_parameters_that_learn_from_each_loss(batch, shares, cases):
-    """All in one program, in which the compiler makes their embeddings once."""
+    """All cases are in one program, in which the embeddings are computed once."""
     settings = [dataclasses.replace(SETTINGS, **ALONE | options, teacher_shares=shares) for options, *_ in cases]
     objectives, params = [EndxObjective(model(), own) for own in settings], build(settings[0])[1]
     differentiate = [jax.grad(lambda p, own=own: own(p, batch, RNG, STEP)[0]) for own in objectives]
