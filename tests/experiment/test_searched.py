@@ -162,12 +162,15 @@ def test_train_questions_of_held_out_answers_are_a_row_of_their_own_and_held_out
     ]
 
 
-def test_a_line_says_that_known_questions_were_not_measured(capsys):
-    run, results, dense = asking(RetrievalSet.from_pairs(ASKED[:2]), RetrievalSet.from_pairs(ASKED[2:]))
+@pytest.mark.parametrize(("train", "count"), [(ASKED[:2], "0 of 1"), (ASKED, "1 of 2")])
+def test_a_line_says_that_known_questions_were_not_measured(train, count, capsys, monkeypatch):
+    monkeypatch.setattr(searched, "LEAST_SHARE", 0.6)
+    test = ASKED[2:] if len(train) == 2 else [("hello", "by card"), ("who", "she")]
+    run, results, dense = asking(RetrievalSet.from_pairs(train), RetrievalSet.from_pairs(test))
     searched.with_known(run, {}, results.pools.primary.documents, results, dense, most=0)
     assert "known" not in results.evaluations.get("all", {})
     said = capsys.readouterr().out
-    assert "measure this, as 0 of 1 held-out questions have an answer with other known questions" in said
+    assert f"measure this, as {count} held-out questions have an answer with other known questions" in said
 
 
 def test_nothing_is_encoded_where_the_pool_holds_all_answers(capsys):

@@ -34,6 +34,13 @@ def test_ties_keep_the_order_of_the_first_ranking():
     assert [item for item, _ in Hybrid(0.0).fuse([(8, 1.0), (2, 1.0)], [(2, 5.0)], 9)] == [8, 2]
 
 
+def test_the_best_known_question_raises_a_dense_score_by_its_weight():
+    dense, known = np.float32([[0.25, -0.5]]), np.float32([[1.0, 0.5]])
+    for weight, expected in ((0.0, [0.25, -0.5]), (0.5, [0.5, 0.25]), (0.125, [0.25, 0.0625])):
+        scores = Hybrid(known=weight).raised(lambda *_: dense, lambda *_: known)
+        assert scores(0, 1).tolist() == [expected]
+
+
 def test_scores_are_summed_as_they_are():
     assert Hybrid().weight == 0.7 / 30
     # Item 9 has the lowest dense score. BM25 found all of 3 requested or fewer: the others share no word.
