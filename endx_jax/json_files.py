@@ -16,7 +16,7 @@ MOST_BYTES = 256_000_000  # maximum size of a file; the largest tokenizer.json o
 LONGEST_PATH = 1_000  # maximum bytes of a path in a file
 # Beginnings of files whose contents are not what their names say.
 POINTER = "version https://git-lfs"
-PAGE = re.compile(r"\s*<(!doctype html|html|head)\b", re.IGNORECASE)
+PAGE = re.compile(r"\s*<(!doctype html|html)\b[^>]*>\s*<(html|head|body|meta|title|!--)\b", re.IGNORECASE)
 
 
 def check_contents(file: object, head: bytes | str | None = None) -> None:

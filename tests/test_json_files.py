@@ -62,3 +62,9 @@ def test_a_file_that_a_download_left_in_place_of_another_is_named(tmp_path, name
     file.write_text(contents)
     with pytest.raises(EndxError, match=rf"{name} is {found}"):
         reader(file)
+
+
+def test_a_text_that_begins_with_a_tag_is_no_web_page(tmp_path):
+    for n, text in enumerate(("<head> tag meaning", "<html> or <xhtml>", "<!doctype html> explained")):
+        (tmp_path / f"{n}.txt").write_text(text)
+        assert next(read_corpus(tmp_path / f"{n}.txt")).text == text

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
 
     ensure_prepared([arguments.data or ""])
     data = local_path(arguments.data or "")
-    sets = beir.suite_of(data, arguments.split)
+    sets = beir.suite_of(data, arguments.split) if data else {}
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
     for folder, split in sets.values():  # so that a damaged set is found before the others are encoded
         beir.judgements(folder, split, skip_invalid=arguments.skip_invalid)
@@ -153,11 +153,11 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
     dataset = arguments.data = local_path(arguments.data)
     kind = detect_format(dataset) if os.path.exists(dataset) else ""  # otherwise a prepared set
+    arguments.split = arguments.split or default_split(dataset)
     questions: Judged | list[Answered]
     if kind == ANSWERS:
         questions = read_answered(dataset)
     elif kind in JUDGED:
-        arguments.split = arguments.split or default_split(dataset)
         questions = read_judged(dataset, arguments.split)
     else:
         questions = Judged.from_records(_pools(arguments, dataset)[1].primary)

@@ -235,7 +235,10 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     of, known = zip(*((candidate, text) for candidate, texts in enumerate(asked) for text in texts[:most]), strict=True)
     if len({*of}) < len(of):
         scores = np.array(dense_scores(dense.questions, model.comparable("question", known))(0, len(some.questions)))
-        scores[np.array(some.questions)[:, None] == np.array(known)] = -np.inf
+        rows = {question: row for row, question in enumerate(some.questions)}
+        for column, row in enumerate(map(rows.get, known)):
+            if row is not None:
+                scores[row, column] = -np.inf
         own = dense_scores(dense.questions, dense.candidates)(0, len(some.questions))
         raised = np.maximum(own, best_of_groups(scores, np.array(of), len(some.candidates)))
         results.add("known", {"all": evaluate_set(lambda start, stop: raised[start:stop], some)})
@@ -254,7 +257,7 @@ def _next(settings: DataSettings, model: str | os.PathLike, *, few: bool) -> str
     """Returns the command that serves the data, or trains on it, with the settings by which it was read."""
     defaults = DataSettings(path=settings.path)
     changed = {name: value for name, value in vars(settings).items() if value != getattr(defaults, name)}
-    if few:
+    if few and not settings.skip_invalid:  # `endx serve` has no such flag
         names = {"question_column": "question-column", "answer_column": "text-column"}
         flags = [f"--{names[name]}={value}" for name, value in changed.items() if name in names]
         return shlex.join(["endx", "serve", f"--model={model}", f"--corpus={settings.path}", *flags])

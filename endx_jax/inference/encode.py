@@ -172,11 +172,15 @@ class TextEncoder:
                 self.compiled.update((tower, *shape) for shape in new)
                 bar.set_postfix_str("")
 
+        # The caller's settings of JAX hold for its thread only.
+        precision, device = jax.config.jax_default_matmul_precision, jax.config.jax_default_device
+
         def compile_one(shape: tuple[int, int]) -> None:
             rows, width = shape
             local = np.ones((len(local_rows(self.mesh, rows)), width), np.int32)
             tokens = Tokens(ids=local, mask=local > 0)  # type: ignore[arg-type]
-            self._encode.lower(towers, tower, to_global(tokens, self.mesh, rows)).compile()
+            with jax.default_matmul_precision(precision), jax.default_device(device):
+                self._encode.lower(towers, tower, to_global(tokens, self.mesh, rows)).compile()
 
         def encode(tokens: Tokens) -> Array | Quantized:
             return self._finish(output, self._encode(towers, tower, tokens))

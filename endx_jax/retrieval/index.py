@@ -140,7 +140,7 @@ class Index:
         Raises:
           EndxError: there is no index, or it is damaged.
         """
-        self._source, self._lock = path, threading.Lock()
+        self._source, self._lock, self._reopening = path, threading.Lock(), threading.Lock()
         self._open(local_copy(path, by_version=True))
 
     def _open(self, path: pathlib.Path, before: Snapshot | None = None) -> None:
@@ -156,9 +156,10 @@ class Index:
 
     def reopen(self) -> None:
         """Opens the present version of an index in a bucket; an EndxError leaves the index as it is."""
-        path = local_copy(self._source, by_version=True)
-        if path != self.path:
-            self._open(path, self._snapshot)
+        with self._reopening:
+            path = local_copy(self._source, by_version=True)
+            if path != self.path:
+                self._open(path, self._snapshot)
 
     @property
     def snapshot(self) -> Snapshot:

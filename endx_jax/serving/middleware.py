@@ -6,6 +6,7 @@ import hmac
 import re
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from endx_jax.serving.errors import Refusal, error_response
@@ -77,7 +78,7 @@ async def refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -
         await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
 
     await error_response(refusal)(scope, receive, unended)
-    with contextlib.suppress(TimeoutError):
+    with contextlib.suppress(TimeoutError, HTTPException):  # the latter: the body is larger than its limit
         async with asyncio.timeout(LINGER):
             while (await receive()).get("more_body"):
                 pass

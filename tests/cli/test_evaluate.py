@@ -45,8 +45,13 @@ def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, endx, 
     assert dense["candidates"] == candidates
 
 
-def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, endx):
+def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, endx, tmp_path, monkeypatch):
     assert "nothing to evaluate: set --workdir, --model or --index" in endx("evaluate", status=2).err
+    for part in ("a", "b"):  # a suite in the current folder, which no flag names
+        for kind in ("corpus", "qrels"):
+            (tmp_path / kind).mkdir(exist_ok=True)
+            (tmp_path / kind / f"{part}.parquet").touch()
+    monkeypatch.chdir(tmp_path)
     assert "--model needs --data" in endx("evaluate", f"--model={tiny_bert}", status=2).err
 
 

@@ -1,5 +1,6 @@
 """`endx check` and `endx_jax.check`: each finding is in the page, and only where it is true."""
 
+import dataclasses
 import json
 
 import pytest
@@ -83,10 +84,10 @@ def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_langua
     rows = ["Wie kann ich mein Passwort zurücksetzen?,Öffnen Sie die Einstellungen und klicken Sie darauf."]
     rows += ["Wo finde ich meine Rechnung?,Sie finden die Rechnung unter Ihrem Konto und in der Nachricht."]
     file = write(tmp_path, rows, "q_de,a_de", "f a q.csv")
-    settings = DataSettings(path=str(file), question_column="q_de", answer_column="a_de", skip_invalid=True)
+    settings = DataSettings(path=str(file), question_column="q_de", answer_column="a_de")
     serve = "endx serve --model=intfloat/multilingual-e5-small '--corpus={}' --question-column=q_de --text-column=a_de"
     assert check_data(settings, minilm).next == serve.format(file)
-    train = data_check._next(settings, data_check.MODEL, few=False)
+    train = data_check._next(dataclasses.replace(settings, skip_invalid=True), data_check.MODEL, few=True)
     assert train.endswith(
         " --config.data.question_column=q_de --config.data.answer_column=a_de --config.data.skip_invalid=True"
     )

@@ -78,6 +78,21 @@ def test_few_programs_are_compiled_and_kept(model, monkeypatch):
     assert len(traced) == before
 
 
+def test_programs_are_compiled_under_the_callers_settings(model):
+    seen = []
+
+    class Counting(type(model.encoder.model)):
+        def encode(self, params, side, tokens):
+            seen.append(jax.config.jax_default_matmul_precision)
+            return super().encode(params, side, tokens)
+
+    towers, mesh = model.encoder.model, make_mesh(MeshSettings(), jax.devices()[:1])
+    encoder = TextEncoder(Counting(towers.question, towers.answer, towers.sharing), model.encoder.processors, mesh)
+    with jax.default_matmul_precision("highest"):
+        encoder(jax.device_get(model.params), "question", ["the cat"])
+    assert seen == ["highest"]
+
+
 def test_the_bar_tells_of_a_compilation_once(model, capsys):
     mesh = make_mesh(MeshSettings(), jax.devices()[:1])
     encoder = TextEncoder(model.encoder.model, model.encoder.processors, mesh)

@@ -1,5 +1,6 @@
 """Tests of indexes that keep the known questions of their documents."""
 
+import contextlib
 import dataclasses
 import sqlite3
 
@@ -115,13 +116,13 @@ def test_changes_reach_known_questions_in_every_open_index(index, engine):
         assert first(question, "dense") == expected([*left, Document("d7", "text7")], question, 1, 1)[0][0]
     assert index.get("d26") == faq()[26]
     assert (len(index), len(index.snapshot.known)) == (15, sum(n % 3 for n in range(25, 40)))
-    with sqlite3.connect(index.path) as database:
+    with contextlib.closing(sqlite3.connect(index.path)) as database:
         assert database.execute("SELECT count(*) FROM questions").fetchone() == (len(index.snapshot.known),)
 
 
 def test_an_index_without_known_questions_has_no_table_of_them_and_takes_the_first_one(tmp_path):
     search = TextSearch(write(tmp_path / "old", [Document("a", "one"), Document("b", "two")]), embed, embed)
-    with sqlite3.connect(tmp_path / "old") as database:
+    with contextlib.closing(sqlite3.connect(tmp_path / "old")) as database:
         assert not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'questions'").fetchone()
     assert search.search(["one"], 1, mode="dense")[0][0].document == Document("a", "one")
     search.add([Document("b", "two", {}, ("what is it",))])

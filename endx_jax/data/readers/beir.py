@@ -6,6 +6,7 @@ The hub's form of them, as of NanoBEIR, has the same rows in parquet files: `cor
 `endx mine` adds `negatives/SPLIT.tsv`, hard negatives, and `scores/SPLIT.tsv`, scores of a teacher.
 """
 
+import contextlib
 import csv
 import json
 import math
@@ -106,7 +107,7 @@ def suite_of(folder: str, split: str | None = None) -> dict[str, tuple[str, str]
 
 def default_split(folder: str) -> str:
     """Returns the split of a BEIR folder with only one; `test` for other folders."""
-    found = [*_splits(folder)] if os.path.isdir(os.path.join(folder, "qrels")) else []
+    found = [*_splits(folder)] if folder and os.path.isdir(os.path.join(folder, "qrels")) else []
     return found[0] if len(found) == 1 else "test"
 
 
@@ -319,8 +320,9 @@ def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
         where = f"{path}, line {number}"
         columns = line.split("\t")
         if '"' in line and len(line) <= csv.field_size_limit():  # beir and pandas quote such ids as in CSV
-            quoted = next(csv.reader([line], delimiter="\t"))
-            columns = quoted if len(quoted) == len(names) else columns
+            with contextlib.suppress(csv.Error):
+                quoted = next(csv.reader([line], delimiter="\t"))
+                columns = quoted if len(quoted) == len(names) else columns
         columns = [column.strip() for column in columns]
         if number == 1:
             if columns != names:

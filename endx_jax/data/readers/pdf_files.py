@@ -3,6 +3,7 @@
 Run as a script, this file is that process. It imports nothing of this package.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -33,7 +34,8 @@ def _main(file: str, seconds: str, memory: str) -> None:
         import signal
 
         signal.setitimer(signal.ITIMER_PROF, float(seconds))
-        resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+        with contextlib.suppress(ValueError, OSError):  # there is a lower limit, or the system has none
+            resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     import pypdf
 
     try:

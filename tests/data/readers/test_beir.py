@@ -329,6 +329,9 @@ def test_ids_with_quotes_are_read_as_beir_and_pandas_write_them(tmp_path):
     # A line that is no CSV, as of other tools, is read as it is.
     (tmp_path / "qrels" / "test.tsv").write_text(f'{HEADER}"\t"\t1\n"\td"3"\t1\n')
     assert read(tmp_path).question_ids == ('"',)
+    (tmp_path / "qrels" / "test.tsv").write_text(f'{HEADER}q"1\td\r1\t1\n', newline="")
+    with one_line_error("""test.tsv, line 2: query 'q"1' is not in queries.jsonl"""):
+        read(tmp_path)
 
 
 def test_an_empty_query_or_text_stops_nothing_unless_it_is_judged_right(folder):
