@@ -48,16 +48,19 @@ def test_a_client_that_sends_ten_megabytes_receives_the_refusal(served):
     assert_alive(served)
 
 
-def test_bytes_are_counted_where_no_length_is_given(served):
+@pytest.mark.parametrize(("kind", "status"), [(b"application/json", b"413"), (b"text/plain", b"415")])
+def test_bytes_are_counted_where_no_length_is_given(served, kind, status, caplog):
     with served.connect() as connection:
-        connection.sendall(head(served, None, more="Transfer-Encoding: chunked\r\n"))
+        sent = head(served, None, more="Transfer-Encoding: chunked\r\n")
+        connection.sendall(sent.replace(b"application/json", kind))
         chunk = b"%x\r\n" % 100_000 + b" " * 100_000 + b"\r\n"
         with contextlib.suppress(ConnectionError):
             for _ in range(50):
                 connection.sendall(chunk)
             connection.sendall(b"0\r\n\r\n")
-        assert read_all(connection).startswith(b"HTTP/1.1 413 ")
+        assert read_all(connection).startswith(b"HTTP/1.1 %s " % status)
     assert_alive(served)
+    assert "Error in ASGI" not in caplog.text
 
 
 def test_bytes_that_are_not_http_are_refused(served):
