@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 
+import h11
 import hypercorn.asyncio
 from fastapi import FastAPI
 from hypercorn.config import Config
@@ -27,7 +28,18 @@ async def _keep_protocol(*_: object) -> None:
     """Keeps HTTP/1.1: limits do not apply to HTTP/2 without TLS, which hypercorn has no setting to refuse."""
 
 
+_create_stream = H11Protocol._create_stream
+
+
+async def _without_upgrade(self: H11Protocol, request: h11.Request) -> None:
+    """Answers a request for WebSockets as HTTP; without a key, its connection would stay open."""
+    kept = [(name, value) for name, value in request.headers if name != b"upgrade"]
+    fields = {name: getattr(request, name) for name in ("method", "target", "http_version")}
+    await _create_stream(self, h11.Request(headers=kept, **fields))
+
+
 H11Protocol._check_protocol = _keep_protocol  # type: ignore[assignment, method-assign]
+H11Protocol._create_stream = _without_upgrade  # type: ignore[method-assign]
 
 
 def bind(host: str, port: int) -> socket.socket:
