@@ -4,15 +4,33 @@ import asyncio
 import contextlib
 import http.client
 import json
+import shutil
 import socket
 import threading
 import time
 
+import pytest
+
+from endx_jax import load
+from endx_jax.experiment import workdir as workdirs
+from endx_jax.inference import low_latency
+from endx_jax.retrieval.index import Index
+from endx_jax.retrieval.text_search import TextSearch
 from endx_jax.serving.app import make_app
 from endx_jax.serving.server import bind, new_event_loop, serve
+from endx_jax.serving.service import Service
 from endx_jax.serving.settings import ServingSettings
 
 JSON = {"Content-Type": "application/json"}
+
+
+def service_of(workdir, folder):
+    """The model of a workdir and a copy of its index in a folder, which tests may change, with few programs."""
+    path = shutil.copy(workdir / workdirs.INDEX, folder)
+    model = load(workdir)
+    with pytest.MonkeyPatch.context() as fewer_programs:
+        fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
+        return Service(model, TextSearch(Index(path), model.encode_query, model.encode_document))
 
 
 class Running:

@@ -1,29 +1,17 @@
 """Servers over the tiny trained model and its index."""
 
-import shutil
 import threading
 
 import pytest
-from http_server import Running
+from http_server import Running, service_of
 
-from endx_jax import load
-from endx_jax.experiment import workdir as workdirs
-from endx_jax.inference import low_latency
-from endx_jax.retrieval.index import Index
-from endx_jax.retrieval.text_search import TextSearch
-from endx_jax.serving.service import Service
 from endx_jax.serving.settings import ServingSettings
 
 
 @pytest.fixture(scope="session")
 def service(trained_workdir, tmp_path_factory):
     """The tiny trained model and a copy of its index, which tests may change."""
-    path = shutil.copy(trained_workdir / workdirs.INDEX, tmp_path_factory.mktemp("served"))
-    model = load(trained_workdir)
-    with pytest.MonkeyPatch.context() as fewer_programs:
-        fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
-        made = Service(model, TextSearch(Index(path), model.encode_query, model.encode_document))
-    return made
+    return service_of(trained_workdir, tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="session")
