@@ -11,7 +11,7 @@ from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.settings import check_range, from_mapping
 
 ABOUT, VERSION = "endx.json", 1
-FORMATS = HUGGING_FACE, STABLEHLO, TOWERS = ("hugging-face", "stablehlo", "towers")
+HUGGING_FACE, STABLEHLO, TOWERS = ("hugging-face", "stablehlo", "towers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class About:
       cosine: true if they are compared by cosine rather than inner product.
       sides: `question` and `answer`.
       pooling: Hugging Face only: name of the pooling.
-      identity: StableHLO only: identity of the exported model, so that its indexes can be searched with the export.
+      identity: StableHLO only: identity of the exported model, which its indexes name.
       teacher: identity of the model whose embeddings these approximate, so that its indexes can be searched with this
         model; empty if there is none.
       towers: model folders only: settings of the towers, as in `config.model`.
@@ -88,15 +88,21 @@ def read_about(folder: pathlib.Path) -> About:
     """Reads the `endx.json` of a folder.
 
     Raises:
-      EndxError: the file can't be read, has another version, or names a file outside the folder.
+      EndxError: the file can't be read, names a file outside the folder, has another version, or describes an export
+        as StableHLO, which runs without endx_jax.
     """
     file = folder / ABOUT
     contents = json_files.read(file)
     version, kind = contents.get("version", VERSION), contents.get("format")
-    if version != VERSION or kind not in FORMATS:
+    if kind == STABLEHLO:
+        raise EndxError(
+            f"{folder} is an export as StableHLO, which its encode.py runs without endx_jax: load the run that it came "
+            "from, or an export with --format=sentence-transformers"
+        )
+    if version != VERSION or kind not in (HUGGING_FACE, TOWERS):
         raise EndxError(
             f"{file} describes version {json_files.shown(version)} of format {json_files.shown(kind)}; this endx_jax "
-            f"reads version {VERSION} of {', '.join(FORMATS)}: export the model again"
+            f"reads version {VERSION} of {TOWERS}: export the model again"
         )
     sides = json_files.value(contents, "sides", str(file))
     read = {side: _side(folder, json_files.value(sides, side, f"{file}: 'sides'"), f"{file}: {side}") for side in SIDES}
