@@ -23,7 +23,7 @@ from endx_jax.retrieval.index import Index
 
 LOCK = ".lock"
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
-INDEX, EVALUATION, PROFILE, PROFILE_NOW = "index.sqlite", "evaluation", "profile", "profile-now"
+INDEX, EVALUATION, PROFILE = "index.sqlite", "evaluation", "profile"
 GROWING = ("metrics.jsonl", "tensorboard/*")  # uploaded every few seconds
 NOT_COPIED = (LOCK, "checkpoints", "checkpoint_manifests", "tensorboard", "wandb", PROFILE)
 
