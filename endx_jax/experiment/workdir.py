@@ -120,11 +120,6 @@ def run_index(workdir: str | os.PathLike) -> Index:
     """
     workdir = local_copy(workdir, skip=NOT_COPIED)
     check_embeds(workdir)
-    if (workdir / "index").is_dir() and not (workdir / INDEX).exists():
-        raise EndxError(
-            f"{workdir} has an index of an earlier version: repeat its training command, which makes the index again, "
-            "or make one with `endx encode`"
-        )
     return Index(workdir / INDEX)
 
 
