@@ -46,6 +46,7 @@ SERVE = [
 ]
 PLOT = ["matplotlib>=3.9", "scikit-learn>=1.5"]
 DATA = ["pyarrow>=17.0"]
+GENERATE = ["openai>=3.57"]
 PDF = ["pypdf>=5.0"]
 GCS = ["gcsfs>=2026.10.1"]
 S3 = ["s3fs>=2026.9.0"]
@@ -78,6 +79,7 @@ setup(
         "publish": PUBLISH,
         "plot": PLOT,
         "data": DATA,
+        "generate": GENERATE,
         "pdf": PDF,
         "gcs": GCS,
         "s3": S3,
@@ -96,6 +98,7 @@ setup(
             *PUBLISH,
             *PLOT,
             *DATA,
+            *GENERATE,
             *PDF,
             *GCS,
             *S3,
@@ -118,7 +121,7 @@ setup(
             "langchain-openai>=1.7",
             "langchain-tests>=1.1.9",
             "litellm>=1.110",
-            "openai>=3.57",
+            *GENERATE,
             "pytest-asyncio>=1.5",
             "schemathesis>=4.32",
         ],

@@ -46,7 +46,7 @@ class ChatServer(LoopbackServer):
                 number = re.findall(r"passage (\d+)", body["messages"][0]["content"])[-1]
                 with lock:
                     server.asked[number] += 1
-                    server.seen.append((self.path, dict(self.headers), body))
+                    server.seen.append((self.path, self.headers, body))
                     server._now += 1
                     server.most = max(server.most, server._now)
                     times = server.asked[number]

@@ -1,7 +1,7 @@
 """`endx generate`: writes questions for a corpus's passages by a language model; run the same command to resume.
 
 Answers are kept beside the output, in OUTPUT.journal, so that none is paid twice. The server's key is read from
-OPENAI_API_KEY in the environment.
+OPENAI_API_KEY in the environment. Needs the extra `generate`.
 """
 
 import argparse
@@ -195,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
         help="further fields of a request, such as '{\"temperature\": 0.7}' [max_tokens: 200 + 100 a question]",
     )
     parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests at a time [8]")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a response [120]")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds to wait for a response [120]")
     parser.add_argument("--retries", type=int, default=6, metavar="N", help="repetitions of a failed request [6]")
     parser.add_argument("--limit", type=int, metavar="N", help="ask about the first N passages; 0: only estimate [all]")
     parser.add_argument(

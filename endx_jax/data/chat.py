@@ -1,50 +1,26 @@
-"""Client of a server with OpenAI's chat API, which waits and repeats requests that failed for a passing reason."""
+"""Client of a server with OpenAI's chat API, by the package openai: its retries and time-outs, our errors."""
 
 import dataclasses
-import email.utils
-import http.client
-import json
-import random
+import functools
 import re
 import threading
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 
-MOST_BYTES = 1_000_000  # of a response
+if TYPE_CHECKING:
+    import openai
+
 MOST_TOKENS = 1 << 30  # counts beyond it are not believed
-MOST_WAIT = 300.0  # seconds before a request is repeated, whatever the server asks for
-# Statuses of requests that may succeed later, beside those from 500 on; those that no other request would change.
-PASSING, HOPELESS = (408, 409, 425, 429), (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
+HOPELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)  # statuses that no other request would change
+PATH = "/chat/completions"
 
 
 class NoAnswer(EndxError):
     """Failure of one request, after all repetitions; other requests may succeed."""
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Handler that follows no redirect, which would send the key to another server."""
-
-    def redirect_request(self, *args, **kwargs):
-        """Returns None, so that the response is one of an error."""
-        return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects)
-
-
-class _Passing(Exception):
-    """Failure for a passing reason; `wait` is the server's Retry-After in seconds, None without one."""
-
-    def __init__(self, reason: str, wait: float | None = None):
-        super().__init__(reason)
-        self.wait = wait
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +40,9 @@ class Chat:
       url: address of the API: `http://HOST`, `http://HOST/v1` or the whole `.../chat/completions`.
       fields: fields of each request beside its messages, such as `model`.
       key: key of the API, which is sent to this address only and is in no message; empty for none.
-      timeout: most seconds for a whole response.
+      timeout: most seconds to wait for the next part of a response.
       retries: how often a request is repeated.
-      stop: set to end all waiting, and to send nothing more.
+      stop: set to send no further requests.
     """
 
     url: str
@@ -82,64 +58,61 @@ class Chat:
         if not self.key.isascii() or not self.key.isprintable():
             raise EndxError("the key of the API holds characters that no key has, such as a line break: set it again")
 
+    @property
+    def base_url(self) -> str:
+        """Address of the API without the path of its chat."""
+        url = self.url.rstrip("/")
+        if url.endswith(PATH):
+            return url.removesuffix(PATH)
+        return url if urllib.parse.urlsplit(url).path else f"{url}/v1"
+
+    @functools.cached_property
+    def _client(self) -> "openai.OpenAI":
+        import openai
+
+        return openai.OpenAI(
+            api_key=self.key or "none",
+            base_url=self.base_url,
+            timeout=self.timeout,
+            max_retries=self.retries,
+            http_client=openai.DefaultHttpxClient(
+                follow_redirects=False,  # prompts go to no other server
+                event_hooks={"request": [self._check_goes_on]},
+            ),
+        )
+
+    def _check_goes_on(self, request: object) -> None:
+        if self.stop.is_set():
+            raise NoAnswer("stopped")
+
     def ask(self, prompt: str) -> Reply:
         """Returns the reply to a prompt.
 
         Raises:
-          NoAnswer: the request was refused, or it failed in each repetition.
-          EndxError: the server refuses all requests, as for a wrong key.
+          NoAnswer: the request was refused, failed in each repetition, or was answered by no reply of a chat.
+          EndxError: the server refuses all requests, as for a wrong key; or the package openai is not installed.
         """
-        for again in range(self.retries + 1):
-            if self.stop.is_set():
-                raise NoAnswer("stopped")
-            try:
-                return self._reply(self._post(prompt))
-            except _Passing as failure:
-                reason, wait = str(failure), failure.wait
-                if wait is None:
-                    wait = 2.0**again * random.uniform(0.5, 1.0)
-            if again < self.retries:
-                self.stop.wait(min(wait, MOST_WAIT))
-        raise NoAnswer(f"{reason}, {self.retries + 1} times")
-
-    def _post(self, prompt: str) -> bytes:
-        """Returns the body of a successful response, of at most `MOST_BYTES`."""
-        url = self.url.rstrip("/")
-        if not url.endswith("/chat/completions"):
-            url += ("" if urllib.parse.urlsplit(url).path else "/v1") + "/chat/completions"
-        body = json.dumps({**self.fields, "messages": [{"role": "user", "content": prompt}]}).encode()
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
-        until = time.monotonic() + self.timeout
         try:
-            request = urllib.request.Request(url, body, headers)
-            try:
-                response = _OPENER.open(request, timeout=self.timeout)
-            except urllib.error.HTTPError as refusal:  # also a response
-                response = refusal
-            with response:
-                content = self._read(response, until)
-        except TimeoutError:
-            raise _Passing(f"no answer in {self.timeout:g} s") from None
-        except (OSError, http.client.HTTPException, UnicodeError) as failure:
-            reason = getattr(failure, "reason", None) or failure
-            raise _Passing(f"the connection failed ({type(reason).__name__})") from None
-        if response.status == 200:
-            return content
-        if response.status in PASSING or response.status >= 500:
-            raise _Passing(f"status {response.status}", _seconds(response.headers.get("Retry-After", "")))
-        said = ascii(self._hidden(content.decode("utf-8", "replace")).strip()[:300])[1:-1]
-        kind = EndxError if response.status in HOPELESS else NoAnswer
-        raise kind(f"{url} answers with status {response.status}: {said}")
-
-    def _read(self, response, until: float) -> bytes:
-        content = b""
-        while block := response.read1(65536):  # what has come, unlike `read`
-            content += block
-            if len(content) > MOST_BYTES:
-                raise NoAnswer(f"an answer of over {MOST_BYTES:,} bytes")
-            if time.monotonic() > until:
-                raise _Passing(f"no whole answer in {self.timeout:g} s")
-        return content
+            import openai
+        except ModuleNotFoundError:
+            raise EndxError("asking a model needs the package openai: pip install 'endx_jax[generate]'") from None
+        try:
+            response = self._client.chat.completions.with_raw_response.create(
+                model=self.fields["model"],
+                messages=[{"role": "user", "content": prompt}],
+                extra_body=self.fields,
+                extra_headers=None if self.key else {"Authorization": openai.Omit()},
+            )
+        except openai.APITimeoutError:
+            raise NoAnswer(f"no answer in {self.timeout:g} s, {self.retries + 1} times") from None
+        except (openai.APIConnectionError, UnicodeError) as failure:  # UnicodeError: a name that no host has
+            reason = type(failure.__cause__ or failure).__name__
+            raise NoAnswer(f"the connection failed ({reason}), {self.retries + 1} times") from None
+        except openai.APIStatusError as refusal:
+            said = ascii(self._hidden(refusal.response.content.decode("utf-8", "replace")).strip()[:300])[1:-1]
+            kind = EndxError if refusal.status_code in HOPELESS else NoAnswer
+            raise kind(f"{self.base_url}{PATH} answers with status {refusal.status_code}: {said}") from None
+        return self._reply(response.content)
 
     def _hidden(self, text: str) -> str:
         return text.replace(self.key, "***") if self.key else text
@@ -157,14 +130,4 @@ class Chat:
             return Reply(text, choice.get("finish_reason") != "length", (counts[0], counts[1]))
         except EndxError as failure:
             kind = "HTML" if content.lstrip()[:1] == b"<" else self._hidden(str(failure))[:200]
-            raise _Passing(f"status 200 with no answer of a chat ({kind})") from None
-
-
-def _seconds(header: str) -> float | None:
-    """Returns the seconds of a Retry-After header, which is a number or a date; None for others."""
-    if header.strip().isdecimal() and len(header) < 10:
-        return float(header)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None
+            raise NoAnswer(f"status 200 with no answer of a chat ({kind})") from None

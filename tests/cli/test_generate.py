@@ -142,7 +142,7 @@ def test_an_answer_that_is_cut_off_counts_as_bad(corpus, endx):
 
 
 @pytest.mark.parametrize(
-    "failure", [(429, {"Retry_After": "0"}, b""), (500, {}, b""), (400, {}, b"too long"), b"<html>", "break"]
+    "failure", [(429, {"Retry_After_Ms": "1"}, b""), (500, {}, b""), (400, {}, b"too long"), b"<html>", "break"]
 )
 def test_passages_without_an_answer_are_named_and_asked_by_the_next_run(failure, corpus, endx):
     with ChatServer(lambda number, _: failure if number in "36" else reply(questions(number))) as server:
@@ -168,7 +168,8 @@ def test_a_server_that_is_down_ends_the_run(corpus, endx, monkeypatch):
     monkeypatch.setattr(generation, "GIVE_UP", 4)
     with ChatServer(lambda number, _: (503, {}, b"") if number > "1" else reply(questions(number))) as server:
         said = endx(*arguments(server, corpus, "--retries=0", "--concurrency=1"), status=2).err
-    assert "no answer for 4 passages in a row, for the last: status 503, 1 times" in said
+    assert "no answer for 4 passages in a row, for the last: http://127.0.0.1:" in said
+    assert "answers with status 503" in said
     with ChatServer() as server:
         endx(*arguments(server, corpus))
         assert set(server.asked) == set("234567")
@@ -325,7 +326,7 @@ def test_killed_ten_times_no_answer_in_the_journal_is_asked_again_and_none_is_lo
     corpus.write_text("".join(json.dumps({"id": f"d{n}", "text": f"This is passage {n}."}) + "\n" for n in range(120)))
 
     def act(number, times):
-        return (429, {"Retry_After": "0"}, b"") if times == 1 and int(number) % 7 == 0 else reply(questions(number))
+        return (429, {"Retry_After_Ms": "1"}, b"") if times == 1 and int(number) % 7 == 0 else reply(questions(number))
 
     with ChatServer(act, delay=0.02) as server:
         command = [
