@@ -1,4 +1,4 @@
-"""README of a model: usage, training data and settings, results and limitations."""
+"""README of a run's model or of an export: usage, training data and settings, results and limitations."""
 
 import dataclasses
 import json
@@ -6,12 +6,14 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
+import jax
+
 from endx_jax import json_files
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.validation import VALIDATION
 from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data
 from endx_jax.files import write_text
-from endx_jax.inference.about import read_about
+from endx_jax.inference.about import STABLEHLO, read_about
 from endx_jax.inference.saved import MODEL
 from endx_jax.pretrained.locate import PUBLISHED
 from endx_jax.retrieval.results import COLUMNS, read_results
@@ -30,19 +32,48 @@ SEEN = {
 }
 UNKNOWN = "endx_jax has no record of the training data of {checkpoint}. Check it before you compare results."
 
-USAGE = """With endx_jax, for this folder:
+_ENCODE = """queries = model.encode_query(["How many people live in Berlin?"])
+documents = model.encode_document(["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
+print(model.similarity(queries, documents))
+```
+"""
+RUN = "endx_jax"  # the model folder of a run, beside the formats of exports
+USAGE = {
+    RUN: f"""With endx_jax, for this folder:
 
 ```python
 import endx_jax
 
 model = endx_jax.load(".")
-queries = model.encode_query(["How many people live in Berlin?"])
-documents = model.encode_document(["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
-print(model.similarity(queries, documents))
+{_ENCODE}
+`endx export` writes the model for sentence-transformers and StableHLO.
+""",
+    "sentence-transformers": f"""In this folder, with `pip install -U "sentence-transformers>=6.2"`:
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer(".")
+{_ENCODE}""",
+    STABLEHLO: f"""In this folder, with `pip install jax flatbuffers numpy safetensors tokenizers`:
+
+```python
+from encode import encode
+
+queries = encode("question", ["How many people live in Berlin?"])
+documents = encode("answer", ["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
+print(queries @ documents.T)
 ```
 
-`endx export` writes the model for sentence-transformers and StableHLO.
-"""
+`encode.py` is an example to read and change. A `.stablehlo` file is a program serialised by `jax.export` for CPU, CUDA
+and TPU, for any number of texts of any length. Its arguments are the weights by name, token ids int32 [b, l] and their
+mask bool [b, l], true for tokens and false for the padding after them; its result is float32 [b, E]. The weights are in
+`model.safetensors`: both sides use those named `shared/...`, and each side those with its own name.
+
+JAX {jax.__version__} wrote these programs. Releases of JAX from three weeks before it to six months after it promise to
+run them. Newer ones may refuse them: then export the model again.
+""",
+}
 
 TRAINED = "trained"  # the system of `results.json` that is the model
 
@@ -72,22 +103,17 @@ class Subject:
     workdir: pathlib.Path | None
 
 
-def text(subject: Subject, library: str, usage: str) -> str:
-    """Returns the model card.
-
-    Args:
-      subject: the model.
-      library: `library_name` on the hub.
-      usage: section with code, in Markdown.
-    """
+def text(subject: Subject, kind: str) -> str:
+    """Returns the model card of a model in the format `kind`, of `USAGE`."""
     workdir = subject.workdir
+    library = "jax" if kind == STABLEHLO else kind  # `library_name` on the hub
     settings = read_config(workdir) if workdir else None
     found = read_results(workdir / RESULTS) if workdir and (workdir / RESULTS).is_file() else []
     parts = [
         _front_matter(subject, library, settings, found),
         f"# {subject.name}\n",
         _about(subject),
-        f"## Usage\n\n{usage}",
+        f"## Usage\n\n{USAGE[kind]}",
     ]
     if workdir and settings:
         parts += [_training(workdir, settings), _results(found), _validation(workdir)]
@@ -111,7 +137,7 @@ def write_run(workdir: pathlib.Path) -> None:
         loaded_from=settings.pretrained,
         workdir=workdir,
     )
-    write_text(workdir / MODEL / "README.md", text(subject, "endx_jax", USAGE))
+    write_text(workdir / MODEL / "README.md", text(subject, RUN))
 
 
 def _front_matter(subject: Subject, library: str, settings: Settings | None, found: Sequence[dict]) -> str:

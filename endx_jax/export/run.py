@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 import endx_jax
 from endx_jax.errors import EndxError
+from endx_jax.experiment import model_card
 from endx_jax.experiment.workdir import check_output
-from endx_jax.export import model_card, sentence_transformers, stablehlo
+from endx_jax.export import sentence_transformers, stablehlo
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json
 from endx_jax.export.verify import REPORT, Report, check_runtime, verify
@@ -55,7 +56,7 @@ def export(
         _check_truncation(kind, truncate_dim, towers.width)
     with aside(output) as fresh:
         FORMATS[kind](fresh, towers)
-        write_text(fresh / "README.md", model_card.text(kind, towers))
+        write_text(fresh / "README.md", model_card.text(towers.subject, kind))
         report = Report(kind, towers.name, {"endx_jax": endx_jax.__version__})
         if tolerance is not None:
             report = verify(kind, fresh, towers, tolerance)

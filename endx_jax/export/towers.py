@@ -13,6 +13,7 @@ import numpy as np
 from endx_jax.batch import Tokens
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
+from endx_jax.experiment.model_card import Subject
 from endx_jax.inference.embedding_model import EmbeddingModel
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.pooling import POOLINGS
@@ -95,6 +96,20 @@ class Towers:
         """Width E of an embedding."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
         return jax.eval_shape(lambda p: self.dual_encoder.encode(p, "question", tokens), self.params).shape[1]
+
+    @property
+    def subject(self) -> Subject:
+        """The model, as its card describes it."""
+        return Subject(
+            name=self.name,
+            width=self.width,
+            normalize=self.normalize,
+            cosine=self.cosine,
+            one_tower=self.one_tower,
+            sides={side: (processor.length, processor.prompt) for side, processor in self.processors.items()},
+            loaded_from=self.loaded_from,
+            workdir=self.workdir,
+        )
 
     @property
     def one_tower(self) -> bool:

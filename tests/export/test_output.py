@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from helpers import one_line_error
@@ -36,3 +37,23 @@ def test_a_refusal_leaves_nothing_behind_and_the_older_one_whole(models, tmp_pat
         export(models["gru"], NAME, output)
     assert sorted(output.rglob("*")) == files
     assert [folder.name for folder in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("stablehlo", marks=pytest.mark.slow),
+        pytest.param("sentence-transformers", marks=pytest.mark.reference),
+    ],
+)
+def test_the_usage_works_when_it_is_pasted(models, tmp_path, monkeypatch, capsys, kind):
+    output = tmp_path / "out"
+    export(models["ade_spl"], kind, output)
+    code = re.search(r"```python\n(.*?)```", (output / "README.md").read_text(), re.DOTALL)[1]
+    monkeypatch.chdir(output)
+    monkeypatch.syspath_prepend(str(output))
+    monkeypatch.delitem(__import__("sys").modules, "encode", raising=False)
+    exec(compile(code, "README.md", "exec"), {})
+    monkeypatch.delitem(__import__("sys").modules, "encode", raising=False)
+    assert len(re.findall(r"-?\d\.\d+", capsys.readouterr().out)) == 2
