@@ -33,7 +33,12 @@ __all__ = ["__version__", "check", "load", "train", *_SUBPACKAGES]
 
 
 def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
-    """Loads an embedding model: see `endx_jax.inference.load`."""
+    """Loads an embedding model: see `endx_jax.inference.load`.
+
+    Examples:
+      >>> endx_jax.load("all-MiniLM-L6-v2").encode_query(["How do I send an email?", "Where is my file?"]).shape
+      (2, 384)
+    """
     from endx_jax.inference import load
 
     return load(path_or_name)

@@ -21,6 +21,15 @@ def key(default, doc: str, *, changes_results: bool = True):
       default: default value.
       doc: description, with unit and source.
       changes_results: false if it affects only cost, logging or paths. A resumed run may change such settings.
+
+    Examples:
+      >>> import dataclasses
+      >>> from endx_jax.settings import key
+      >>> @dataclasses.dataclass(frozen=True)
+      ... class Settings:
+      ...     margin: float = key(0.2, "Margin between cosines.")
+      >>> Settings(), dataclasses.fields(Settings)[0].metadata["doc"]
+      (Settings(margin=0.2), 'Margin between cosines.')
     """
     return dataclasses.field(default=default, metadata={"doc": doc, "changes_results": changes_results})
 

@@ -1,12 +1,33 @@
 """The examples of the documentation run as they stand."""
 
+import functools
 import pathlib
 import re
 import runpy
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
+from helpers import logged_losses
+from tiny_bert import tiny_recipe
+from tiny_models import make_model
 
-EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+import endx_jax
+from endx_jax.batch import Batch
+from endx_jax.experiment.run import run
+from endx_jax.methods import method
+from endx_jax.methods.config import load_config
+from endx_jax.methods.objective import Embeddings
+
+ROOT = pathlib.Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+
+
+def code_of(page: str) -> str:
+    """Returns the first block of Python on a page of the documentation."""
+    return re.search(r"```[ {.]*python.*?\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)[1]
 
 
 def test_documents_are_encoded_and_searched(capsys):
@@ -28,3 +49,37 @@ def test_a_training_loop_of_ones_own_learns(capsys):
     before, *steps, after = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
     assert steps[-1] < steps[0]
     assert after >= before
+
+
+def test_the_method_of_the_page_about_losses_trains(tiny_bert, pairs_csv, tmp_path, monkeypatch):
+    monkeypatch.setattr(method, "METHODS", dict(method.METHODS))
+    file = tmp_path / "hinge.py"
+    file.write_text(code_of("adding-a-loss.md"))
+    config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
+    config.objective = load_config(str(file)).objective
+    config.train.stop_at_step = 2
+    run(config, tmp_path / "run")
+    losses = logged_losses(tmp_path / "run")
+    assert len(losses) == 2
+    assert all(np.isfinite(loss) and loss > 0 for loss in losses.values())
+    # The first question's score with the second answer is 0.1 above 1 - 0.2; the third answer is the first one's text.
+    objective = method.find_method("hinge").objective(None, method.find_method("hinge").settings())
+    embedded = Embeddings(jnp.eye(3), jnp.array([[1.0, 0, 0], [0.9, 1.9, 0], [1.0, 0, 1.0]]))
+    batch = Batch(None, None, jnp.arange(3), jnp.array([5, 6, 5]), jnp.array([[5], [6], [5]]))
+    loss, metrics = objective.loss({}, embedded, batch, None, 0)
+    np.testing.assert_allclose([loss, metrics["wrong"]], [0.1 / 3, 4 / 9], rtol=1e-6)
+
+
+def test_a_tower_in_nnx_has_the_values_and_gradients_of_linen(tiny_bert, monkeypatch):
+    model = make_model(tiny_bert)
+    monkeypatch.setattr(endx_jax, "load", lambda name: model)
+    names: dict = {}
+    exec(code_of("architecture.md"), names)
+
+    def similarity(params):
+        return jnp.vdot(*model.encoder.model.encode(params, "question", names["tokens"]))
+
+    value, gradients = jax.jit(jax.value_and_grad(similarity))(model.params)
+    np.testing.assert_allclose(names["value"], value, rtol=1e-6)
+    equal = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(equal, nnx.to_pure_dict(names["gradients"]), gradients["shared"])

@@ -47,6 +47,12 @@ def train(
     Raises:
       EndxError: pairs or settings are invalid, or the workdir holds another run.
       RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
+
+    Examples:
+      >>> pairs = [(f"When does shop number {n} open?", f"Shop {n} opens at {n % 12 + 1}.") for n in range(200)]
+      >>> model = endx_jax.train(pairs, "runs/shops", settings={"train.epochs": 2})  # prints its progress
+      >>> model.encode_query(["When does shop number 7 open?", "When does shop number 8 open?"]).shape
+      (2, 384)
     """
     rows, folder = rows_of(pairs), url_of(workdir) or pathlib.Path(workdir).expanduser()
     file = f"{folder}/{PAIRS}"

@@ -31,6 +31,13 @@ def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> Embedd
 
     Raises:
       EndxError: there is no such model, or it is incomplete or damaged.
+
+    Examples:
+      >>> model = endx_jax.load("all-MiniLM-L6-v2")
+      >>> questions = model.encode_query(["How do I send an email?", "How do I reshape an array?"])
+      >>> answers = model.encode_document(["smtplib sends e-mail.", "numpy.reshape changes shapes."])
+      >>> print(model.similarity(questions, answers).argmax(axis=1))
+      [0 1]
     """
     name = str(path_or_name)
     if not isinstance(path_or_name, str | os.PathLike) or not name.strip():

@@ -146,6 +146,11 @@ class EmbeddingModel:
         Raises:
           EndxError: a text is not a string, a prompt, precision or argument is unknown, `batch_size` is below 1, or
             `truncate_dim` is not between 1 and E.
+
+        Examples:
+          >>> model = endx_jax.load("all-MiniLM-L6-v2")
+          >>> model.encode_query(["How do I send an email?", "How do I reshape an array?"]).shape
+          (2, 384)
         """
         _check_others(others)
         output = self._output(truncate_dim, normalize_embeddings, precision)
@@ -166,7 +171,13 @@ class EmbeddingModel:
         precision: Precision = "float32",
         **others: object,
     ) -> Embeddings:
-        """Encodes answers or documents; arguments and results are those of `encode_query`."""
+        """Encodes answers or documents; arguments and results are those of `encode_query`.
+
+        Examples:
+          >>> model = endx_jax.load("all-MiniLM-L6-v2")
+          >>> model.encode_document(["smtplib sends e-mail.", "numpy.reshape changes shapes."]).shape
+          (2, 384)
+        """
         _check_others(others)
         output = self._output(truncate_dim, normalize_embeddings, precision)
         chosen = self._chosen_prompt(prompt, prompt_name)
@@ -191,6 +202,12 @@ class EmbeddingModel:
         Raises:
           EndxError: the sides differ in parameters or tokenizers, or in prompts while neither `prompt` nor
             `prompt_name` is given; or an error of `encode_query`.
+
+        Examples:
+          >>> model = endx_jax.load("all-MiniLM-L6-v2")  # has one tower and no prompts
+          >>> texts = ["How do I send an email?", "smtplib sends e-mail."]
+          >>> bool((model.encode(texts) == model.encode_query(texts)).all())
+          True
         """
         _check_others(others)
         chosen = self._chosen_prompt(prompt, prompt_name)
@@ -233,6 +250,11 @@ class EmbeddingModel:
 
         Raises:
           EndxError: an argument is not an array of embeddings, or the widths differ.
+
+        Examples:
+          >>> model = endx_jax.load("all-MiniLM-L6-v2")
+          >>> print(model.similarity(np.array([[3.0, 4.0]]), np.array([[1.0, 0.0], [0.0, 2.0]])))  # cosines
+          [[0.6 0.8]]
         """
         a, b = self._compared(a, b)
         return a @ b.T
@@ -242,6 +264,11 @@ class EmbeddingModel:
 
         Raises:
           EndxError: an argument is not an array of embeddings, or the shapes differ.
+
+        Examples:
+          >>> model = endx_jax.load("all-MiniLM-L6-v2")
+          >>> print(model.similarity_pairwise(np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[5.0, 0.0], [0.0, 2.0]])))
+          [0.6 0. ]
         """
         a, b = self._compared(a, b)
         if len(a) != len(b):

@@ -28,6 +28,12 @@ def false_negative_mask(
 
     Returns:
       bool [B, B], false on the diagonal; None if no ids are given.
+
+    Examples:
+      >>> print(losses.false_negative_mask(answer_id=jnp.array([4, 7, 4])).astype(int))
+      [[0 0 1]
+       [0 0 0]
+       [1 0 0]]
     """
     check_batch(question_id=question_id, answer_id=answer_id, positive_ids=positive_ids)
     some = question_id if question_id is not None else answer_id

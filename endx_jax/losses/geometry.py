@@ -94,6 +94,13 @@ def geometry_alignment(
     Returns:
       A tuple (loss, terms): the weighted sum of the terms, and the unweighted terms by name. Terms without any compared
       pairs are zero.
+
+    Examples:
+      >>> dual = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
+      >>> cross = dual[0], jnp.array([[1.0, 1.0], [1.0, 1.0]])
+      >>> loss, terms = losses.geometry_alignment(dual, cross, weights={"a|q": 2.0})
+      >>> print(f"{loss:.4f}", f"{terms['a|q']:.4f}")  # KL of (0.731, 0.269) from (0.5, 0.5), twice and once
+      0.2402 0.1201
     """
     _check(dual, cross, weights, kernel, temperature, width, reduction, where, tile, axis_name)
     shard = Shard.of(dual[0].shape[0], where, axis_name)
@@ -131,6 +138,12 @@ def embedding_regression(
     Returns:
       A tuple (loss, {}). The loss is the mean over included pairs, both embeddings and all coordinates, zero if there
       are no pairs.
+
+    Examples:
+      >>> dual = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
+      >>> cross = dual[0], jnp.array([[1.0, 0.0], [0.0, 3.0]])
+      >>> print(losses.embedding_regression(dual, cross)[0])  # one of eight numbers differs, by 2
+      0.5
     """
     # Embeddings of another width can be aligned by `geometry_alignment`, or projected.
     _check_pairs(dual, cross, where, "E")

@@ -64,6 +64,12 @@ def sampled_matching(
 
     Returns:
       A tuple (loss, {}). The loss is the mean over all included right and wrong pairs, zero if there are none.
+
+    Examples:
+      >>> question, answer = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[2.0, 0.0], [2.0, 0.0]])
+      >>> loss, _ = losses.sampled_matching(question, answer, drawn=jnp.array([[1], [0]]))
+      >>> print(loss)  # the cosines of the right pairs, whose targets are 1, are 1 and 0; of the drawn ones too
+      0.5
     """
     check_choice("kind", kind, MATCHINGS)
     check_batch(

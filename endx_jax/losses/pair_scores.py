@@ -47,6 +47,12 @@ class Prefixes:
       widths: ascending widths of the prefixes; the whole embedding counts only if its width is among them.
       weights: weight of each prefix's loss; empty for ones (as the paper).
       normalize: scale each prefix to unit norm, for embeddings of unit norm.
+
+    Examples:
+      >>> vectors = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+      >>> loss, metrics = losses.in_batch_softmax(vectors, vectors, prefixes=losses.Prefixes((1, 2), weights=(1, 2)))
+      >>> print(f"{loss:.4f}", *(f"{metrics[f'prefix_loss/{width}']:.4f}" for width in (1, 2)))  # 0.5032 + 2 * 0.3133
+      1.1297 0.5032 0.3133
     """
 
     widths: tuple[int, ...]
@@ -71,6 +77,10 @@ class Ceiling:
     Attributes:
       share: share of a positive right score.
       margin: added to it.
+
+    Examples:
+      >>> print(f"{losses.Ceiling(share=0.95)(0.8):.2f}", f"{losses.Ceiling(margin=0.1)(0.8):.2f}")
+      0.76 0.90
     """
 
     share: float = 1.0
@@ -88,6 +98,12 @@ class Guide(NamedTuple):
       question: [B, G].
       answer: [B, G].
       hard_negatives: [B, K, G]; None if the batch has none.
+
+    Examples:
+      >>> vectors, alike = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0, 0.0], [2.0, 0.0]])
+      >>> _, metrics = losses.in_batch_softmax(vectors, vectors, guide=losses.Guide(alike, alike))
+      >>> print(metrics["masked_fraction"])  # the guide scores the second answer above the first question's own
+      0.5
     """
 
     question: Array

@@ -20,6 +20,11 @@ def pair_softmax(scores: Array, *, where: Array | None = None) -> tuple[Array, d
     Returns:
       A tuple (loss, metrics). The loss is the mean over the questions. The metrics are `pair_accuracy`, the fraction of
       questions whose right answer scores higher than all wrong ones, and `negatives`, the mean number of wrong ones.
+
+    Examples:
+      >>> loss, metrics = losses.pair_softmax(jnp.array([[1.0, 0.0]]))
+      >>> print(f"{loss:.4f}", metrics["pair_accuracy"])  # log(1 + exp(-1))
+      0.3133 1.0
     """
     _check(scores, where)
     scores = at_least_float32(scores)
@@ -34,6 +39,11 @@ def pair_binary(scores: Array, *, where: Array | None = None) -> tuple[Array, di
     """Computes the binary cross-entropy of each pair, whose score is the logit of being right.
 
     Arguments and metrics are those of `pair_softmax`; the loss is the mean over the included pairs.
+
+    Examples:
+      >>> loss, metrics = losses.pair_binary(jnp.array([[1.0, 0.0]]))
+      >>> print(f"{loss:.4f}")  # the mean of log(1 + exp(-1)) and log(2)
+      0.5032
     """
     _check(scores, where)
     counts = jnp.ones(scores.shape, bool) if where is None else where

@@ -51,6 +51,12 @@ def in_batch_sigmoid(
 
     Raises:
       EndxError: as `in_batch_softmax`.
+
+    Examples:
+      >>> question = answer = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+      >>> loss, metrics = losses.in_batch_sigmoid(question, answer, temperature=1.0, bias=0.0)
+      >>> print(f"{loss:.4f}")  # log(1 + exp(-1)) of a right pair and log(2) of a wrong one
+      1.0064
     """
     batch = InBatch.of(
         {

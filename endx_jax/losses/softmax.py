@@ -100,6 +100,15 @@ def in_batch_softmax(
     Raises:
       EndxError: shapes do not agree, the temperature is not positive (checked outside `jax.jit` only), the direction is
         unknown, or ids are given without the arrays that they refer to.
+
+    Examples:
+      >>> question = answer = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+      >>> loss, metrics = losses.in_batch_softmax(question, answer)
+      >>> print(f"{loss:.4f}", metrics["in_batch_accuracy"])  # log(1 + exp(-1))
+      0.3133 1.0
+      >>> loss, metrics = losses.in_batch_softmax(question, answer, answer_id=jnp.array([7, 7]))
+      >>> print(f"{loss:.4f}", metrics["masked_fraction"])  # the other answer is the same text, hence no negative
+      0.0000 1.0
     """
     check_choice("direction", direction, (*DIRECTIONS, JOINT))
     batch = InBatch.of(

@@ -65,6 +65,12 @@ def triplet(
       `in_batch_accuracy`, the fraction whose nearest negative is farther than their farthest right candidate;
       `active_fraction`, the fraction with a positive loss; and `masked_fraction`, the fraction of off-diagonal pairs
       that are not negatives.
+
+    Examples:
+      >>> question, answer = jnp.array([[0.0, 0.0], [1.0, 0.0]]), jnp.array([[0.0, 0.0], [0.0, 1.0]])
+      >>> loss, metrics = losses.triplet(question, answer, margin=0.2)
+      >>> print(f"{loss:.4f}", metrics["active_fraction"])  # the mean of [0 - 1 + 0.2]^+ and [2 - 1 + 0.2]^+
+      0.6000 0.5
     """
     check_choice("direction", direction, WEIGHTS)
     check_batch(
@@ -111,6 +117,12 @@ def quadratic_regression_conditional(
     Returns:
       A tuple (loss, metrics). The loss is the mean over the included pairs, zero if there are none. The metric
       `active_fraction` is the fraction of pairs with a positive loss.
+
+    Examples:
+      >>> question, answer = jnp.array([[0.0, 0.0], [1.0, 0.0]]), jnp.array([[0.0, 0.0], [0.0, 1.0]])
+      >>> loss, metrics = losses.quadratic_regression_conditional(question, answer, margin=0.2)
+      >>> print(f"{loss:.4f}", metrics["active_fraction"])  # squared distances 0 and 2
+      1.0000 0.5
     """
     check_batch(question=question, answer=answer, where=where)
     shard = Shard.of(question.shape[0], where, axis_name)

@@ -47,6 +47,13 @@ def vocabulary_nll(
 
     Raises:
       EndxError: shapes do not agree, or `tile` is not positive.
+
+    Examples:
+      >>> hidden, kernel, bias = jnp.zeros((2, 2)), jnp.ones((4, 2)), jnp.zeros(4)
+      >>> words, weights = jnp.array([[0], [3]]), jnp.ones((2, 1))
+      >>> loss, metrics = losses.vocabulary_nll(hidden, kernel, bias, words, weights)
+      >>> print(f"{loss:.4f}", metrics["words"])  # 2 log(4): each of four words is equally probable
+      2.7726 2.0
     """
     check_arrays(
         {

@@ -50,6 +50,13 @@ class Method:
         embed texts; only their models can be loaded, indexed, exported and served.
       foreign_scorer: (folder) to a scorer of pairs (`retrieval.rerank.LoadedPairs`) that another library wrote, or to
         None if it holds none; the field is None for methods that read none.
+
+    Examples:
+      >>> from endx_jax.methods import Method, find_method, register
+      >>> dual = find_method("dual")
+      >>> register(Method("mine", dual.settings, dual.objective))
+      >>> find_method("mine").embeds
+      True
     """
 
     name: str

@@ -47,6 +47,16 @@ class Objective(abc.ABC):
       settings: the method's section of the config.
       execution: division of a step into devices and chunks.
       steps_per_epoch: optimizer steps in one pass over the training pairs.
+
+    Examples:
+      >>> from endx_jax.methods.objective import Embeddings, Objective
+      >>> class RightPairs(Objective):
+      ...     def loss(self, params, embedded, batch, keys, step):
+      ...         return -jnp.mean(jnp.sum(embedded.question * embedded.answer, axis=1)), {}
+      >>> objective = RightPairs(model=None, settings=None)  # a run gives the towers and `config.objective`
+      >>> embedded = Embeddings(question=jnp.eye(2), answer=jnp.array([[1.0, 0.0], [1.0, 0.0]]))
+      >>> print(objective.loss({}, embedded, batch=None, keys=None, step=0)[0])
+      -0.5
     """
 
     model: DualEncoder

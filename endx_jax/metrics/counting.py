@@ -36,6 +36,12 @@ def ranks(scores: Array, positives: Array) -> Array:
 
     Raises:
       EndxError: the shapes do not match.
+
+    Examples:
+      >>> scores = jnp.array([[0.9, 0.8, 0.1], [0.3, 0.3, 0.2]])
+      >>> print(metrics.ranks(scores, positives=jnp.array([[0, 2], [0, -1]])))  # tied with one: + 1 / 2
+      [[1.  3. ]
+       [1.5 inf]]
     """
     check_arrays({"scores": (scores, "[B, N]"), "positives": (positives, "integer [B, P]")})
     is_positive = positives >= 0
@@ -70,6 +76,10 @@ def ranked_gains(scores: Array, gains: Array) -> Array:
 
     Returns:
       float32 [B, P], 0 where padded.
+
+    Examples:
+      >>> print(metrics.ranked_gains(jnp.array([[0.5, 0.9, 0.5]]), gains=jnp.array([[1, 1, 3]])))
+      [[1. 2. 2.]]
     """
     check_arrays({"scores": (scores, "[B, P]"), "gains": (gains, "[B, P]")})
     order = jnp.argsort(-scores, axis=1)  # best first; nan last

@@ -22,30 +22,55 @@ RECALLS = (1, 2, 5, 10, 20, 50)
 
 
 def reciprocal_rank(ranks: Array, cutoff: int | None = None) -> Array:
-    """Returns 1 / r_1, or 0 if r_1 > `cutoff`; the mean over questions is MRR or MRR@n (Voorhees 1999)."""
+    """Returns 1 / r_1, or 0 if r_1 > `cutoff`; the mean over questions is MRR or MRR@n (Voorhees 1999).
+
+    Examples:
+      >>> print(metrics.reciprocal_rank(jnp.array([[1.0, 3.0], [4.0, jnp.inf]])))
+      [1.   0.25]
+    """
     best = _checked(ranks, cutoff)[:, 0]
     return 1 / best if cutoff is None else jnp.where(best <= cutoff, 1 / best, 0)
 
 
 def hit_at(ranks: Array, n: int) -> Array:
-    """Returns 1 if r_1 <= n, else 0; the ReQA evaluation script (Ahmad et al. 2019) calls the mean R@n."""
+    """Returns 1 if r_1 <= n, else 0; the ReQA evaluation script (Ahmad et al. 2019) calls the mean R@n.
+
+    Examples:
+      >>> print(metrics.hit_at(jnp.array([[1.0, 3.0], [4.0, jnp.inf]]), 3))
+      [1. 0.]
+    """
     ranks = _checked(ranks, n)
     return (ranks[:, 0] <= n).astype(ranks.dtype)
 
 
 def precision_at_1(ranks: Array) -> Array:
-    """Returns 1 if r_1 = 1, else 0: P@1 of MultiReQA (Guo et al. 2020), equal to `hit_at(ranks, 1)`."""
+    """Returns 1 if r_1 = 1, else 0: P@1 of MultiReQA (Guo et al. 2020), equal to `hit_at(ranks, 1)`.
+
+    Examples:
+      >>> print(metrics.precision_at_1(jnp.array([[1.0, 3.0], [4.0, jnp.inf]])))
+      [1. 0.]
+    """
     return hit_at(ranks, 1)
 
 
 def recall_at(ranks: Array, n: int) -> Array:
-    """Returns |top-n ∩ A*| / |A*| = #{i : r_i <= n} / |A*| (ENDX, Eq. 15)."""
+    """Returns |top-n ∩ A*| / |A*| = #{i : r_i <= n} / |A*| (ENDX, Eq. 15).
+
+    Examples:
+      >>> print(metrics.recall_at(jnp.array([[1.0, 3.0], [4.0, jnp.inf]]), 2))
+      [0.5 0. ]
+    """
     ranks = _checked(ranks, n)
     return jnp.sum(ranks <= n, axis=1) / _right(ranks)
 
 
 def average_recall(ranks: Array) -> Array:
-    """Returns the mean of recall at 1, 2, 5, 10, 20 and 50: "avg recalls" in Table 2 of the RR paper."""
+    """Returns the mean of recall at 1, 2, 5, 10, 20 and 50: "avg recalls" in Table 2 of the RR paper.
+
+    Examples:
+      >>> print(metrics.average_recall(jnp.array([[1.0], [7.0]])))  # found at six and at three of the six cutoffs
+      [1.  0.5]
+    """
     return jnp.mean(jnp.stack([recall_at(ranks, n) for n in RECALLS]), axis=0)
 
 
@@ -61,6 +86,10 @@ def ndcg_at(ranks: Array, n: int = 10, gains: Array | None = None, judged: Array
       gains: gain at each rank [Q, P], as `endx_jax.metrics.ranked_gains` returns them; None: 1.
       judged: gains of the right candidates [Q, P] in any order, 0 where padded; None: `gains`. They differ only if
         right candidates with different gains are tied, which all have the mean in `gains`.
+
+    Examples:
+      >>> print(metrics.ndcg_at(jnp.array([[1.0], [3.0], [11.0]])))  # 1 / log2(1 + 3)
+      [1.  0.5 0. ]
     """
     ranks = _checked(ranks, n)
     gains = jnp.isfinite(ranks).astype(ranks.dtype) if gains is None else jnp.asarray(gains)
@@ -71,7 +100,12 @@ def ndcg_at(ranks: Array, n: int = 10, gains: Array | None = None, judged: Array
 
 
 def average_precision(ranks: Array) -> Array:
-    """Returns (1 / |A*|) sum_i i / r_i without a cutoff; the mean over questions is MAP (Buckley and Voorhees 2000)."""
+    """Returns (1 / |A*|) sum_i i / r_i without a cutoff; the mean over questions is MAP (Buckley and Voorhees 2000).
+
+    Examples:
+      >>> print(metrics.average_precision(jnp.array([[1.0, 4.0], [4.0, jnp.inf]])))  # (1 / 1 + 2 / 4) / 2, 1 / 4
+      [0.75 0.25]
+    """
     ranks = _checked(ranks)
     places = jnp.arange(1, ranks.shape[1] + 1, dtype=ranks.dtype)[None, :]
     return jnp.sum(places / ranks, axis=1) / _right(ranks)

@@ -30,6 +30,16 @@ class DualEncoder:
       question: question tower.
       answer: answer tower; shared groups must have the same shapes in both towers.
       sharing: the shared groups; by default all of them (Siamese dual encoder).
+
+    Examples:
+      >>> from endx_jax.batch import Tokens
+      >>> from endx_jax.models import DualEncoder, TokenEmbedder, Tower
+      >>> from endx_jax.models.static import NoEncoder
+      >>> tower = Tower(TokenEmbedder(vocab_size=4, width=4), NoEncoder(), normalize=False)
+      >>> params = {"shared": {"token_embedder": {"embedding": jnp.eye(4)}}}
+      >>> tokens = Tokens(ids=jnp.array([[1, 3, 0]]), mask=jnp.array([[True, True, False]]))
+      >>> print(DualEncoder(tower, tower).encode(params, "question", tokens))  # the mean of the rows of tokens 1 and 3
+      [[0.  0.5 0.  0.5]]
     """
 
     question: Tower

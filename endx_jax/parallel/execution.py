@@ -134,6 +134,14 @@ class Execution:
 
         Returns:
           The scalars.
+
+        Examples:
+          >>> from endx_jax.parallel.execution import Execution
+          >>> def total(scale, rows, axis_name):
+          ...     own = scale * jnp.sum(rows)
+          ...     return own if axis_name is None else jax.lax.psum(own, axis_name)
+          >>> print(Execution().reduce_rows(total, 0.5, jnp.array([1.0, 2.0, 3.0])))
+          3.0
         """
         if self.loss_tile is None or self.shards == 1:
             return function(params, rows, None)

@@ -150,6 +150,13 @@ def evaluate(
 
     Raises:
       EndxError: a question has no right candidate, a repeated one or one outside the pool; a score is nan.
+
+    Examples:
+      >>> from endx_jax.retrieval.evaluate import evaluate
+      >>> scores = np.array([[0.9, 0.8, 0.1], [0.2, 0.7, 0.3]])
+      >>> evaluation = evaluate(lambda start, stop: scores[start:stop], qrels=[[1], [1]], candidates=3)
+      >>> evaluation.metrics["mrr"], evaluation.metrics["recall@1"]  # ranks 2 and 1
+      (0.75, 0.5)
     """
     positives = _positives(qrels, candidates)
     block = default_block(candidates) if block is None else block

@@ -220,6 +220,12 @@ def top_k(
     Raises:
       EndxError: the arrays do not fit together; k or block is below 1; a score is nan or one of the best infinite;
         there are 2^31 candidates or more.
+
+    Examples:
+      >>> from endx_jax.retrieval.search import top_k
+      >>> found = top_k(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0], [0.75, 0.25], [0.5, 0.5]]), k=2)
+      >>> print(found.rows, found.scores)
+      [[1 2]] [[0.75 0.5 ]]
     """
     if block < 1:
         raise EndxError(f"a search needs a block of at least 1 candidate: block {block}")

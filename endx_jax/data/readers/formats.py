@@ -98,6 +98,14 @@ def read(
 
     Raises:
       EndxError: the data can't be read; the message names the file, the location in it and the reason.
+
+    Examples:
+      >>> import pathlib
+      >>> text = '{"question": "Where is my parcel?", "answer": "Use the tracking link."}'
+      >>> assert pathlib.Path("faq.jsonl").write_text(text)
+      >>> records = endx_jax.data.read("faq.jsonl")
+      >>> records.questions, records.candidates, records.qrels
+      (('Where is my parcel?',), ('Use the tracking link.',), ((0,),))
     """
     path = os.fspath(path)
     found = detect_format(path)
