@@ -4,6 +4,7 @@ import asyncio
 import base64
 import collections
 import functools
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
@@ -22,7 +23,7 @@ from endx_jax.errors import EndxError
 from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
 from endx_jax.retrieval.filters import FilterLimit, condition, why_nothing
-from endx_jax.serving.batching import Batcher, cost, encode, in_pieces, while_connected
+from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, encode, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.middleware import refuse
 from endx_jax.serving.schemas import (
@@ -150,12 +151,15 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 scores = answers.embeddings @ asked.embeddings[0]
                 read = {"usage": usage(asked, answers), **note_of("answer", answers)}
             else:
+                score, tokens = await run_in_threadpool(service.read_pairs, body.query, body.documents)
+                rows = iter([(0, n) for n in range(len(tokens))])
 
-                def job(piece: Sequence[str]) -> Callable[[], Encoded]:
-                    return functools.partial(service.score, body.query, piece)
+                def job(piece: Sequence[str]) -> Callable[[], np.ndarray]:
+                    return functools.partial(score, np.array([*itertools.islice(rows, len(piece))]))
 
-                scored = await in_pieces(batcher, request.receive, job, body.documents)
-                scores, read = np.concatenate([part.embeddings for part in scored]), {"usage": usage(*scored)}
+                pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
+                scores = np.concatenate(await in_pieces(batcher, request.receive, job, pairs))
+                read = {"usage": usage(Encoded(scores, tokens))}
         results = []
         for n in np.argsort(-scores, kind="stable")[: body.top_n].tolist():
             results.append({"index": n, "relevance_score": scores[n]})

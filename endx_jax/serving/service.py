@@ -16,7 +16,7 @@ from endx_jax.inference.encode import Output
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import unit_rows
-from endx_jax.retrieval.rerank import LoadedPairs
+from endx_jax.retrieval.rerank import LoadedPairs, ScorePairs
 from endx_jax.retrieval.text_search import WORDS_OF, Answer, TextSearch
 from endx_jax.serving.settings import Limits
 
@@ -77,7 +77,7 @@ def search_result(answer: Answer, longest: int) -> dict[str, Any]:
     }
 
 
-Result = Encoded | list[dict[str, Any]] | None
+Result = Encoded | np.ndarray | list[dict[str, Any]] | None
 # Any other job is a function that the compute thread calls.
 Work = Encode | Ask | Callable[[], Result]
 
@@ -104,8 +104,7 @@ Preparation = tuple[str, Callable[[], object]]  # a step of the warm-up and its 
 class Service:
     """Model with an index of its embeddings.
 
-    `run` and `score` must be called from one thread. `add` and `delete` may wait for another process and belong in
-    another one.
+    `run` must be called from one thread. `add` and `delete` may wait for another process and belong in another one.
 
     Attributes:
       model: embedding model.
@@ -192,13 +191,16 @@ class Service:
             self.search.index.delete([identifier])
         return known
 
-    def score(self, question: str, texts: Sequence[str]) -> Encoded:
-        """Returns scores of `pairs` for n texts, float32 [n], with token counts of the embedding model's tokenizers."""
+    def read_pairs(self, question: str, texts: Sequence[str]) -> tuple[ScorePairs, np.ndarray]:
+        """Tokenizes a question and n texts once for `pairs`; any thread may call it.
+
+        Returns:
+          A tuple (scorer of the pairs, their numbers of tokens [n] by the embedding model's tokenizers).
+        """
         assert self.pairs is not None
-        scores = self.pairs([question], texts)(np.stack([np.zeros(len(texts), int), np.arange(len(texts))], axis=1))
         sides = zip(SIDES, ([question], texts), strict=True)
         first, second = (self.model.encoder.processors[side](of).lengths for side, of in sides)
-        return Encoded(scores, first + second)
+        return self.pairs([question], texts), first + second
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
         """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""

@@ -401,11 +401,16 @@ def test_documents_may_be_objects_null_is_absent_and_other_clients_have_their_pa
 
 
 def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serve):
-    asked = []
+    asked, scored = [], []
 
     def pairs(questions, documents):
         asked.append((questions, documents))
-        return lambda rows: np.float32([len(documents[document]) + len(questions[0]) for _, document in rows])
+
+        def score(rows):
+            scored.append(rows.tolist())
+            return np.float32([len(documents[document]) + len(questions[0]) for _, document in rows])
+
+        return score
 
     other = Service(service.model, service.search, pairs=pairs)
     other.preparations = lambda: []
@@ -417,7 +422,8 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
         (2, 5.0),
         (1, 4.0),
     ]
-    assert asked == [(["why"], documents[:3]), (["why"], documents[3:])]
+    assert asked == [(["why"], documents)]  # each text is tokenized once
+    assert scored == [[[0, 0], [0, 1], [0, 2]], [[0, 3]]]
     sides = (("question", ["why"] * 4), ("answer", documents))  # the question is read with each document
     counted = sum(service.model.encoder.processors[side](texts).lengths.sum() for side, texts in sides)
     assert content["usage"]["total_tokens"] == counted
