@@ -4,7 +4,6 @@ import asyncio
 import base64
 import collections
 import functools
-import itertools
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
@@ -151,15 +150,10 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 scores = answers.embeddings @ asked.embeddings[0]
                 read = {"usage": usage(asked, answers), **note_of("answer", answers)}
             else:
-                score, tokens = await run_in_threadpool(service.read_pairs, body.query, body.documents)
-                rows = iter([(0, n) for n in range(len(tokens))])
-
-                def job(piece: Sequence[str]) -> Callable[[], np.ndarray]:
-                    return functools.partial(score, np.array([*itertools.islice(rows, len(piece))]))
-
+                job, tokens = await run_in_threadpool(service.read_pairs, body.query, body.documents)
                 pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
-                scores = np.concatenate(await in_pieces(batcher, request.receive, job, pairs))
-                read = {"usage": usage(Encoded(scores, tokens))}
+                parts = await in_pieces(batcher, request.receive, job, pairs)
+                scores, read = np.concatenate(parts), {"usage": usage(Encoded(np.empty(0), tokens))}
         results = []
         for n in np.argsort(-scores, kind="stable")[: body.top_n].tolist():
             results.append({"index": n, "relevance_score": scores[n]})
@@ -200,18 +194,18 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             search.index.check_model(model.name, model.identity)
         except EndxError as other:
             raise Refusal(409, f"documents: {other}", code="other_model") from None
-        documents = [document for new in body.documents for document in to_documents(new)]
-        texts = [document.text for document in documents]
-        check_texts("documents", texts, limits)
-        asked = [question for document in documents for question in document.questions]
-        if asked:
-            check_texts("questions", asked, limits)
         counts = collections.Counter(new.id for new in body.documents if new.id)
         if repeated := [name for name, count in counts.items() if count > 1]:
             message = f"documents: the id {repeated[0]!r} is given twice"
             raise Refusal(409, message, param="documents", code="repeated_id")
         split = [new.id for new in body.documents if new.id and new.split]
         with batcher.request():
+            documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])
+            texts = [document.text for document in documents]
+            check_texts("documents", texts, limits)
+            asked = [question for document in documents for question in document.questions]
+            if asked:
+                check_texts("questions", asked, limits)
             encoded = await encode(batcher, request.receive, "answer", texts)
             known = (await encode(batcher, request.receive, "question", asked)).embeddings if asked else None
             # The change is made even if the client disconnects from here on.

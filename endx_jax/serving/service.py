@@ -16,7 +16,7 @@ from endx_jax.inference.encode import Output
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import unit_rows
-from endx_jax.retrieval.rerank import LoadedPairs, ScorePairs
+from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.retrieval.text_search import WORDS_OF, Answer, TextSearch
 from endx_jax.serving.settings import Limits
 
@@ -191,16 +191,13 @@ class Service:
             self.search.index.delete([identifier])
         return known
 
-    def read_pairs(self, question: str, texts: Sequence[str]) -> tuple[ScorePairs, np.ndarray]:
-        """Tokenizes a question and n texts once for `pairs`; any thread may call it.
-
-        Returns:
-          A tuple (scorer of the pairs, their numbers of tokens [n] by the embedding model's tokenizers).
-        """
+    def read_pairs(self, question: str, texts: Sequence[str]) -> tuple[Callable[[Sequence], Work], np.ndarray]:
+        """Returns a function that makes the job of the next texts, and numbers of tokens [n]; in any thread."""
         assert self.pairs is not None
         sides = zip(SIDES, ([question], texts), strict=True)
         first, second = (self.model.encoder.processors[side](of).lengths for side, of in sides)
-        return self.pairs([question], texts), first + second
+        score, rows = self.pairs([question], texts), iter(np.ndindex(1, len(texts)))  # each text is tokenized once
+        return lambda piece: functools.partial(score, np.array([*itertools.islice(rows, len(piece))])), first + second
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
         """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""

@@ -3,19 +3,21 @@ import dataclasses
 import json
 import re
 import shutil
+import threading
 import time
 import urllib.parse
 
 import jax
 import numpy as np
 import pytest
-from http_server import Running
+from http_server import Running, wait_for
 
 from endx_jax import load
 from endx_jax.data.documents import Document
 from endx_jax.inference import low_latency
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.text_search import TextSearch
+from endx_jax.serving import api
 from endx_jax.serving.service import Service
 
 TEXTS = ["where is the cat 3", "", "the mat of 7"]
@@ -158,6 +160,20 @@ def test_a_long_text_is_split_into_passages_which_replace_each_other(served):
             assert served.get("/documents/" + name.replace("#", "%23"))[0] == 404
     for name in content["ids"]:
         served.ask("DELETE", "/documents/" + name.replace("#", "%23"))
+
+
+def test_others_are_answered_while_a_text_is_split(serve, gated, monkeypatch):
+    monkeypatch.setattr(api, "split_passages", lambda text: gated.gate.wait(20) and [text])
+    running = serve(service=gated)
+    new = {"documents": [{"text": "a " * 500, "split": True}]}
+    adding = threading.Thread(target=running.post, args=("/documents", new))
+    adding.start()
+    wait_for(lambda: running.metric("endx_waiting_requests") == 1)
+    assert running.get("/healthz")[0] == 200
+    adding.join(0.1)
+    assert adding.is_alive()
+    gated.gate.set()
+    adding.join(20)
 
 
 def test_documents_without_an_id_get_one(served):
@@ -443,6 +459,22 @@ def test_a_list_of_wrong_items_has_one_error(served, path, start, end, param):
     status, content = served.post(path, f"{start}{','.join('1' * 1_900_000)}{end}".encode())
     assert (status, content["error"]["param"]) == (422, param)
     assert time.process_time() - began < 1  # reporting the errors of all items would take longer
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "param"),
+    [
+        ("/search", '{{"query":"a",{}}}', "0"),
+        ("/documents", '{{"documents":[{{"text":"a",{}}}]}}', "documents[0].0"),
+        ("/documents", '{{"documents":[{{"text":"a","metadata":{{{}}}}}]}}', "documents[0].metadata.0"),
+    ],
+)
+def test_an_object_of_wrong_fields_has_one_error(served, path, content, param):
+    fields = ",".join(f'"{n}":[]' for n in range(300_000))
+    began = time.process_time()
+    status, found = served.post(path, content.format(fields).encode())
+    assert (status, found["error"]["param"]) == (422, param)
+    assert time.process_time() - began < 1
 
 
 def test_a_filter_selects_documents_by_their_metadata(served):
