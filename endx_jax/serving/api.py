@@ -14,6 +14,7 @@ import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
+from pydantic import Field
 
 import endx_jax
 from endx_jax.data.documents import Document, check_id
@@ -27,7 +28,6 @@ from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.middleware import refuse
 from endx_jax.serving.schemas import (
     DeletedResponse,
-    DocumentsRequest,
     DocumentsResponse,
     EmbeddingsRequest,
     EmbeddingsResponse,
@@ -38,6 +38,7 @@ from endx_jax.serving.schemas import (
     SearchRequest,
     SearchResponse,
     StoredDocument,
+    Taken,
 )
 from endx_jax.serving.service import Ask, Service, cut
 from endx_jax.serving.settings import Limits
@@ -98,6 +99,11 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     api = APIRouter(responses=REFUSED, route_class=JSONRoute)
     model, search = service.model, service.search
 
+    class DocumentsRequest(Taken):
+        """Documents to add."""
+
+        documents: list[NewDocument] = Field(min_length=1, max_length=limits.max_texts, fail_fast=True)
+
     @api.post("/v1/embeddings", response_model=EmbeddingsResponse)
     async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
         """Embeds texts."""
@@ -154,11 +160,10 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
                 parts = await in_pieces(batcher, request.receive, job, pairs)
                 scores, read = np.concatenate(parts), {"usage": usage(Encoded(np.empty(0), tokens))}
-        results = []
-        for n in np.argsort(-scores, kind="stable")[: body.top_n].tolist():
-            results.append({"index": n, "relevance_score": scores[n]})
-            if body.return_documents:
-                results[-1]["document"] = {"text": body.documents[n]}
+        best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
+        results: list[dict[str, Any]] = [{"index": n, "relevance_score": scores[n]} for n in best]
+        for result in results if body.return_documents else ():
+            result["document"] = {"text": body.documents[result["index"]]}
         return _json({"model": body.model or model.name, "results": results, **read})
 
     @api.post("/search", response_model=SearchResponse)
@@ -195,9 +200,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         except EndxError as other:
             raise Refusal(409, f"documents: {other}", code="other_model") from None
         counts = collections.Counter(new.id for new in body.documents if new.id)
-        if repeated := [name for name, count in counts.items() if count > 1]:
-            message = f"documents: the id {repeated[0]!r} is given twice"
-            raise Refusal(409, message, param="documents", code="repeated_id")
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise Refusal(409, f"documents: the id {twice[0]!r} is given twice", param="documents", code="repeated_id")
         split = [new.id for new in body.documents if new.id and new.split]
         with batcher.request():
             documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])

@@ -50,6 +50,9 @@ def _scalar(value: Any) -> Scalar:
     return value
 
 
+Value = Annotated[Any, AfterValidator(_scalar), WithJsonSchema(SCALARS)]
+
+
 def _to_first_wrong(metadata: Any) -> Any:
     values = metadata.values() if isinstance(metadata, dict) else ()
     wrong = next((n for n, value in enumerate(values, start=1) if not isinstance(value, Scalar)), None)
@@ -156,21 +159,13 @@ class NewDocument(Taken):
     id: Annotated[str, AfterValidator(functools.partial(check_id, where="the id")), WithJsonSchema(ID)] | None = Field(
         None, description="1 to 512 bytes without control characters, not . or ..; generated if omitted"
     )
-    metadata: Annotated[
-        dict[str, Annotated[Any, AfterValidator(_scalar), WithJsonSchema(SCALARS)]], BeforeValidator(_to_first_wrong)
-    ] = {}
+    metadata: Annotated[dict[str, Value], BeforeValidator(_to_first_wrong)] = {}
     questions: list[Annotated[str, Field(min_length=1)]] = Field([], fail_fast=True, description="known questions")
     split: bool = Field(
         False,
         description="true to split a long text into passages with the ids ID#1, ID#2, ..., and to begin each with the "
         "title of the metadata",
     )
-
-
-class DocumentsRequest(Taken):
-    """Documents to add."""
-
-    documents: list[NewDocument] = Field(min_length=1, fail_fast=True)
 
 
 class RerankRequest(Taken, extra="ignore"):

@@ -234,6 +234,7 @@ REFUSED = [
     ("/search", {"query": "x" * 1_000_001}, 422, "^query: 1000001 bytes exceed the limit of 1000000"),
     ("/search", {"query": "x", "k": 2.5}, 422, "^k: should be a valid integer"),
     ("/documents", {"documents": []}, 422, "^documents: give at least one$"),
+    ("/documents", {"documents": [{"text": "x"}] * 2049}, 422, "^documents: exceed the server's --max-texts: send"),
     ("/documents", {"documents": [{"text": ""}]}, 422, r"^documents\[0\].text: is empty$"),
     ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, r"metadata.a: must be text, a number"),
     ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 409, "^documents: the id 'a' is given twice$"),
