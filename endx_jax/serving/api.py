@@ -99,7 +99,7 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     api = APIRouter(responses=REFUSED, route_class=JSONRoute)
     model, search = service.model, service.search
 
-    class DocumentsRequest(Taken):
+    class DocumentsRequest(Taken):  # here, since its limit is a setting
         """Documents to add."""
 
         documents: list[NewDocument] = Field(min_length=1, max_length=limits.max_texts, fail_fast=True)

@@ -12,4 +12,4 @@ def served(trained_workdir, tmp_path_factory):
     running = Running(service_of(trained_workdir, tmp_path_factory.mktemp("outside")))
     yield running
     running.stop()
-    gc.collect()  # of clients that leave sockets open: after the last test, their warnings would be errors
+    gc.collect()  # clients leave sockets open; if collected after the last test, their warnings are errors
