@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
@@ -101,12 +101,12 @@ class Substitution:
     Attributes:
       name: name of the case it handles.
       pattern: pattern of a sentence boundary, perhaps with the text before it.
-      replacement: replacement of the same length.
+      replacement: replacement of the same length, or a function of the match.
     """
 
     name: str
     pattern: re.Pattern
-    replacement: str
+    replacement: str | Callable[[re.Match], str]
 
 
 def _break(name: str, before: str, after: str) -> Substitution:
@@ -125,13 +125,15 @@ def _mend(name: str, words: str, after: str = "") -> Substitution:
 
 
 _NAME = '"?[A-Z][a-z]'
+_FIRST = r"""[.?!]['"”]?\["""
+_REFERENCES = rf"({_FIRST}(?:(?!{_FIRST}[^\]\n])[^\]\n]){{1,500}}+\](?:\[[^\]\n]{{1,500}}+\])*+)([^\S\n](?=[A-Z0-9]))?"
 
 # Rules in order of application.
 RULES = (
     # Breaks after the end of a sentence and its closing quotes, brackets and references.
     _break("stop", r"""[.?!][)'" ”]*""", r"""[\['"(“]?[A-Z0-9]"""),
-    # The limit keeps the time linear for texts with many opening brackets.
-    _break("reference", r"""[.?!]['"”]?(?:\[[^\]\n]{1,500}+\])+""", "[A-Z0-9]"),
+    # Linear time: a match begins at the last first bracket, and references before other text are matched unchanged.
+    Substitution("reference", re.compile(_REFERENCES), lambda found: found[1] + "\n" * bool(found[2])),
     _break("omission", r"\[\.\.\.\]", r"\[?[A-Z]"),
     # Mends after the full stop of an abbreviation.
     _mend("title", "Mr|Mrs|Ms|Dr|Prof|Fr|Rev|Msgr|St|Sta"),

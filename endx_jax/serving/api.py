@@ -14,6 +14,7 @@ import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
+from pydantic import Field
 
 import endx_jax
 from endx_jax.data.documents import Document, check_id
@@ -22,12 +23,11 @@ from endx_jax.errors import EndxError
 from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
 from endx_jax.retrieval.filters import FilterLimit, condition, why_nothing
-from endx_jax.serving.batching import Batcher, cost, encode, in_pieces, while_connected
+from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, encode, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.middleware import refuse
 from endx_jax.serving.schemas import (
     DeletedResponse,
-    DocumentsRequest,
     DocumentsResponse,
     EmbeddingsRequest,
     EmbeddingsResponse,
@@ -38,6 +38,7 @@ from endx_jax.serving.schemas import (
     SearchRequest,
     SearchResponse,
     StoredDocument,
+    Taken,
 )
 from endx_jax.serving.service import Ask, Service, cut
 from endx_jax.serving.settings import Limits
@@ -98,6 +99,11 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     api = APIRouter(responses=REFUSED, route_class=JSONRoute)
     model, search = service.model, service.search
 
+    class DocumentsRequest(Taken):  # here, since its limit is a setting
+        """Documents to add."""
+
+        documents: list[NewDocument] = Field(min_length=1, max_length=limits.max_texts, fail_fast=True)
+
     @api.post("/v1/embeddings", response_model=EmbeddingsResponse)
     async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
         """Embeds texts."""
@@ -150,17 +156,14 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 scores = answers.embeddings @ asked.embeddings[0]
                 read = {"usage": usage(asked, answers), **note_of("answer", answers)}
             else:
-
-                def job(piece: Sequence[str]) -> Callable[[], Encoded]:
-                    return functools.partial(service.score, body.query, piece)
-
-                scored = await in_pieces(batcher, request.receive, job, body.documents)
-                scores, read = np.concatenate([part.embeddings for part in scored]), {"usage": usage(*scored)}
-        results = []
-        for n in np.argsort(-scores, kind="stable")[: body.top_n].tolist():
-            results.append({"index": n, "relevance_score": scores[n]})
-            if body.return_documents:
-                results[-1]["document"] = {"text": body.documents[n]}
+                job, tokens = await run_in_threadpool(service.read_pairs, body.query, body.documents)
+                pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
+                parts = await in_pieces(batcher, request.receive, job, pairs)
+                scores, read = np.concatenate(parts), {"usage": usage(Encoded(np.empty(0), tokens))}
+        best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
+        results: list[dict[str, Any]] = [{"index": n, "relevance_score": scores[n]} for n in best]
+        for result in results if body.return_documents else ():
+            result["document"] = {"text": body.documents[result["index"]]}
         return _json({"model": body.model or model.name, "results": results, **read})
 
     @api.post("/search", response_model=SearchResponse)
@@ -196,18 +199,17 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             search.index.check_model(model.name, model.identity)
         except EndxError as other:
             raise Refusal(409, f"documents: {other}", code="other_model") from None
-        documents = [document for new in body.documents for document in to_documents(new)]
-        texts = [document.text for document in documents]
-        check_texts("documents", texts, limits)
-        asked = [question for document in documents for question in document.questions]
-        if asked:
-            check_texts("questions", asked, limits)
         counts = collections.Counter(new.id for new in body.documents if new.id)
-        if repeated := [name for name, count in counts.items() if count > 1]:
-            message = f"documents: the id {repeated[0]!r} is given twice"
-            raise Refusal(409, message, param="documents", code="repeated_id")
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise Refusal(409, f"documents: the id {twice[0]!r} is given twice", param="documents", code="repeated_id")
         split = [new.id for new in body.documents if new.id and new.split]
         with batcher.request():
+            documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])
+            texts = [document.text for document in documents]
+            check_texts("documents", texts, limits)
+            asked = [question for document in documents for question in document.questions]
+            if asked:
+                check_texts("questions", asked, limits)
             encoded = await encode(batcher, request.receive, "answer", texts)
             known = (await encode(batcher, request.receive, "question", asked)).embeddings if asked else None
             # The change is made even if the client disconnects from here on.

@@ -1,6 +1,7 @@
 """Schemas of requests and responses."""
 
 import functools
+import itertools
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -49,6 +50,15 @@ def _scalar(value: Any) -> Scalar:
     return value
 
 
+Value = Annotated[Any, AfterValidator(_scalar), WithJsonSchema(SCALARS)]
+
+
+def _to_first_wrong(metadata: Any) -> Any:
+    values = metadata.values() if isinstance(metadata, dict) else ()
+    wrong = next((n for n, value in enumerate(values, start=1) if not isinstance(value, Scalar)), None)
+    return dict(itertools.islice(metadata.items(), wrong)) if wrong else metadata
+
+
 class Taken(BaseModel):
     """Base of requests: types are not converted, null is as absent, and unknown fields are refused."""
 
@@ -59,7 +69,9 @@ class Taken(BaseModel):
     @classmethod
     def _without_nulls(cls, fields: Any) -> Any:
         if isinstance(fields, dict):
-            return {name: value for name, value in fields.items() if value is not None}
+            given = {name: value for name, value in fields.items() if value is not None}
+            known = {name: given.pop(name) for name in cls.model_fields if name in given}
+            return known | dict([*given.items()][:1])  # to report all unknown fields could take seconds
         return fields
 
 
@@ -147,19 +159,13 @@ class NewDocument(Taken):
     id: Annotated[str, AfterValidator(functools.partial(check_id, where="the id")), WithJsonSchema(ID)] | None = Field(
         None, description="1 to 512 bytes without control characters, not . or ..; generated if omitted"
     )
-    metadata: dict[str, Annotated[Any, AfterValidator(_scalar), WithJsonSchema(SCALARS)]] = {}
+    metadata: Annotated[dict[str, Value], BeforeValidator(_to_first_wrong)] = {}
     questions: list[Annotated[str, Field(min_length=1)]] = Field([], fail_fast=True, description="known questions")
     split: bool = Field(
         False,
         description="true to split a long text into passages with the ids ID#1, ID#2, ..., and to begin each with the "
         "title of the metadata",
     )
-
-
-class DocumentsRequest(Taken):
-    """Documents to add."""
-
-    documents: list[NewDocument] = Field(min_length=1, fail_fast=True)
 
 
 class RerankRequest(Taken, extra="ignore"):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -31,15 +32,16 @@ async def _keep_protocol(*_: object) -> None:
 _create_stream = H11Protocol._create_stream
 
 
-async def _without_upgrade(self: H11Protocol, request: h11.Request) -> None:
-    """Answers a request for WebSockets as HTTP; without a key, its connection would stay open."""
-    kept = [(name, value) for name, value in request.headers if name != b"upgrade"]
-    fields = {name: getattr(request, name) for name in ("method", "target", "http_version")}
-    await _create_stream(self, h11.Request(headers=kept, **fields))
+async def _as_origin(self: H11Protocol, request: h11.Request) -> None:
+    """Answers a request for WebSockets as HTTP, as its connection could stay open, and takes `http://HOST/PATH`."""
+    host, path = re.fullmatch(rb"(?:(?i:https?://([^/?]*))/?)?(.*)", request.target).groups()  # type: ignore[union-attr]
+    kept = [(name, host if host and name == b"host" else v) for name, v in request.headers if name != b"upgrade"]
+    target, version = path if host is None else b"/" + path, request.http_version
+    await _create_stream(self, h11.Request(method=request.method, target=target, headers=kept, http_version=version))
 
 
 H11Protocol._check_protocol = _keep_protocol  # type: ignore[assignment, method-assign]
-H11Protocol._create_stream = _without_upgrade  # type: ignore[method-assign]
+H11Protocol._create_stream = _as_origin  # type: ignore[method-assign]
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -77,7 +77,7 @@ def search_result(answer: Answer, longest: int) -> dict[str, Any]:
     }
 
 
-Result = Encoded | list[dict[str, Any]] | None
+Result = Encoded | np.ndarray | list[dict[str, Any]] | None
 # Any other job is a function that the compute thread calls.
 Work = Encode | Ask | Callable[[], Result]
 
@@ -104,8 +104,7 @@ Preparation = tuple[str, Callable[[], object]]  # a step of the warm-up and its 
 class Service:
     """Model with an index of its embeddings.
 
-    `run` and `score` must be called from one thread. `add` and `delete` may wait for another process and belong in
-    another one.
+    `run` must be called from one thread. `add` and `delete` may wait for another process and belong in another one.
 
     Attributes:
       model: embedding model.
@@ -192,13 +191,13 @@ class Service:
             self.search.index.delete([identifier])
         return known
 
-    def score(self, question: str, texts: Sequence[str]) -> Encoded:
-        """Returns scores of `pairs` for n texts, float32 [n], with token counts of the embedding model's tokenizers."""
+    def read_pairs(self, question: str, texts: Sequence[str]) -> tuple[Callable[[Sequence], Work], np.ndarray]:
+        """Returns a function that makes the job of the next texts, and numbers of tokens [n]; in any thread."""
         assert self.pairs is not None
-        scores = self.pairs([question], texts)(np.stack([np.zeros(len(texts), int), np.arange(len(texts))], axis=1))
         sides = zip(SIDES, ([question], texts), strict=True)
         first, second = (self.model.encoder.processors[side](of).lengths for side, of in sides)
-        return Encoded(scores, first + second)
+        score, rows = self.pairs([question], texts), iter(np.ndindex(1, len(texts)))  # each text is tokenized once
+        return lambda piece: functools.partial(score, np.array([*itertools.islice(rows, len(piece))])), first + second
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
         """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""

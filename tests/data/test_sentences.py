@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from endx_jax.data import paragraphs
@@ -110,3 +112,18 @@ def test_spans_of_real_paragraphs_cover_all_but_white_space(test_data):
             assert context[start:end] == context[start:end].strip()
             at = end
         assert not context[at:].strip()
+
+
+@pytest.mark.parametrize(("part", "count"), [(".[", 1_000_000), (".[a][", 40_000)])
+def test_the_time_is_linear(part, count):
+    began = time.process_time()
+    split(part * count)
+    assert time.process_time() - began < 1.5
+
+
+def test_references_in_one_another_are_those_of_the_last_bracket():
+    assert split("One.[a .[b][c[ .[] Two.[a[b] .[ c][] Three.[d][e] four.[f] Five") == [
+        "One.[a .[b][c[ .[]",
+        "Two.[a[b] .[ c][] Three.[d][e] four.[f]",
+        "Five",
+    ]

@@ -3,19 +3,21 @@ import dataclasses
 import json
 import re
 import shutil
+import threading
 import time
 import urllib.parse
 
 import jax
 import numpy as np
 import pytest
-from http_server import Running
+from http_server import Running, wait_for
 
 from endx_jax import load
 from endx_jax.data.documents import Document
 from endx_jax.inference import low_latency
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.text_search import TextSearch
+from endx_jax.serving import api
 from endx_jax.serving.service import Service
 
 TEXTS = ["where is the cat 3", "", "the mat of 7"]
@@ -160,6 +162,20 @@ def test_a_long_text_is_split_into_passages_which_replace_each_other(served):
         served.ask("DELETE", "/documents/" + name.replace("#", "%23"))
 
 
+def test_others_are_answered_while_a_text_is_split(serve, gated, monkeypatch):
+    monkeypatch.setattr(api, "split_passages", lambda text: gated.gate.wait(20) and [text])
+    running = serve(service=gated)
+    new = {"documents": [{"text": "a " * 500, "split": True}]}
+    adding = threading.Thread(target=running.post, args=("/documents", new))
+    adding.start()
+    wait_for(lambda: running.metric("endx_waiting_requests") == 1)
+    assert running.get("/healthz")[0] == 200
+    adding.join(0.1)
+    assert adding.is_alive()
+    gated.gate.set()
+    adding.join(20)
+
+
 def test_documents_without_an_id_get_one(served):
     status, content = served.post("/documents", {"documents": [{"text": "the first"}, {"text": "the second"}]})
     assert (status, len(set(content["ids"]))) == (201, 2)
@@ -218,6 +234,7 @@ REFUSED = [
     ("/search", {"query": "x" * 1_000_001}, 422, "^query: 1000001 bytes exceed the limit of 1000000"),
     ("/search", {"query": "x", "k": 2.5}, 422, "^k: should be a valid integer"),
     ("/documents", {"documents": []}, 422, "^documents: give at least one$"),
+    ("/documents", {"documents": [{"text": "x"}] * 2049}, 422, "^documents: exceed the server's --max-texts: send"),
     ("/documents", {"documents": [{"text": ""}]}, 422, r"^documents\[0\].text: is empty$"),
     ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, r"metadata.a: must be text, a number"),
     ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 409, "^documents: the id 'a' is given twice$"),
@@ -401,11 +418,16 @@ def test_documents_may_be_objects_null_is_absent_and_other_clients_have_their_pa
 
 
 def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serve):
-    asked = []
+    asked, scored = [], []
 
     def pairs(questions, documents):
         asked.append((questions, documents))
-        return lambda rows: np.float32([len(documents[document]) + len(questions[0]) for _, document in rows])
+
+        def score(rows):
+            scored.append(rows.tolist())
+            return np.float32([len(documents[document]) + len(questions[0]) for _, document in rows])
+
+        return score
 
     other = Service(service.model, service.search, pairs=pairs)
     other.preparations = lambda: []
@@ -417,7 +439,8 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
         (2, 5.0),
         (1, 4.0),
     ]
-    assert asked == [(["why"], documents[:3]), (["why"], documents[3:])]
+    assert asked == [(["why"], documents)]  # each text is tokenized once
+    assert scored == [[[0, 0], [0, 1], [0, 2]], [[0, 3]]]
     sides = (("question", ["why"] * 4), ("answer", documents))  # the question is read with each document
     counted = sum(service.model.encoder.processors[side](texts).lengths.sum() for side, texts in sides)
     assert content["usage"]["total_tokens"] == counted
@@ -437,6 +460,22 @@ def test_a_list_of_wrong_items_has_one_error(served, path, start, end, param):
     status, content = served.post(path, f"{start}{','.join('1' * 1_900_000)}{end}".encode())
     assert (status, content["error"]["param"]) == (422, param)
     assert time.process_time() - began < 1  # reporting the errors of all items would take longer
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "param"),
+    [
+        ("/search", '{{"query":"a",{}}}', "0"),
+        ("/documents", '{{"documents":[{{"text":"a",{}}}]}}', "documents[0].0"),
+        ("/documents", '{{"documents":[{{"text":"a","metadata":{{{}}}}}]}}', "documents[0].metadata.0"),
+    ],
+)
+def test_an_object_of_wrong_fields_has_one_error(served, path, content, param):
+    fields = ",".join(f'"{n}":[]' for n in range(300_000))
+    began = time.process_time()
+    status, found = served.post(path, content.format(fields).encode())
+    assert (status, found["error"]["param"]) == (422, param)
+    assert time.process_time() - began < 1
 
 
 def test_a_filter_selects_documents_by_their_metadata(served):

@@ -106,6 +106,14 @@ def test_other_protocols_are_not_spoken_and_their_connections_are_closed(impatie
     assert seconds < 2
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("http://127.0.0.1/healthz?a=b", 200), ("HTTP://localhost:80?q=a", 200), ("http://evil.com/healthz", 421)],
+)
+def test_a_target_may_be_a_whole_address_whose_host_counts(served, target, status):
+    assert served.get(target, {"Host": "127.0.0.1"})[0] == status
+
+
 def test_the_length_of_headers_is_limited(serve):
     running = serve(ServingSettings(Limits(max_seconds=60)))
     with running.connect() as connection:

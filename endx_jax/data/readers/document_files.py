@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import itertools
 import os
 import pathlib
 import re
@@ -93,10 +94,11 @@ def split_passages(text: str) -> list[str]:
     """Splits a text into passages of at most about `MOST` characters; a heading stays with the paragraph after it."""
     found: list[str] = []
     text = re.sub(r"(?m)^(#{1,6} .*)\n\s*\n", r"\1\n", text)
-    for paragraph in map(str.strip, re.split(r"\n\s*\n", text)):
+    for paragraph in filter(None, map(str.strip, re.split(r"\n\s*\n", text))):
         spans = split_sentences(paragraph) if len(paragraph) > MOST else [(0, len(paragraph))]
-        pieces = [part for a, b in spans for part in textwrap.wrap(paragraph[a:b], MOST, replace_whitespace=False)]
-        for n, piece in enumerate(pieces):
+        sentences = [paragraph[a:b].expandtabs() for a, b in spans]
+        wrapped = ([s] if len(s) <= MOST else textwrap.wrap(s, MOST, replace_whitespace=False) for s in sentences)
+        for n, piece in enumerate(itertools.chain.from_iterable(wrapped)):
             if found and len(found[-1]) + len(piece) <= MOST:
                 found[-1] += (" " if n else "\n\n") + piece
             else:

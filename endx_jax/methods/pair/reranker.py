@@ -30,6 +30,7 @@ from endx_jax.retrieval.rerank import LoadedPairs, ScorePairs
 # Supported language models, whose token scores have no cap. Without modules.json, only the first, as Qwen3-Reranker.
 KINDS = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
 LONGEST = 8192  # tokens of a pair, as on the card of Qwen3-Reranker
+LETTERS = 16  # characters of a text that are tokenized for each token of a pair's maximum length
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 # The prompt on that card. The model answers with the next token, "yes" or "no".
 CARD = (
@@ -56,11 +57,11 @@ class PromptScorer(PairScorer):
 
     def tokenized(self, questions: Sequence[str], answers: Sequence[str]) -> Callable[[np.ndarray], TokenTable]:
         """Returns a function from int [n, 2], rows of questions and of answers, to the texts of the pairs."""
-        before, between, after = self._around
+        (before, between, after), most = self._around, LETTERS * self._length
         ending = np.array(_ids(self._tokenizer, after), np.int32)
 
         def written(pairs: np.ndarray) -> TokenTable:
-            texts = [f"{before}{questions[q]}{between}{answers[a]}{after}" for q, a in pairs]
+            texts = [f"{before}{questions[q][:most]}{between}{answers[a][:most]}{after}" for q, a in pairs]
             table = self._tokenizer(texts, NO_LIMIT)
             rows = [table.ids[start:end] for start, end in itertools.pairwise(table.offsets)]
             kept = self._length - len(ending)

@@ -10,7 +10,7 @@ from endx_jax.experiment.model import load_pairs, load_teacher
 from endx_jax.methods.pair.reranker import CARD, INSTRUCTION, load_reranker
 
 QUESTIONS = ["where is the cat?", "who sat", "what is 3"]
-ANSWERS = ["the cat sat on a mat", '"3" dogs', "", " two  spaces\nand a line", "the mat " * 300]
+ANSWERS = ["the cat sat on a mat", '"3" dogs', "", " two  spaces\nand a line", "the mat " * 9000]
 PAIRS = np.array([(q, a) for q in range(3) for a in range(5)])
 BEFORE, AFTER = CARD[0].format(INSTRUCTION), CARD[2]
 # As the folders of Qwen3-Reranker have it, which name their instruction in config_sentence_transformers.json.
