@@ -148,7 +148,7 @@ class Index:
         if before is not None:
             _check_same_model(path, before.info, reader.info)
         with reader.reading():
-            version, (deletions, _) = reader.version(), reader.deleted()
+            version, deletions = reader.version(), reader.count_deletions()
             snapshot = Snapshot.read(reader, 0 if before is None else before.generation + 1)
         with self._lock:
             self.path, self._reader, self._snapshot = path, reader, snapshot
@@ -188,7 +188,7 @@ class Index:
             self._deletions = deletions
             return
         _check_same_model(self.path, old, new)
-        self._deletions, _ = self._reader.deleted()
+        self._deletions = self._reader.count_deletions()
         self._snapshot = Snapshot.read(self._reader, self._snapshot.generation + 1)
 
     @property

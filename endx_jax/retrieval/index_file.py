@@ -411,6 +411,10 @@ class IndexReader:
         """Returns the number of documents, or of known questions."""
         return self._rows(f"SELECT count(*) FROM {self._table(table)}")[0][0]
 
+    def count_deletions(self) -> int:
+        """Returns the number of the last deletion."""
+        return self._rows("SELECT coalesce(max(number), 0) FROM deleted")[0][0]
+
     def deleted(self, after: int = 0) -> tuple[int, list[tuple[int, str]]]:
         """Returns the number of deletions, and row and id of those after the first `after`."""
         deletions = self._rows("SELECT number, row, id FROM deleted WHERE number > ? ORDER BY number", after)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 
 import jax.numpy as jnp
 import numpy as np
@@ -81,6 +82,20 @@ def test_statistics_that_sqlite_clients_store_change_nothing(path):
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("ANALYZE")
     assert names(path) == ["d0", "d1", "d2"]
+
+
+def test_the_memory_to_open_an_index_does_not_grow_with_its_deletions(path):
+    numbers = ENDLESS.replace("FROM c)", "FROM c LIMIT 100000)")
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"INSERT INTO deleted (row, id) {numbers} x + 1000, 'document ' || x FROM c")
+    tracemalloc.start()
+    try:
+        opened = Index(path)
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()
+    opened.delete(["d0"])
+    assert ids(opened) == ["d2", "d1"]
 
 
 def test_a_newer_index_replaces_the_old_one_also_where_it_is_open(path, opened):
