@@ -89,7 +89,7 @@ def _of_object(fields: dict, number: int, where: str) -> Question:
     return Question(json_files.text(identifier, f"{where}: the id"), text)
 
 
-WIDEST = 100
+NARROWEST, WIDEST = 40, 100
 # Lines of a text that are shown; JSONL has the whole text.
 LINES = 3
 # Known questions that are shown above the text.
@@ -99,10 +99,10 @@ SHOWN = ("title", "source", "url")
 
 
 def to_text(answers: Sequence[Answer]) -> str:
-    """Formats rank, score, id and beginning of each answer, up to `WIDEST` columns wide."""
+    """Formats rank, score, id and beginning of each answer, `NARROWEST` to `WIDEST` columns wide."""
     if not answers:
         return "  nothing found\n"
-    width = min(WIDEST, shutil.get_terminal_size().columns)
+    width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
     ranks = len(str(answers[-1].rank))
     return "".join(_entry(answer, ranks, width) for answer in answers)
 

@@ -62,6 +62,7 @@ class Tokenizer:
         self._lock = threading.Lock()  # truncation is state of the backend, which only one thread may change
         with refusing_broken(self.folder, *BROKEN):
             self._extend_template()
+            self._forget_length()  # files may pad texts to a length beyond the memory
             # The special tokens of an encoded text may have ids that are not in the vocabulary.
             around = self._loaded([""])["input_ids"][0] if self._backend is None else self._backend.encode("").ids
             ids = {*self._loaded.get_vocab().values(), *around}
@@ -216,6 +217,8 @@ class Tokenizer:
             except TypeError:  # half a surrogate pair in a text, which JSON escapes can leave, becomes U+FFFD
                 paired = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
                 encodings = self._backend.encode_batch_fast(paired)
+        if any(len(encoding) > length for encoding in encodings):
+            raise EndxError(f"the tokenizer in {self.folder}: its template makes texts longer than {length} tokens")
         longer = [len(encoding) == length and bool(encoding.overflowing) for encoding in encodings]
         return [encoding.ids for encoding in encodings], longer
 

@@ -37,7 +37,8 @@ def read_modules(folder: pathlib.Path, side: str) -> list[Module]:
     Raises:
       EndxError: the module list is invalid, has a path outside the folder, or a Router has no route for the side.
     """
-    return [each for kind, place in read_list(folder) for each in _expanded(kind, place, side, ())]
+    routers: set[pathlib.Path] = set()
+    return [each for kind, place in read_list(folder) for each in _expanded(kind, place, side, routers)]
 
 
 def read_list(folder: pathlib.Path) -> list[Module]:
@@ -62,24 +63,24 @@ def _name(kind: str) -> str:
     return kind.rpartition(".")[2] if kind.startswith(LIBRARY) else kind
 
 
-def _expanded(kind: str, folder: pathlib.Path, side: str, routers: tuple[pathlib.Path, ...]) -> list[Module]:
+def _expanded(kind: str, folder: pathlib.Path, side: str, routers: set[pathlib.Path]) -> list[Module]:
     """Returns the modules of a Router's route, or the module itself for other kinds.
 
     Args:
       kind: class name of the module.
       folder: folder of the module.
       side: side of the texts.
-      routers: folders of the enclosing Routers.
+      routers: folders of the Routers so far, to which this one is added.
 
     Raises:
-      EndxError: a Router contains itself or has no route for the side.
+      EndxError: a Router is named twice, such as by itself, or has no route for the side.
     """
     if kind not in ("Router", "Asym"):
         return [Module(kind, folder)]
     file = next((folder / name for name in ROUTERS if (folder / name).is_file()), folder / ROUTERS[0])
-    routers = (*routers, folder.resolve())
-    if routers.count(routers[-1]) > 1:
-        raise EndxError(f"{file} names its own folder as one of its modules; remove this entry")
+    if folder.resolve() in routers:  # by itself without end, or by others, each of which may be named many times
+        raise EndxError(f"{file} is named twice as a module, perhaps by itself; remove an entry")
+    routers.add(folder.resolve())
     contents = json_files.read(file)
     check_keys(contents, file, {}, "types structure parameters")
     types, structure = (

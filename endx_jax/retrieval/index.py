@@ -148,11 +148,11 @@ class Index:
         if before is not None:
             _check_same_model(path, before.info, reader.info)
         with reader.reading():
-            version, (deletions, _) = reader.version(), reader.deleted()
+            version, deletions = reader.version(), reader.count_deletions()
             snapshot = Snapshot.read(reader, 0 if before is None else before.generation + 1)
         with self._lock:
             self.path, self._reader, self._snapshot = path, reader, snapshot
-            self._version, self._deletions = version, deletions
+            self._version, self._deletions, self._file = version, deletions, path.stat()
 
     def reopen(self) -> None:
         """Opens the present version of an index in a bucket; an EndxError leaves the index as it is."""
@@ -188,7 +188,7 @@ class Index:
             self._deletions = deletions
             return
         _check_same_model(self.path, old, new)
-        self._deletions, _ = self._reader.deleted()
+        self._deletions = self._reader.count_deletions()
         self._snapshot = Snapshot.read(self._reader, self._snapshot.generation + 1)
 
     @property
@@ -314,7 +314,8 @@ class Index:
         if not self.path.is_file():
             raise InUse(f"{self.path} was moved or deleted since it was opened: restore it, or open another index")
         with changing(self.path) as database:
-            if info_of(database, self.path).content != self.info.content:
+            same = os.path.samestat(self.path.stat(), self._file)  # a copy has the same content, but isn't read here
+            if not same or info_of(database, self.path).content != self.info.content:
                 raise InUse(
                     f"{self.path} was replaced since it was opened: open it again (restart a server), then repeat the "
                     "change"

@@ -283,7 +283,7 @@ _BEYOND = "< 1", f"> {2**53}"  # after row 2**63 - 1 SQLite reports a full disk
 def _own_objects() -> frozenset[tuple]:
     """Returns type, name, table and SQL of all tables, indexes and triggers that an index may have."""
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(";".join((SCHEMA, LANGUAGE_TRIGGER, *QUESTIONS_SCHEMA)))
+        database.executescript(";".join((SCHEMA, LANGUAGE_TRIGGER, *QUESTIONS_SCHEMA, "ANALYZE")))
         return frozenset(database.execute(_OBJECTS))
 
 
@@ -411,6 +411,10 @@ class IndexReader:
         """Returns the number of documents, or of known questions."""
         return self._rows(f"SELECT count(*) FROM {self._table(table)}")[0][0]
 
+    def count_deletions(self) -> int:
+        """Returns the number of the last deletion."""
+        return self._rows("SELECT coalesce(max(number), 0) FROM deleted")[0][0]
+
     def deleted(self, after: int = 0) -> tuple[int, list[tuple[int, str]]]:
         """Returns the number of deletions, and row and id of those after the first `after`."""
         deletions = self._rows("SELECT number, row, id FROM deleted WHERE number > ? ORDER BY number", after)
@@ -512,6 +516,8 @@ class IndexReader:
             raise EndxError(f"{self.path} is damaged: document {json_files.shown(identifier)} is not text; {REMEDY}")
         where = f"{self.path}, metadata of document {identifier!r}"
         parsed = json_files.parse(str(metadata), where, dict)
+        if "\\u" in str(metadata):  # an escape may stand for half a surrogate pair, which can't be written as UTF-8
+            json_files.text(json.dumps(parsed, ensure_ascii=False), where)
         return Document(str(identifier), str(text), parsed, tuple(map(str, questions)))
 
     def _stream(self, query: str) -> Iterator[Any]:

@@ -55,7 +55,9 @@ def make_app(
         batcher.close()
 
     # FastAPI's documentation pages load scripts from other sites: only openapi.json is kept.
-    app = FastAPI(title="endx_jax", version=endx_jax.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    # Behind a proxy, starlette's redirects would lead to the server's own address, without TLS.
+    app = FastAPI(title="endx_jax", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.version = endx_jax.__version__
     app.state.max_seconds, app.state.stop = limits.max_seconds, batcher.stop
     handle_errors(app)
     # The middleware that is added last sees a request first.

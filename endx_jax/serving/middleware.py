@@ -63,6 +63,10 @@ class Guard:
             if not hmac.compare_digest(shown, self._token):
                 message = "a token is needed: Authorization: Bearer TOKEN" if not shown else "the token is wrong"
                 raise Refusal(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may read another length
+            raise Refusal(
+                400, "Content-Length and Transfer-Encoding exclude each other", headers={"Connection": "close"}
+            )
         length, most = headers.get("content-length", "0"), self._settings.limits.max_body
         if length.isdecimal() and int(length) > most:
             raise Refusal(413, f"the body is larger than {most} bytes: send less at a time", code="body_too_large")

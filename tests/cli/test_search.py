@@ -287,6 +287,12 @@ def test_known_questions_are_shown_above_the_text_and_an_equal_source_once():
     assert found["answers"][0]["questions"] == [*document.questions]
 
 
+def test_a_narrow_terminal_shows_answers_too(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "3")
+    document = Document("a.md", "By card. " * 20, {}, tuple(f"how {n}?" for n in range(5)))
+    assert to_text([Answer(1, 0.5, document)]).startswith(" 1  0.5000  a.md\n    Q: how 0? /")
+
+
 def test_control_characters_of_documents_are_shown_as_escapes():
     text = "\x1b]52;c;Y3VybA==\x07 a\x9b31m\r\nb"
     document = Document(text[:9], f"{text} {'word ' * 30}", {"title": text}, (text,))

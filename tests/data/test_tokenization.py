@@ -290,6 +290,21 @@ def test_the_size_covers_sparse_ids_and_those_put_around_texts(folder):
     assert Tokenizer(folder).size == 9_001
 
 
+def test_a_template_that_repeats_texts_beyond_the_length_is_refused(folder):
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    spec["post_processor"]["single"] *= 3
+    change(folder / "tokenizer.json", post_processor=spec["post_processor"])
+    with one_line_error("its template makes texts longer than 32 tokens"):
+        Tokenizer(folder)(["the cat " * 40], 32)
+
+
+def test_texts_are_not_padded_to_the_length_of_the_file_which_may_exceed_memory(folder):
+    size = Tokenizer(folder).size
+    padding = {"strategy": {"Fixed": 100}, "pad_id": 5_000, "pad_type_id": 0, "pad_token": "[PAD]"}
+    change(folder / "tokenizer.json", padding={**padding, "direction": "Right", "pad_to_multiple_of": None})
+    assert Tokenizer(folder).size == size
+
+
 @pytest.mark.parametrize("place", ["vocab", "added_tokens"])
 def test_a_huge_id_is_refused_before_memory_is_taken(tiny_bert, tmp_path, place):
     spec = json.loads((tiny_bert / "tokenizer.json").read_text())

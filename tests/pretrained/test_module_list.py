@@ -83,5 +83,18 @@ def test_a_router_that_leads_nowhere_is_refused(tmp_path, structure, types, mess
 def test_a_router_that_names_itself_is_refused(tmp_path, name):
     write(tmp_path, {"query": [name]}, types={name: BASE + "x.Router"})
     (tmp_path / "routes" / "loop").symlink_to(".", target_is_directory=True)
-    with one_line_error(r"router_config\.json names its own folder as one of its modules"):
+    with one_line_error(r"router_config\.json is named twice as a module"):
+        read_modules(tmp_path, "question")
+
+
+def test_routers_that_name_one_router_again_and_again_are_refused_at_once(tmp_path):
+    write(tmp_path, {"query": ["R"] * 20}, types={"R": BASE + "x.Router"})
+    router = (tmp_path / "routes" / "router_config.json").read_text()
+    folder = tmp_path / "routes"
+    for _ in range(20):
+        folder = folder / "R"
+        folder.mkdir()
+        (folder / "router_config.json").write_text(router)
+    (folder / "router_config.json").write_text(router.replace('"R"' + 19 * ', "R"', ""))
+    with one_line_error(r"router_config\.json is named twice as a module"):
         read_modules(tmp_path, "question")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 
 import jax.numpy as jnp
 import numpy as np
@@ -75,6 +76,26 @@ def test_any_sqlite_client_reads_it(path):
         (blob,) = database.execute("SELECT embedding FROM documents WHERE id = 'd2'").fetchone()
     assert of_year == [("d1",)]
     np.testing.assert_array_equal(np.frombuffer(blob, "<f4"), EMBEDDINGS[2])
+
+
+def test_statistics_that_sqlite_clients_store_change_nothing(path):
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("ANALYZE")
+    assert names(path) == ["d0", "d1", "d2"]
+
+
+def test_the_memory_to_open_an_index_does_not_grow_with_its_deletions(path):
+    numbers = ENDLESS.replace("FROM c)", "FROM c LIMIT 100000)")
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"INSERT INTO deleted (row, id) {numbers} x + 1000, 'document ' || x FROM c")
+    tracemalloc.start()
+    try:
+        opened = Index(path)
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()
+    opened.delete(["d0"])
+    assert ids(opened) == ["d2", "d1"]
 
 
 def test_a_newer_index_replaces_the_old_one_also_where_it_is_open(path, opened):
@@ -344,6 +365,14 @@ def test_an_index_that_was_moved_or_replaced_is_not_changed(path, opened):
     assert names(path) == ["d0", "d1", "d2"]
 
 
+def test_an_index_whose_backup_took_its_place_is_not_changed(path, opened):
+    shutil.copy(path, path.with_name("backup"))
+    path.with_name("backup").replace(path)
+    with pytest.raises(InUse, match="was replaced since it was opened: open it again"):
+        opened.add([Document("new", "")], EMBEDDINGS[:1])
+    assert names(path) == ["d0", "d1", "d2"]
+
+
 KILLED = """
 import sys
 import numpy as np
@@ -476,6 +505,7 @@ def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
         ("UPDATE documents SET embedding = 'text' WHERE row = 2", "an embedding does not have 8 bytes"),
         ("UPDATE documents SET metadata = '[' WHERE row = 2", "metadata of document 'd1'.*: broken JSON"),
         ("UPDATE documents SET text = x'ff' WHERE row = 2", "document 'd1' is not text"),
+        (r"""UPDATE documents SET metadata = '{"a": "\udfff"}' WHERE row = 2""", "document 'd1' holds .*half a surr"),
         ("UPDATE documents SET embedding = x'0000c07f00000000' WHERE row = 2", "an embedding contains nan or infinity"),
         ("UPDATE documents SET row = -5 WHERE row = 2", "a row has number -5; restore it"),
         (

@@ -6,6 +6,20 @@ from endx_jax.serving.settings import ServingSettings
 TOKEN = {"Authorization": "Bearer right"}
 
 
+def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(served):
+    lines = "POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 40\r\n"
+    with served.connect() as connection:
+        connection.sendall(f"{lines}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n".encode())
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answers = connection.makefile("rb").read()
+    assert answers.startswith(b"HTTP/1.1 400 ")
+    assert answers.count(b"HTTP/1.1 ") == 1
+
+
+def test_no_redirect_names_an_address_that_a_proxy_may_not_have(served):
+    assert served.post("/search/", {"query": "the cat"})[0] == 404
+
+
 @pytest.fixture(scope="module")
 def guarded(service):
     running = Running(service, ServingSettings(token="right", loopback_only=False), ready=True)
