@@ -81,24 +81,30 @@ def plain(query, key, value, by_distance, causal=False):
 SLOW = pytest.mark.slow
 
 
+def assert_near(found, expected, tolerance=1e-5):
+    """Each array differs by less than this part of its largest value."""
+    for own, exact in zip(found, expected, strict=True):
+        assert np.abs(own - exact).max() < tolerance * np.abs(exact).max()
+
+
 @pytest.mark.parametrize(
-    ("heads", "head_width", "biased"),
+    ("heads", "head_width", "biased", "causal"),
     [
-        (2, 32, True),
-        pytest.param(10, 64, True, marks=SLOW),  # five steps of two heads
-        pytest.param(4, 32, False, marks=SLOW),
-        pytest.param(2, 128, True, marks=SLOW),
-        pytest.param(3, 24, True, marks=SLOW),
+        (2, 32, True, False),
+        (2, 32, False, True),
+        pytest.param(10, 64, True, False, marks=SLOW),  # five steps of two heads
+        pytest.param(4, 32, False, False, marks=SLOW),
+        pytest.param(2, 128, True, False, marks=SLOW),
+        pytest.param(3, 24, True, False, marks=SLOW),
     ],
 )
-def test_values_and_all_gradients_are_those_of_attention_written_out(heads, head_width, biased):
+def test_values_and_all_gradients_are_those_of_attention_written_out(heads, head_width, biased, causal):
     arrays = drawn(heads, head_width, biased)
     with jax.default_matmul_precision("highest"):
-        expected = differentiate(plain, *arrays)
-    found = differentiate(ours, *arrays)
+        expected = differentiate(functools.partial(plain, causal=causal), *arrays)
+    found = differentiate(functools.partial(ours, causal=causal), *arrays)
     assert len(found) == 4 + biased
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+    assert_near(found, expected)
 
 
 def test_causal_blocks_without_pairs_are_skipped():
@@ -110,6 +116,7 @@ def test_causal_blocks_without_pairs_are_skipped():
     def attend(*arrays):
         return attend_packed(*arrays, begin, end, **options)
 
+    @jax.jit
     def computed(value, gradient):
         out, pull = jax.vjp(attend, query, key, value)
         return out, *pull(gradient)
@@ -133,15 +140,6 @@ def test_causal_blocks_without_pairs_are_skipped():
     assert traced_flops(step) == (2 + 5) * 2 * 78 * BLOCK**2 * 2 * 32
 
 
-def test_causal_values_and_gradients_are_those_of_attention_written_out():
-    arrays = drawn(2, 32, False)
-    with jax.default_matmul_precision("highest"):
-        expected = differentiate(functools.partial(plain, causal=True), *arrays)
-    found = differentiate(functools.partial(ours, causal=True), *arrays)
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("biased", [True, False])
 def test_in_bfloat16_they_are_as_near_as_its_rounding(biased):
@@ -150,8 +148,7 @@ def test_in_bfloat16_they_are_as_near_as_its_rounding(biased):
     half = [*half[0]]
     expected = differentiate(plain, *(x.astype(jnp.float32) for x in half), by_distance)
     found = differentiate(ours, *half, by_distance)
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 2**-7 * np.abs(exact).max()
+    assert_near(found, expected, 2**-7)
 
 
 RATE = 0.3
@@ -203,8 +200,7 @@ def test_dropout_has_the_masks_of_padded_texts(heads, head_width, device_heads, 
     with jax.default_matmul_precision("highest"):
         expected = differentiate(written_out, *arrays, by_distance)
     found = differentiate(kernel, *arrays, by_distance)
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+    assert_near(found, expected)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -326,8 +322,7 @@ def test_windows_in_the_kernel_are_those_of_padded_texts(emulate):
     expected = differentiate(attend, *arrays, None)
     assert not emulate()
     found = differentiate(attend, *arrays, None)
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+    assert_near(found, expected)
 
 
 @pytest.mark.parametrize(
