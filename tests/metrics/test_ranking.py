@@ -27,33 +27,21 @@ def check(values, expected):
     np.testing.assert_allclose(values, expected, rtol=1e-6)
 
 
-def test_reciprocal_rank():
+def test_measures_by_hand():
     check(metrics.reciprocal_rank(RANKS), [1, 1 / 2.5, 1 / 40])
     check(metrics.reciprocal_rank(RANKS, cutoff=10), [1, 1 / 2.5, 0])
     check(metrics.reciprocal_rank(RANKS, cutoff=2), [1, 0, 0])
-
-
-def test_hits_and_precision_look_at_the_first_right_candidate_only():
     check(metrics.precision_at_1(RANKS), [1, 0, 0])
     check(metrics.hit_at(RANKS, 2), [1, 0, 0])
     check(metrics.hit_at(RANKS, 3), [1, 1, 0])
     check(metrics.precision_at_1(np.array([[1.5]])), [0])  # a tie at the top is not a top
-
-
-def test_recall_is_the_share_of_the_right_candidates():
     check(metrics.recall_at(RANKS, 1), [1 / 3, 0, 0])
     check(metrics.recall_at(RANKS, 5), [2 / 3, 1, 0])
     check(metrics.recall_at(RANKS, 100), [1, 1, 1])
-
-
-def test_ndcg():
     ideal = 1 / math.log2(2) + 1 / math.log2(3) + 1 / math.log2(4)
     check(metrics.ndcg_at(RANKS, 10), [(1 / math.log2(2) + 1 / math.log2(4)) / ideal, 1 / math.log2(3.5), 0])
     # At 2, the ideal ranking holds two of the three right candidates.
     check(metrics.ndcg_at(RANKS, 2), [1 / (1 / math.log2(2) + 1 / math.log2(3)), 0, 0])
-
-
-def test_average_precision():
     check(metrics.average_precision(RANKS), [(1 / 1 + 2 / 3 + 3 / 12) / 3, 1 / 2.5, 1 / 40])
 
 

@@ -44,25 +44,22 @@ def twin(documents, query, k1=0.9, b=0.4):
     return scores
 
 
-def test_scores_equal_the_formula():
+def test_scores_equal_the_formula_and_nothing_is_printed(capfd, caplog):
     scores = BM25.of_texts(CANDIDATES).scores(QUESTIONS)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, [twin(STEMS, query) for query in QUESTION_STEMS], rtol=1e-5)
     # Negative control: the stop word "the" alone gives the first candidate its lead over the second.
     assert scores[0, 0] > scores[0, 1] > 0
     assert twin(STEMS, ["cat"])[0] < twin(STEMS, ["cat"])[1]
+    with caplog.at_level(logging.DEBUG):
+        BM25.of_texts(CANDIDATES).scores(QUESTIONS)
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
 
 
 def test_a_question_of_unknown_words_ranks_the_middle_of_the_pool():
     found = evaluate(BM25.of_texts(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
-
-
-def test_nothing_is_printed_or_logged(capfd, caplog):
-    with caplog.at_level(logging.DEBUG):
-        BM25.of_texts(CANDIDATES).scores(QUESTIONS)
-    assert capfd.readouterr() == ("", "")
-    assert caplog.records == []
 
 
 @pytest.mark.parametrize("candidates", [[], ["", "? !"]])
