@@ -59,11 +59,7 @@ def test_sentences_end_where_they_should(rule, marked):
     assert split(marked.replace(" | ", " ")) == [sentence.strip() for sentence in marked.split(" | ")]
 
 
-def test_every_rule_has_an_example():
-    assert list(EXAMPLES) == [rule.name for rule in paragraphs.RULES]
-
-
-@pytest.mark.parametrize("rule", EXAMPLES)
+@pytest.mark.parametrize("rule", [rule.name for rule in paragraphs.RULES])
 def test_without_a_rule_its_first_example_splits_otherwise(rule, monkeypatch):
     monkeypatch.setattr(paragraphs, "RULES", [other for other in paragraphs.RULES if other.name != rule])
     marked = EXAMPLES[rule][0]
