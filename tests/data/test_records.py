@@ -30,22 +30,9 @@ def test_a_question_s_own_text_is_not_ranked_unless_it_is_right():
     assert RetrievalSet.from_pairs([("u", "v"), ("w", "w")]).excluded is None
 
 
-FIRST = RetrievalSet(
-    questions=("who?", "what?"),
-    candidates=("x", "y"),
-    qrels=((0,), (1,)),
-    question_ids=("q0", "q1"),
-    candidate_ids=("d0", "d1"),
-    groups=("A", "A"),
-    hard_negatives=((1,), (0,)),
-)
-SECOND = RetrievalSet(
-    questions=("where?", "who?"),
-    candidates=("z", "y"),
-    qrels=((0,), (0, 1)),
-    question_ids=("q0", "q1"),
-    candidate_ids=("d0", "d1"),
-)
+FIRST = RetrievalSet(("who?", "what?"), ("x", "y"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1"))
+FIRST = dataclasses.replace(FIRST, groups=("A", "A"), hard_negatives=((1,), (0,)))
+SECOND = RetrievalSet(("where?", "who?"), ("z", "y"), ((0,), (0, 1)), ("q0", "q1"), ("d0", "d1"))
 
 
 def test_equal_texts_are_one_with_everything_that_is_right_for_them():

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import TINY, gemma, padded, random_params, texts, tower
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from endx_jax.batch import Packing
-from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.models import TokenEmbedder, Tower, attention, layout
 from endx_jax.models.attention import uses_kernel
@@ -254,36 +253,12 @@ def test_padding_is_zero_and_a_width_that_is_too_small_would_be_seen():
 
 
 BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.3)
-T5 = T5Config(
-    vocab_size=50,
-    width=16,
-    layers=1,
-    heads=2,
-    head_width=8,
-    mlp_width=12,
-    buckets=8,
-    max_distance=8,
-    attention_dropout=0.3,
-)
-GEMMA = ARCHITECTURES["gemma3_text"].config.from_hugging_face(
-    {
-        "vocab_size": 50,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "intermediate_size": 12,
-        "max_position_embeddings": 32,
-        "sliding_window": 4,
-        "sliding_window_pattern": 2,
-        "attention_dropout": 0.3,
-    }
-)
+T5 = T5Config(vocab_size=50, width=16, layers=1, heads=2, head_width=8, mlp_width=12, buckets=8, max_distance=8)
+T5 = dataclasses.replace(T5, attention_dropout=0.3)
 TOWERS = {
     "bert": tower(BERT),
     "t5": Tower(TokenEmbedder(50, T5.width), TransformerEncoder(T5)),
-    "gemma": Tower(TokenEmbedder(50, GEMMA.width), TransformerEncoder(GEMMA)),  # causal, with windows and grouped heads
+    "gemma": Tower(TokenEmbedder(50, 16), TransformerEncoder(gemma())),  # causal, with windows and grouped heads
 }
 TOKENS = padded(texts((7, 1, 12, 4, 4, 1, 9, 4)), 16).replace(packing=Packing(42, ((8, 12),)))
 KEYS = example_keys(jax.random.key(5, impl="threefry2x32"), jnp.int32(0), 8)

@@ -52,16 +52,11 @@ T5_GROUPS = {
     "projection": {"kernel": (8, 5)},
     "encoder": {
         "relative_position_bias": (32, 2),
-        "norm/scale": (8,),
-        "layers_0/attention/query/kernel": (8, 8),
-        "layers_0/attention/key/kernel": (8, 8),
-        "layers_0/attention/value/kernel": (8, 8),
-        "layers_0/attention/output/kernel": (8, 8),
-        "layers_0/attention_norm/scale": (8,),
         "layers_0/mlp_gate/kernel": (8, 12),
         "layers_0/mlp_up/kernel": (8, 12),
         "layers_0/mlp_down/kernel": (12, 8),
-        "layers_0/mlp_norm/scale": (8,),
+        **{f"layers_0/attention/{part}/kernel": (8, 8) for part in ("query", "key", "value", "output")},
+        **{f"{norm}/scale": (8,) for norm in ("norm", "layers_0/attention_norm", "layers_0/mlp_norm")},
     },
 }
 

@@ -13,16 +13,8 @@ from endx_jax.models.layout import Padded
 from endx_jax.models.transformer import TransformerEncoder
 
 TINY = T5Config(vocab_size=20, width=8, layers=2, heads=2, head_width=4, mlp_width=12, max_distance=20)
-HUGGING_FACE = {
-    "feed_forward_proj": "gated-gelu",
-    "vocab_size": 20,
-    "d_model": 8,
-    "num_layers": 2,
-    "num_heads": 2,
-    "d_kv": 4,
-    "d_ff": 12,
-    "relative_attention_max_distance": 20,
-}
+HUGGING_FACE = {"vocab_size": 20, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_kv": 4, "d_ff": 12}
+HUGGING_FACE |= {"feed_forward_proj": "gated-gelu", "relative_attention_max_distance": 20}
 
 
 def encode(length, keys=None, **options):

@@ -56,7 +56,7 @@ def encode(params):
     return model.encoder.apply({"params": params["encoder"]}, embedded, Padded(TOKENS.mask))
 
 
-def test_a_bfloat16_tower_embeds_near_the_float32_one_in_float32():
+def test_a_bfloat16_tower_embeds_near_the_float32_one_and_trains_float32_parameters():
     # Unit vectors in 5 dimensions; bfloat16 has 8 significant bits, so components are off by a few 2^-8.
     params = {"params": random_params(tower(ONE_LAYER, projection=5), TOKENS)}
     exact = jax.jit(tower(ONE_LAYER, projection=5).apply)(params, TOKENS)
@@ -65,9 +65,6 @@ def test_a_bfloat16_tower_embeds_near_the_float32_one_in_float32():
     error = np.abs(found - exact).max()
     assert 1e-5 < error < 6 * 2**-8
     np.testing.assert_allclose(jnp.linalg.norm(found, axis=1), 1, atol=1e-6)
-
-
-def test_a_bfloat16_tower_holds_and_trains_float32_parameters():
     model = tower(projection=5, dtype=jnp.bfloat16)
     params = random_params(model, TOKENS)
     gradient = jax.eval_shape(jax.grad(lambda p: jnp.sum(model.apply({"params": p}, TOKENS))), params)
