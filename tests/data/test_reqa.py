@@ -51,9 +51,6 @@ def test_equal_questions_are_merged_and_their_rows_counted_apart(tmp_path):
     assert conversion.records.question_ids == ("i0", "i2")
     assert conversion.rows == 4
     assert len(conversion.records.pairs) == 3
-
-
-def test_equal_sentences_of_different_paragraphs_are_one_candidate(tmp_path):
     first = paragraph("Dogs bark. It rains.", asked("i0", "one?", 11))
     second = paragraph("It rains. Cats sleep.", asked("i1", "two?", 0))
     records = converted(tmp_path, first, second, pool="sentences").records

@@ -46,9 +46,9 @@ def test_a_mask_depends_on_its_key_alone(drop):
     whole = drop(KEYS, 9)
     parts = np.concatenate([drop(KEYS[:4], 9), drop(KEYS[4:], 9)])
     np.testing.assert_array_equal(parts, whole)
-    order = np.array([3, 0, 5, 1, 7, 4, 2, 6])
+    order = np.array([3, 0, 5, 1, 7, 4, 2, 6])  # permuted
     np.testing.assert_array_equal(drop(KEYS[order], 9), drop(KEYS, 9)[order])
-    np.testing.assert_array_equal(cut(drop(KEYS, LONG), 9), drop(KEYS, 9))
+    np.testing.assert_array_equal(cut(drop(KEYS, LONG), 9), drop(KEYS, 9))  # padded further
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     sharded = jax.device_put(KEYS, NamedSharding(mesh, PartitionSpec("data")))
     np.testing.assert_array_equal(drop(sharded, 9), drop(KEYS, 9))
@@ -86,15 +86,12 @@ def test_no_keys_or_no_rate_change_nothing(function):
     assert function(x, KEYS, 0.0) is x
 
 
-def test_example_keys_follow_key_step_and_row():
+def test_keys_follow_key_step_and_row_and_fold_takes_one_number_or_one_a_key():
     """Row i of step s is fold_in(fold_in(key, s), i), however many rows there are."""
     key = jax.random.key(11)
     expected = [jax.random.key_data(jax.random.fold_in(jax.random.fold_in(key, 4), i)) for i in range(3)]
     np.testing.assert_array_equal(jax.random.key_data(example_keys(key, 4, 3)), expected)
     np.testing.assert_array_equal(jax.random.key_data(example_keys(key, 4, 300))[:3], expected)
-
-
-def test_fold_takes_one_number_or_one_a_key():
     one, each = fold(KEYS, 2), fold(KEYS, jnp.full(8, 2))
     np.testing.assert_array_equal(jax.random.key_data(one), jax.random.key_data(each))
     different = jax.random.key_data(fold(KEYS, 3))

@@ -90,7 +90,7 @@ def assert_near(found, expected, tolerance=1e-5):
     ("heads", "head_width", "biased", "causal"),
     [
         (2, 32, True, False),
-        (2, 32, False, True),
+        pytest.param(2, 32, False, True, id="causal"),
         pytest.param(10, 64, True, False, marks=SLOW),  # five steps of two heads
         pytest.param(4, 32, False, False, marks=SLOW),
         pytest.param(2, 128, True, False, marks=SLOW),
