@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_bert import sizes
 
 from endx_jax.batch import Tokens
+from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
 from endx_jax.experiment import prepare
@@ -35,6 +37,13 @@ def tower(
         projection=Projection(projection) if projection else None,
         **kw,
     )
+
+
+def gemma() -> TransformerConfig:
+    """The config of a small decoder: causal, with windows and grouped heads, and dropout of attention weights."""
+    keys = sizes(16, layers=2, heads=4, mlp_width=12, positions=32, vocab_size=50, num_key_value_heads=2, head_dim=8)
+    keys |= {"sliding_window": 4, "sliding_window_pattern": 2, "attention_dropout": 0.3}
+    return ARCHITECTURES["gemma3_text"].config.from_hugging_face(keys)
 
 
 def random_params(module, *args, seed: int = 0) -> dict:

@@ -74,7 +74,7 @@ def test_the_formula_of_mfu_agrees_with_the_flops_that_the_compiler_counts(name)
     assert mfu.flops(shape, 8, lengths) == pytest.approx(counted, rel=0.05)
 
 
-def test_the_formula_of_mfu_by_hand():
+def test_the_formula_of_mfu_by_hand_and_peaks_of_devices():
     mfu = importlib.import_module("mfu")
     bert = mfu.BertConfig(vocab_size=10, width=4, layers=3, heads=2, mlp_width=8, positions=16)
     layer = 2 * 5 * (4 * 4 * 4 + 2 * 4 * 8) + 4 * 5 * 5 * 4
@@ -82,9 +82,6 @@ def test_the_formula_of_mfu_by_hand():
     t5 = mfu.T5Config(vocab_size=10, width=4, layers=1, heads=2, head_width=3, mlp_width=8)
     layer = 2 * 5 * (4 * 4 * 6 + 3 * 4 * 8) + 4 * 5 * 5 * 6
     assert mfu.flops(mfu.Shape(t5, 7, "adamw", 2), 2, [5]) == 3 * (2 * (layer + 2 * 4 * 7) + 2 * 2 * 2 * 7)
-
-
-def test_peaks_of_devices():
     kinds = ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "cpu")
     assert [importlib.import_module("mfu").peak_flops(kind) for kind in kinds] == [756e12, 989e12, None]
 

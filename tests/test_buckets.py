@@ -119,14 +119,6 @@ def test_a_copy_that_was_interrupted_is_made_again(url, monkeypatch):
     assert buckets.local_copy(url).read_text() == "old"
 
 
-def test_markers_of_folders_are_no_objects(monkeypatch):
-    """As web consoles make them."""
-    found = {f"bucket/x/{name}": {"size": 3, "generation": 1} for name in ("", "folder/", "folder/file")}
-    files = types.SimpleNamespace(invalidate_cache=lambda: None, find=lambda url, detail: found)
-    monkeypatch.setattr(buckets, "filesystem", lambda url: files)
-    assert [*buckets.listing("gs://bucket/x")] == ["folder/file"]
-
-
 def test_uploads_are_in_the_order_of_writing_and_removals_come_first(url, tmp_path, monkeypatch):
     for name in ("old", "kept"):
         buckets.write_bytes(f"{url}/{name}", b"0")
@@ -225,9 +217,14 @@ def test_choices_of_memory_are_kept_beside_the_compiled_programs(url):
     assert read_choice(f"{url}/xla", "other") is None
 
 
-def test_other_paths_are_kept():
+def test_paths_and_markers_that_are_no_objects_are_told_apart(monkeypatch):
     assert buckets.url_of("gs://bucket/ein Ördner/x/") == "gs://bucket/ein Ördner/x"
     assert [buckets.url_of(path) for path in ("runs/x", "./gs:/x", "/gs", "C:/x", "")] == [None] * 5
+    # As web consoles make them.
+    found = {f"bucket/x/{name}": {"size": 3, "generation": 1} for name in ("", "folder/", "folder/file")}
+    files = types.SimpleNamespace(invalidate_cache=lambda: None, find=lambda url, detail: found)
+    monkeypatch.setattr(buckets, "filesystem", lambda url: files)
+    assert [*buckets.listing("gs://bucket/x")] == ["folder/file"]
 
 
 def test_without_the_extra_one_line_names_it(monkeypatch):

@@ -4,27 +4,21 @@ from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, naming, nearest
 from endx_jax.parallel.console import say
 
 
-def test_a_message_is_one_line():
+def test_a_message_is_one_line_of_bounded_length():
     assert str(EndxError("a file named x\ny is missing")) == "a file named x y is missing"
     assert str(DiskFull("a\u2028b")) == "a b"
+    message = str(EndxError("start " + "x" * 10_000 + " end"))
+    assert len(message) == MAX_MESSAGE
+    assert message.startswith("start x")
+    assert message.endswith("x end")
+    with pytest.raises(TypeError):
+        EndxError("a", "b")
 
 
 def test_messages_and_lines_hold_no_control_characters(capsys):
     say("a\x1b[31m\tb\x9d\r")
     assert capsys.readouterr().out == "a\\x1b[31m\tb\\x9d\\r\n"
     assert str(EndxError("\x07 and \x7f")) == r"\x07 and \x7f"
-
-
-def test_a_long_message_keeps_its_beginning_and_its_end():
-    message = str(EndxError("start " + "x" * 10_000 + " end"))
-    assert len(message) == MAX_MESSAGE
-    assert message.startswith("start x")
-    assert message.endswith("x end")
-
-
-def test_other_arguments_are_refused():
-    with pytest.raises(TypeError):
-        EndxError("a", "b")
 
 
 @pytest.mark.parametrize(

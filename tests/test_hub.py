@@ -41,15 +41,12 @@ def asked(monkeypatch, tmp_path):
     local_path.cache_clear()
 
 
-def test_a_data_set_of_the_hub_is_read_as_a_folder(asked):
+def test_folders_and_patterns_of_a_data_set_of_the_hub_are_read(asked):
     path = "hf://datasets/some/pairs@v1/pairs"
     splits = read_splits(DataSettings(path=path, test_path=path, validation_fraction=0.0))
     assert [len(part.questions) for part in (splits.train, splits.test)] == [8, 8]
     assert (asked["repo_type"], asked["revision"]) == ("dataset", "v1")
     assert {"pairs", "pairs/*.csv", "pairs/*.jsonl.gz"} < set(asked["allow_patterns"])
-
-
-def test_a_pattern_of_files_of_a_data_set_is_read(asked):
     found = read_splits(DataSettings(path="hf://datasets/some/pairs/pairs/tr*.csv", test_fraction=0.0))
     assert found.train.questions[0].startswith("train")
     assert "pairs/tr*.csv" in asked["allow_patterns"]

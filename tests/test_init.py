@@ -13,16 +13,13 @@ def test_the_package_shows_its_public_names_and_no_imports():
     assert {"load", "losses", "metrics", "__version__"} <= set(dir(endx_jax))
     assert {"os", "importlib", "TYPE_CHECKING"}.isdisjoint(dir(endx_jax))
     assert not hasattr(endx_jax, "os")
+    assert all(hasattr(endx_jax, name) for name in endx_jax.__all__)
+    assert all(hasattr(package, name) for package in (endx_jax.losses, endx_jax.metrics) for name in package.__all__)
 
 
 @pytest.mark.parametrize("package", [endx_jax.losses, endx_jax.metrics], ids=["losses", "metrics"])
 def test_packages_of_functions_show_their_functions_and_no_modules(package):
     assert dir(package) == sorted(package.__all__)
-
-
-def test_every_public_name_is_there():
-    assert all(hasattr(endx_jax, name) for name in endx_jax.__all__)
-    assert all(hasattr(package, name) for package in (endx_jax.losses, endx_jax.metrics) for name in package.__all__)
 
 
 def test_showing_names_loads_nothing():

@@ -171,12 +171,6 @@ def test_queries_and_documents_are_encoded_as_such(mteb, prompted):
             np.testing.assert_allclose(found, encode(texts), atol=1e-6)
 
 
-def test_texts_of_no_kind_are_for_symmetric_models(model):
-    texts = list(DOCUMENTS.values())
-    found = endx_jax.mteb.wrap(model).encode(batches(texts), task_metadata=STS, **PLACE)
-    np.testing.assert_allclose(found, model.encode(texts), atol=1e-6)
-
-
 def test_similarities_are_the_model_s(model, prompted):
     a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
     for loaded in (model, prompted):

@@ -54,14 +54,8 @@ def test_masked_mean_leaves_out_what_does_not_count():
     np.testing.assert_array_equal(masked_mean(x, where, axis=0), [1 / 1, (2 + 40) / 2])
     np.testing.assert_array_equal(masked_mean(x, where, axis=1), [(1 + 2) / 2, 40 / 1])
     assert masked_mean(x, jnp.array([[True], [False]])) == (1 + 2) / 2
-
-
-def test_masked_mean_of_nothing_is_zero():
     value, gradient = jax.value_and_grad(masked_mean)(jnp.ones(3), jnp.zeros(3, bool))
     chex.assert_trees_all_equal((value, gradient), (jnp.zeros(()), jnp.zeros(3)))
-
-
-def test_masked_mean_ignores_values_that_are_no_numbers():
     x = jnp.array([1.0, np.nan, np.inf, 3.0])
     value, gradient = jax.value_and_grad(masked_mean)(x, jnp.array([True, False, False, True]))
     assert value == (1 + 3) / 2
@@ -73,6 +67,11 @@ def test_values_are_whole_steps_of_the_largest_over_127():
     np.testing.assert_array_equal(found.codes, [[127, -3, 1, 0], [-127, 0, 64, 1]])
     np.testing.assert_allclose(found.scales, [1, 0.1], rtol=1e-6)
     assert (found.codes.dtype, found.scales.dtype) == (np.int8, np.float32)
+    found = dequantize(quantize(np.array([[1, np.nan], [np.inf, 1], [1, 2]], np.float32)))
+    np.testing.assert_array_equal(np.isfinite(found).all(axis=1), [False, False, True])
+    quantized = quantize(np.ones((2, 3), np.float32))
+    assert isinstance(dequantize(quantized), jax.Array)
+    assert isinstance(dequantize(Quantized(*map(np.asarray, quantized))), np.ndarray)
 
 
 def test_no_value_moves_by_more_than_half_a_step():
@@ -81,14 +80,3 @@ def test_no_value_moves_by_more_than_half_a_step():
     half_steps = np.abs(embeddings).max(axis=1, keepdims=True) / 254
     assert (off <= half_steps * 1.0001).all()
     assert off.max() > half_steps.min() / 2
-
-
-def test_nan_is_kept_by_quantization():
-    found = dequantize(quantize(np.array([[1, np.nan], [np.inf, 1], [1, 2]], np.float32)))
-    np.testing.assert_array_equal(np.isfinite(found).all(axis=1), [False, False, True])
-
-
-def test_numpy_stays_numpy_and_jax_stays_jax():
-    quantized = quantize(np.ones((2, 3), np.float32))
-    assert isinstance(dequantize(quantized), jax.Array)
-    assert isinstance(dequantize(Quantized(*map(np.asarray, quantized))), np.ndarray)

@@ -57,12 +57,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(files):
     assert {"endx_jax/serving/page/index.html", "endx_jax/recipes/t5_base_ade_spl.py"} <= set(files)
 
 
-def test_versions_agree(wheel, metadata):
+def test_versions_agree_and_the_command_is_declared(wheel, metadata, files):
     assert metadata["Version"] == endx_jax.__version__
     assert wheel.name == f"endx_jax-{endx_jax.__version__}-py3-none-any.whl"
-
-
-def test_the_command_is_declared(files):
     assert files["entry_points.txt"].split("\n")[:2] == ["[console_scripts]", "endx = endx_jax.__main__:main"]
 
 

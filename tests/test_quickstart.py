@@ -129,21 +129,17 @@ def test_every_installation_has_thousands_of_clean_pairs():
 FOUND = [("a.b", "Return the b of a.", "It has no effect on ☃."), ("c", "Do c.", "Nothing else.")]
 
 
-def test_pairs_are_cached(tmp_path):
+@pytest.mark.parametrize("damage", [lambda body: body[:-1], lambda body: body[:-3] + b"x" + body[-2:], lambda _: b""])
+def test_pairs_are_cached_and_a_damaged_file_is_made_again(tmp_path, damage):
     folder = CacheFolder(tmp_path)
     assert cached(folder, "key", lambda: iter(FOUND)) == FOUND
     assert cached(folder, "key", lambda: pytest.fail("looked for again")) == FOUND
-    assert cached(folder, "other", list) == []
-
-
-@pytest.mark.parametrize("damage", [lambda body: body[:-1], lambda body: body[:-3] + b"x" + body[-2:], lambda _: b""])
-def test_a_damaged_file_is_made_again(tmp_path, damage):
-    cached(CacheFolder(tmp_path), "key", lambda: FOUND)
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
-    assert cached(CacheFolder(tmp_path), "key", lambda: FOUND) == FOUND
+    assert cached(folder, "key", lambda: FOUND) == FOUND
     assert file.read_bytes() == whole
+    assert cached(folder, "other", list) == []
 
 
 def test_the_key_follows_sources_names_and_code(tmp_path):
@@ -182,9 +178,6 @@ def test_the_summary_sentence_asks_and_all_that_follows_answers():
         """
     )
     assert found == ("Return the mean of some numbers.", "They may be anything, e.g. Zero. Args: x: the numbers.")
-
-
-def test_a_sentence_does_not_end_in_an_abbreviation_or_a_number():
     found = pair(f"Return numbers, e.g. The Fibonacci ones, above 1.5 only. {REST}")
     assert found == ("Return numbers, e.g. The Fibonacci ones, above 1.5 only.", REST)
 

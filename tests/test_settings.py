@@ -44,22 +44,9 @@ def test_missing_names_keep_their_defaults():
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        (
-            {"cuont": 1},
-            r"^unknown setting example\.cuont; did you mean 'count'\? \(the settings of example: name, count,",
-        ),
-        ({"inner": {"dept": 1}}, r"^unknown setting example\.inner\.dept; did you mean 'depth'\? \(the settings of "),
-        ({"zzzzzzzz": 1}, r"^unknown setting example\.zzzzzzzz \(the settings of example: name, count, "),
-    ],
-)
-def test_an_unknown_name_is_refused_with_the_nearest(mapping, message):
-    with one_line_error(message):
-        from_mapping(Example, mapping, "example")
-
-
-@pytest.mark.parametrize(
-    ("mapping", "message"),
-    [
+        ({"cuont": 1}, r"unknown setting example\.cuont; did you mean 'count'\? \(the settings of example: name, c.*"),
+        ({"inner": {"dept": 1}}, r"unknown setting example\.inner\.dept; did you mean 'depth'\? \(the settings of .*"),
+        ({"zzzzzzzz": 1}, r"unknown setting example\.zzzzzzzz \(the settings of example: name, count, .*"),
         ({"name": 3}, "example.name is 3, a int; it must be str"),
         ({"name": None}, "example.name is None, a NoneType; it must be str"),
         ({"count": "3"}, "example.count is '3', a str; it must be int"),
@@ -75,22 +62,16 @@ def test_an_unknown_name_is_refused_with_the_nearest(mapping, message):
         ({"inner": {"depth": "2"}}, "example.inner.depth is '2', a str; it must be int"),
     ],
 )
-def test_a_value_of_another_type_is_refused(mapping, message):
+def test_unknown_names_and_values_of_another_type_are_refused(mapping, message):
     with one_line_error(f"^{message}$"):
         from_mapping(Example, mapping, "example")
 
 
-def test_an_integer_passes_for_a_float_and_becomes_one():
+def test_values_become_those_of_the_declared_types():
     rate = from_mapping(Example, {"rate": 1}, "example").rate
     assert (rate, type(rate)) == (1.0, float)
-
-
-def test_none_is_accepted_for_optional_settings():
     assert from_mapping(Example, {"limit": None}, "example").limit is None
     assert from_mapping(Example, {"limit": 4}, "example").limit == 4
-
-
-def test_lists_become_tuples_at_both_levels():
     found = from_mapping(Example, {"names": ["a", "b"], "table": [["a", 1], ["b", 2]]}, "example")
     assert found.names == ("a", "b")
     assert found.table == (("a", 1), ("b", 2))
@@ -98,23 +79,14 @@ def test_lists_become_tuples_at_both_levels():
 
 
 def test_results_only_flattens_and_leaves_out_what_costs_only():
-    settings = Example(names=("ab", "c"), table=(("a", 1),), limit=7)
-    assert results_only(settings) == {
-        "name": "x",
-        "count": 3,
-        "rate": 0.5,
-        "active": True,
-        "limit": 7,
-        "names": ["ab", "c"],
-        "table": [["a", 1]],
-        "inner.depth": 2,
-    }
-
-
-def test_results_only_survives_json():
     """What a resumed run reads from its workdir compares equal with what it was given."""
     flat = results_only(Example(table=(("a", 1),)))
     assert json.loads(json.dumps(flat)) == flat
+    settings = Example(names=("ab", "c"), table=(("a", 1),), limit=7)
+    assert results_only(settings) == {
+        **{"name": "x", "count": 3, "rate": 0.5, "active": True, "limit": 7},
+        **{"names": ["ab", "c"], "table": [["a", 1]], "inner.depth": 2},
+    }
 
 
 def test_check_choice_names_the_choices_and_the_nearest():

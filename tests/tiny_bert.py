@@ -19,22 +19,19 @@ def vocabulary() -> list[str]:
     return SPECIAL + [*characters] + [f"##{c}" for c in characters] + [w for w in WORDS if len(w) > 1]
 
 
+def sizes(width: int, layers: int, heads: int, mlp_width: int, positions: int, **more) -> dict:
+    """The sizes of an encoder, and more, by their keys in config.json."""
+    names = "hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings".split()
+    return dict(zip(names, (width, layers, heads, mlp_width, positions), strict=True)) | more
+
+
 def write_tiny_bert(folder: pathlib.Path, seed: int = 0, **config) -> pathlib.Path:
     """Writes config.json, model.safetensors and the tokenizer's files; `config` overrides keys of config.json."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    written = {
-        "model_type": "bert",
-        "vocab_size": len(vocabulary()),
-        "hidden_size": WIDTH,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "intermediate_size": MLP_WIDTH,
-        "max_position_embeddings": POSITIONS,
-        "pad_token_id": 0,
-        **config,
-    }
+    about = {"model_type": "bert", "vocab_size": len(vocabulary()), "pad_token_id": 0}
+    written = about | sizes(WIDTH, LAYERS, HEADS, MLP_WIDTH, POSITIONS) | config
     (folder / "config.json").write_text(json.dumps(written))
     save_file(random_tensors(written, seed), folder / "model.safetensors")
     write_tokenizer(folder)

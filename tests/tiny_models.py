@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from helpers import initial_params, random_params
 from safetensors.numpy import save_file
-from tiny_bert import vocabulary, write_tokenizer
+from tiny_bert import sizes, vocabulary, write_tokenizer
 
 from endx_jax import pretrained
 from endx_jax.batch import Tokens
@@ -30,18 +30,8 @@ TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?", "who is in the
 def write_tiny_t5(folder: pathlib.Path) -> pathlib.Path:
     """Writes a T5 encoder with the tiny BERT's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "model_type": "t5",
-        "feed_forward_proj": "gated-gelu",
-        "vocab_size": len(vocabulary()),
-        "d_model": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "d_kv": 4,
-        "d_ff": 24,
-        "pad_token_id": 0,
-        "tie_word_embeddings": False,
-    }
+    config = {"model_type": "t5", "vocab_size": len(vocabulary()), "pad_token_id": 0, "tie_word_embeddings": False}
+    config |= {"feed_forward_proj": "gated-gelu", "d_model": 16, "num_layers": 2, "num_heads": 2, "d_kv": 4, "d_ff": 24}
     (folder / "config.json").write_text(json.dumps(config))
     shape = T5Config.from_hugging_face(config)
     tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), T5.encoder(shape))
@@ -56,17 +46,8 @@ def write_tiny_qwen3(folder: pathlib.Path, seed: int = 0, **config) -> pathlib.P
     """Writes a causal Qwen3 with the tiny BERT's tokenizer, whose texts end with [SEP], the token that is pooled."""
     pooling = folder / "1_Pooling"
     pooling.mkdir(parents=True, exist_ok=True)
-    config = {
-        "model_type": "qwen3",
-        "vocab_size": len(vocabulary()),
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "intermediate_size": 48,
-        "max_position_embeddings": 64,
-    } | config
+    about = {"model_type": "qwen3", "vocab_size": len(vocabulary())}
+    config = about | sizes(32, 2, 4, 48, positions=64, num_key_value_heads=2, head_dim=8) | config
     (folder / "config.json").write_text(json.dumps(config))
     shape = QWEN3.config.from_hugging_face(config)
     tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), QWEN3.encoder(shape))

@@ -41,6 +41,9 @@ def test_a_batch_is_a_function_of_seed_and_step(pairs):
     assert same(stream(pairs)[7], stream(pairs)[7])
     assert not same(stream(pairs)[7], stream(pairs)[8])
     assert not same(stream(pairs)[7], stream(pairs, seed=2)[7])
+    source = stream(pairs)
+    for step, batch in zip(range(3, 6), source.iterate(3, 6, threads=2), strict=True):
+        assert same(batch, source[step])
 
 
 def test_each_epoch_passes_over_every_pair_once_in_its_own_order(pairs):
@@ -49,25 +52,15 @@ def test_each_epoch_passes_over_every_pair_once_in_its_own_order(pairs):
     assert sorted(drawn[:20]) == list(range(20))
     assert sorted(drawn[20:]) == list(range(20))
     assert list(drawn[:20]) != list(drawn[20:])
+    drawn = np.concatenate([stream(pairs.first(8)).example_ids(step) for step in range(3)])
+    assert set(drawn) == set(range(8))
 
 
-def test_iterating_gives_the_steps_asked_for(pairs):
-    source = stream(pairs)
-    for step, batch in zip(range(3, 6), source.iterate(3, 6, threads=2), strict=True):
-        assert same(batch, source[step])
-
-
-def test_rows_of_processes_make_up_the_global_batch(pairs):
-    whole = stream(pairs)[4]
-    halves = [stream(pairs, rows=slice(start, start + 4))[4] for start in (0, 4)]
-    joined = jax.tree.map(lambda *parts: np.concatenate(parts), *halves)
-    assert same(joined, whole)
-
-
-def test_positives_are_padded_with_minus_one(tiny_bert):
-    records = RetrievalSet.from_pairs([("a", "x"), ("a", "y"), ("b", "z")])
-    pairs = Pairs.tokenize(records, processors(tiny_bert))
-    np.testing.assert_array_equal(pairs.positives[np.arange(2)], [[0, 1], [2, -1]])
+@pytest.mark.parametrize("hard_negatives", [0, 1])
+def test_rows_of_processes_make_up_the_global_batch(articles, hard_negatives):
+    whole = stream(articles, hard_negatives=hard_negatives)[4]
+    halves = [stream(articles, hard_negatives=hard_negatives, rows=slice(n, n + 4))[4] for n in (0, 4)]
+    assert same(jax.tree.map(lambda *parts: np.concatenate(parts), *halves), whole)
 
 
 def test_a_question_s_own_text_is_no_negative_in_any_term(tiny_bert):
@@ -103,14 +96,13 @@ def test_answers_of_a_questions_group_can_be_left_out_of_its_negatives(tiny_bert
     np.testing.assert_array_equal(half.group_id, batch.group_id[4:])
 
 
-def test_a_batch_larger_than_the_data_is_refused(pairs):
+def test_batches_groups_and_hard_negatives_that_are_not_there_are_refused(pairs):
     with pytest.raises(EndxError, match="global batch of 21 pairs is larger than the training data, 20 pairs"):
         stream(pairs, global_batch_size=21)
-
-
-def test_fewer_pairs_can_be_asked_for(pairs):
-    drawn = np.concatenate([stream(pairs.first(8)).example_ids(step) for step in range(3)])
-    assert set(drawn) == set(range(8))
+    with pytest.raises(EndxError, match="data.group_size is 2, but the training data has no groups"):
+        stream(pairs, group_size=2)
+    with pytest.raises(EndxError, match="data.hard_negatives is 1, but the training data has none"):
+        stream(pairs, hard_negatives=1)
 
 
 @pytest.mark.parametrize("values", [{"question_length": 2}, {"answer_length": 1}])
@@ -169,19 +161,6 @@ def test_a_question_gets_other_hard_negatives_at_each_step(tiny_bert):
     assert len({int(source[step].hard_negative_ids[0, 0]) for step in range(20)}) > 4
 
 
-def test_rows_of_processes_make_up_the_global_batch_of_hard_negatives(articles):
-    whole = stream(articles, hard_negatives=1)[4]
-    halves = [stream(articles, hard_negatives=1, rows=slice(start, start + 4))[4] for start in (0, 4)]
-    assert same(jax.tree.map(lambda *parts: np.concatenate(parts), *halves), whole)
-
-
-def test_groups_and_hard_negatives_must_be_there(pairs):
-    with pytest.raises(EndxError, match="data.group_size is 2, but the training data has no groups"):
-        stream(pairs, group_size=2)
-    with pytest.raises(EndxError, match="data.hard_negatives is 1, but the training data has none"):
-        stream(pairs, hard_negatives=1)
-
-
 def test_prompts_stand_before_every_text_and_count_for_its_length(tiny_bert):
     tokenizer = Tokenizer(tiny_bert)
     with_prompt, by_hand = TextProcessor(tokenizer, 8, "the "), TextProcessor(tokenizer, 8)
@@ -203,6 +182,7 @@ def test_a_packing_leaves_texts_ids_and_order_alone(articles, hard_negatives):
     plain = stream(articles, hard_negatives=hard_negatives)
     packing = plain.without_padding(STEPS, shards=2, chunks=2)
     assert plain.plan is None
+    assert plain.profiles() == []
     for step in (0, 5, STEPS - 1):
         expected, found = plain[step], packing[step]
         for side, tokens in packed_sides(found).items():
@@ -244,10 +224,6 @@ def test_profiles_are_the_shapes_of_all_batches_of_the_run(articles, hard_negati
     # A process that has some of the rows knows the shapes of all.
     half = stream(articles, hard_negatives=hard_negatives, rows=slice(4, 8)).without_padding(STEPS)
     assert {shapes_of(profile) for profile in half.profiles()} == profiles
-
-
-def test_without_a_plan_there_are_no_profiles(pairs):
-    assert stream(pairs).profiles() == []
 
 
 @pytest.mark.parametrize("hard_negatives", [0, 1])

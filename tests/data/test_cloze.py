@@ -7,11 +7,7 @@ from endx_jax.data.cloze import convert, document_of, make_questions
 from endx_jax.data.documents import Document
 
 TEXT = "Cats sleep most of the day. Dogs bark at night and at noon. Fish. Birds sing in the early morning."
-SENTENCES = {
-    "Cats sleep most of the day.",
-    "Dogs bark at night and at noon.",
-    "Birds sing in the early morning.",
-}
+SENTENCES = {"Cats sleep most of the day.", "Dogs bark at night and at noon.", "Birds sing in the early morning."}
 
 
 def row(name: str, text: str, title: str = "", **metadata) -> Document:
@@ -19,21 +15,15 @@ def row(name: str, text: str, title: str = "", **metadata) -> Document:
     return Document(name, f"{title} {text}".strip(), ({"title": title} if title else {}) | metadata)
 
 
-def test_sentences_are_questions_and_leave_the_passage():
+def test_sentences_are_questions_and_leave_the_passage_but_for_one():
     questions, passage = make_questions(row("a", TEXT), 2, 1.0)
     assert len(questions) == 2
     assert set(questions) < SENTENCES  # not `Fish.`, which is too short
     (third,) = SENTENCES - set(questions)
     assert set(passage.split(". ")) == {third.removesuffix("."), "Fish."} or set(passage.split(". ")) == {"Fish", third}
-
-
-def test_nothing_is_removed_with_a_probability_of_zero():
     questions, passage = make_questions(row("a", TEXT, "Animals"), 2, 0.0)
     assert len(questions) == 3
     assert passage == f"Animals {TEXT}"
-
-
-def test_at_least_one_sentence_stays():
     questions, passage = make_questions(row("a", TEXT), 100, 1.0)
     assert set(questions) == SENTENCES
     assert passage == "Fish."

@@ -70,19 +70,8 @@ def test_ids_that_a_server_could_not_delete_are_refused(tmp_path, name, text, me
         read(tmp_path, name, text)
 
 
-def test_a_beir_folder_is_its_corpus(tmp_path):
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n')
-    assert list(read_corpus(tmp_path)) == [Document("d", "T x", {"title": "T", "url": "u"})]
-    (tmp_path / "corpus.jsonl").rename(tmp_path / "documents.json")
-    with pytest.raises(
-        EndxError,
-        match="has no documents or corpus file: expected corpus.jsonl or .*, or files of .md, .* it has 1 .json$",
-    ):
-        read_corpus(tmp_path)
-
-
-def test_folders_of_ms_marco_and_dpr_are_their_collections(tmp_path):
-    for name in ("marco", "dpr"):
+def test_folders_of_beir_ms_marco_and_dpr_are_their_collections(tmp_path):
+    for name in ("marco", "dpr", "beir"):
         (tmp_path / name).mkdir()
     (tmp_path / "marco" / "collection.tsv.gz").write_bytes(gzip.compress(b'0\tsay "hi\n7\tseven\n'))
     assert list(read_corpus(tmp_path / "marco")) == [Document("0", 'say "hi'), Document("7", "seven")]
@@ -92,16 +81,23 @@ def test_folders_of_ms_marco_and_dpr_are_their_collections(tmp_path):
         Document("1", 'Aaron Aaron ( "the tall" ) spoke', {"title": "Aaron"}),
         Document("2", "Aaron After that.", {"title": "Aaron"}),
     ]
+    (tmp_path / "beir" / "corpus.jsonl").write_text(
+        '{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n'
+    )
+    assert list(read_corpus(tmp_path / "beir")) == [Document("d", "T x", {"title": "T", "url": "u"})]
+    (tmp_path / "beir" / "corpus.jsonl").rename(tmp_path / "beir" / "documents.json")
+    with pytest.raises(
+        EndxError,
+        match="has no documents or corpus file: expected corpus.jsonl or .*, or files of .md, .* it has 1 .json$",
+    ):
+        read_corpus(tmp_path / "beir")
 
 
-def test_columns_by_other_names(tmp_path):
+def test_columns_by_other_names_or_left_out(tmp_path):
     found = read(tmp_path, "a.csv", "question,answer,id\nq,a,k\n", text_column="answer")
     assert found == [Document("k", "a", questions=("q",))]
     found = read(tmp_path, "b.csv", "id,q_en,a_en\nk,q,a\n", text_column="a_en", question_column="q_en")
     assert found == [Document("k", "a", questions=("q",))]
-
-
-def test_columns_of_id_and_title_of_pairs_can_be_named_or_left_out(tmp_path):
     text = "question,answer,doc_id,number,heading\nq1,a1,7,1,A\nq2,a2,7,2,B\n"
     by_line = read(tmp_path, "pairs.csv", text, id_column="", title_column="heading")
     assert [(one.id, one.text, one.questions) for one in by_line] == [("d0", "A a1", ("q1",)), ("d1", "B a2", ("q2",))]
@@ -174,6 +170,8 @@ def test_documents_come_one_at_a_time(tmp_path):
     assert [d.text for d in itertools.islice(documents, 100)] == [f"t{n}" for n in range(100)]
     with pytest.raises(EndxError, match="line 101, column 1: broken JSON"):
         next(documents)
+    with pytest.raises(EndxError, match="no such file or folder"):
+        read_corpus(tmp_path / "none.txt")
 
 
 @pytest.mark.parametrize(
@@ -214,8 +212,3 @@ def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path):
         read(tmp_path, "a.jsonl", '{"text": "0"}\n{"text": "1", "id": "x"}\n{"text": "2"}\n{"text": "3", "id": "x"}\n')
     with pytest.raises(EndxError, match=r"line 2: the id '2' is also that of .*line 1"):
         read(tmp_path, "b.jsonl", '{"text": "named after the next line", "id": 2}\n{"text": "no id"}\n')
-
-
-def test_a_missing_corpus_is_refused_at_once(tmp_path):
-    with pytest.raises(EndxError, match="no such file or folder"):
-        read_corpus(tmp_path / "none.txt")

@@ -14,15 +14,12 @@ def table(*rows):
     )
 
 
-def test_by_hand():
+def test_by_hand_and_counted_one_by_one():
     # Token 1 is in all four documents, 2 in two (thrice in one of them), 3 in one, 4 in none.
     tables = [table([1, 2, 2, 2], [1, 3]), table([1], [2, 1])]
     found = inverse_document_frequencies(tables, 5)
     np.testing.assert_allclose(found, [math.log(4), 0, math.log(2), math.log(4), math.log(4)], rtol=1e-6)
     assert found.dtype == np.float32
-
-
-def test_many_texts_as_counted_one_by_one():
     rows = texts(np.random.default_rng(1).integers(1, 30, 200))
     found = inverse_document_frequencies([table(*rows[:150]), table(*rows[150:])], 60)
     for token in range(60):

@@ -28,9 +28,6 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     assert not np.array_equal(order(epoch=0), order(epoch=1))
     assert not np.array_equal(order(seed=0), order(seed=1))
     np.testing.assert_array_equal(order(epoch=3), order(epoch=3))
-
-
-def test_batches_are_composed_anew_in_each_epoch():
     groups = np.zeros(64, int)
     together = [{frozenset(run) for run in order(groups, run=4, epoch=epoch).reshape(-1, 4)} for epoch in range(2)]
     assert together[0].isdisjoint(together[1])
@@ -44,23 +41,15 @@ def mixed(weights=(3, 1), run=1, seed=0, groups=None):
     return Mixed(SIZES, weights, groups, run=run, seed=seed)
 
 
-def test_every_source_has_its_share_in_every_round():
+def test_every_source_has_its_share_and_goes_through_its_own_epochs():
     drawn = mixed()(np.arange(2 * ROUND))
     for part in (drawn[:ROUND], drawn[ROUND:]):
         assert (part < 5).sum() == 0.75 * ROUND
-
-
-def test_every_source_goes_through_its_own_epochs():
-    # Of 2,000 places three quarters are 300 epochs of the source of 5, and a quarter is 41 of the source of 12 and 8.
-    drawn = mixed()(np.arange(2 * ROUND))
     small, large = drawn[drawn < 5].reshape(300, 5), drawn[drawn >= 5]
     np.testing.assert_array_equal(np.sort(small, axis=1), np.tile(np.arange(5), (300, 1)))
     np.testing.assert_array_equal(np.sort(large[: 41 * 12].reshape(41, 12), axis=1), np.tile(np.arange(5, 17), (41, 1)))
     assert len(set(large[41 * 12 :])) == 8
     assert len({tuple(epoch) for epoch in small}) > 90  # 300 of 120 orders at random: 110 are expected
-
-
-def test_a_round_goes_on_where_the_last_one_stopped():
     # Two sources of 2,000 examples, drawn in equal parts: 4,000 places are one epoch of each, in four rounds.
     drawn = Mixed((2000, 2000), (1, 1), None, run=1, seed=0)(np.arange(4000))
     np.testing.assert_array_equal(np.sort(drawn), np.arange(4000))

@@ -53,11 +53,8 @@ def test_cuts_are_the_best_of_all(most, cost):
         assert cost_of(groups, values, cost) == pytest.approx(least(values, most, cost))
 
 
-def test_equal_values_are_one_group():
+def test_cuts_of_equal_and_of_many_values():
     assert partition(np.full(10, 7), 4, square) == [10]
-
-
-def test_many_values_are_cut_on_a_grid_that_is_fine_enough():
     values = np.sort(np.random.default_rng(0).integers(1, 500, 8 * GRID + 3))
     exact = min(cost_of((n, len(values) - n), values, square) for n in range(1, len(values)))
     assert exact <= cost_of(partition(values, 2, square), values, square) < 1.01 * exact
@@ -196,9 +193,6 @@ def test_a_plan_is_a_function_of_the_batches():
     plans = [PackingPlan.from_batches(batches(), LIMITS, shards=2, chunks=3, steps=10**9) for _ in range(2)]
     assert plans[0] == plans[1]
     assert plans[0] != PackingPlan.from_batches(batches(seed=1), LIMITS, shards=2, chunks=3, steps=10**9)
-
-
-def test_batches_all_alike_need_one_profile_and_little_room():
     lengths = {"question": np.full(32, 8), "answer": np.full(32, 33)}
     plan = PackingPlan.from_batches([lengths] * 10, {"question": 24, "answer": 60}, shards=1, chunks=1, steps=10**9)
     assert plan.profiles[:-1] == ({"question": Packing(32 * 8, ((32, 8),)), "answer": Packing(32 * 33, ((32, 40),))},)

@@ -30,22 +30,9 @@ def test_a_question_s_own_text_is_not_ranked_unless_it_is_right():
     assert RetrievalSet.from_pairs([("u", "v"), ("w", "w")]).excluded is None
 
 
-FIRST = RetrievalSet(
-    questions=("who?", "what?"),
-    candidates=("x", "y"),
-    qrels=((0,), (1,)),
-    question_ids=("q0", "q1"),
-    candidate_ids=("d0", "d1"),
-    groups=("A", "A"),
-    hard_negatives=((1,), (0,)),
-)
-SECOND = RetrievalSet(
-    questions=("where?", "who?"),
-    candidates=("z", "y"),
-    qrels=((0,), (0, 1)),
-    question_ids=("q0", "q1"),
-    candidate_ids=("d0", "d1"),
-)
+FIRST = RetrievalSet(("who?", "what?"), ("x", "y"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1"))
+FIRST = dataclasses.replace(FIRST, groups=("A", "A"), hard_negatives=((1,), (0,)))
+SECOND = RetrievalSet(("where?", "who?"), ("z", "y"), ((0,), (0, 1)), ("q0", "q1"), ("d0", "d1"))
 
 
 def test_equal_texts_are_one_with_everything_that_is_right_for_them():
@@ -56,20 +43,10 @@ def test_equal_texts_are_one_with_everything_that_is_right_for_them():
     assert mixed.sources == ((0, 1), (0,), (1,))
     # "y" was a hard negative of "who?" in the first set, and is right in the second.
     assert mixed.hard_negatives == ((), (0,), ())
-
-
-def test_ids_are_unique_and_questions_without_a_group_are_by_themselves():
-    mixed = mix([FIRST, SECOND])
     assert mixed.question_ids == ("q0", "q1", "1:q0")
     assert mixed.candidate_ids == ("d0", "d1", "1:d0")
     assert mixed.groups == ("A", "A", "question 1:q0")
-
-
-def test_fields_that_no_set_has_stay_empty_in_a_mixture():
-    bare = dataclasses.replace(FIRST, groups=None, hard_negatives=None)
-    mixed = mix([bare, SECOND])
-    assert mixed.groups is None
-    assert mixed.hard_negatives is None
+    assert mixed.subset([2, 0]).sources == mixed.select_questions([2, 0]).sources == ((1,), (0, 1))
 
 
 def test_of_scores_the_first_and_of_grades_the_highest_is_kept():
@@ -82,10 +59,9 @@ def test_of_scores_the_first_and_of_grades_the_highest_is_kept():
     assert mixed.excluded == ((), (), (1,))
 
 
-def test_one_set_comes_out_as_it_was():
+def test_one_set_comes_out_as_it_was_and_empty_fields_stay_empty():
     assert mix([FIRST]) == dataclasses.replace(FIRST, sources=((0,), (0,)))
-
-
-def test_a_part_of_a_mixture_knows_its_sources():
-    mixed = mix([FIRST, SECOND])
-    assert mixed.subset([2, 0]).sources == mixed.select_questions([2, 0]).sources == ((1,), (0, 1))
+    bare = dataclasses.replace(FIRST, groups=None, hard_negatives=None)
+    mixed = mix([bare, SECOND])
+    assert mixed.groups is None
+    assert mixed.hard_negatives is None

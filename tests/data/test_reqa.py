@@ -34,15 +34,9 @@ def test_an_answer_is_in_the_sentence_in_which_it_starts(tmp_path):
     questions = [asked(f"i{start}", f"q{start}", start) for start in starts]
     found = right(converted(tmp_path, paragraph(CATS, *questions)))
     assert found == {f"q{start}": [sentence] for start, sentence in starts.items()}
-
-
-def test_an_answer_across_a_boundary_belongs_to_where_it_begins(tmp_path):
     question = asked("i0", "q?")
     question["answers"] = [{"text": "says so. They also", "answer_start": CATS.index("says")}]
     assert right(converted(tmp_path, paragraph(CATS, question))) == {"q?": [SAYS]}
-
-
-def test_each_sentence_of_several_annotators_is_right_once(tmp_path):
     eat, sleep = CATS.index("They"), CATS.index("sleep")
     conversion = converted(tmp_path, paragraph(CATS, asked("i0", "q?", eat, sleep, eat + 5)))
     assert right(conversion) == {"q?": [SLEEP, EAT]}
@@ -57,9 +51,6 @@ def test_equal_questions_are_merged_and_their_rows_counted_apart(tmp_path):
     assert conversion.records.question_ids == ("i0", "i2")
     assert conversion.rows == 4
     assert len(conversion.records.pairs) == 3
-
-
-def test_equal_sentences_of_different_paragraphs_are_one_candidate(tmp_path):
     first = paragraph("Dogs bark. It rains.", asked("i0", "one?", 11))
     second = paragraph("It rains. Cats sleep.", asked("i1", "two?", 0))
     records = converted(tmp_path, first, second, pool="sentences").records
@@ -90,6 +81,8 @@ def test_answers_between_sentences_are_left_out_and_counted(tmp_path):
     assert conversion.unplaced_answers == 3
     assert conversion.unplaced_questions == 1
     assert conversion.rows == 2
+    with pytest.raises(EndxError, match=r"x\.json: no question in the file has an answer that starts in a sentence"):
+        converted(tmp_path, paragraph(CATS, asked("i0", "q?", CATS.index(" Dr."))))
 
 
 def test_a_question_without_an_answer_keeps_its_paragraph_in_the_pool(tmp_path):
@@ -110,11 +103,6 @@ def test_places_count_white_space_at_the_ends_and_newlines(tmp_path):
 def test_an_unknown_pool_is_refused():
     with pytest.raises(EndxError, match="pool is 'sentence', which is none of answers, sentences; did you mean 'sent"):
         read("x.json", pool="sentence")
-
-
-def test_a_file_without_a_placed_answer_is_refused_by_name(tmp_path):
-    with pytest.raises(EndxError, match=r"x\.json: no question in the file has an answer that starts in a sentence"):
-        converted(tmp_path, paragraph(CATS, asked("i0", "q?", CATS.index(" Dr."))))
 
 
 def counts(conversion: Conversion) -> tuple[int, ...]:

@@ -61,11 +61,7 @@ def test_sentences_end_where_they_should(rule, marked):
     assert split(marked.replace(" | ", " ")) == [sentence.strip() for sentence in marked.split(" | ")]
 
 
-def test_every_rule_has_an_example():
-    assert list(EXAMPLES) == [rule.name for rule in paragraphs.RULES]
-
-
-@pytest.mark.parametrize("rule", EXAMPLES)
+@pytest.mark.parametrize("rule", [rule.name for rule in paragraphs.RULES])
 def test_without_a_rule_its_first_example_splits_otherwise(rule, monkeypatch):
     monkeypatch.setattr(paragraphs, "RULES", [other for other in paragraphs.RULES if other.name != rule])
     marked = EXAMPLES[rule][0]
@@ -89,15 +85,12 @@ def test_abbreviations_are_mended_as_whole_words(words, then):
         assert split(f"So ab{word}. {then}") == [f"So ab{word}.", then]
 
 
-def test_words_that_begin_a_sentence_break_again_after_an_abbreviation():
+def test_words_that_begin_a_sentence_break_again_and_white_space_is_in_none():
     pronouns = "The This That These It"
     others = "Meanwhile However In On By During After Under Although Yet As Several"
     for word in [*pronouns.split(), *others.split(), "According to"]:
         assert split(f"In the U.S. {word} was so.") == ["In the U.S.", f"{word} was so."]
     assert split("In the U.S. According many") == ["In the U.S. According many"]
-
-
-def test_white_space_is_in_no_sentence():
     assert split_sentences("  One.  Two.\t") == [(2, 6), (8, 12)]
     assert split_sentences("One.\u2009Two.\u3000\u00e9t\u00e9") == [(0, 4), (5, 13)]
 

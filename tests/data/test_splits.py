@@ -102,9 +102,6 @@ def test_groups_stay_together_and_go_where_the_hash_of_their_name_says():
     for question, group in zip(records.questions, records.groups, strict=True):
         at = place(group)
         assert found[question] == ("test" if at < 0.1 else "validation" if at < 0.1 + 0.2 else "train")
-
-
-def test_groups_that_share_an_answer_stay_together():
     records = grouped(40, 10)
     joined = dataclasses.replace(records, qrels=((0, 39), *records.qrels[1:]))
     found = places(split(joined, validation=0, test=0.5))
@@ -122,15 +119,12 @@ def test_a_part_keeps_groups_and_hard_negatives_by_their_texts():
     assert len(part.subset([0], hard_negatives=False).candidates) == 1
 
 
-def test_more_data_in_any_order_moves_no_question():
+def test_more_data_or_another_validation_share_moves_no_question():
     before = places(split(some(400), validation=0.2, test=0.2))
     more = [(f"question {n}", f"answer {n // 2}") for n in range(800)]
     more += [(f"another question {n}", f"answer {n // 2}") for n in range(400)]
     after = places(split(RetrievalSet.from_pairs(reversed(more)), validation=0.2, test=0.2))
     assert {question: after[question] for question in before} == before
-
-
-def test_another_validation_share_leaves_the_test_split_alone():
     tests = [split(some(400), validation=share, test=0.2).test for share in (0.0, 0.1, 0.5)]
     assert tests[0] == tests[1] == tests[2]
 
@@ -199,14 +193,11 @@ def test_a_question_of_the_test_data_is_not_trained_on_as_an_answer_either():
     assert without_questions(records, {"u"}).questions == ("x",)
 
 
-def test_of_few_units_those_with_the_smallest_positions_are_held_out():
+def test_small_shares_hold_out_the_smallest_positions_and_large_ones_leave_nothing_for_training():
     pairs = [(f"question {n}", f"answer {n}") for n in range(10)]
     first, second, *_ = sorted(pairs, key=lambda pair: place(pair[1]))
     parts = split(RetrievalSet.from_pairs(pairs), validation=1e-9, test=1e-9)
     assert (parts.test.questions, parts.validation.questions) == ((first[0],), (second[0],))
-
-
-def test_a_share_of_one_leaves_nothing_for_training():
     parts = split_questions(some(40), validation=1e-9, test=1 - 1e-9)
     assert (len(parts.train.questions), len(parts.validation.questions), len(parts.test.questions)) == (0, 1, 39)
 
@@ -258,15 +249,9 @@ def test_questions_are_kept_whose_answers_have_enough():
     assert whole.candidates == RECORDS.candidates
     assert whole.qrels == ((3,), (3,), (1, 3))
     assert (alone.candidates, alone.candidate_ids, alone.qrels) == (("ant",), ("ia",), ((0,), (0,), (0,)))
-
-
-def test_among_several_answers_judgements_are_renumbered():
     alone = with_many_questions(RECORDS, (2,))["answers>=2-alone"]
     assert alone.candidates == ("bee", "ant")
     assert alone.qrels == ((1,), (1,), (1,), (0,), (0,))
-
-
-def test_a_pool_without_words_is_left_out():
     signs = dataclasses.replace(RECORDS, candidates=("sea", "cat", "bee", "4!"))
     assert list(with_many_questions(signs, (2, 3))) == ["answers>=2", "answers>=2-alone", "answers>=3"]
 

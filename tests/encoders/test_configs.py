@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import one_line_error
+from tiny_bert import sizes
 
 from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.llama import LlamaConfig
@@ -13,28 +14,12 @@ from endx_jax.models.layers import Rope, rotations
 from endx_jax.models.layout import Padded
 from endx_jax.models.transformer import LayerKind
 
-SMALL = {
-    "vocab_size": 60,
-    "hidden_size": 24,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "intermediate_size": 40,
-    "max_position_embeddings": 16,
-}
+SMALL = sizes(24, layers=4, heads=2, mlp_width=40, positions=16, vocab_size=60)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 8192}
-NOMIC = {
-    "vocab_size": 60,
-    "n_embd": 24,
-    "n_layer": 4,
-    "n_head": 2,
-    "n_inner": 40,
-    "n_positions": 16,
-    "activation_function": "swiglu",
-    "rotary_emb_base": 500,
-    "qkv_proj_bias": False,
-    "auto_map": {"AutoModel": "modeling.Model"},
-}
+NOMIC = {"vocab_size": 60, "n_embd": 24, "n_layer": 4, "n_head": 2, "n_inner": 40, "n_positions": 16}
+NOMIC |= {"activation_function": "swiglu", "rotary_emb_base": 500, "qkv_proj_bias": False}
+NOMIC |= {"auto_map": {"AutoModel": "modeling.Model"}}
 
 
 def read(model_type, config):
@@ -45,11 +30,11 @@ def read(model_type, config):
 def test_absent_keys_have_the_defaults_of_transformers(model_type):
     config = pytest.importorskip("transformers").CONFIG_MAPPING[model_type]
     t5 = {"d_model": 24, "d_kv": 12, "d_ff": 40, "num_layers": 4, "num_heads": 2}
-    sizes = {"vocab_size": 60000, **t5} if "t5" in model_type else SMALL | {"vocab_size": 60000}
+    own = {"vocab_size": 60000, **t5} if "t5" in model_type else SMALL | {"vocab_size": 60000}
     if issubclass(ARCHITECTURES[model_type].config, LlamaConfig):
-        sizes["num_key_value_heads"] = 1
-    every = config(**sizes).to_dict()
-    given = {name: value for name, value in every.items() if {name, *mapped(config, name)} & {*sizes}}
+        own["num_key_value_heads"] = 1
+    every = config(**own).to_dict()
+    given = {name: value for name, value in every.items() if {name, *mapped(config, name)} & {*own}}
     ours, theirs = (read(model_type, values) for values in (given, every))
     head = {} if "t5" in model_type else {"head_width": theirs.head}
     pad = {} if theirs.after_padding else {"pad_id": theirs.pad_id}  # no vector depends on it

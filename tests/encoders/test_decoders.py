@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import logged_losses, one_line_error
-from tiny_bert import tiny_recipe
+from tiny_bert import sizes, tiny_recipe
 
 import endx_jax
 from endx_jax.data.tokenization import Tokenizer
@@ -21,16 +21,7 @@ from endx_jax.export.run import export
 EOS, PAD, UNKNOWN = "<|endoftext|>", "<pad>", "<unk>"
 TEXTS = ["the cat sat on a mat", "who?", "", "🙂 naïve dogs", "what is in the dog and where is it, if not on the mat"]
 QUERY = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
-SMALL = {
-    "hidden_size": 24,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "intermediate_size": 40,
-    "max_position_embeddings": 96,
-    "sliding_window": 8,
-}
+SMALL = sizes(24, layers=3, heads=4, mlp_width=40, positions=96, num_key_value_heads=1, head_dim=8, sliding_window=8)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 from helpers import one_line_error
-from tiny_bert import tiny_recipe, vocabulary, write_tokenizer
+from tiny_bert import sizes, tiny_recipe, vocabulary, write_tokenizer
 
 import endx_jax
 from endx_jax.encoders import ARCHITECTURES
@@ -18,13 +18,7 @@ from endx_jax.models.sharing import SHARINGS
 pytestmark = pytest.mark.slow
 
 TEXTS = ["the cat sat on a mat", "who?", "", "🙂 naïve dogs", "what is in the dog and where is it, if not on the mat"]
-SMALL = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-}
+SMALL = sizes(24, layers=2, heads=2, mlp_width=40, positions=64)
 T5 = {"d_model": 24, "d_kv": 12, "d_ff": 24, "num_layers": 2, "num_heads": 2}
 MODERN = {"num_hidden_layers": 7, "local_attention": 6}
 GROUPED = SMALL | {"num_key_value_heads": 1, "head_dim": 8}

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import padded, texts
+from tiny_bert import sizes
 
 from endx_jax.batch import Packing, Tokens
 from endx_jax.encoders import ARCHITECTURES
@@ -31,13 +32,7 @@ VOCABULARY = 60
 PACKING = Packing(sum(LENGTHS) + 2, ((4, 12),))
 TOLERANCE = 1e-5  # of the largest magnitude
 
-SMALL = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 40,
-    "max_position_embeddings": 16,
-}
+SMALL = sizes(24, layers=2, heads=2, mlp_width=40, positions=16)
 OTHER = {"hidden_size": 40, "num_attention_heads": 5, "layer_norm_eps": 1e-2}
 DISTILBERT = {"dim": 24, "n_layers": 2, "n_heads": 2, "hidden_dim": 40, "max_position_embeddings": 16}
 T5 = {"d_model": 16, "d_kv": 12, "d_ff": 24, "num_layers": 2, "num_heads": 2, "relative_attention_max_distance": 20}
@@ -281,19 +276,14 @@ def test_a_text_that_spells_the_padding_token_has_their_positions(packing):
     assert_close_to_scale(real(found), real(theirs.detach()))
 
 
-def test_parity_notices_wider_windows():
+def test_parity_notices_wider_windows_and_another_activation():
     both = pair("modernbert")
     wider = tuple(kind._replace(window=kind.window and kind.window + 1) for kind in both.config.kinds)
-    other = dataclasses.replace(both, config=dataclasses.replace(both.config, layer_kinds=wider))
-    with pytest.raises(AssertionError):
-        assert_close_to_scale(real(jax.jit(other.ours)(both.params, tokens())), expected(both))
-
-
-def test_parity_notices_another_activation():
-    both = pair("bert")
-    other = dataclasses.replace(both, config=dataclasses.replace(both.config, activation="gelu_new"))
-    with pytest.raises(AssertionError):
-        assert_close_to_scale(real(jax.jit(other.ours)(both.params, tokens())), expected(both))
+    for name, change in (("modernbert", {"layer_kinds": wider}), ("bert", {"activation": "gelu_new"})):
+        both = pair(name)
+        other = dataclasses.replace(both, config=dataclasses.replace(both.config, **change))
+        with pytest.raises(AssertionError):
+            assert_close_to_scale(real(jax.jit(other.ours)(both.params, tokens())), expected(both))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

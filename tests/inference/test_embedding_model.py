@@ -47,9 +47,6 @@ def test_a_model_describes_its_width_lengths_and_prompts(prompted, plain):
     assert prompted.source.workdir is None
     assert prompted.source.encoders["question"].hugging_face["hidden_size"] == 32
     assert prompted.identity != plain.identity == plain.identity
-
-
-def test_a_model_is_shown_in_a_line(prompted, plain):
     # 152 * 32 + 64 * 32 + 2 * 32 of the tables, 64 of their norm, and 8,544 of each of two layers.
     facts = "one tower of TransformerEncoder, mean pooling, cosine, 15,584 parameters)"
     assert repr(plain) == str(plain) == f"EmbeddingModel({plain.name!r}, 32 dimensions, {facts}"
@@ -67,16 +64,13 @@ def test_each_side_has_its_prompt_and_a_call_may_have_another(prompted, plain):
     both = prompted.encode_query(TEXTS, prompt="on ", prompt_name="cluster")
     np.testing.assert_allclose(both, expected("on "), atol=1e-6)
     assert np.abs(expected("who: ") - expected("what: ")).max() > 1e-2
-
-
-def test_an_unknown_prompt_is_refused_with_those_there_are(prompted, plain):
     with one_line_error("no prompt named 'qeury'; did you mean 'query'.; its prompts are query, passage, cluster"):
         prompted.encode_query("a", prompt_name="qeury")
     with one_line_error("no prompt named 'query'; its prompts are none"):
         plain.encode("a", prompt_name="query")
 
 
-def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted):
+def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted, plain):
     whole = prompted.encode_query(TEXTS, truncate_dim=32)
     np.testing.assert_array_equal(prompted.encode_query(TEXTS), whole[:, :8])
     assert prompted.encode_query(TEXTS, truncate_dim=3, normalize_embeddings=True).shape == (3, 3)
@@ -85,9 +79,6 @@ def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted):
             prompted.encode_query(TEXTS, truncate_dim=width)
     with one_line_error("truncate_dim is 1000; it must be a whole number from 1 to 32"):
         prompted.encode_query([], truncate_dim=1000)
-
-
-def test_batches_have_a_text_or_more(plain):
     for size in (0, -1, 1.5, "8", True):
         with one_line_error(r"batch_size is .*; it must be a whole number from 1 to "):
             plain.encode(TEXTS, batch_size=size)
@@ -158,6 +149,9 @@ def test_texts_come_in_any_shape(plain):
     assert plain.encode([]).shape == (0, 32)
     assert plain.encode("").shape == (32,)
     assert np.isfinite(plain.encode(["", " ", "🙂🏳️‍🌈", "a\x00b", "é" * 500])).all()
+    whole, halves, lost = plain.encode(["dog 🙂", "dog \ud83d\ude42", "dog \ud83d"])
+    np.testing.assert_array_equal(whole, halves)
+    assert np.isfinite(lost).all()
 
 
 def test_a_table_s_column_is_read_and_a_table_is_not(plain):
@@ -168,12 +162,6 @@ def test_a_table_s_column_is_read_and_a_table_is_not(plain):
         plain.encode(table)
     with one_line_error(r"sentences\[1\] is of type \w+, \w+; every text must be a string"):
         plain.encode(pd.Series(["a", None]))
-
-
-def test_halves_of_surrogate_pairs_are_no_reason_to_stop(plain):
-    whole, halves, lost = plain.encode(["dog 🙂", "dog \ud83d\ude42", "dog \ud83d"])
-    np.testing.assert_array_equal(whole, halves)
-    assert np.isfinite(lost).all()
 
 
 def test_texts_over_the_length_are_counted_and_told_of_once(tiny_bert, caplog):
@@ -192,10 +180,13 @@ def test_texts_over_the_length_are_counted_and_told_of_once(tiny_bert, caplog):
     )
 
 
-def test_similarity_is_of_every_pair_or_of_each_with_its_own(plain):
+def test_similarity_is_of_every_pair_or_of_each_with_its_own(plain, tiny_bert, tmp_path):
     a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
     np.testing.assert_allclose(plain.similarity(a, b), [[1.0, 0.8], [0.6, 0.0]], rtol=1e-6)
     np.testing.assert_allclose(plain.similarity_pairwise(a, b), [1.0, 0.0], rtol=1e-6)
+    model = endx_jax.load(write_usage(shutil.copytree(tiny_bert, tmp_path / "model"), similarity_fn_name="dot"))
+    np.testing.assert_allclose(model.similarity(a, b), [[50.0, 8.0], [6.0, 0.0]])
+    np.testing.assert_allclose(model.similarity_pairwise(a, b), [50.0, 0.0])
 
 
 def test_embeddings_that_cannot_be_compared_are_refused(plain):
@@ -228,13 +219,6 @@ def test_arguments_that_are_not_supported_are_refused(plain, argument, message):
     for encode in (plain.encode, plain.encode_query, plain.encode_document):
         with one_line_error(message):
             encode(TEXTS, **argument)
-
-
-def test_a_folder_may_ask_for_inner_products(tiny_bert, tmp_path):
-    model = endx_jax.load(write_usage(shutil.copytree(tiny_bert, tmp_path / "model"), similarity_fn_name="dot"))
-    a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
-    np.testing.assert_allclose(model.similarity(a, b), [[50.0, 8.0], [6.0, 0.0]])
-    np.testing.assert_allclose(model.similarity_pairwise(a, b), [50.0, 0.0])
 
 
 def test_numbers_that_float16_can_not_hold_are_refused(tmp_path):

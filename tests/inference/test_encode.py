@@ -132,11 +132,8 @@ def test_rounded_to_a_precision_on_the_device(model, precision, off):
         assert found.dtype == precision
     largest = np.abs(exact).max(axis=1, keepdims=True)
     assert 0 < np.abs(found.astype(np.float32) - exact).max() <= (off * largest).max() * 1.001
-
-
-def test_cut_before_they_are_normalised_before_they_are_rounded(model):
-    exact = model.encoder(model.params, "question", TEXTS)[:, :8]
-    found = model.encoder(model.params, "question", TEXTS, output=Output(8, normalize=True, precision="int8"))
-    unit = exact / np.linalg.norm(exact, axis=1, keepdims=True)
-    np.testing.assert_allclose(dequantize(found), unit, atol=1.01 / 254)
-    np.testing.assert_array_equal(np.abs(found.codes).max(axis=1), 127)
+    if precision == "int8":  # cut before they are normalised before they are rounded
+        cut = model.encoder(model.params, "question", TEXTS, output=Output(8, normalize=True, precision="int8"))
+        unit = exact[:, :8] / np.linalg.norm(exact[:, :8], axis=1, keepdims=True)
+        np.testing.assert_allclose(dequantize(cut), unit, atol=1.01 / 254)
+        np.testing.assert_array_equal(np.abs(cut.codes).max(axis=1), 127)

@@ -76,7 +76,7 @@ def test_families_that_had_modules_of_their_own_are_described_as_they_were():
     assert describe(TransformerEncoder(plain)) == ("T5Encoder", ("config", (*expected, ("gated", False))))
 
 
-def test_one_number_decides(processor):
+def test_one_number_or_the_place_of_parameters_changes_the_identity(processor):
     model = DualEncoder(tower(), tower())
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), jax.eval_shape(model.init, jax.random.key(0)))
     before, norm = identity(processor, params=params), params["shared"]["encoder"]["norm"]
@@ -85,9 +85,6 @@ def test_one_number_decides(processor):
     norm["bias"][3] = 0
     norm["shift"] = norm.pop("bias")
     assert identity(processor, params=params) != before
-
-
-def test_the_place_of_parameters_changes_the_identity(processor):
     model = DualEncoder(tower(), tower(), SHARINGS["ade"])
     params = {side: random_params(tower(), *_tokens()) for side in ("question", "answer")}
     swapped = {"question": params["answer"], "answer": jax.tree.map(np.negative, params["question"])}

@@ -5,7 +5,6 @@ import pytest
 from helpers import one_line_error
 
 import endx_jax
-from endx_jax.errors import EndxError
 from endx_jax.retrieval.index import Index
 
 
@@ -14,13 +13,10 @@ def model(trained_workdir):
     return endx_jax.load(trained_workdir)
 
 
-def test_a_workdir_gives_its_trained_towers(model, tiny_bert):
+def test_a_workdir_gives_the_trained_towers_that_its_index_was_made_with(model, tiny_bert, trained_workdir):
     trained, untrained = model.encode_query("the cat"), endx_jax.load(tiny_bert).encode_query("the cat")
     assert trained.shape == untrained.shape == (32,)
     assert np.abs(trained - untrained / np.linalg.norm(untrained)).max() > 1e-4
-
-
-def test_a_workdir_s_model_is_the_one_that_its_index_was_made_with(model, trained_workdir):
     info = Index(trained_workdir / "index.sqlite").info
     assert info.model["identity"] == model.identity
     assert info.width == model.width == 32
@@ -40,34 +36,26 @@ def test_one_string_gives_one_vector_and_many_keep_their_order(model):
 
 def test_the_bundled_package_by_name(minilm):
     model = endx_jax.load(minilm)
-    query = model.encode_query("How many people live in Berlin?")
-    documents = model.encode_document(["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."])
-    similarity = model.similarity(query, documents)[0]
+    documents = ["Around 3.5 million people live in Berlin.", "Cats sleep for most of the day."]
+    query, *found = model.encode(["How many people live in Berlin?", *documents])
+    similarity = model.similarity(query, np.stack(found))[0]
     assert similarity[0] > 0.7 > 0.3 > similarity[1]
 
 
-def test_a_name_that_nothing_has_is_refused_with_the_ways_out(monkeypatch):
+def test_what_is_no_model_is_refused_with_the_ways_out(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(EndxError, match="give a folder"):
+    with one_line_error("give a folder"):
         endx_jax.load("nobody/nothing")
-
-
-@pytest.mark.parametrize("name", [None, "", " ", 5, b"model", ["model"]])
-def test_what_is_no_name_is_refused(name):
-    with one_line_error("path_or_name is .*; pass a folder or the name of a model"):
-        endx_jax.load(name)
-
-
-def test_a_reranker_of_a_family_without_support_is_not_sent_to_rerank(tmp_path):
+    with one_line_error("runs/first does not exist; give the workdir of a run, an export, or a folder of a model"):
+        endx_jax.load(tmp_path / "runs" / "first")  # a path is not looked for on the hub
+    for name in (None, "", " ", 5, b"model", ["model"]):
+        with one_line_error("path_or_name is .*; pass a folder or the name of a model"):
+            endx_jax.load(name)
+    # A re-ranker of a family without support is not sent to `endx rerank`.
     config = {"model_type": "deberta-v2", "architectures": ["DebertaV2ForSequenceClassification"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with one_line_error("model_type 'deberta-v2' is not supported; supported: bert"):
         endx_jax.load(tmp_path)
-
-
-def test_a_path_that_is_missing_is_not_looked_for_on_the_hub(tmp_path):
-    with one_line_error("runs/first does not exist; give the workdir of a run, an export, or a folder of a model"):
-        endx_jax.load(tmp_path / "runs" / "first")
 
 
 def test_subpackages_are_there_without_importing_them():

@@ -44,9 +44,6 @@ def test_texts_share_a_call_where_that_is_cheapest(encoder):
     assert cut(encoder, 10, 11, 12) == [([0, 1, 2], 4, 16)]
     # A long text beside short ones is computed for itself: 24 + 64 + 24 + 4 * 16, and not 24 + 4 * 32 + ...
     assert cut(encoder, 10, 64, 11, 12) == [([1], 1, 64), ([0, 2, 3], 4, 16)]
-
-
-def test_no_call_has_more_tokens_than_the_programs_says_but_for_one_text(encoder):
     assert cut(encoder, 48, 48, 48, 48) == [([n], 1, 48) for n in range(4)]
     assert encoder.shapes == [
         *(("question", rows, width) for width in (16, 24, 32) for rows in (1, 4)),

@@ -45,15 +45,6 @@ def test_the_weighted_mean_of_two_models(bert_workdir, other, tmp_path):
     assert model.encode_query(["who"]).shape == (1, 32)
 
 
-def test_a_merged_model_is_evaluated_and_exported(bert_workdir, other, pairs_csv, tmp_path, endx):
-    merge([str(bert_workdir), str(other)], tmp_path / "merged")
-    endx("evaluate", f"--model={tmp_path / 'merged'}", f"--data={pairs_csv}", f"--output={tmp_path / 'ranked'}")
-    assert "merged" in json.loads((tmp_path / "ranked" / "results.json").read_text())["systems"]
-    endx("export", f"--model={tmp_path / 'merged'}", f"--output={tmp_path / 'exported'}")
-    merged, exported = (endx_jax.load(tmp_path / name) for name in ("merged", "exported"))
-    np.testing.assert_allclose(exported.encode(["who"]), merged.encode(["who"]), atol=1e-6)
-
-
 def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(bert_workdir, other, tmp_path):
     """One model's fusion with BM25, and a teacher of one model alone, are not those of the mean."""
     run, file = changed(bert_workdir, tmp_path / "run", lambda tensors: None), tmp_path / "run" / "endx.json"
@@ -107,6 +98,12 @@ def test_other_models_weights_and_folders_are_refused(bert_workdir, other, tmp_p
     assert not output.exists()
 
 
-def test_the_verb(bert_workdir, other, tmp_path, endx):
-    said = endx("merge", str(bert_workdir), str(other), "--weights", "1", "3", f"--output={tmp_path / 'm'}").out
-    assert said == f"{tmp_path / 'm'} holds the mean of 2 models; use it as --model={tmp_path / 'm'}\n"
+def test_the_verb_s_model_is_evaluated_and_exported(bert_workdir, other, tmp_path, endx, pairs_csv):
+    merged = tmp_path / "merged"
+    said = endx("merge", str(bert_workdir), str(other), "--weights", "1", "3", f"--output={merged}").out
+    assert said == f"{merged} holds the mean of 2 models; use it as --model={merged}\n"
+    endx("evaluate", f"--model={merged}", f"--data={pairs_csv}", f"--output={tmp_path / 'ranked'}")
+    assert "merged" in json.loads((tmp_path / "ranked" / "results.json").read_text())["systems"]
+    endx("export", f"--model={merged}", f"--output={tmp_path / 'exported'}")
+    found, expected = (endx_jax.load(place) for place in (tmp_path / "exported", merged))
+    np.testing.assert_allclose(found.encode(["who"]), expected.encode(["who"]), atol=1e-6)

@@ -60,6 +60,9 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, bert_w
         (copied.encode_document(TEXTS), run.encode_document(TEXTS)),
     ):
         np.testing.assert_array_equal(found, expected)
+    found = params_of_run(bert_workdir)
+    loaded = parameter_paths(endx_jax.load(bert_workdir).params)
+    assert {path: leaf.shape for path, leaf in found.items()} == {path: leaf.shape for path, leaf in loaded.items()}
 
 
 def test_empty_keys_of_version_0_1_0_are_accepted_and_values_in_them_are_not(model_folder):
@@ -149,21 +152,11 @@ def test_a_decoder_whose_folder_states_its_pooling_is_loaded_without_eos(pairs_c
     assert loaded.tokenizer.same_ids(model.processors["question"].tokenizer)
 
 
-def test_parameters_of_a_run_stay_in_their_file(bert_workdir):
-    found = params_of_run(bert_workdir)
-    loaded = parameter_paths(endx_jax.load(bert_workdir).params)
-    assert {path: leaf.shape for path, leaf in found.items()} == {path: leaf.shape for path, leaf in loaded.items()}
-
-
-def test_a_workdir_whose_training_has_not_ended_is_refused(bert_workdir, tmp_path):
+def test_workdirs_of_unfinished_training_and_of_pair_classifiers_are_refused(bert_workdir, tmp_path):
     shutil.copytree(bert_workdir / "model", tmp_path / "model")
     (tmp_path / "model" / "endx.json").unlink()
     with one_line_error("training has not ended, and no model yet: run its training command again"):
         endx_jax.load(tmp_path)
-
-
-def test_a_workdir_of_a_pair_classifier_is_refused(tmp_path):
-    (tmp_path / "model").mkdir()
     (tmp_path / "model" / "method.json").write_text('{"name": "pair", "embeds": false}')
     with one_line_error("holds a pair classifier"):
         endx_jax.load(tmp_path)

@@ -19,25 +19,9 @@ def lengths_to_tokens(texts):
     return TokenTable.from_lengths(np.repeat(texts, texts).astype(np.int32), np.array(texts, np.int64), 0)
 
 
-@pytest.mark.parametrize(
-    ("length", "width"),
-    [
-        (0, 4),
-        (1, 4),
-        (8, 8),
-        (9, 12),
-        (32, 32),
-        (33, 40),
-        (64, 64),
-        (65, 80),
-        (128, 128),
-        (129, 160),
-        (257, 320),
-        (500, 500),
-    ],
-)
-def test_widths_are_rungs_of_the_ladder_up_to_the_limit(length, width):
-    assert shapes(500, 1000).width(length) == width
+def test_widths_are_rungs_of_the_ladder_up_to_the_limit():
+    widths = {0: 4, 1: 4, 8: 8, 9: 12, 32: 32, 33: 40, 64: 64, 65: 80, 128: 128, 129: 160, 257: 320, 500: 500}
+    assert {length: shapes(500, 1000).width(length) for length in widths} == widths
 
 
 @pytest.mark.parametrize(
@@ -46,10 +30,7 @@ def test_widths_are_rungs_of_the_ladder_up_to_the_limit(length, width):
 def test_a_batch_has_the_rows_of_its_budget_or_a_part_of_them(texts, rows):
     assert shapes(64, 800).rows(8, texts) == rows
     assert shapes(64, 800, devices=8).rows(8, 8 * texts) == 8 * rows
-
-
-def test_a_budget_below_a_text_still_takes_one_a_device():
-    assert shapes(512, 100, devices=2).rows(512, 9) == 2
+    assert shapes(512, 100, devices=2).rows(512, 9) == 2  # below the budget of a text, still one a device
 
 
 def test_every_text_is_in_one_batch_which_keeps_the_budget(monkeypatch):
@@ -67,20 +48,26 @@ def test_every_text_is_in_one_batch_which_keeps_the_budget(monkeypatch):
             assert not ids[~mask].any()
 
 
-def test_little_is_padded_among_many_texts():
+def test_little_is_padded_among_many_texts_and_no_texts_give_no_batch():
     texts = np.random.default_rng(0).integers(4, 64, 5000).tolist()
     found = list(batches(lengths_to_tokens, texts, shapes(64, 2048)))
     assert sum(batch.inputs.ids.size for batch in found) < 1.15 * sum(texts)
     assert len({batch.inputs.ids.shape for batch in found}) <= 12 + 1  # a rung each, and the last batch
-
-
-def test_no_texts_give_no_batch():
     assert not list(batches(lengths_to_tokens, [], shapes(64, 256)))
 
 
-def test_all_items_come_in_their_order():
+def test_all_items_come_in_their_order_and_errors_are_raised_at_their_item():
     assert list(prefetch(range(10), 3)) == list(range(10))
     assert list(prefetch([], 3)) == []
+
+    def items():
+        yield 1
+        raise KeyError("broken")
+
+    coming = prefetch(items(), 3)
+    assert next(coming) == 1
+    with pytest.raises(KeyError, match="broken"):
+        next(coming)
 
 
 def test_items_are_made_in_a_thread_before_they_are_asked_for():
@@ -98,14 +85,3 @@ def test_items_are_made_in_a_thread_before_they_are_asked_for():
     assert third.wait(5)  # two more than were asked for, and not three
     assert made == [(0, False), (1, False), (2, False)]
     coming.close()
-
-
-def test_errors_of_the_thread_are_raised_at_their_item():
-    def items():
-        yield 1
-        raise KeyError("broken")
-
-    coming = prefetch(items(), 3)
-    assert next(coming) == 1
-    with pytest.raises(KeyError, match="broken"):
-        next(coming)

@@ -83,27 +83,13 @@ def test_a_traced_temperature_passes():
     assert float(found) == pytest.approx(np.log(1 + 7 * np.exp(-1 / 0.5)), rel=1e-6)
 
 
-def test_a_temperature_for_both_spaces_is_asked_for():
+def test_arguments_of_one_loss_alone_are_checked():
     with one_line_error("temperature is 0.5; it must be a pair, of the dual and of the cross space"):
         aligned(jnp.zeros((8, 16)), jnp.zeros((8, 16)), temperature=0.5)
     with one_line_error("dual is of type .*; it must be a pair of question and answer embeddings"):
         losses.geometry_alignment(jnp.zeros((8, 16)), (jnp.zeros((8, 16)),) * 2, weights=WEIGHTS)
-
-
-def test_an_unknown_matching_is_named():
     with one_line_error("kind is 'msa', which is none of mse, bce; did you mean 'mse'"):
         losses.sampled_matching(jnp.zeros((8, 16)), jnp.zeros((8, 16)), DRAWN, kind="msa")
-
-
-@pytest.mark.parametrize("loss", [losses.pair_softmax, losses.pair_binary])
-def test_scored_pairs_need_a_wrong_answer(loss):
-    with one_line_error(r"scores has shape \(8, 1\); each row needs a right and at least one wrong answer"):
-        loss(jnp.zeros((8, 1)))
-    with one_line_error(r"where has shape \(8, 2\); it must be bool \[B, N\], with .* N = 3 as in scores"):
-        loss(jnp.zeros((8, 3)), where=jnp.ones((8, 2), bool))
-
-
-def test_other_losses_check_shapes():
     with one_line_error(r"mean has shape \(8, 16\) and log_deviation \(8, 12\); both must be the same"):
         losses.gaussian_kl(jnp.zeros((8, 16)), jnp.zeros((8, 12)))
     with one_line_error(r"kl has shape \(16,\); it must be \[B, E\]"):
@@ -113,3 +99,11 @@ def test_other_losses_check_shapes():
         losses.vocabulary_nll(jnp.zeros((8, 4)), jnp.zeros((30, 5)), jnp.zeros(30), ids, jnp.ones((8, 1)))
     with one_line_error(r"answer_id has shape \(4,\); it must be integer \[B\], with B = 8 as in question_id"):
         losses.false_negative_mask(question_id=jnp.zeros(8, jnp.int32), answer_id=jnp.zeros(4, jnp.int32))
+
+
+@pytest.mark.parametrize("loss", [losses.pair_softmax, losses.pair_binary])
+def test_scored_pairs_need_a_wrong_answer(loss):
+    with one_line_error(r"scores has shape \(8, 1\); each row needs a right and at least one wrong answer"):
+        loss(jnp.zeros((8, 1)))
+    with one_line_error(r"where has shape \(8, 2\); it must be bool \[B, N\], with .* N = 3 as in scores"):
+        loss(jnp.zeros((8, 3)), where=jnp.ones((8, 2), bool))

@@ -46,14 +46,11 @@ def compiled(loss, devices):
 
 
 @pytest.mark.parametrize("loss", GATHERED)
-def test_no_collective_is_inside_a_loop(loss):
+def test_no_collective_is_in_a_loop_and_memory_grows_by_the_gathered_embeddings_alone(loss):
     found = collectives(compiled(loss, 8).as_text())
     assert {collective.kind for collective in found} == {"all-gather", "reduce-scatter", "all-reduce"}
     assert {(collective.loops, collective.times) for collective in found} == {(0, 1)}
 
-
-@pytest.mark.parametrize("loss", GATHERED)
-def test_memory_on_a_device_grows_by_the_gathered_embeddings_alone(loss):
     def beside_the_gathered(devices):
         array = devices * ROWS * WIDTH * 4
         return compiled(loss, devices).memory_analysis().temp_size_in_bytes - GATHERED[loss] * array

@@ -133,7 +133,7 @@ def test_sums_over_pairs_stream_as_the_softmax_does(tile):
     def compute(function):
         weights = jnp.arange(1.0, R + 1)
         loss = lambda rows, columns: jnp.sum(weights * function(rows, columns))  # noqa: E731
-        return function(*operands()), jax.grad(loss, (0, 1))(*operands())
+        return jax.jit(lambda *both: (function(*both), jax.grad(loss, (0, 1))(*both)))(*operands())
 
     with jax.enable_x64(True):
         chex.assert_trees_all_close(compute(streamed), compute(dense), rtol=1e-10)

@@ -27,33 +27,21 @@ def check(values, expected):
     np.testing.assert_allclose(values, expected, rtol=1e-6)
 
 
-def test_reciprocal_rank():
+def test_measures_by_hand():
     check(metrics.reciprocal_rank(RANKS), [1, 1 / 2.5, 1 / 40])
     check(metrics.reciprocal_rank(RANKS, cutoff=10), [1, 1 / 2.5, 0])
     check(metrics.reciprocal_rank(RANKS, cutoff=2), [1, 0, 0])
-
-
-def test_hits_and_precision_look_at_the_first_right_candidate_only():
     check(metrics.precision_at_1(RANKS), [1, 0, 0])
     check(metrics.hit_at(RANKS, 2), [1, 0, 0])
     check(metrics.hit_at(RANKS, 3), [1, 1, 0])
     check(metrics.precision_at_1(np.array([[1.5]])), [0])  # a tie at the top is not a top
-
-
-def test_recall_is_the_share_of_the_right_candidates():
     check(metrics.recall_at(RANKS, 1), [1 / 3, 0, 0])
     check(metrics.recall_at(RANKS, 5), [2 / 3, 1, 0])
     check(metrics.recall_at(RANKS, 100), [1, 1, 1])
-
-
-def test_ndcg():
     ideal = 1 / math.log2(2) + 1 / math.log2(3) + 1 / math.log2(4)
     check(metrics.ndcg_at(RANKS, 10), [(1 / math.log2(2) + 1 / math.log2(4)) / ideal, 1 / math.log2(3.5), 0])
     # At 2, the ideal ranking holds two of the three right candidates.
     check(metrics.ndcg_at(RANKS, 2), [1 / (1 / math.log2(2) + 1 / math.log2(3)), 0, 0])
-
-
-def test_average_precision():
     check(metrics.average_precision(RANKS), [(1 / 1 + 2 / 3 + 3 / 12) / 3, 1 / 2.5, 1 / 40])
 
 
@@ -87,22 +75,6 @@ def test_measures_equal_the_textbook_definitions(count):
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_range_and_extremes(name):
-    rng = np.random.default_rng(0)
-    scores = rng.integers(0, 40, (200, 30)).astype(np.float32)
-    positives = np.full((200, 6), -1, np.int32)
-    for row in range(200):
-        positives[row, : 1 + row % 6] = rng.choice(30, 1 + row % 6, replace=False)
-    values = np.asarray(MEASURES[name](metrics.ranks(scores, positives)))
-    assert values.shape == (200,)
-    assert values.min() >= 0
-    assert values.max() <= 1
-    assert 0 < values.mean() < 1
-    on_top = np.array([[1, 2, 3, INF], [1, INF, INF, INF]], np.float32)
-    assert MEASURES[name](on_top).tolist() == [1, 1]
-
-
-@pytest.mark.parametrize("name", MEASURES)
 def test_numpy_jax_and_jit_agree_and_padding_changes_nothing(name):
     measure = MEASURES[name]
     expected = measure(RANKS)
@@ -113,15 +85,9 @@ def test_numpy_jax_and_jit_agree_and_padding_changes_nothing(name):
 
 def test_a_question_without_right_candidates_has_no_share_to_find():
     nothing = np.full((1, 2), INF, np.float32)
-    assert {name: str(float(measure(nothing)[0])) for name, measure in MEASURES.items()} == {
-        "mrr": "0.0",
-        "mrr@10": "0.0",
-        "p@1": "0.0",
-        "recall@5": "nan",
-        "hit@5": "0.0",
-        "ndcg@10": "nan",
-        "map": "nan",
-    }
+    found = {name: float(measure(nothing)[0]) for name, measure in MEASURES.items()}
+    shares = ("recall@5", "ndcg@10", "map")
+    assert str(found) == str({name: float("nan") if name in shares else 0.0 for name in MEASURES})
 
 
 @pytest.mark.parametrize("measure", [metrics.reciprocal_rank, metrics.recall_at, metrics.hit_at, metrics.ndcg_at])

@@ -20,7 +20,7 @@ from endx_jax.metrics.significance import (
 SEEDS = [51.2, 50.1, 52.4], [54.9, 53.0, 53.8]
 
 
-def test_t_tests_are_scipys():
+def test_t_tests_are_scipys_also_of_samples_that_do_not_vary():
     first, second = SEEDS
     assert t_test(first, second) == pytest.approx(scipy.stats.ttest_ind(first, second, equal_var=False).pvalue)
     assert t_test(first, [*second, 60.0]) == pytest.approx(
@@ -28,9 +28,6 @@ def test_t_tests_are_scipys():
     )
     assert paired_t_test(first, second) == pytest.approx(scipy.stats.ttest_rel(first, second).pvalue)
     assert t_test(second, first) == t_test(first, second)
-
-
-def test_samples_that_do_not_vary():
     assert t_test([1, 1], [1, 1]) == 1
     assert t_test([1, 1], [2, 2]) == 0
     assert paired_t_test([1, 2], [1, 2]) == 1
@@ -81,12 +78,6 @@ def test_each_set_counts_once_and_is_resampled_within():
     # Negative control: as one set, the shares of both parts vary too.
     low, high = bootstrap_interval(values)[:, 0]
     assert high - low > 3 * (expected[1] - expected[0])
-
-
-def test_one_set_is_no_suite():
-    draw = np.random.default_rng(7)
-    first, second = draw.random((2, 50, 3))
-    assert paired_difference(first, second, sizes=(50,), draws=90) == paired_difference(first, second, draws=90)
 
 
 def test_swaps_over_sets_are_the_exact_test_of_all_assignments():
@@ -174,6 +165,9 @@ def test_equal_systems_do_not_differ():
     values = np.random.default_rng(5).random((20, 1))
     (found,) = paired_difference(values, values, draws=50)
     assert (found.mean, found.low, found.high, found.p) == (0, 0, 0, 1)
+    draw = np.random.default_rng(7)
+    first, second = draw.random((2, 50, 3))
+    assert paired_difference(first, second, sizes=(50,), draws=90) == paired_difference(first, second, draws=90)
 
 
 @pytest.mark.parametrize("options", [{"draws": 0}, {"confidence": 1.0}, {"confidence": 0.0}])

@@ -42,28 +42,16 @@ KEYS = example_keys(jax.random.key(5), 0, 8)
 LONG = 128  # few shapes, as each is compiled
 
 
-def test_splitting_the_batch_changes_no_mask(drop):
+def test_a_mask_depends_on_its_key_alone(drop):
     whole = drop(KEYS, 9)
     parts = np.concatenate([drop(KEYS[:4], 9), drop(KEYS[4:], 9)])
     np.testing.assert_array_equal(parts, whole)
-
-
-def test_permuting_the_batch_permutes_the_masks(drop):
-    order = np.array([3, 0, 5, 1, 7, 4, 2, 6])
+    order = np.array([3, 0, 5, 1, 7, 4, 2, 6])  # permuted
     np.testing.assert_array_equal(drop(KEYS[order], 9), drop(KEYS, 9)[order])
-
-
-def test_padding_further_changes_no_mask(drop):
-    np.testing.assert_array_equal(cut(drop(KEYS, LONG), 9), drop(KEYS, 9))
-
-
-def test_splitting_the_batch_over_devices_changes_no_mask(drop):
+    np.testing.assert_array_equal(cut(drop(KEYS, LONG), 9), drop(KEYS, 9))  # padded further
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     sharded = jax.device_put(KEYS, NamedSharding(mesh, PartitionSpec("data")))
     np.testing.assert_array_equal(drop(sharded, 9), drop(KEYS, 9))
-
-
-def test_masks_of_different_examples_differ(drop):
     masks = drop(KEYS, 9)
     assert len({mask.tobytes() for mask in masks}) == len(KEYS)
 
@@ -98,15 +86,12 @@ def test_no_keys_or_no_rate_change_nothing(function):
     assert function(x, KEYS, 0.0) is x
 
 
-def test_example_keys_follow_key_step_and_row():
+def test_keys_follow_key_step_and_row_and_fold_takes_one_number_or_one_a_key():
     """Row i of step s is fold_in(fold_in(key, s), i), however many rows there are."""
     key = jax.random.key(11)
     expected = [jax.random.key_data(jax.random.fold_in(jax.random.fold_in(key, 4), i)) for i in range(3)]
     np.testing.assert_array_equal(jax.random.key_data(example_keys(key, 4, 3)), expected)
     np.testing.assert_array_equal(jax.random.key_data(example_keys(key, 4, 300))[:3], expected)
-
-
-def test_fold_takes_one_number_or_one_a_key():
     one, each = fold(KEYS, 2), fold(KEYS, jnp.full(8, 2))
     np.testing.assert_array_equal(jax.random.key_data(one), jax.random.key_data(each))
     different = jax.random.key_data(fold(KEYS, 3))
@@ -127,13 +112,14 @@ def embed():
     return embed
 
 
-def test_a_text_embeds_alike_alone_and_in_a_longer_larger_batch(embed):
-    keys = example_keys(jax.random.key(1), 0, 5)
+@pytest.mark.parametrize("keys", [None, example_keys(jax.random.key(1), 0, 5)], ids=["plain", "dropping"])
+def test_a_text_embeds_alike_alone_and_in_a_longer_larger_batch(embed, keys):
     together = embed([0, 1, 2, 3, 4], keys, 32)
     assert TINY.dropout > 0
     assert TINY.attention_dropout > 0
     for i in range(5):
-        np.testing.assert_allclose(embed([i], keys[i : i + 1], 16)[0], together[i], atol=1e-6)
+        own = None if keys is None else keys[i : i + 1]
+        np.testing.assert_allclose(embed([i], own, 16)[0], together[i], atol=1e-6)
 
 
 def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):
@@ -152,9 +138,3 @@ def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):
     keys = np.concatenate(used)
     assert len(used) == 1 + 2 * 3
     assert len(np.unique(keys, axis=0)) == len(keys) == 4 + 2 * (1 + 2 * 4)
-
-
-def test_without_keys_padding_and_batch_change_no_embedding(embed):
-    together = embed([0, 1, 2, 3, 4], None, 32)
-    for i in range(5):
-        np.testing.assert_allclose(embed([i], None, 16)[0], together[i], atol=1e-6)

@@ -9,24 +9,11 @@ from helpers import TINY, padded, random_params, texts, tower
 
 from endx_jax.models import SIDES, DualEncoder
 
-LAYER = {
-    "attention/key/bias": (16,),
-    "attention/key/kernel": (16, 16),
-    "attention/output/bias": (16,),
-    "attention/output/kernel": (16, 16),
-    "attention/query/bias": (16,),
-    "attention/query/kernel": (16, 16),
-    "attention/value/bias": (16,),
-    "attention/value/kernel": (16, 16),
-    "attention_norm/bias": (16,),
-    "attention_norm/scale": (16,),
-    "mlp_down/bias": (16,),
-    "mlp_down/kernel": (24, 16),
-    "mlp_norm/bias": (16,),
-    "mlp_norm/scale": (16,),
-    "mlp_up/bias": (24,),
-    "mlp_up/kernel": (16, 24),
-}
+MATRICES = {f"attention/{part}": (16, 16) for part in ("query", "key", "value", "output")}
+MATRICES |= {"mlp_up": (16, 24), "mlp_down": (24, 16)}
+LAYER = {f"{name}/kernel": shape for name, shape in MATRICES.items()}
+LAYER |= {f"{name}/bias": shape[1:] for name, shape in MATRICES.items()}
+LAYER |= {f"{norm}/{leaf}": (16,) for norm in ("attention_norm", "mlp_norm") for leaf in ("bias", "scale")}
 AROUND = {
     "shared/encoder/norm/bias": (16,),
     "shared/encoder/norm/scale": (16,),

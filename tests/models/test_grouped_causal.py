@@ -5,10 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import padded, random_params, texts
+from helpers import gemma, padded, random_params, texts
 
 from endx_jax.batch import Packing
-from endx_jax.encoders import ARCHITECTURES
 from endx_jax.models import TokenEmbedder, Tower
 from endx_jax.models.attention import attend
 from endx_jax.models.dropout import example_keys
@@ -20,26 +19,12 @@ from endx_jax.parallel.sharding import batch_sharding, state_shardings
 
 B, L, D, MASK = 2, 7, 4, np.arange(7) < np.array([[7], [3]])
 LENGTHS = (12, 5, 1, 7, 3, 9, 2, 4)
-TOKENS = padded(texts(LENGTHS, vocab_size=30), 12)
+TOKENS = padded(texts(LENGTHS), 12)
 KEYS = example_keys(jax.random.key(3), 0, len(LENGTHS))
-GEMMA = {
-    "vocab_size": 30,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 24,
-    "max_position_embeddings": 16,
-    "sliding_window": 4,
-    "sliding_window_pattern": 2,
-    "attention_dropout": 0.3,
-}
 
 
 def decoder(**options) -> Tower:
-    config = ARCHITECTURES["gemma3_text"].config.from_hugging_face(GEMMA)
-    return Tower(TokenEmbedder(config.vocab_size, config.width), TransformerEncoder(config, **options), last)
+    return Tower(TokenEmbedder(50, 16), TransformerEncoder(gemma(), **options), last)
 
 
 PARAMS = random_params(decoder(), TOKENS)

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import TINY, gemma, padded, random_params, texts, tower
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from endx_jax.batch import Packing
-from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.models import TokenEmbedder, Tower, attention, layout
 from endx_jax.models.attention import uses_kernel
@@ -81,24 +80,30 @@ def plain(query, key, value, by_distance, causal=False):
 SLOW = pytest.mark.slow
 
 
+def assert_near(found, expected, tolerance=1e-5):
+    """Each array differs by less than this part of its largest value."""
+    for own, exact in zip(found, expected, strict=True):
+        assert np.abs(own - exact).max() < tolerance * np.abs(exact).max()
+
+
 @pytest.mark.parametrize(
-    ("heads", "head_width", "biased"),
+    ("heads", "head_width", "biased", "causal"),
     [
-        (2, 32, True),
-        pytest.param(10, 64, True, marks=SLOW),  # five steps of two heads
-        pytest.param(4, 32, False, marks=SLOW),
-        pytest.param(2, 128, True, marks=SLOW),
-        pytest.param(3, 24, True, marks=SLOW),
+        (2, 32, True, False),
+        pytest.param(2, 32, False, True, id="causal"),
+        pytest.param(10, 64, True, False, marks=SLOW),  # five steps of two heads
+        pytest.param(4, 32, False, False, marks=SLOW),
+        pytest.param(2, 128, True, False, marks=SLOW),
+        pytest.param(3, 24, True, False, marks=SLOW),
     ],
 )
-def test_values_and_all_gradients_are_those_of_attention_written_out(heads, head_width, biased):
+def test_values_and_all_gradients_are_those_of_attention_written_out(heads, head_width, biased, causal):
     arrays = drawn(heads, head_width, biased)
     with jax.default_matmul_precision("highest"):
-        expected = differentiate(plain, *arrays)
-    found = differentiate(ours, *arrays)
+        expected = differentiate(functools.partial(plain, causal=causal), *arrays)
+    found = differentiate(functools.partial(ours, causal=causal), *arrays)
     assert len(found) == 4 + biased
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+    assert_near(found, expected)
 
 
 def test_causal_blocks_without_pairs_are_skipped():
@@ -110,6 +115,7 @@ def test_causal_blocks_without_pairs_are_skipped():
     def attend(*arrays):
         return attend_packed(*arrays, begin, end, **options)
 
+    @jax.jit
     def computed(value, gradient):
         out, pull = jax.vjp(attend, query, key, value)
         return out, *pull(gradient)
@@ -133,15 +139,6 @@ def test_causal_blocks_without_pairs_are_skipped():
     assert traced_flops(step) == (2 + 5) * 2 * 78 * BLOCK**2 * 2 * 32
 
 
-def test_causal_values_and_gradients_are_those_of_attention_written_out():
-    arrays = drawn(2, 32, False)
-    with jax.default_matmul_precision("highest"):
-        expected = differentiate(functools.partial(plain, causal=True), *arrays)
-    found = differentiate(functools.partial(ours, causal=True), *arrays)
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("biased", [True, False])
 def test_in_bfloat16_they_are_as_near_as_its_rounding(biased):
@@ -150,8 +147,7 @@ def test_in_bfloat16_they_are_as_near_as_its_rounding(biased):
     half = [*half[0]]
     expected = differentiate(plain, *(x.astype(jnp.float32) for x in half), by_distance)
     found = differentiate(ours, *half, by_distance)
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 2**-7 * np.abs(exact).max()
+    assert_near(found, expected, 2**-7)
 
 
 RATE = 0.3
@@ -203,8 +199,7 @@ def test_dropout_has_the_masks_of_padded_texts(heads, head_width, device_heads, 
     with jax.default_matmul_precision("highest"):
         expected = differentiate(written_out, *arrays, by_distance)
     found = differentiate(kernel, *arrays, by_distance)
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+    assert_near(found, expected)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -258,36 +253,12 @@ def test_padding_is_zero_and_a_width_that_is_too_small_would_be_seen():
 
 
 BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.3)
-T5 = T5Config(
-    vocab_size=50,
-    width=16,
-    layers=1,
-    heads=2,
-    head_width=8,
-    mlp_width=12,
-    buckets=8,
-    max_distance=8,
-    attention_dropout=0.3,
-)
-GEMMA = ARCHITECTURES["gemma3_text"].config.from_hugging_face(
-    {
-        "vocab_size": 50,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "intermediate_size": 12,
-        "max_position_embeddings": 32,
-        "sliding_window": 4,
-        "sliding_window_pattern": 2,
-        "attention_dropout": 0.3,
-    }
-)
+T5 = T5Config(vocab_size=50, width=16, layers=1, heads=2, head_width=8, mlp_width=12, buckets=8, max_distance=8)
+T5 = dataclasses.replace(T5, attention_dropout=0.3)
 TOWERS = {
     "bert": tower(BERT),
     "t5": Tower(TokenEmbedder(50, T5.width), TransformerEncoder(T5)),
-    "gemma": Tower(TokenEmbedder(50, GEMMA.width), TransformerEncoder(GEMMA)),  # causal, with windows and grouped heads
+    "gemma": Tower(TokenEmbedder(50, 16), TransformerEncoder(gemma())),  # causal, with windows and grouped heads
 }
 TOKENS = padded(texts((7, 1, 12, 4, 4, 1, 9, 4)), 16).replace(packing=Packing(42, ((8, 12),)))
 KEYS = example_keys(jax.random.key(5, impl="threefry2x32"), jnp.int32(0), 8)
@@ -326,8 +297,7 @@ def test_windows_in_the_kernel_are_those_of_padded_texts(emulate):
     expected = differentiate(attend, *arrays, None)
     assert not emulate()
     found = differentiate(attend, *arrays, None)
-    for own, exact in zip(found, expected, strict=True):
-        assert np.abs(own - exact).max() < 1e-5 * np.abs(exact).max()
+    assert_near(found, expected)
 
 
 @pytest.mark.parametrize(

@@ -8,43 +8,31 @@ import pytest
 from helpers import random_params
 
 from endx_jax.models import MultiHopAttention
-from endx_jax.models.pooling import POOLINGS, first, last, mean, weighted_mean
+from endx_jax.models.pooling import POOLINGS, mean
 
 ENCODINGS = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
 LENGTHS = (5, 2, 1, 0)
 MASK = jnp.asarray(np.arange(5) < np.array(LENGTHS)[:, None])
 
 
-def test_mean_is_the_sum_over_real_tokens_by_their_number():
-    expected = [ENCODINGS[b, :n].sum(axis=0) / n for b, n in enumerate(LENGTHS[:3])]
-    np.testing.assert_allclose(mean(jnp.asarray(ENCODINGS), MASK)[:3], expected, rtol=1e-6)
-
-
-def test_first_is_the_first_token():
-    np.testing.assert_array_equal(first(jnp.asarray(ENCODINGS), MASK), ENCODINGS[:, 0])
-
-
-def test_last_is_the_last_token():
-    expected = [ENCODINGS[b, n - 1] for b, n in enumerate(LENGTHS[:3])]
-    np.testing.assert_array_equal(last(jnp.asarray(ENCODINGS), MASK)[:3], expected)
-
-
-def test_weighted_mean_weighs_tokens_by_their_position():
-    expected = [np.average(ENCODINGS[b, :n], axis=0, weights=range(1, n + 1)) for b, n in enumerate(LENGTHS[:3])]
-    np.testing.assert_allclose(weighted_mean(jnp.asarray(ENCODINGS), MASK)[:3], expected, rtol=1e-5)
+def test_poolings_are_those_of_each_text_alone():
+    found = {name: pool(jnp.asarray(ENCODINGS), MASK) for name, pool in POOLINGS.items()}
+    for row, length in enumerate(LENGTHS[:3]):
+        tokens = ENCODINGS[row, :length]
+        np.testing.assert_allclose(found["mean"][row], tokens.sum(axis=0) / length, rtol=1e-6)
+        np.testing.assert_array_equal(found["first"][row], tokens[0])
+        np.testing.assert_array_equal(found["last"][row], tokens[-1])
+        by_position = np.average(tokens, axis=0, weights=range(1, length + 1))
+        np.testing.assert_allclose(found["weighted_mean"][row], by_position, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", POOLINGS)
-def test_a_text_without_tokens_is_finite(name):
+def test_a_text_without_tokens_is_finite_and_pooling_is_float32_at_least(name):
     pool = POOLINGS[name]
     value, gradient = jax.value_and_grad(lambda x: jnp.sum(pool(x, MASK) ** 2))(jnp.asarray(ENCODINGS))
     chex.assert_tree_all_finite((value, gradient))
     if name == "mean":
         np.testing.assert_array_equal(mean(jnp.asarray(ENCODINGS), MASK)[3], [0, 0, 0])
-
-
-@pytest.mark.parametrize("name", POOLINGS)
-def test_pooling_is_float32_at_least(name):
     # 300 ones: counted in bfloat16, 257 of them would be 256.
     ones, mask = jnp.ones((1, 300, 2), jnp.bfloat16), jnp.ones((1, 300), bool)
     pooled = POOLINGS[name](ones, mask)
@@ -62,26 +50,21 @@ def attention(params, encodings):
 
 
 def pool(encodings=ENCODINGS, mask=MASK, hops=4):
-    """The module's parameters and its result."""
+    """The module, its parameters and its result."""
     module = MultiHopAttention(hops, 6)
     params = random_params(module, jnp.zeros((1, 1, 3)), jnp.ones((1, 1), bool))
     params = jax.tree.map(lambda leaf: 5 * leaf, params)  # so that hops differ
-    return params, jax.jit(lambda *x: module.apply({"params": params}, *x))(encodings, mask)
+    return module, params, jax.jit(lambda *x: module.apply({"params": params}, *x))(encodings, mask)
 
 
-def test_multi_hop_attention_is_its_equations_text_by_text():
-    params, found = pool()
+def test_multi_hop_attention_is_its_equations_text_by_text_finite_and_float32_at_least():
+    module, params, found = pool()
     assert np.ptp(attention(params, ENCODINGS[0]), axis=0).max() > 0.1
     for row, length in enumerate(LENGTHS[:3]):
         encodings = ENCODINGS[row, :length]
         weights = attention(params, encodings)
         np.testing.assert_allclose(found[row], (weights @ encodings).mean(axis=0), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(found[3], 0)
-
-
-def test_multi_hop_attention_is_finite_for_a_text_without_tokens_and_float32_at_least():
-    module = MultiHopAttention(4, 6)
-    params = random_params(module, jnp.zeros((1, 1, 3)), jnp.ones((1, 1), bool))
 
     def loss(params, encodings):
         pooled = module.apply({"params": params}, encodings, MASK)

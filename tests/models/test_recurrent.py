@@ -225,7 +225,7 @@ def test_dropout_is_between_layers_and_depends_on_the_example_alone():
     np.testing.assert_allclose(encode(dropping, params, *further, keys[::-1])[::-1, :LENGTH], found, atol=1e-6)
 
 
-def test_the_parameter_tree_of_a_gru_tower():
+def test_the_parameters_of_a_tower_have_the_documented_shapes_and_distribution():
     tower = Tower(TokenEmbedder(50, WIDTH), encoder(), MultiHopAttention(3, 4))
     drawn = jax.eval_shape(DualEncoder(tower, tower).init, jax.random.key(0))
     leaves = jax.tree_util.tree_flatten_with_path(drawn)[0]
@@ -233,19 +233,12 @@ def test_the_parameter_tree_of_a_gru_tower():
     assert found == {
         "shared/token_embedder/embedding": (50, 6),
         "shared/encoder/layers_0/input_kernel": (6, 2, 3, 4),
-        "shared/encoder/layers_0/input_bias": (2, 3, 4),
-        "shared/encoder/layers_0/recurrent_kernel": (2, 4, 3, 4),
-        "shared/encoder/layers_0/recurrent_bias": (2, 3, 4),
         "shared/encoder/layers_1/input_kernel": (8, 2, 3, 4),
-        "shared/encoder/layers_1/input_bias": (2, 3, 4),
-        "shared/encoder/layers_1/recurrent_kernel": (2, 4, 3, 4),
-        "shared/encoder/layers_1/recurrent_bias": (2, 3, 4),
+        **{f"shared/encoder/layers_{n}/recurrent_kernel": (2, 4, 3, 4) for n in range(2)},
+        **{f"shared/encoder/layers_{n}/{of}_bias": (2, 3, 4) for n in range(2) for of in ("input", "recurrent")},
         "shared/pooling/hidden_kernel": (8, 4),
         "shared/pooling/hop_kernel": (4, 3),
     }
-
-
-def test_new_parameters_have_the_documented_distribution():
     model = encoder("lstm", layers=1, width=32)
     drawn = jax.jit(lambda key: model.init(key, EMBEDDED, Padded(MASK))["params"]["layers_0"])(jax.random.key(0))
     for kernel in (drawn["input_kernel"], drawn["recurrent_kernel"]):

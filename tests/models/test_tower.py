@@ -17,7 +17,7 @@ TOKENS = padded(texts((9, 4, 1)), 12)
 ONE_LAYER = dataclasses.replace(TINY, layers=1)
 
 
-def test_the_projection_is_a_matrix_without_bias():
+def test_a_projection_is_a_matrix_without_bias_that_keeps_the_scale():
     projection = Projection(5)
     params = random_params(projection, jnp.zeros((1, 16)))
     chex.assert_trees_all_equal_structs(params, {"kernel": 0})
@@ -26,10 +26,7 @@ def test_the_projection_is_a_matrix_without_bias():
     expected = np.asarray(pooled, np.float64) @ params["kernel"]
     np.testing.assert_allclose(projection.apply({"params": params}, pooled), expected, atol=1e-6)
     np.testing.assert_array_equal(projection.apply({"params": params}, jnp.zeros((1, 16))), np.zeros((1, 5)))
-
-
-def test_a_new_projection_keeps_the_scale():
-    """Variance 1/D makes outputs as large as inputs."""
+    # Variance 1/D makes outputs as large as inputs.
     params = jax.jit(Projection(200).init)(jax.random.key(0), jnp.zeros((1, 300)))["params"]
     assert np.std(params["kernel"]) == pytest.approx(300**-0.5, rel=0.02)
 
@@ -59,7 +56,7 @@ def encode(params):
     return model.encoder.apply({"params": params["encoder"]}, embedded, Padded(TOKENS.mask))
 
 
-def test_a_bfloat16_tower_embeds_near_the_float32_one_in_float32():
+def test_a_bfloat16_tower_embeds_near_the_float32_one_and_trains_float32_parameters():
     # Unit vectors in 5 dimensions; bfloat16 has 8 significant bits, so components are off by a few 2^-8.
     params = {"params": random_params(tower(ONE_LAYER, projection=5), TOKENS)}
     exact = jax.jit(tower(ONE_LAYER, projection=5).apply)(params, TOKENS)
@@ -68,9 +65,6 @@ def test_a_bfloat16_tower_embeds_near_the_float32_one_in_float32():
     error = np.abs(found - exact).max()
     assert 1e-5 < error < 6 * 2**-8
     np.testing.assert_allclose(jnp.linalg.norm(found, axis=1), 1, atol=1e-6)
-
-
-def test_a_bfloat16_tower_holds_and_trains_float32_parameters():
     model = tower(projection=5, dtype=jnp.bfloat16)
     params = random_params(model, TOKENS)
     gradient = jax.eval_shape(jax.grad(lambda p: jnp.sum(model.apply({"params": p}, TOKENS))), params)

@@ -10,14 +10,7 @@ from several_processes import as_processes
 from endx_jax.errors import Disagreement, DiskFull, EndxError, RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.agreement import _checksum as checksum
-from endx_jax.parallel.agreement import (
-    check_equal,
-    check_parameters,
-    decided,
-    gathered,
-    on_primary,
-    together,
-)
+from endx_jax.parallel.agreement import check_equal, check_parameters, decided, gathered, on_primary, together
 
 
 def test_a_single_process_decides_by_itself():
@@ -31,6 +24,7 @@ def test_all_get_what_the_primary_decides(monkeypatch):
         return decided(lambda: {"step": process + 6, "metrics": [0.1]}, "test"), decided(lambda: None, "test")
 
     assert as_processes(monkeypatch, decide, 4) == [({"step": 6, "metrics": [0.1]}, None)] * 4
+    assert as_processes(monkeypatch, lambda process: gathered(process, "test"), 3) == [[0, 1, 2]] * 3
 
 
 def test_actions_of_the_primary_run_there_only_and_may_decide_too(monkeypatch):
@@ -57,10 +51,6 @@ def test_an_error_of_one_is_raised_by_all_with_its_name(monkeypatch, kind, faili
     assert [type(error) for error in errors] == [kind] * 3
     names = ["" if process == failing else f"process {failing}: " for process in range(3)]
     assert [str(error) for error in errors] == [f"{name}the disk is full: ä" for name in names]
-
-
-def test_values_are_gathered_in_order(monkeypatch):
-    assert as_processes(monkeypatch, lambda process: gathered(process, "test"), 3) == [[0, 1, 2]] * 3
 
 
 def test_other_files_on_a_host_are_named(monkeypatch):

@@ -22,13 +22,10 @@ def start(program: str, **variables: str) -> list[subprocess.Popen]:
     ]
 
 
-def test_without_a_coordinator_nothing_is_set_up(monkeypatch):
+def test_a_port_that_is_taken_is_refused_and_nothing_is_set_up_without_a_coordinator(monkeypatch):
     monkeypatch.delenv(environment.COORDINATOR, raising=False)
     distributed.initialize()
     assert distributed.is_primary()
-
-
-def test_a_port_that_is_taken_is_refused(monkeypatch):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv(environment.COORDINATOR, f"localhost:{port}")

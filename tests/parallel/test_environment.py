@@ -25,35 +25,27 @@ def variables(monkeypatch):
     return put
 
 
-def test_one_process_needs_no_configuration(variables):
+def test_one_process_needs_no_configuration_and_jax_s_own_variables_come_first(variables):
     assert read_environment() is None
     variables(COORDINATOR="a:1", COUNT="1", INDEX="0")
     assert read_environment() is None
-
-
-def test_jaxs_own_variables_come_first(variables):
     slurm = {"SLURM_JOB": "7", "SLURM_NODES": "n[1-2]", "SLURM_COUNT": "2", "SLURM_INDEX": "0"}
     variables(COORDINATOR="a:1", COUNT="3", INDEX="2", **slurm)
     assert read_environment() == DistributedConfig("a:1", num_processes=3, process_id=2)
 
 
-@pytest.mark.parametrize("count", [None, "two"])
-def test_half_an_environment_is_refused(variables, count):
-    variables(COORDINATOR="localhost:1", INDEX="0", **({"COUNT": count} if count else {}))
-    with pytest.raises(EndxError, match=f"{environment.COUNT} and {environment.INDEX}"):
-        read_environment()
-
-
 @pytest.mark.parametrize(
-    ("address", "index", "message"),
+    ("address", "index", "count", "message"),
     [
-        ("a:1", "2", "process id is 2 and there are 2 processes"),
-        ("a", "1", "'a', which has no port"),
-        ("a:65536", "1", "'a:65536', which has no port below 65,536"),
+        ("a:1", "2", "2", "process id is 2 and there are 2 processes"),
+        ("a", "1", "2", "'a', which has no port"),
+        ("a:65536", "1", "2", "'a:65536', which has no port below 65,536"),
+        ("localhost:1", "0", "", f"{environment.COUNT} and {environment.INDEX}"),
+        ("localhost:1", "0", "two", f"{environment.COUNT} and {environment.INDEX}"),
     ],
 )
-def test_an_impossible_configuration_is_refused(variables, address, index, message):
-    variables(COORDINATOR=address, COUNT="2", INDEX=index)
+def test_an_impossible_configuration_is_refused(variables, address, index, count, message):
+    variables(COORDINATOR=address, INDEX=index, **({"COUNT": count} if count else {}))
     with pytest.raises(EndxError, match=message):
         read_environment()
 

@@ -74,12 +74,9 @@ class Device:
         return self.stats
 
 
-def test_an_accelerator_is_asked_for_its_own_memory(monkeypatch):
+def test_accelerators_have_memory_of_their_own_and_cpus_share_the_host_s(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [Device({"bytes_limit": 80, "bytes_in_use": 5})] * 2)
     assert measure() == Memory(80, 5)
-
-
-def test_the_devices_of_a_cpu_share_the_hosts(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(None)] * 2)
     monkeypatch.setattr(memory, "free_host_memory", lambda: 1000)
     monkeypatch.setattr(memory, "resident", lambda: 10)

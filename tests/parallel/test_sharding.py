@@ -32,12 +32,9 @@ from endx_jax.training.optimizer import make_optimizer
 from endx_jax.training.state import TrainState
 
 
-def test_mesh_takes_the_devices_left_over():
+def test_a_mesh_takes_the_devices_left_over_or_is_refused():
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
     assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
-
-
-def test_mesh_that_does_not_fit_the_devices_is_refused():
     with one_line_error("data=3 x fsdp=1 x tensor=1 does not fit 8 devices: .* each is one of 1, 2, 4, 8 "):
         make_mesh(MeshSettings(data=3))
 
@@ -111,8 +108,10 @@ def test_a_parameter_is_split_over_these_axes(path, shape, axes):
     assert partition_spec(path, shape, make_mesh(MeshSettings(fsdp=2, tensor=2))) == PartitionSpec(*axes)
 
 
-def test_every_rule_has_such_a_parameter():
+def test_every_rule_has_such_a_parameter_and_a_dimension_that_does_not_divide_stays_whole():
     assert {rule_of(path) for path, _, _ in SPLITS} == set(RULES)
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    assert partition_spec("token_embedder/embedding", (301, 32), mesh) == PartitionSpec(None, "fsdp")
 
 
 @pytest.fixture
@@ -146,39 +145,22 @@ def test_a_rule_of_a_method_for_a_towers_parameter_is_refused(table):
         rule_of(f"{LAYER}/mlp_up/kernel")
 
 
-def test_a_rule_names_axes_that_there_are():
-    with pytest.raises(EndxError, match="an axis of the sharding rule own/kernel is 'fdsp', .* did you mean 'fsdp'"):
-        Rule("own/kernel", ("fdsp", None))
+def test_optimizer_arrays_lie_where_their_parameter_does_or_are_replicated():
+    mesh, path = make_mesh(MeshSettings(fsdp=2, tensor=2)), "encoder/layers_0/mlp_up/kernel"
+    moments = partition_spec(f"opt_state/1/mu/shared/{path}", (32, 64), mesh)
+    assert moments == partition_spec(f"params/shared/{path}", (32, 64), mesh)
+    # Adafactor's, of other shapes than the parameter.
+    for name, shape in ((f"v_row/{path}", 32), (f"v_col/{path}", 64), (f"v/{path}", 1), ("v_row/log_temperature", 1)):
+        assert not any(partition_spec(f"opt_state/0/{name}", (shape,), mesh))
 
 
-def test_optimizer_arrays_lie_where_their_parameter_does():
-    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
-    path = "shared/encoder/layers_0/mlp_up/kernel"
-    assert partition_spec(f"opt_state/1/mu/{path}", (32, 64), mesh) == partition_spec(f"params/{path}", (32, 64), mesh)
-
-
-@pytest.mark.parametrize(
-    ("path", "shape"),
-    [
-        ("v_row/encoder/layers_0/mlp_up/kernel", (32,)),
-        ("v_col/encoder/layers_0/mlp_up/kernel", (64,)),
-        ("v/encoder/layers_0/mlp_up/kernel", (1,)),
-        ("v_row/log_temperature", (1,)),
-    ],
-)
-def test_optimizer_arrays_of_other_shapes_are_replicated(path, shape):
-    spec = partition_spec(f"opt_state/0/{path}", shape, make_mesh(MeshSettings(fsdp=2, tensor=2)))
-    assert not any(spec)
-
-
-def test_a_dimension_that_does_not_divide_stays_whole():
-    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
-    assert partition_spec("token_embedder/embedding", (301, 32), mesh) == PartitionSpec(None, "fsdp")
-
-
-def test_a_parameter_without_a_rule_is_refused_by_name():
+def test_parameters_without_a_rule_of_their_rank_are_refused():
     with pytest.raises(EndxError, match="mystery/kernel"):
         partition_spec("mystery/kernel", (2, 2), make_mesh(MeshSettings()))
+    with pytest.raises(EndxError, match=r"is for 2 dimensions, and the parameter .* has the shape \(2, 3, 4\)"):
+        partition_spec("encoder/layers_0/mlp_up/kernel", (2, 3, 4), make_mesh(MeshSettings()))
+    with pytest.raises(EndxError, match="an axis of the sharding rule own/kernel is 'fdsp', .* did you mean 'fsdp'"):
+        Rule("own/kernel", ("fdsp", None))
 
 
 def test_place_and_shardings_keep_values():
@@ -190,21 +172,15 @@ def test_place_and_shardings_keep_values():
     np.testing.assert_array_equal(placed["mlp_up"]["kernel"], tree["mlp_up"]["kernel"])
 
 
-def test_rows_of_one_process_are_all_rows():
-    np.testing.assert_array_equal(local_rows(make_mesh(MeshSettings(fsdp=2)), 16), np.arange(16))
-
-
-def test_a_batch_that_does_not_divide_over_the_devices_is_refused():
-    with pytest.raises(EndxError, match="batch of 12 does not divide over 8 devices"):
-        local_rows(make_mesh(MeshSettings()), 12)
-
-
-def test_to_global_splits_the_batch():
+def test_a_batch_is_split_over_the_devices_or_refused():
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
     array = to_global(np.arange(8), mesh, 8)
     assert array.sharding.is_equivalent_to(batch_sharding(mesh), 1)
     assert array.addressable_shards[0].data.shape == (2,)
     assert jnp.array_equal(jax.device_put(array, jax.devices()[0]), jnp.arange(8))
+    np.testing.assert_array_equal(local_rows(make_mesh(MeshSettings(fsdp=2)), 16), np.arange(16))
+    with pytest.raises(EndxError, match="batch of 12 does not divide over 8 devices"):
+        local_rows(make_mesh(MeshSettings()), 12)
 
 
 RECIPES = [
@@ -254,11 +230,6 @@ def parameter_shapes(name: str, arguments: tuple = (), **changes) -> dict:
 def test_every_array_of_a_recipes_state_has_one_rule(name, arguments):
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
     state_shardings(parameter_shapes(name, arguments), mesh)  # raises where no rule matches, or two
-
-
-def test_a_parameter_of_another_rank_than_its_rule_is_refused():
-    with pytest.raises(EndxError, match=r"is for 2 dimensions, and the parameter .* has the shape \(2, 3, 4\)"):
-        partition_spec("encoder/layers_0/mlp_up/kernel", (2, 3, 4), make_mesh(MeshSettings()))
 
 
 def test_the_moments_of_adam_lie_where_their_parameters_do_in_a_real_state():

@@ -47,22 +47,21 @@ def adapters_of(params, group="shared"):
     return {path: leaf for path, leaf in leaves.items() if is_adapter(path)}
 
 
-def write(folder, source_folder, lora):
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    return write_tiny_qwen3(tmp_path_factory.mktemp("tiny") / "qwen3")
+
+
+def write(folder, source_folder, lora=LORA):
     """Writes adapters with new values; returns their paths, the base and `adapter_config.json`."""
     _, sources, params = towers(source_folder, lora)
     write_adapter(folder, adapters_of(params), sources["question"], lora, "a/base", "ab")
     return {*adapters_of(params)}, sources["question"], json.loads((folder / "adapter_config.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory):
-    return write_tiny_qwen3(tmp_path_factory.mktemp("tiny") / "qwen3")
-
-
 @pytest.fixture
 def written(decoder, tmp_path):
-    _, sources, params = towers(decoder)
-    write_adapter(tmp_path / "adapter", adapters_of(params), sources["question"], LORA, "a/base", "ab")
+    write(tmp_path / "adapter", decoder)
     return tmp_path / "adapter"
 
 

@@ -55,22 +55,15 @@ def test_weights_go_there_and_back_bit_for_bit(folder):
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
     written = to_theirs(params, BERT.rules(source.config, paths(params)))
     chex.assert_trees_all_equal(written, load_file(folder / "model.safetensors"))
-
-
-def test_a_parameter_in_no_row_of_the_names_is_named(folder):
     config = pretrained.load(str(folder)).config
     with pytest.raises(KeyError, match="encoder/layers_0/adapter/kernel"):
         list(BERT.rules(config, ["encoder/norm/scale", "encoder/layers_0/adapter/kernel"]))
 
 
-def test_the_names_of_the_first_berts_are_read(folder):
+def test_older_names_and_tensors_of_no_use_change_nothing(folder):
     expected = pretrained.load(str(folder)).params()
     rewrite_tensors(folder, spelt_as_of_old)
     chex.assert_trees_all_equal(pretrained.load(str(folder)).params(), expected)
-
-
-def test_tensors_of_no_use_are_ignored(folder):
-    expected = pretrained.load(str(folder)).params()
     extra = {"pooler.dense.weight": np.ones((2, 2), np.float32), "embeddings.position_ids": np.arange(64)[None]}
     rewrite_tensors(folder, lambda tensors: tensors | extra)
     chex.assert_trees_all_equal(pretrained.load(str(folder)).params(), expected)
@@ -137,13 +130,7 @@ def test_keys_of_published_configs_are_known(family, tmp_path):
     check_config({"model_type": family} | config | positions, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "embeddings.word_embeddings.weight",
-        "encoder.layer.0.output.dense.bias",
-    ],
-)
+@pytest.mark.parametrize("name", ["embeddings.word_embeddings.weight", "encoder.layer.0.output.dense.bias"])
 def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name):
     found = load_file(folder / "model.safetensors")[name].shape
     rewrite_tensors(folder, lambda tensors: tensors | {name: np.concatenate([tensors[name]] * 2)})
@@ -153,20 +140,11 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name):
         pretrained.load(str(folder)).params()
 
 
-def test_a_missing_tensor_is_named(folder):
-    rewrite_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if k != "embeddings.LayerNorm.bias"})
-    with one_line_error(rf"{folder}: the weights have no tensor 'embeddings\.LayerNorm\.bias'"):
-        pretrained.load(str(folder)).params()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported; supported: bert"),
-        (
-            {"model_type": "x", "auto_map": {}},
-            r"own code \(auto_map\) is never run; supported",
-        ),
+        ({"model_type": "x", "auto_map": {}}, r"own code \(auto_map\) is never run; supported"),
         ({"add_cross_attention": True}, "add_cross_attention=True is not supported; supported: False"),
         ({"quantization_config": {"bits": 4}}, r"quantization_config=\{'bits': 4\} is not supported"),
         ({"model_type": None}, "model_type '' is not supported"),
@@ -239,7 +217,10 @@ def test_an_adapter_is_refused(folder, alone):
         pretrained.load(str(folder))
 
 
-def test_more_layers_than_the_weights_hold_are_refused_before_memory_is_taken(folder):
+def test_missing_tensors_are_named_and_layers_without_any_before_memory_is_taken(folder):
+    rewrite_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if k != "embeddings.LayerNorm.bias"})
+    with one_line_error(rf"{folder}: the weights have no tensor 'embeddings\.LayerNorm\.bias'"):
+        pretrained.load(str(folder)).params()
     rewrite_config(folder, num_hidden_layers=1_000)
     with one_line_error("the weights have no tensor 'encoder.layer.999'"):
         pretrained.load(str(folder)).stored_params()

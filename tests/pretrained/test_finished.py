@@ -52,16 +52,13 @@ def test_parts_that_both_sides_name_are_shared(tmp_path, query, document, after,
     assert shapes == jax.tree.map(jnp.shape, jax.eval_shape(model.init, jax.random.key(0)))
 
 
-def test_embeddings_of_two_widths_are_refused(tmp_path):
-    folder = write_routes(tmp_path, ["Transformer", "Pooling", "Dense-6"], ["Transformer", "Pooling"])
-    with one_line_error("have 6 dimensions and answer embeddings by .* have 32; use encoders of equal width"):
-        finished_towers(pretrained.load_sides(str(folder)))
-
-
-def test_two_towers_can_t_be_trained_as_one(tmp_path):
+def test_towers_of_two_widths_or_two_encoders_are_refused(tmp_path):
     folder = write_routes(tmp_path, ["Transformer", "Pooling"], ["Transformer-b", "Pooling"])
     with one_line_error(r"different towers for questions and answers; .*: \S+/Transformer or \S+/Transformer-b$"):
         pretrained.load(str(folder))
+    folder = write_routes(tmp_path / "widths", ["Transformer", "Pooling", "Dense-6"], ["Transformer", "Pooling"])
+    with one_line_error("have 6 dimensions and answer embeddings by .* have 32; use encoders of equal width"):
+        finished_towers(pretrained.load_sides(str(folder)))
 
 
 def test_training_starts_from_the_folder_s_projection(tmp_path):

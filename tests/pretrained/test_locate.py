@@ -131,18 +131,15 @@ def test_the_real_client_fails_fast_when_told_to_stay_offline(monkeypatch):
     assert time.perf_counter() - start < 8  # less than `hub.PATIENCE`
 
 
-def test_other_weights_under_a_published_name_are_refused(tmp_path, monkeypatch, no_package):
+def test_other_weights_under_a_published_name_or_none_are_refused(tmp_path, monkeypatch, no_package):
+    set_hub(monkeypatch, object(), str(tmp_path))
+    with one_line_error(r"has no model\.safetensors; delete the folder"):
+        locate("all-MiniLM-L6-v2")
     write_tiny_bert(tmp_path)
     set_hub(monkeypatch, object(), str(tmp_path))
     with one_line_error(r"model\.safetensors has sha256 [0-9a-f]{12}\.\.\., not the published 53aa51172d14\.\.\."):
         locate("all-MiniLM-L6-v2")
     assert locate("some/model") == tmp_path  # nothing is known of others
-
-
-def test_a_published_model_without_its_weights_is_refused(tmp_path, monkeypatch, no_package):
-    set_hub(monkeypatch, object(), str(tmp_path))
-    with one_line_error(r"has no model\.safetensors; delete the folder"):
-        locate("all-MiniLM-L6-v2")
 
 
 def located(name: str, endpoint: str, home) -> subprocess.CompletedProcess:

@@ -65,22 +65,16 @@ def test_published_shapes_have_the_parameters_that_they_are_known_for(name, expe
     assert round(found / 1e6) == millions
 
 
-def test_every_shape_is_counted_above():
+def test_every_shape_is_counted_above_and_short_names_mean_the_same():
     assert len(CONFIGS) == 13
-
-
-def test_short_names_mean_the_same():
     assert outline("bert-large-uncased").config == outline("google-bert/bert-large-uncased").config
     assert outline_tokens("bert-base-uncased").config.width == 768
 
 
-def test_the_known_shape_is_that_of_the_real_folder(minilm):
+def test_the_known_shapes_are_those_of_the_real_folders(minilm, test_data):
     real, known = pretrained.load(minilm), outline(minilm)
     assert known.config == real.config
     assert dataclasses.replace(known.head, encoder=real.head.encoder) == real.head
-
-
-def test_the_known_t5_is_that_of_the_real_folder(test_data):
     real = pretrained.load(str(test_data / "weights" / "t5_v1_1_small_encoder"))
     assert outline("google/t5-v1_1-small").config == real.config
 

@@ -69,6 +69,9 @@ def test_flags_and_old_module_names(tmp_path, normalize):
     limits = {"sentence_bert_config.json": {"max_seq_length": 128, "do_lower_case": False}}
     write_head(tmp_path, types=OLD, pooling=FLAGS, normalize=normalize, limits=limits)
     assert read_head(tmp_path) == Head(tmp_path, pooling="mean", normalize=normalize, max_length=128)
+    of_cls = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    write_head(tmp_path, types=OLD, pooling=FLAGS | of_cls, normalize=normalize)
+    assert read_head(tmp_path).pooling == "first"
 
 
 @pytest.mark.parametrize(("mode", "ours"), [*POOLING_MODES.items(), (["mean"], "mean")])
@@ -76,12 +79,6 @@ def test_modes_and_new_module_names(tmp_path, mode, ours):
     pooling = {"embedding_dimension": 32, "pooling_mode": mode, "include_prompt": True}
     write_head(tmp_path, types=NEW, pooling=pooling)
     assert read_head(tmp_path).pooling == ours
-
-
-def test_the_cls_flag_is_the_first_token(tmp_path):
-    flags = FLAGS | {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
-    write_head(tmp_path, types=OLD, pooling=flags)
-    assert read_head(tmp_path).pooling == "first"
 
 
 @pytest.mark.parametrize(
@@ -233,33 +230,21 @@ def test_settings_of_the_encoder_that_we_do_not_have_are_refused(tmp_path, own, 
         read_head(tmp_path)
 
 
-def test_lower_case_that_the_tokenizer_sees_to_is_no_matter(tmp_path):
-    limits = {"sentence_bert_config.json": {"do_lower_case": True}, "tokenizer_config.json": {"do_lower_case": True}}
-    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)
-    assert read_head(tmp_path).pooling == "mean"
-
-
-def test_each_side_may_have_a_length(tmp_path):
+def test_each_side_may_have_a_length_and_lower_case_is_the_tokenizer_s_matter(tmp_path):
     limits = {
-        "sentence_bert_config.json": {"max_seq_length": 32, "query_length": 16, "document_length": 48},
-        "tokenizer_config.json": {"model_max_length": 60},
+        "sentence_bert_config.json": {
+            "max_seq_length": 32,
+            "query_length": 16,
+            "document_length": 48,
+            "do_lower_case": True,
+        },
+        "tokenizer_config.json": {"model_max_length": 60, "do_lower_case": True},
     }
     write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)
     assert {side: head.max_length for side, head in read_heads(tmp_path).items()} == {"question": 16, "answer": 48}
 
 
-def test_a_normalize_of_token_embeddings_is_refused(tmp_path):
-    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"})
-    write_json(tmp_path / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
-    with one_line_error(r"2_Normalize/config\.json: module_input_name='token_embeddings' is not supported"):
-        read_head(tmp_path)
-
-
 USAGE_FILE = "config_sentence_transformers.json"
-
-
-def test_a_folder_that_says_nothing_of_its_use_is_compared_by_cosine_without_prompts(tmp_path):
-    assert read_usage(tmp_path) == Usage({}, "", cosine=True, truncate_dim=None)
 
 
 @pytest.mark.parametrize(
@@ -284,6 +269,10 @@ def test_unknown_keys_of_a_use_are_named_and_those_of_a_pooling_refused(tmp_path
         read_usage(tmp_path)
     write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean", "attention": 1})
     with one_line_error(r"1_Pooling/config\.json: attention=1 is not supported: the key is unknown"):
+        read_head(tmp_path)
+    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"})
+    write_json(tmp_path / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
+    with one_line_error(r"2_Normalize/config\.json: module_input_name='token_embeddings' is not supported"):
         read_head(tmp_path)
 
 

@@ -67,12 +67,9 @@ def test_a_word_without_a_vector_does_not_count(tmp_path):
     np.testing.assert_allclose(known, (vector("the") + vector("cat")) / 2, atol=1e-6)
 
 
-def test_capitals_count_where_the_vocabulary_has_any(tmp_path):
+def test_capitals_count_where_there_are_any_and_the_first_of_equal_words(tmp_path):
     file = write_glove(tmp_path / "v.txt", ["The", "the", *WORDS[2:]])
     np.testing.assert_allclose(rows(file, "The the"), VECTORS[:2], atol=1e-6)
-
-
-def test_the_first_of_equal_words_counts_and_a_word_may_contain_spaces(tmp_path):
     file = write_glove(tmp_path / "v.txt", ["the", "the", ". . .", *WORDS[3:]])
     words, vectors = read_word_vectors(file)
     assert words[:3] == ["the", "the", ". . ."]
@@ -114,19 +111,19 @@ def token_vectors(tmp_path):
     return folder, table
 
 
-def test_token_vectors_of_a_package_are_pooled_without_special_tokens(token_vectors):
+def test_token_vectors_are_pooled_without_special_tokens(token_vectors):
     folder, table = token_vectors
-    names = vocabulary()
-    np.testing.assert_array_equal(rows(folder, "the cat"), table[[names.index("the"), names.index("cat")]])
-
-
-def test_token_vectors_of_sentence_transformers_are_pooled_without_special_tokens(token_vectors):
-    folder, table = token_vectors
+    ids = [vocabulary().index(word) for word in ("the", "cat")]
+    np.testing.assert_array_equal(rows(folder, "the cat"), table[ids])
+    save_file({"vectors": table}, folder / "model.safetensors")
+    with one_line_error("has no token table: it has no tensor embedding.weight or embeddings"):
+        static_folder(str(folder))
+    # As sentence-transformers writes them.
     (folder / "config.json").unlink()
     save_file({"embedding.weight": table}, folder / "model.safetensors")
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.StaticEmbedding"}]
     (folder / "modules.json").write_text(json.dumps(modules))
-    np.testing.assert_array_equal(rows(folder, "mat"), table[[vocabulary().index("mat")]])
+    np.testing.assert_array_equal(rows(folder, "the cat"), table[ids])
 
 
 def test_rows_that_tokens_share_and_their_weights_are_model2vec_s(token_vectors):
@@ -164,13 +161,6 @@ def test_modules_after_token_vectors_and_prompts_are_those_of_sentence_transform
         else:
             found = endx_jax.load(tmp_path / f"{n}").encode_query(["the cat", "mat"])
             np.testing.assert_allclose(found, reference.encode_query(["the cat", "mat"]), atol=1e-6)
-
-
-def test_a_table_by_another_name_is_refused(token_vectors):
-    folder, table = token_vectors
-    save_file({"vectors": table}, folder / "model.safetensors")
-    with one_line_error("has no token table: it has no tensor embedding.weight or embeddings"):
-        static_folder(str(folder))
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):

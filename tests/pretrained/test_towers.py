@@ -43,10 +43,12 @@ def embed(model, params, keys=None):
     return jax.jit(model.encode, static_argnames="side")(params, side="question", texts=TOKENS, dropout_keys=keys)
 
 
-def test_unset_settings_come_from_the_folder(tmp_path):
+def test_unset_settings_come_from_the_folder_and_given_ones_are_kept(tmp_path, source):
     folder = write_tiny_bert(tmp_path, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.0)
     filled = fill_in(ModelSettings(), pretrained.load(str(folder)))
     assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("mean", 0.25, 0.0)
+    filled = fill_in(ModelSettings(pooling="first", dropout=0.0, attention_dropout=0.5), source)
+    assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("first", 0.0, 0.5)
 
 
 def test_a_pooling_that_no_file_states_is_named(tmp_path):
@@ -59,21 +61,10 @@ def test_a_pooling_that_no_file_states_is_named(tmp_path):
         fill_in(ModelSettings(encoder="transformer"), source)
 
 
-def test_given_settings_are_kept(source):
-    filled = fill_in(ModelSettings(pooling="first", dropout=0.0, attention_dropout=0.5), source)
-    assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("first", 0.0, 0.5)
-
-
 def test_the_pretrained_weights_are_used_as_they_are(source):
     _, params, _ = build(source)
     assert set(params) == {"shared"}
     chex.assert_trees_all_equal(params["shared"], source.params())
-
-
-def test_parameters_have_the_shapes_that_the_model_draws(source):
-    model, params, _ = build(source, projection=6)
-    drawn = jax.eval_shape(model.init, jax.random.key(0))
-    chex.assert_trees_all_equal_shapes_and_dtypes(params, drawn)
 
 
 def test_layouts_that_change_cost_only_change_no_embedding(source):
@@ -86,6 +77,7 @@ def test_layouts_that_change_cost_only_change_no_embedding(source):
 
 def test_a_projection_has_the_width_asked_for_and_depends_on_the_key(source):
     model, params, filled = build(source, projection=6)
+    chex.assert_trees_all_equal_shapes_and_dtypes(params, jax.eval_shape(model.init, jax.random.key(0)))
     assert params["shared"]["projection"]["kernel"].shape == (WIDTH, 6)
     assert embed(model, params).shape == (2, 6)
     other = initial_params(model, filled, both(source), jax.random.key(1))["shared"]["projection"]["kernel"]

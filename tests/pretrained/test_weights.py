@@ -53,12 +53,11 @@ def write_shards(folder, parts: list[dict]) -> None:
     (folder / SHARD_INDEX).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
 
 
-def test_a_single_file_is_read_bit_for_bit(tmp_path):
+def test_a_single_file_and_shards_are_read_bit_for_bit(tmp_path):
     save_file(tensors(), tmp_path / SINGLE_FILE)
     chex.assert_trees_all_equal(read_tensors(tmp_path), tensors())
-
-
-def test_shards_are_read_as_the_single_file(tmp_path):
+    chex.assert_trees_all_equal(load_file(tmp_path / SINGLE_FILE), tensors())  # reading does not touch the file
+    (tmp_path / SINGLE_FILE).unlink()
     items = list(tensors().items())
     write_shards(tmp_path, [dict(items[:7]), dict(items[7:8]), dict(items[8:])])
     chex.assert_trees_all_equal(read_tensors(tmp_path), tensors())
@@ -115,16 +114,13 @@ def test_a_broken_index_is_named(tmp_path, contents, reason):
         read_tensors(tmp_path)
 
 
-def test_weights_written_and_read_are_bit_equal():
-    chex.assert_trees_all_equal(to_theirs(read_into_ours(tensors()), RULES), tensors())
-
-
-def test_ours_are_where_the_rules_say_and_transposed_where_they_say():
+def test_ours_are_where_the_rules_say_and_go_back_bit_for_bit():
     found, ours = tensors(), read_into_ours(tensors())
     np.testing.assert_array_equal(ours["top"]["table"], found["embed.weight"])
     np.testing.assert_array_equal(ours["layers_11"]["kernel"], found["layer.11.dense.weight"].T)
     np.testing.assert_array_equal(ours["layers_11"]["bias"], found["layer.11.dense.bias"])
     assert set(ours) == {"top", *(f"layers_{i}" for i in range(12))}
+    chex.assert_trees_all_equal(to_theirs(read_into_ours(tensors()), RULES), tensors())
 
 
 def test_a_prefix_and_the_tensors_of_heads_are_left_out():
@@ -133,14 +129,11 @@ def test_a_prefix_and_the_tensors_of_heads_are_left_out():
     chex.assert_trees_all_equal(read_into_ours(found), read_into_ours(tensors()))
 
 
-def test_a_missing_tensor_is_named():
+def test_missing_tensors_and_those_of_another_shape_are_named():
     found = tensors()
     del found["layer.3.dense.bias"]
     with one_line_error(r"the folder: the weights have no tensor 'layer\.3\.dense\.bias' \(they lack 1 of \d+ that"):
         read_into_ours(found)
-
-
-def test_a_tensor_of_another_shape_is_named():
     with one_line_error(r"the folder: embed\.weight has shape \(4, 3\); config\.json requires \(5, 3\)"):
         read_into_ours(tensors() | {"embed.weight": np.zeros((4, 3))})
 
@@ -169,15 +162,6 @@ def test_older_spellings_become_the_newer_at_the_end_of_names_only():
     spellings = {"norm.gamma": "norm.weight", "norm.beta": "norm.bias"}
     found = modernise({"a.norm.gamma": 1, "a.norm.beta": 2, "norm.gamma.more": 3, "b": 4}, spellings)
     assert found == {"a.norm.weight": 1, "a.norm.bias": 2, "norm.gamma.more": 3, "b": 4}
-
-
-def test_t5_s_token_table_may_have_the_encoder_s_name():
     both = {"encoder.embed_tokens.weight": 1, "shared.weight": 2}
     assert modernise({"encoder.embed_tokens.weight": 1}, T5.older_spellings) == {"shared.weight": 1}
     assert modernise(both, T5.older_spellings) == {"shared.weight": 2}
-
-
-def test_reading_does_not_touch_the_file(tmp_path):
-    save_file(tensors(), tmp_path / SINGLE_FILE)
-    read_tensors(tmp_path)
-    chex.assert_trees_all_equal(load_file(tmp_path / SINGLE_FILE), tensors())

@@ -44,25 +44,22 @@ def twin(documents, query, k1=0.9, b=0.4):
     return scores
 
 
-def test_scores_equal_the_formula():
+def test_scores_equal_the_formula_and_nothing_is_printed(capfd, caplog):
     scores = BM25.of_texts(CANDIDATES).scores(QUESTIONS)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, [twin(STEMS, query) for query in QUESTION_STEMS], rtol=1e-5)
     # Negative control: the stop word "the" alone gives the first candidate its lead over the second.
     assert scores[0, 0] > scores[0, 1] > 0
     assert twin(STEMS, ["cat"])[0] < twin(STEMS, ["cat"])[1]
+    with caplog.at_level(logging.DEBUG):
+        BM25.of_texts(CANDIDATES).scores(QUESTIONS)
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
 
 
 def test_a_question_of_unknown_words_ranks_the_middle_of_the_pool():
     found = evaluate(BM25.of_texts(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
-
-
-def test_nothing_is_printed_or_logged(capfd, caplog):
-    with caplog.at_level(logging.DEBUG):
-        BM25.of_texts(CANDIDATES).scores(QUESTIONS)
-    assert capfd.readouterr() == ("", "")
-    assert caplog.records == []
 
 
 @pytest.mark.parametrize("candidates", [[], ["", "? !"]])
@@ -82,11 +79,15 @@ TEXTS = ["the cat chased the mouse", "cats and dogs", "a mouse, a mouse", "dogs 
 ASKED = ["the cats", "mouse mouse dog", "zebra", ""]
 
 
+def index_of(path, texts) -> Index:
+    documents = [Document(str(n), text) for n, text in enumerate(texts)]
+    write_index(path, np.ones((len(texts), 2), np.float32), documents, metric="cosine", model={})
+    return Index(path)
+
+
 @pytest.fixture
 def index(tmp_path) -> Index:
-    documents = [Document(str(n), text) for n, text in enumerate(TEXTS)]
-    write_index(tmp_path / "index", np.ones((len(TEXTS), 2), np.float32), documents, metric="cosine", model={})
-    return Index(tmp_path / "index")
+    return index_of(tmp_path / "index", TEXTS)
 
 
 def expected(texts, rows, k):
@@ -119,26 +120,21 @@ def test_follows_the_index_and_splits_each_text_once(index, monkeypatch):
     assert once == [*TEXTS, *ASKED, "the mouse ends", *ASKED]
 
 
-def test_equal_scores_are_ordered_by_row(tmp_path):
-    documents = [Document(str(n), "same words" if n % 2 else "others") for n in range(40)]
-    write_index(tmp_path / "index", np.ones((40, 2), np.float32), documents, metric="cosine", model={})
-    (found,) = Lexical().search(Index(tmp_path / "index").snapshot, ["words"], 5)
+def test_equal_scores_are_ordered_by_row_and_without_words_nothing_is_found(index, tmp_path):
+    same = index_of(tmp_path / "same", ["same words" if n % 2 else "others" for n in range(40)])
+    (found,) = Lexical().search(same.snapshot, ["words"], 5)
     assert [row for row, _ in found] == [1, 3, 5, 7, 9]
-
-
-def test_an_index_without_words_finds_nothing(index):
     index.delete(["0", "1", "2", "3", "5"])
     assert Lexical().search(index.snapshot, ASKED, 5) == [[], [], [], []]
 
 
 def test_an_index_names_its_language_by_which_questions_are_split(tmp_path):
     german = ["Wie kann ich das Passwort ändern?", "Die Häuser der Stadt sind nicht für die Gäste."]
-    documents = [Document(str(n), text) for n, text in enumerate(german)]
-    write_index(tmp_path / "index", np.ones((2, 2), np.float32), documents, metric="cosine", model={})
-    assert Index(tmp_path / "index").info.language == "german"
-    ((found,),) = Lexical().search(Index(tmp_path / "index").snapshot, ["haus"], 5)
+    index = index_of(tmp_path / "index", german)
+    assert index.info.language == "german"
+    ((found,),) = Lexical().search(index.snapshot, ["haus"], 5)
     assert found[0] == 1
-    fields = {name: value for name, value in vars(Index(tmp_path / "index").info).items() if name != "language"}
+    fields = {name: value for name, value in vars(index.info).items() if name != "language"}
     with changing(tmp_path / "index") as database:  # by an earlier version
         describe(database, **fields)
     old = Index(tmp_path / "index")

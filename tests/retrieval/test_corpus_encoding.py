@@ -67,6 +67,10 @@ def test_a_corpus_becomes_an_index(tmp_path):
     np.testing.assert_array_equal(embeddings, embed([document.text for document in DOCUMENTS]))
     assert begin(tmp_path / "i", info_of()) == 23
     assert run(tmp_path / "i", info_of(), encode=None) == []
+    run(tmp_path / "i", info_of())
+    same = info_of()
+    same = dataclasses.replace(same, model={**same.model, "name": "n"}, corpus={**same.corpus, "path": "p"})
+    assert begin(tmp_path / "i", same) == 23
 
 
 @pytest.mark.parametrize("encode", [embed, embed_int8])
@@ -156,23 +160,13 @@ def test_another_corpus_is_refused(tmp_path, changed):
         begin(tmp_path / "i", info_of(changed))
 
 
-def test_another_name_for_the_same_is_no_difference(tmp_path):
-    run(tmp_path / "i", info_of())
-    same = info_of()
-    same = dataclasses.replace(same, model={**same.model, "name": "n"}, corpus={**same.corpus, "path": "p"})
-    assert begin(tmp_path / "i", same) == 23
-
-
-def test_an_index_of_something_else_is_left_alone(tmp_path):
+def test_a_corpus_that_shrinks_meanwhile_or_an_index_of_something_else_is_refused(tmp_path):
     write_index(tmp_path / "i", np.ones((1, 4), "f4"), DOCUMENTS[:1], metric="cosine", model={"name": "m"})
     with one_line_error("holds another index"):
         begin(tmp_path / "i", info_of())
-
-
-def test_a_corpus_that_shrinks_meanwhile_is_refused(tmp_path):
     with one_line_error("is shorter than when it was first read"):
-        run(tmp_path / "i", info_of(), documents=DOCUMENTS[:12])
-    assert run(tmp_path / "i", info_of()) == [(5, 5), (5, 5), (3, 3)]
+        run(tmp_path / "shrinks", info_of(), documents=DOCUMENTS[:12])
+    assert run(tmp_path / "shrinks", info_of()) == [(5, 5), (5, 5), (3, 3)]
 
 
 @pytest.mark.parametrize("count", [2, 3, 30])

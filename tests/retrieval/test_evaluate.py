@@ -64,25 +64,20 @@ def test_streaming_equals_one_pass_over_everything():
 
 
 @pytest.mark.parametrize("block", [1, 7, 50, 1024])
-def test_blocks_change_nothing(block):
-    scores, qrels = draw()
-    expected = evaluate(from_rows(scores), qrels, candidates=130)
-    found = evaluate(from_rows(jnp.asarray(scores)), qrels, candidates=130, block=block)
-    np.testing.assert_array_equal(found.ranks, expected.ranks)
-    np.testing.assert_array_equal(found.top_ids, expected.top_ids)
-    assert found.metrics == expected.metrics
-
-
-def test_no_more_than_a_block_is_asked_for_at_once():
+def test_blocks_change_nothing_and_no_more_than_one_is_asked_for_at_once(block):
     scores, qrels = draw()
     asked = []
 
     def score_block(start, stop):
         asked.append((start, stop))
-        return scores[start:stop]
+        return jnp.asarray(scores[start:stop])
 
-    evaluate(score_block, qrels, candidates=130, block=20)
-    assert asked == [(0, 20), (20, 40), (40, 50)]
+    expected = evaluate(from_rows(scores), qrels, candidates=130)
+    found = evaluate(score_block, qrels, candidates=130, block=block)
+    assert asked == [(start, min(start + block, 50)) for start in range(0, 50, block)]
+    np.testing.assert_array_equal(found.ranks, expected.ranks)
+    np.testing.assert_array_equal(found.top_ids, expected.top_ids)
+    assert found.metrics == expected.metrics
 
 
 @pytest.mark.parametrize(
@@ -92,14 +87,10 @@ def test_default_block_keeps_scores_within_64_megabytes(candidates, block):
     assert default_block(candidates) == block
 
 
-def test_depth_is_cut_to_the_pool():
-    scores, qrels = draw(candidates=9)
-    assert evaluate(from_rows(scores), qrels, candidates=9).top_ids.shape == (50, 9)
-
-
 def test_per_question_rows_are_json_and_average_to_the_metrics():
-    scores, qrels = draw()
-    found = evaluate(from_rows(scores), qrels, candidates=130)
+    scores, qrels = draw(candidates=90)
+    found = evaluate(from_rows(scores), qrels, candidates=90)
+    assert found.top_ids.shape == (50, 90)  # the depth is cut to the pool
     rows = [json.loads(json.dumps(row, allow_nan=False)) for row in found.per_question()]
     assert [row["question"] for row in rows] == list(range(50))
     assert [len(row["ranks"]) for row in rows] == [len(right) for right in qrels]

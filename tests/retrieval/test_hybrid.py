@@ -20,16 +20,13 @@ DENSE = [(7, 0.9), (3, 0.6), (5, 0.1)]
 LEXICAL = [(3, 30.0), (9, 20.0)]
 
 
-def test_reciprocal_ranks_are_summed():
+def test_reciprocal_ranks_are_summed_and_ties_keep_the_order_of_the_first_ranking():
     assert reciprocal_ranks([DENSE, LEXICAL]) == [
         (3, pytest.approx(1 / 62 + 1 / 61)),
         (7, pytest.approx(1 / 61)),
         (9, pytest.approx(1 / 62)),
         (5, pytest.approx(1 / 63)),
     ]
-
-
-def test_ties_keep_the_order_of_the_first_ranking():
     assert [item for item, _ in reciprocal_ranks([[(8, 1)], [(2, 1)]])] == [8, 2]
     assert [item for item, _ in Hybrid(0.0).fuse([(8, 1.0), (2, 1.0)], [(2, 5.0)], 9)] == [8, 2]
 
@@ -51,9 +48,6 @@ def test_scores_are_summed_as_they_are():
     assert found == {3: pytest.approx(0.9), 7: pytest.approx(1.1), 9: pytest.approx(0.3), 5: pytest.approx(0.3)}
     assert Hybrid(0.01).fuse([], LEXICAL, 3) == [(3, 0.3), (9, 0.2)]
     assert Hybrid(0.01).fuse(DENSE, [], 3) == DENSE
-
-
-def test_a_weight_is_a_number_from_zero_up():
     for wrong in (-0.1, float("inf"), float("nan")):
         with one_line_error("the weight of BM25 must be a number from 0 up"):
             Hybrid(wrong)

@@ -59,7 +59,7 @@ def short_wait(monkeypatch):
     monkeypatch.setattr(index_file, "WAIT", 0.05)
 
 
-def test_an_index_is_read_as_it_was_written(opened):
+def test_an_index_is_read_as_it_was_written_and_by_any_sqlite_client(opened, path):
     assert len(opened) == 3
     info = opened.info
     assert (info.width, info.precision, info.metric, info.model) == (2, "float32", COSINE, MODEL)
@@ -68,9 +68,6 @@ def test_an_index_is_read_as_it_was_written(opened):
     found = opened.search(ASKED, 2)
     np.testing.assert_array_equal(found.rows, [[2, 1], [0, 1]])
     np.testing.assert_array_equal(found.scores, [[5, 3], [-1, -3]])
-
-
-def test_any_sqlite_client_reads_it(path):
     with contextlib.closing(sqlite3.connect(path)) as database:
         of_year = database.execute("SELECT id FROM documents WHERE json_extract(metadata, '$.year') = 3").fetchall()
         (blob,) = database.execute("SELECT embedding FROM documents WHERE id = 'd2'").fetchone()
@@ -193,16 +190,12 @@ def test_mistakes_change_nothing(opened):
         assert ids(found) == ["d2", "d1", "d0"]
 
 
-def test_a_copy_of_an_index_in_a_bucket_is_not_changed(tmp_path, monkeypatch):
+def test_copies_from_buckets_and_indexes_of_a_corpus_s_content_are_not_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     copy = Index(write(tmp_path / "endx_jax" / "buckets" / "files" / "s3" / "bucket" / "index.sqlite"))
     for change in (lambda: copy.add([Document("new", "x")], EMBEDDINGS[:1]), lambda: copy.delete(["d0"])):
         with one_line_error("index.sqlite is a copy of an index in a bucket: change a file of your own and upload it"):
             change()
-
-
-def test_an_index_that_was_made_for_the_content_of_a_corpus_is_not_changed(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cached = write(tmp_path / "endx_jax" / "indexes" / "a.sqlite")
     (tmp_path / "link").symlink_to(cached)
     for path in (cached, tmp_path / "link"):

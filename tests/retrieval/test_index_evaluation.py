@@ -66,9 +66,6 @@ def test_top_k_accuracy_looks_for_answers_in_texts_and_not_in_titles(index):
     assert found.metrics == {"accuracy@1": 1 / 4, "accuracy@2": 2 / 4, "accuracy@4": 3 / 4}
     assert found.top_ids.shape == (4, 4)
     assert evaluate_answered(index.snapshot, answered[3:], QUESTION, cutoffs=(3,)).metrics == {"accuracy@3": 0}
-
-
-def test_a_text_is_what_follows_its_title():
     assert passage(Document("a", "York York is old.", {"title": "York"})) == "York is old."
     assert passage(Document("a", "York is old.", {"title": "Yo"})) == "York is old."
     assert passage(Document("a", "York is old.")) == "York is old."

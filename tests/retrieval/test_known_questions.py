@@ -84,12 +84,9 @@ def test_documents_with_many_known_questions_hide_no_others(tmp_path, first):
     assert [(one.document.id, one.score) for one in found] == [(name, pytest.approx(score)) for name, score in right]
 
 
-def test_filters_apply_to_known_questions(index):
+def test_filters_and_bm25_take_known_questions_into_account(index):
     (found,) = TextSearch(index, embed).search(["q7-0 known"], 3, mode="dense", where={"n": {"gte": 8}})
     assert [one.document.id for one in found] == [name for name, _ in expected(faq()[8:], "q7-0 known", 1, 3)]
-
-
-def test_bm25_finds_the_words_of_known_questions(index):
     for mode, question in (("bm25", "is q8 there"), ("hybrid", "q8-1 known")):
         (found,) = TextSearch(index, embed).search([question], 2, mode=mode)
         assert found[0].document.id == "d8"

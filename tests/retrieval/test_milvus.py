@@ -138,16 +138,13 @@ def test_a_collection_of_something_else_is_refused(to, tmp_path, change, differe
     assert len(search(to, QUESTIONS[:1], 100)[0]) == 20
 
 
-def test_a_collection_made_by_others_is_refused(to, tmp_path):
+def test_collections_made_by_others_and_the_server_s_own_refusals_are_one_line(to, tmp_path):
+    with pytest.raises(EndxError, match=r"all.db: .*not.*\Z"):
+        search(to, QUESTIONS, 3)
     with milvus._client(to[0], "") as client:
         client.create_collection(to[1], dimension=16, id_type="string", max_length=9)
     with pytest.raises(EndxError, match="has model unknown and not 1{64} m; width None and not 16; metric"):
         publish(index_of(tmp_path / "index"), *to)
-
-
-def test_the_servers_own_refusals_are_one_line(to):
-    with pytest.raises(EndxError, match=r"all.db: .*not.*\Z"):
-        search(to, QUESTIONS, 3)
 
 
 @pytest.mark.parametrize(

@@ -65,17 +65,14 @@ def test_right_and_repeated_candidates_are_left_out_and_ranks_count_all():
     assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
 
 
-def test_a_question_s_own_document_is_no_negative():
-    scores = [np.arange(9, 0, -1)]
-    mined = mine(ranked(scores, [(1,)]), [(1,)], list("abcdefghi"), MiningSettings(negatives=2), excluded=[(0,)])
-    assert [one.row for one in mined.negatives[0]] == [2, 3]
-
-
-def test_a_question_s_own_text_is_no_negative():
-    texts = ["where is it?", "there", "Where  is it?", "here"]
-    mined = mine(ranked([[4, 3, 2, 1]], [(1,)]), [(1,)], texts, MiningSettings(), questions=["Where is it?"])
-    assert [one.row for one in mined.negatives[0]] == [3]
+def test_a_question_s_own_document_and_text_are_no_negatives():
+    texts = ["where is it?", "there", "Where  is it?", "here", "anywhere"]
+    right, settings = [(1,)], MiningSettings(negatives=2)
+    mined = mine(ranked([[5, 4, 3, 2, 1]], right), right, texts, settings, questions=["Where is it?"])
+    assert [one.row for one in mined.negatives[0]] == [3, 4]
     assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
+    mined = mine(ranked([[5, 4, 3, 2, 1]], right), right, list("abcde"), settings, excluded=[(0,)])
+    assert [one.row for one in mined.negatives[0]] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -95,9 +92,7 @@ def test_a_negative_scores_a_margin_below_every_right_candidate(margin, kept):
     )
     assert [one.row for one in mined.negatives[0]] == kept
     assert mined.dropped["margin"] == 4 - len(kept)
-
-
-def test_a_share_of_a_score_below_zero_lowers_the_bound_too():
+    # A share of a score below zero lowers the bound too.
     assert Margin(relative=0.5).limit(np.asarray([2.0, -2.0])).tolist() == [1.0, -3.0]
 
 

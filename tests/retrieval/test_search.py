@@ -46,19 +46,15 @@ def test_finds_what_sorting_all_scores_finds(mesh, block):
     check(whole_numbers(21, 6), whole_numbers(1500, 6, seed=1), 10, mesh=devices(mesh), block=block)
 
 
-@pytest.mark.parametrize(("mesh", "count"), [(1, 8), (1, 9), (8, 1), (8, 200)])
-def test_any_number_of_candidates(small_tiles, mesh, count):
-    check(whole_numbers(19, 3), whole_numbers(count, 3, seed=count), 5, mesh=devices(mesh), block=16)
-
-
-@pytest.mark.parametrize("count", [1, 16, 17])
-def test_any_number_of_questions(small_tiles, count):
-    check(whole_numbers(count, 3, seed=count), whole_numbers(99, 3), 4, mesh=devices(8))
-
-
-@pytest.mark.parametrize("k", [1, 9, 60])
-def test_k_may_be_less_or_more_than_a_tile(small_tiles, k):
-    check(whole_numbers(19, 3), whole_numbers(99, 3), k, mesh=devices(8), block=16)
+@pytest.mark.parametrize(
+    ("mesh", "questions", "count", "k"),
+    [(1, 19, 8, 5), (1, 19, 9, 5), (8, 19, 1, 5), (8, 19, 200, 5)]
+    + [(8, questions, 99, 4) for questions in (1, 16, 17)]
+    + [(8, 19, 99, k) for k in (1, 9, 60)],  # less and more than a tile
+)
+def test_any_number_of_questions_candidates_and_answers(small_tiles, mesh, questions, count, k):
+    questions, candidates = whole_numbers(questions, 3), whole_numbers(count, 3, seed=count)
+    check(questions, candidates, k, mesh=devices(mesh), block=16)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +116,12 @@ def test_scores_are_of_full_precision():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.int8, np.int64])
-def test_kinds_of_numbers(dtype):
-    check(whole_numbers(9, 6), whole_numbers(700, 6, seed=1).astype(dtype), 10)
+def test_kinds_of_numbers(dtype, tmp_path):
+    candidates = whole_numbers(700, 6, seed=1).astype(dtype)
+    check(whole_numbers(9, 6), candidates, 10)
+    if dtype == np.float16:
+        np.save(tmp_path / "corpus.npy", candidates)
+        check(whole_numbers(9, 6), np.load(tmp_path / "corpus.npy", mmap_mode="r"), 10, block=512)
 
 
 @pytest.mark.parametrize("mesh", [1, 8])
@@ -155,12 +155,6 @@ def test_an_empty_search_returns_empty_arrays():
             Corpus(np.zeros((count, 3), np.float32)).search(np.zeros((questions, 3)), 5),
         ):
             assert found.scores.shape == found.rows.shape == (questions, min(5, count))
-
-
-def test_a_memory_map(tmp_path):
-    candidates = whole_numbers(1500, 6)
-    np.save(tmp_path / "corpus.npy", candidates)
-    check(whole_numbers(9, 6), np.load(tmp_path / "corpus.npy", mmap_mode="r"), 10, block=512)
 
 
 def test_the_corpus_stays_on_the_host(small_tiles, monkeypatch):

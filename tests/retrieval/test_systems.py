@@ -35,6 +35,8 @@ def test_scores_are_float32_inner_products():
     exact = question[16:37].astype(np.float64) @ candidate.T.astype(np.float64)
     # Far below the 1e-2 of bfloat16 passes and the 1e-3 of TF32.
     np.testing.assert_allclose(scores, exact, atol=2e-5)
+    with pytest.raises(EndxError, match="question embeddings are 8 wide and candidate embeddings 9"):
+        dense_scores(np.zeros((3, 8)), np.zeros((4, 9)))
 
 
 @pytest.mark.parametrize("block", [7, 128, 1024])
@@ -73,11 +75,6 @@ def test_candidates_sharded_over_a_mesh_rank_alike():
     found = evaluate(dense_scores(question, sharded), qrels, candidates=len(candidate))
     np.testing.assert_array_equal(found.ranks, expected.ranks)
     np.testing.assert_array_equal(found.top_ids, expected.top_ids)
-
-
-def test_different_widths_are_refused():
-    with pytest.raises(EndxError, match="question embeddings are 8 wide and candidate embeddings 9"):
-        dense_scores(np.zeros((3, 8)), np.zeros((4, 9)))
 
 
 RECORDS = RetrievalSet(

@@ -31,7 +31,7 @@ def ids(answers):
     return [answer.document.id for answer in answers]
 
 
-def test_dense_answers_carry_rank_score_and_document(index):
+def test_answers_carry_rank_score_and_document(index):
     cat, fish = TextSearch(index, encode).search(["my cat", "a fish"], 2, mode="dense")
     assert cat == [
         Answer(1, 1.0, Document("d0", "cats sleep", {"line": 0})),
@@ -39,9 +39,6 @@ def test_dense_answers_carry_rank_score_and_document(index):
     ]
     assert [(answer.rank, answer.score) for answer in fish] == [(1, 1.0), (2, 0.0)]
     assert ids(fish)[0] == "d3"
-
-
-def test_bm25_needs_no_model_and_finds_only_shared_words(index):
     (found,) = TextSearch(index).search(["do cats bark"], 10, mode="bm25")
     assert ids(found) == ["d2", "d0", "d1"]
     assert [answer.rank for answer in found] == [1, 2, 3]

@@ -11,7 +11,7 @@ IDS = np.array([[2, 0], [1, 2]], np.int32)
 SCORES = np.array([[0.5, 0.25], [3.0, -1.5]], np.float32)
 
 
-def test_run_lines(tmp_path):
+def test_run_and_qrels_lines(tmp_path):
     write_run(tmp_path / "run.trec", ["q1", "q2"], ["a", "b", "c"], IDS, SCORES, "dual")
     assert (tmp_path / "run.trec").read_text().splitlines() == [
         "q1 Q0 c 1 0.5 dual",
@@ -19,6 +19,13 @@ def test_run_lines(tmp_path):
         "q2 Q0 b 1 3 dual",
         "q2 Q0 c 2 -1.5 dual",
     ]
+    write_qrels(tmp_path / "new" / "qrels", ["q1", "q2"], ["a", "b", "c"], [[0, 2], [1]])
+    assert (tmp_path / "new" / "qrels").read_text() == "q1 0 a 1\nq1 0 c 1\nq2 0 b 1\n"
+    write_qrels(tmp_path / "qrels", ["q1", "q2"], ["a", "b", "c"], [[0, 2], [1]], [[2, 1], [3]])
+    assert (tmp_path / "qrels").read_text().splitlines() == ["q1 0 a 2", "q1 0 c 1", "q2 0 b 3"]
+    scores = np.float32([[1.0, -np.inf]])
+    write_run(tmp_path / "run", ["q1"], ["a", "b"], np.int32([[1, 0]]), scores, "t")
+    assert (tmp_path / "run").read_text() == "q1 Q0 b 1 1 t\n"
 
 
 def test_scores_read_back_exactly(tmp_path):
@@ -29,19 +36,6 @@ def test_scores_read_back_exactly(tmp_path):
     write_run(tmp_path / "run", ids, ["a", "b"], np.tile(np.int32([0, 1]), (500, 1)), scores, "t")
     read = [np.float32(line.split()[4]) for line in (tmp_path / "run").read_text().splitlines()]
     np.testing.assert_array_equal(np.reshape(read, (500, 2)), scores)
-
-
-def test_qrels_lines(tmp_path):
-    write_qrels(tmp_path / "new" / "qrels", ["q1", "q2"], ["a", "b", "c"], [[0, 2], [1]])
-    assert (tmp_path / "new" / "qrels").read_text() == "q1 0 a 1\nq1 0 c 1\nq2 0 b 1\n"
-
-
-def test_grades_are_written_and_candidates_that_are_not_ranked_are_left_out(tmp_path):
-    write_qrels(tmp_path / "qrels", ["q1", "q2"], ["a", "b", "c"], [[0, 2], [1]], [[2, 1], [3]])
-    assert (tmp_path / "qrels").read_text().splitlines() == ["q1 0 a 2", "q1 0 c 1", "q2 0 b 3"]
-    scores = np.float32([[1.0, -np.inf]])
-    write_run(tmp_path / "run", ["q1"], ["a", "b"], np.int32([[1, 0]]), scores, "t")
-    assert (tmp_path / "run").read_text() == "q1 Q0 b 1 1 t\n"
 
 
 def test_per_question_lines(tmp_path):
@@ -67,15 +61,12 @@ def test_white_space_in_ids_is_encoded(tmp_path, name, column):
     assert (tmp_path / "run").read_text() == f"{column} Q0 {column} 1 0.5 {column}\n"
 
 
-def test_empty_ids_are_refused(tmp_path):
+def test_empty_and_repeated_ids_are_refused(tmp_path):
     with pytest.raises(EndxError, match="a question is empty"):
         write_qrels(tmp_path / "f", [""], ["a"], [[0]])
     with pytest.raises(EndxError, match="a tag is empty"):
         write_run(tmp_path / "f", ["q"], ["a"], IDS[:1, :1] * 0, SCORES[:1, :1], "")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_repeated_ids_are_refused(tmp_path):
     with pytest.raises(EndxError, match="candidate 'a' occurs twice"):
         write_qrels(tmp_path / "f", ["q"], ["a", "a"], [[0]])
 

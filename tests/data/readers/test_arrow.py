@@ -98,13 +98,10 @@ def test_files_of_no_split_are_left_out_beside_splits(tmp_path):
     assert read(tmp_path, split="test").questions == ("test-0",)
 
 
-def test_corpora(tmp_path):
+def test_corpora_and_training_files_of_other_tools_are_read(tmp_path):
     rows = [{"id": 7, "text": "one", "title": "T"}, {"id": 8, "text": "two", "title": None}]
     for path in (write(tmp_path / "x.parquet", rows), save_to_disk(tmp_path / "saved", rows)):
         assert list(read_corpus(path)) == [Document("7", "T one", {"title": "T"}), Document("8", "two")]
-
-
-def test_training_files_of_other_tools_are_known_by_their_columns(tmp_path):
     rows = [{"query": "q", "pos": ["a"], "neg": ["b"]}]
     assert read(write(tmp_path / "x.parquet", rows)).candidates == ("a", "b")
 

@@ -271,20 +271,6 @@ RECORDS = RetrievalSet(
 MINED = [[Negative(2, 0.25, 3), Negative(3, 0.125, 4)], []]
 
 
-def test_the_reader_finds_what_was_written(tmp_path):
-    write_mined(tmp_path / "out", RECORDS, MINED, about={"by": "hand"})
-    records = read(tmp_path / "out", split="train")
-    assert records.questions == RECORDS.questions
-    assert records.candidates == ("right", "wrong", "also\nwrong", "right too")
-    assert records.candidate_ids == ("a", "c", "d", "e")
-    assert records.qrels == ((0,), (0, 3))
-    assert records.hard_negatives == ((1, 2), ())
-    assert records.groups == RECORDS.groups
-    lines = (tmp_path / "out" / "negatives" / "train.tsv").read_text().splitlines()
-    assert lines == ["query-id\tcorpus-id\tscore\trank", "q1\tc\t0.25\t3", "q1\td\t0.125\t4"]
-    assert json.loads((tmp_path / "out" / "mining.json").read_text()) == {"by": "hand"}
-
-
 def test_older_ones_are_replaced_as_a_whole_and_anything_else_is_left_alone(tmp_path):
     write_mined(tmp_path / "out", RECORDS, MINED, split="old", about={})
     check_output(tmp_path / "out", REPORT, "mine")
@@ -297,10 +283,21 @@ def test_older_ones_are_replaced_as_a_whole_and_anything_else_is_left_alone(tmp_
         check_output(tmp_path / "out" / REPORT, REPORT, "mine")
 
 
-def test_a_break_half_way_leaves_nothing(tmp_path):
+def test_the_reader_finds_what_was_written_and_a_break_half_way_leaves_nothing(tmp_path):
     with pytest.raises(TypeError):
         write_mined(tmp_path / "out", RECORDS, MINED, about={"the last file": object()})
     assert not any(tmp_path.iterdir())
+    write_mined(tmp_path / "out", RECORDS, MINED, about={"by": "hand"})
+    records = read(tmp_path / "out", split="train")
+    assert records.questions == RECORDS.questions
+    assert records.candidates == ("right", "wrong", "also\nwrong", "right too")
+    assert records.candidate_ids == ("a", "c", "d", "e")
+    assert records.qrels == ((0,), (0, 3))
+    assert records.hard_negatives == ((1, 2), ())
+    assert records.groups == RECORDS.groups
+    lines = (tmp_path / "out" / "negatives" / "train.tsv").read_text().splitlines()
+    assert lines == ["query-id\tcorpus-id\tscore\trank", "q1\tc\t0.25\t3", "q1\td\t0.125\t4"]
+    assert json.loads((tmp_path / "out" / "mining.json").read_text()) == {"by": "hand"}
 
 
 @pytest.mark.parametrize("name", ["a\tb", " a", "a\nb", ""])

@@ -1,5 +1,6 @@
 """Tests of rows of named columns and of other tools."""
 
+import dataclasses
 import functools
 import gzip
 import json
@@ -52,6 +53,8 @@ def test_other_columns_are_ignored_and_names_can_be_given(tmp_path):
     assert read(path, question_column="asked", answer_column="body") == records
     path = write(tmp_path, "x.csv", "question,score\nhow many goals,0\n")
     assert read(path, answer_column="score").candidates == ("0",)  # is the answer, no label
+    long = "word " * 40_000  # 200,000 characters; Python's own limit is 131,072
+    assert read(write(tmp_path, "x.csv", f"question,answer\nq,{long}\n")).candidates == (long.strip(),)
 
 
 LABELLED = ["q,wrong,0", "q,right,1", "q,Right,1.0", "r,right,true", "r,wrong,False", "s,alone,0", "r,right,0"]
@@ -196,11 +199,6 @@ def test_a_json_list_of_rows_is_read_as_lines_are(tmp_path, indent):
     assert refusal(path) == f"{path}, line 2: 'answer' must be a string, not a whole number"
 
 
-def test_a_field_may_be_longer_than_the_default_limit_of_csv(tmp_path):
-    long = "word " * 40_000  # 200,000 characters; Python's own limit is 131,072
-    assert read(write(tmp_path, "x.csv", f"question,answer\nq,{long}\n")).candidates == (long.strip(),)
-
-
 SKIPPED = "question,answer\nq1,a\nq2,\nq3,b\nq4\n"
 
 
@@ -301,12 +299,14 @@ def test_dpr(tmp_path, indent):
     assert read(tmp_path / "train.json.gz") == EXPECTED
 
 
-def test_tevatron(tmp_path):
+def test_tevatron_and_flag_embedding(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(lines(tevatron()))
     assert read(path) == EXPECTED
     path.write_text(lines({k: v for k, v in row.items() if k != "negative_passages"} for row in tevatron()))
     assert read(path).hard_negatives is None
+    path.write_text(lines(flag_embedding()))
+    assert read(path) == dataclasses.replace(EXPECTED, candidate_ids=("d0", "d1", "d2"))
 
 
 def scored(row: dict, right: list[float] | None, wrong: list[float] | None) -> dict:
@@ -327,14 +327,10 @@ def test_scores_of_a_teacher_are_those_of_right_passages_and_negatives(tmp_path,
     assert read(path).scores is None
 
 
-def test_of_two_scores_of_a_pair_the_first_counts(tmp_path):
+def test_of_two_scores_of_a_pair_the_first_counts_and_an_empty_passage_has_none(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(lines(scored({"query": "q", "pos": ["a"], "neg": ["b"]}, [s], [-s]) for s in (1, 2)))
     assert read(path).scores == ({0: 1.0, 1: -1.0},)
-
-
-def test_the_score_of_an_empty_passage_is_left_out_with_it(tmp_path):
-    path = tmp_path / "train.jsonl"
     path.write_text(lines([scored({"query": "q", "pos": ["a"], "neg": ["b", "", "c"]}, [1], [2, 3, 4])]))
     assert read(path).scores == ({0: 1.0, 1: 2.0, 2: 4.0},)
 
@@ -358,18 +354,6 @@ def test_scores_that_do_not_fit_are_refused(tmp_path, right, wrong, message):
     path.write_text(lines([scored(rows[0], [1.0], [0.0]), scored(rows[0], right, wrong)]))
     with helpers.one_line_error(message):
         read(path)
-
-
-def test_flag_embedding(tmp_path):
-    path = tmp_path / "train.jsonl"
-    path.write_text(lines(flag_embedding()))
-    found = read(path)
-    assert found.candidate_ids == ("d0", "d1", "d2")
-    assert (found.candidates, found.qrels, found.hard_negatives) == (
-        EXPECTED.candidates,
-        EXPECTED.qrels,
-        EXPECTED.hard_negatives,
-    )
 
 
 @pytest.mark.parametrize(

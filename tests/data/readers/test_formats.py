@@ -118,7 +118,9 @@ def test_a_corpus_of_it_has_the_ids_that_its_questions_are_judged_by(mrqa_file, 
     assert {document.metadata["title"] for document in found} == {"context of b1"}
 
 
-def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path):
+def test_the_ending_decides_in_upper_case_too_and_unknown_ones_are_refused(tmp_path):
+    (tmp_path / "X.CSV").write_text("question,answer\nq,a\n")
+    assert read(str(tmp_path / "X.CSV")) == RetrievalSet(("q",), ("a",), ((0,),), ("q0",), ("d0",))
     known = (
         "known are .json, .jsonl, .csv, .tsv, each also with .gz, .parquet, .arrow, .feather, and folders of BEIR, "
         "MS MARCO or save_to_disk"
@@ -129,8 +131,3 @@ def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path):
             read(tmp_path / name)
         sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (ending == ".xlsx")
         assert str(caught.value) == f"{tmp_path}/{name}: unknown ending {ending!r}{sheet}; {known}"
-
-
-def test_the_ending_decides_in_upper_case_too_and_paths_may_be_strings(tmp_path):
-    (tmp_path / "X.CSV").write_text("question,answer\nq,a\n")
-    assert read(str(tmp_path / "X.CSV")) == RetrievalSet(("q",), ("a",), ((0,),), ("q0",), ("d0",))

@@ -32,6 +32,8 @@ def test_the_first_span_of_the_first_answer_counts_and_marks_are_gone(write):
     (answer,) = found.questions[0].answers
     assert answer == Answer("Ray", found.context.index("Ray eats"))
     assert found.article == "context of q1"
+    question = asked("q1", "what?", TITLED, ("eats. [PAR] [TLE] Bob",))
+    assert convert(write(line(TITLED, question))).records.candidates == ("She eats.",)
 
 
 def test_sentences_end_at_marks_and_by_the_rules_between(write):
@@ -72,11 +74,6 @@ def test_all_spans_in_the_order_of_the_context(write):
             ),
         ),
     )
-
-
-def test_an_answer_over_a_mark_or_a_boundary_belongs_to_where_it_begins(write):
-    question = asked("q1", "what?", TITLED, ("eats. [PAR] [TLE] Bob",))
-    assert convert(write(line(TITLED, question))).records.candidates == ("She eats.",)
 
 
 def test_contexts_without_text_or_questions_are_passed_over(write):
@@ -135,7 +132,7 @@ def test_a_broken_line_is_named(write, key, value, message):
 HOTPOT = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."
 
 
-def test_marks_go_and_a_space_stands_between_what_is_left():
+def test_marks_go_and_each_character_is_found_where_it_has_gone():
     found = unmark(HOTPOT)
     assert found.text == "Ann Lee Ann Lee sings. She wrote Dr. No. Bob Bob reads."
     assert [found.text[start:end] for start, end in found.pieces] == [
@@ -144,27 +141,15 @@ def test_marks_go_and_a_space_stands_between_what_is_left():
         "Bob",
         "Bob reads.",
     ]
-
-
-def test_each_character_is_found_where_it_has_gone():
-    found = unmark(HOTPOT)
     for word in ("sings", "wrote", "No.", "reads"):
         place = found.place(HOTPOT.index(word))
         assert found.text[place : place + len(word)] == word
     second = HOTPOT.index("Bob reads")
     assert found.text[found.place(second) :] == "Bob reads."
-
-
-def test_a_place_in_a_mark_is_the_start_of_what_follows():
-    found = unmark(HOTPOT)
     assert found.place(0) == 0
     assert found.text[found.place(HOTPOT.index("[SEP] Bob") + 2) :] == "Bob reads."
     ending = unmark("Ann sings. [PAR]")
     assert ending.place(12) == len("Ann sings.")
-
-
-def test_a_span_over_a_mark_holds_both_sides_and_none_of_it():
-    found = unmark(HOTPOT)
     start, end = found.span(HOTPOT.index("No."), HOTPOT.index("Bob [SEP]") + 3)
     assert found.text[start:end] == "No. Bob"
     start, end = found.span(HOTPOT.index("[PAR] [TLE] Bob"), HOTPOT.index("Bob [SEP]"))

@@ -33,7 +33,7 @@ def write(tmp_path):
     return write
 
 
-def test_the_full_files_tell_where_white_space_stands(write):
+def test_the_full_files_tell_where_white_space_stands_and_in_simplified_ones_tokens_stand_apart(write):
     """As ReQA: one space where the page has some outside of tags, none where only a tag parts two tokens."""
     (found,) = natural_questions.paragraphs(write(full(1, "what are bees", HTML, annotation(FIRST, KAESE))))
     assert found.context == "The bee (Apis) is small2. It flies – to Käse."
@@ -41,9 +41,6 @@ def test_the_full_files_tell_where_white_space_stands(write):
     (question,) = found.questions
     assert (question.id, question.text) == ("1", "what are bees")
     assert question.answers == (Answer("Käse", found.context.index("Käse")),)
-
-
-def test_in_the_simplified_files_all_tokens_stand_apart(write):
     row = simplified(full(1, "what are bees", HTML, annotation(FIRST, KAESE), title="Honey_bee%C3%A9"))
     (found,) = natural_questions.paragraphs(write(row))
     assert found.context == "The bee ( Apis ) is small 2 . It flies – to Käse ."
@@ -104,9 +101,6 @@ def test_whole_paragraphs_and_packed_files(write, tmp_path):
     assert records == read(plain)
     assert records.candidates == ("The bee (Apis) is small2. It flies – to Käse.",)
     assert records.groups == ("Bees",)
-
-
-def test_a_page_without_title_and_address_is_named_after_its_question(write):
     row = full(9, "what", HTML, annotation(FIRST, APIS))
     del row["document_title"], row["document_url"]
     (found,) = natural_questions.paragraphs(write(row))

@@ -50,6 +50,10 @@ def test_equal_questions_and_equal_paragraphs_are_merged(tmp_path):
     assert records.candidates == ("A first.", "A second.")
     assert records.candidate_ids == ("p0", "p1")
     assert records.qrels == ((0, 1), (0,), (0,))
+    first, second, third = squad.paragraphs(str(write(tmp_path, example())))
+    assert first.context == "A first. "
+    assert first.questions[1] == Question("i2", " Who? ", (Answer("A", 0),))
+    assert (second.context, third.context) == ("A second.", "A first.")
 
 
 def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
@@ -62,13 +66,6 @@ def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
     assert records.candidates == ("A first.", "A second.")
     paragraph["qas"].pop()
     assert read(write(tmp_path, tree)).candidates == ("A first.", "A second.")
-
-
-def test_paragraphs_keep_the_text_that_answers_start_in(tmp_path):
-    first, second, third = squad.paragraphs(str(write(tmp_path, example())))
-    assert first.context == "A first. "
-    assert first.questions[1] == Question("i2", " Who? ", (Answer("A", 0),))
-    assert (second.context, third.context) == ("A second.", "A first.")
 
 
 PARAGRAPH = "data[0].paragraphs[0]"
@@ -124,7 +121,7 @@ def test_broken_values_are_refused_with_the_path_of_the_key(tmp_path, place, val
     assert refusal(path) == f"{path}: {reason}"
 
 
-def test_missing_keys_are_refused_with_their_place(tmp_path):
+def test_missing_keys_and_broken_json_are_refused_with_their_place(tmp_path):
     path = write(tmp_path, {"rows": []})
     assert f"{path} is one object with the keys 'rows', not SQuAD's 'data': write objects, [" in refusal(path)
     path = write(tmp_path, 7)
@@ -133,9 +130,6 @@ def test_missing_keys_are_refused_with_their_place(tmp_path):
     del tree["data"][0]["paragraphs"][1]["qas"][0]["answers"]
     path = write(tmp_path, tree)
     assert refusal(path) == f"{path}: data[0].paragraphs[1].qas[0]: no 'answers' among 'id', 'question'"
-
-
-def test_broken_json_is_refused_with_line_and_column(tmp_path):
     path = write(tmp_path, '{\n "data": [\n')
     assert refusal(path) == f"{path}, line 3, column 1: broken JSON: Expecting value"
     path = write(tmp_path, '{\n "data": [}\n')
@@ -146,13 +140,10 @@ def test_broken_json_is_refused_with_line_and_column(tmp_path):
     )
 
 
-def test_ids_may_be_whole_numbers(tmp_path):
+def test_invalid_questions_can_be_skipped_and_ids_may_be_whole_numbers(tmp_path, caplog):
     tree = example()
     tree["data"][0]["paragraphs"][0]["qas"][1]["id"] = 262
     assert read(write(tmp_path, tree)).question_ids[1] == "262"
-
-
-def test_invalid_questions_can_be_skipped(tmp_path, caplog):
     tree = example()
     tree["data"][0]["paragraphs"][0]["qas"][1]["answers"][0]["text"] = ""
     path = write(tmp_path, tree)
