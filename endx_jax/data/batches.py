@@ -3,9 +3,7 @@
 import copy
 import dataclasses
 import math
-import mmap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping
 
 import grain
 import jax
@@ -14,8 +12,7 @@ import numpy as np
 from endx_jax.batch import Batch, Texts, Tokens
 from endx_jax.data.order import Epochs, Mixed, Sources
 from endx_jax.data.packing import PackingPlan, Profile
-from endx_jax.data.ragged import Ragged
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.pairs import Pairs
 from endx_jax.data.token_tables import TokenTable, VectorTable, padded_length
 from endx_jax.errors import EndxError
 
@@ -29,112 +26,6 @@ RELEASED_PAIRS = 4096
 MOST_POSITIVES = 64
 # Sides of a batch that hold texts.
 TEXTS = ("question", "answer", "hard_negatives")
-
-
-class TextReader(Protocol):
-    """Function from the texts of one side to a table of tokens or vectors, such as `TextProcessor`."""
-
-    @property
-    def length(self) -> int:
-        """Maximum length of a text, in tokens."""
-
-    def __call__(self, texts: Sequence[str]) -> TokenTable | VectorTable:
-        """Returns the table of N texts."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Pairs:
-    """Question-answer pairs as tokens, or as vectors if all parameters below the towers' heads are frozen.
-
-    All arrays may be mapped from files (`data/token_store`); batches read only the rows that they need.
-
-    Attributes:
-      questions: distinct questions.
-      answers: distinct candidates.
-      index: int32 [n, 2], (question, answer) rows of each pair.
-      positives: int32, answers of each of the Q questions that are no negatives, ascending: right ones, and its own
-        text if that is the answer of another pair.
-      hard_negatives: int32, hard negatives of each question.
-      groups: int32 [Q], number of each question's group; None without groups.
-      question_length: maximum length of a question, in tokens.
-      answer_length: maximum length of an answer, in tokens.
-      sizes: number of pairs of each mixed set, in the order of `index`; a pair in several sets has a row for each.
-        Empty if no sets were mixed.
-      scores: float32, a teacher's scores of `positives` and `hard_negatives`, NaN where unknown; None without a
-        teacher.
-      guide: float32 [Q, G] and [N, G], embeddings of questions and answers by another model, by the sides' names; None
-        without one.
-      guide_identity: identity of that model (see `inference.identity`); empty without one.
-      mapped: maps of the files behind the arrays.
-    """
-
-    questions: TokenTable | VectorTable
-    answers: TokenTable | VectorTable
-    index: np.ndarray
-    positives: Ragged
-    hard_negatives: Ragged
-    groups: np.ndarray | None
-    question_length: int
-    answer_length: int
-    sizes: tuple[int, ...] = ()
-    scores: tuple[Ragged, Ragged] | None = None
-    guide: Mapping[str, np.ndarray] | None = None
-    guide_identity: str = ""
-    mapped: tuple[mmap.mmap, ...] = ()
-
-    @classmethod
-    def tokenize(cls, records: RetrievalSet, processors: Mapping[str, TextReader]) -> "Pairs":
-        """Tokenizes the questions and candidates of a retrieval set and lists its right pairs."""
-        groups = None
-        if records.groups is not None:
-            number = {name: n for n, name in enumerate(dict.fromkeys(records.groups))}
-            groups = np.asarray([number[name] for name in records.groups], np.int32)
-        index = np.asarray(records.pairs, np.int32).reshape(-1, 2)
-        sizes: tuple[int, ...] = ()
-        if records.sources is not None:
-            rows = [(source, row) for row, (question, _) in enumerate(index) for source in records.sources[question]]
-            sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
-            index, sizes = index[kept], tuple(np.bincount(sources).tolist())
-        none = ((),) * len(records.questions)
-        own, wrong = records.own_texts, records.hard_negatives or none
-        # Prompts of a mixture's sets hide equal texts, which were excluded before.
-        excluded = (records.sources and records.excluded) or none
-        listed = ({*rows, *excluded[n]} | ({own[n]} if n in own else set()) for n, rows in enumerate(records.qrels))
-        right = list(map(sorted, listed))
-        scores = None
-        if records.scores is not None:
-            known = records.scores
-            scores = _aligned(right, known), _aligned(wrong, known)
-        return cls(
-            questions=processors["question"](records.questions),
-            answers=processors["answer"](records.candidates),
-            index=index,
-            positives=Ragged.from_rows(right),
-            hard_negatives=Ragged.from_rows(wrong),
-            scores=scores,
-            groups=groups,
-            question_length=processors["question"].length,
-            answer_length=processors["answer"].length,
-            sizes=sizes,
-        )
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def release(self) -> None:
-        """Removes the pages of mapped files from the memory of the process; the system may keep them in its cache."""
-        for file in self.mapped:
-            file.madvise(mmap.MADV_DONTNEED)
-
-    def first(self, count: int) -> "Pairs":
-        """Returns the same tables with only the first `count` pairs."""
-        return dataclasses.replace(self, index=self.index[:count])
-
-
-def _aligned(candidates: Sequence[Sequence[int]], scores: Sequence[Mapping[int, float]]) -> Ragged:
-    """Returns the scores of each question's candidates, NaN where unknown."""
-    rows = [[known.get(row, np.nan) for row in listed] for listed, known in zip(candidates, scores, strict=True)]
-    return Ragged.from_rows(rows, np.float32, np.nan)
 
 
 class BatchStream:

@@ -11,7 +11,8 @@ import optax
 from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import BatchStream
+from endx_jax.data.pairs import Pairs
 from endx_jax.data.settings import DOCUMENTS
 from endx_jax.experiment.choices import Choice, choices, first_that_fits
 from endx_jax.experiment.config import Settings
@@ -266,12 +267,20 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     return plan.fitted() if len(ordered) > 1 else plan
 
 
-def with_hard_negatives(settings: Settings, known: bool) -> Settings:
-    """Returns the settings with the number for a `data.hard_negatives` of -1, for data that has some or has none."""
-    if settings.data.hard_negatives >= 0:
-        return settings
-    drawn = int(known and not settings.data.pool and settings.objective.takes_hard_negatives)
-    return dataclasses.replace(settings, data=dataclasses.replace(settings.data, hard_negatives=drawn))
+def complete(settings: Settings, pairs: int, has_hard_negatives: bool) -> Settings:
+    """Returns the settings with those that depend on the training data: batch size, length and hard negatives.
+
+    Args:
+      settings: settings of the run.
+      pairs: number of training pairs.
+      has_hard_negatives: true if the training data has some.
+    """
+    data = settings.data
+    if data.hard_negatives < 0:
+        drawn = int(has_hard_negatives and not data.pool and settings.objective.takes_hard_negatives)
+        data = dataclasses.replace(data, hard_negatives=drawn)
+    train = settings.train.sized(min(pairs, data.max_train_pairs or pairs))
+    return dataclasses.replace(settings, train=train, data=data)
 
 
 def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:

@@ -10,17 +10,15 @@ import numpy as np
 
 from endx_jax.batch import Tokens
 from endx_jax.data import reqa_dataset
-from endx_jax.data.batches import Pairs
+from endx_jax.data.pairs import Pairs
 from endx_jax.data.ragged import Ragged
-from endx_jax.data.records import RetrievalSet
-from endx_jax.data.splits import first_pairs
 from endx_jax.data.token_store import TokenStore
 from endx_jax.data.token_tables import TokenTable, VectorTable
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
 from endx_jax.experiment.model import Model, build_model, checked_length
-from endx_jax.experiment.train_plan import TrainPlan, plan_training, with_hard_negatives
+from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
 from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.memory import Memory, measure
@@ -58,8 +56,7 @@ def read_texts(settings: Settings) -> Texts:
         if settings.data.tokens:
             return Texts(TokenStore.open(pathlib.Path(settings.data.tokens).expanduser()).pairs())
         train, most = read_splits(settings.data).train, settings.data.max_train_pairs
-        assert isinstance(train, RetrievalSet)
-        pairs = Pairs.tokenize(first_pairs(train, most) if most else train, model.processors)
+        pairs = (train.first(most) if most else train).tokenize(model.processors)
         return Texts(pairs.first(most) if most else pairs)
     except EndxError as reason:
         return Texts(None, str(reason))
@@ -82,8 +79,7 @@ def plan_run(
     mesh = make_mesh(settings.mesh, devices)
     memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))
     count = SOME_STEPS if texts.pairs is None else len(texts.pairs)
-    settings = dataclasses.replace(settings, train=settings.train.sized(count))
-    settings = with_hard_negatives(settings, texts.pairs is not None and len(texts.pairs.hard_negatives.values) > 0)
+    settings = complete(settings, count, texts.pairs is not None and len(texts.pairs.hard_negatives.values) > 0)
     model, pairs = _outlined(settings, platform), texts.pairs
     if pairs is None:
         pairs = stand_in(model)

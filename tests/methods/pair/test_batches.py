@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 
-from endx_jax.data.batches import Pairs
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
@@ -25,7 +24,7 @@ HARD = tuple((0, 5) if 0 not in right and 5 not in right else () for right in RE
 def pairs(tiny_bert):
     tokenizer = Tokenizer(tiny_bert)
     processors = {"question": TextProcessor(tokenizer, 16), "answer": TextProcessor(tokenizer, 40)}
-    return Pairs.tokenize(dataclasses.replace(RECORDS, hard_negatives=HARD), processors)
+    return dataclasses.replace(RECORDS, hard_negatives=HARD).tokenize(processors)
 
 
 def stream(pairs, **changes):
