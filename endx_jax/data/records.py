@@ -12,8 +12,8 @@ import numpy as np
 
 from endx_jax.data.documents import Document
 from endx_jax.data.languages import detect
-from endx_jax.data.pairs import Pairs, TextReader
 from endx_jax.data.ragged import Ragged
+from endx_jax.data.token_tables import Pairs, TextReader
 from endx_jax.errors import EndxError
 
 # Columns of a retrieval set with one entry per question.

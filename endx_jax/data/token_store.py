@@ -19,10 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.pairs import Pairs, TextReader
 from endx_jax.data.ragged import Ragged, offsets_of, places
 from endx_jax.data.readers.examples import Example
-from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.token_tables import Pairs, TextReader, TokenTable
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing, sha256_of, write_text

@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream
-from endx_jax.data.pairs import TextReader, TrainingData
 from endx_jax.data.splits import Splits
+from endx_jax.data.token_tables import TextReader, TrainingData
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.choices import Choice, read_choice, write_choice

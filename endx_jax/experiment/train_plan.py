@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream
-from endx_jax.data.pairs import Pairs
 from endx_jax.data.settings import DOCUMENTS
+from endx_jax.data.token_tables import Pairs
 from endx_jax.experiment.choices import Choice, choices, first_that_fits
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.manifest import environment
@@ -249,16 +249,19 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     """
     settings = model.settings
     size = settings.train.global_batch_size
-    stream = model.method.stream(
+    data, hard_negatives = settings.data, settings.data.hard_negatives
+    collator = model.method.collator(
+        pairs, settings.objective, hard_negatives=hard_negatives, mask_groups=data.format == DOCUMENTS
+    )
+    stream = BatchStream(
         pairs,
-        settings.objective,
+        collator,
+        rows=local_rows(mesh, size),
         seed=settings.seed,
         global_batch_size=size,
-        rows=local_rows(mesh, size),
-        group_size=settings.data.group_size,
-        mask_groups=settings.data.format == DOCUMENTS,
-        hard_negatives=settings.data.hard_negatives,
-        sources=settings.data.sources,
+        group_size=data.group_size,
+        hard_negatives=hard_negatives,
+        sources=data.sources,
     )
     platform = platform or sharding_hints.platform(mesh)
     tokens = max(1, sum(side.places for side in stream.typical().sides))

@@ -10,10 +10,9 @@ import numpy as np
 
 from endx_jax.batch import Tokens
 from endx_jax.data import reqa_dataset
-from endx_jax.data.pairs import Pairs
 from endx_jax.data.ragged import Ragged
 from endx_jax.data.token_store import TokenStore
-from endx_jax.data.token_tables import TokenTable, VectorTable
+from endx_jax.data.token_tables import Pairs, TokenTable, VectorTable
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits

@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import BatchStream, Collator
 from endx_jax.data.order import Sources
 from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import RetrievalSet, mix
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.token_tables import VectorTable
+from endx_jax.data.token_tables import Pairs, VectorTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.losses import in_batch_softmax
@@ -29,8 +29,8 @@ def pairs(tiny_bert):
     return RECORDS.tokenize(processors(tiny_bert))
 
 
-def stream(pairs, **changes):
-    return BatchStream(pairs, **({"seed": 1, "global_batch_size": 8} | changes))
+def stream(pairs, mask_groups=False, **changes):
+    return BatchStream(pairs, Collator(pairs, mask_groups), **({"seed": 1, "global_batch_size": 8} | changes))
 
 
 def same(a, b):
