@@ -13,7 +13,7 @@ import numpy as np
 from endx_jax.data.documents import Document
 from endx_jax.data.languages import detect
 from endx_jax.data.ragged import Ragged
-from endx_jax.data.token_tables import Pairs, TextReader
+from endx_jax.data.token_tables import Counts, Pairs, TextReader
 from endx_jax.errors import EndxError
 
 # Columns of a retrieval set with one entry per question.
@@ -182,19 +182,9 @@ class RetrievalSet:
         return digest.hexdigest()
 
     @property
-    def pair_count(self) -> int:
-        """Number of right pairs."""
-        return sum(map(len, self.qrels))
-
-    @property
-    def question_count(self) -> int:
-        """Number of questions."""
-        return len(self.questions)
-
-    @property
-    def has_hard_negatives(self) -> bool:
-        """True if some question has hard negatives."""
-        return any(self.hard_negatives or ())
+    def counts(self) -> Counts:
+        """Numbers of questions, right pairs and hard negatives."""
+        return Counts(len(self.questions), sum(map(len, self.qrels)), sum(map(len, self.hard_negatives or ())))
 
     def question_names(self, rows: np.ndarray) -> list[str]:
         """Returns the ids of the questions in `rows`."""

@@ -21,7 +21,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.ragged import Ragged, offsets_of, places
 from endx_jax.data.readers.examples import Example
-from endx_jax.data.token_tables import Pairs, TextReader, TokenTable
+from endx_jax.data.token_tables import Counts, Pairs, TextReader, TokenTable
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing, sha256_of, write_text
@@ -298,19 +298,9 @@ class TokenStore:
         return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
 
     @property
-    def pair_count(self) -> int:
-        """Number of right pairs; a pair in several sources counts for each."""
-        return len(self._load("index"))
-
-    @property
-    def question_count(self) -> int:
-        """Number of distinct questions."""
-        return len(self._load("question.offsets")) - 1
-
-    @property
-    def has_hard_negatives(self) -> bool:
-        """True if some question has hard negatives."""
-        return self._load("hard_negatives").size > 0
+    def counts(self) -> Counts:
+        """Numbers of questions, right pairs, in each source that has them, and hard negatives."""
+        return self.pairs().counts
 
     def question_names(self, rows: np.ndarray) -> list[str]:
         """Returns names of the questions by their row, as their texts are unknown."""

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import mmap
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -107,6 +107,14 @@ class TextReader(Protocol):
         """Returns the table of N texts."""
 
 
+class Counts(NamedTuple):
+    """Numbers of distinct questions, right pairs and hard negatives of training data."""
+
+    questions: int
+    pairs: int
+    hard_negatives: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Pairs:
     """Question-answer pairs as tokens, or as vectors if all parameters below the towers' heads are frozen.
@@ -150,6 +158,11 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def counts(self) -> Counts:
+        """Numbers of questions, pairs and hard negatives."""
+        return Counts(len(self.questions), len(self), len(self.hard_negatives.values))
+
     def release(self) -> None:
         """Removes the pages of mapped files from the memory of the process; the system may keep them in its cache."""
         for file in self.mapped:
@@ -168,16 +181,8 @@ class TrainingData(Protocol):
         """Hash of all that training reads."""
 
     @property
-    def pair_count(self) -> int:
-        """Number of right pairs."""
-
-    @property
-    def question_count(self) -> int:
-        """Number of distinct questions."""
-
-    @property
-    def has_hard_negatives(self) -> bool:
-        """True if some question has hard negatives."""
+    def counts(self) -> Counts:
+        """Its sizes."""
 
     def question_names(self, rows: np.ndarray) -> list[str]:
         """Returns the names of questions, for logs."""

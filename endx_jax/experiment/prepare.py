@@ -47,7 +47,7 @@ class Run:
       workdir: the run's folder.
       model: model to train.
       data: train, validation and test sets.
-      training: training data, the train set or `data.tokens`, cut to `data.max_train_pairs`.
+      training: training data, the train set or `data.tokens`.
       data_sha256: sha256 of the training set, which must not change when the run resumes.
       mesh: device mesh.
       train_plan: batches, steps and optimizer.
@@ -100,10 +100,9 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         )
         training = stored(settings.data, model.processors, data)
     data_sha256, most = training.sha256, settings.data.max_train_pairs
-    if most:
-        training = training.first(most)
+    used = training.first(most) if most else training
     # Not the settings above: the model's are completed from the pretrained folder.
-    settings = complete(model.settings, training.pair_count, training.has_hard_negatives)
+    settings = complete(model.settings, used.counts)
     model = dataclasses.replace(model, settings=settings)
     workdirs.check_agrees(workdir, model.settings, data_sha256, model.base_sha256)
     check_equal(
@@ -120,7 +119,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     if model.method.frozen_towers:
         encoder = HeadEncoder(model, mesh)
         readers = encoder.readers
-    pairs = training.tokenize(readers)
+    pairs = used.tokenize(readers)
     if model.method.annotate:
         texts = data.train.first(most) if most else data.train
         pairs = model.method.annotate(pairs, texts, settings, mesh)

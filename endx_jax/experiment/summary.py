@@ -21,7 +21,7 @@ def log_summary(run: Run, logged: Iterable[str]) -> None:
     """Prints one line each about data, model, parameters, devices and steps, then the readers' warnings and `notes`."""
     model, steps, stream = run.model, run.steps, run.stream
     settings, devices = model.settings, run.mesh.devices.ravel()
-    counts = {name: part.question_count for name, part in (vars(run.data) | {"train": run.training}).items()}
+    counts = {name: part.counts.questions for name, part in (vars(run.data) | {"train": run.training}).items()}
     sizes = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     say(f"data: {settings.data.path}, questions: {sizes}")
     if settings.data.format == DOCUMENTS:
@@ -53,7 +53,7 @@ def notes(run: Run) -> Iterator[str]:
     """Yields a line for each part of the data, the model and the settings that the run leaves out or changes."""
     model, pairs = run.model, run.stream.pairs
     settings, data = model.settings, model.settings.data
-    few = run.training.question_count < FEW and not run.data.validation.questions
+    few = run.training.counts.questions < FEW and not run.data.validation.questions
     if few and data.validation_fraction + data.test_fraction:
         yield f"note: with fewer than {FEW} questions none is held out; set data.test_path to measure the model"
     if alike := sum(len(part.own_texts) for part in vars(run.data).values()):

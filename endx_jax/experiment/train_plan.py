@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream
 from endx_jax.data.settings import DOCUMENTS
-from endx_jax.data.token_tables import Pairs
+from endx_jax.data.token_tables import Counts, Pairs
 from endx_jax.experiment.choices import Choice, choices, first_that_fits
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.manifest import environment
@@ -34,6 +34,8 @@ from endx_jax.training.step import Step, make_train_step
 # Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
 # tile of larger ones.
 DENSE_UP_TO, TILE = 2048, 1024
+# Pairs and steps to plan for if the training data is not here.
+SOME_PAIRS, SOME_STEPS = 1000, 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,19 +272,24 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     return plan.fitted() if len(ordered) > 1 else plan
 
 
-def complete(settings: Settings, pairs: int, has_hard_negatives: bool) -> Settings:
+def complete(settings: Settings, counts: Counts | None) -> Settings:
     """Returns the settings with those that depend on the training data: batch size, length and hard negatives.
 
     Args:
       settings: settings of the run.
-      pairs: number of training pairs.
-      has_hard_negatives: true if the training data has some.
+      counts: sizes of the training data; None for a plan without data, whose length is then `train.steps`.
     """
     data = settings.data
     if data.hard_negatives < 0:
-        drawn = int(has_hard_negatives and not data.pool and settings.objective.takes_hard_negatives)
+        known = counts is not None and counts.hard_negatives > 0
+        drawn = int(known and not data.pool and settings.objective.takes_hard_negatives)
         data = dataclasses.replace(data, hard_negatives=drawn)
-    train = settings.train.sized(min(pairs, data.max_train_pairs or pairs))
+    if counts is None:
+        steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
+        train = dataclasses.replace(settings.train.sized(SOME_PAIRS), steps=steps, epochs=0.0)
+        data = dataclasses.replace(data, mixture=())
+    else:
+        train = settings.train.sized(min(counts.pairs, data.max_train_pairs or counts.pairs))
     return dataclasses.replace(settings, train=train, data=data)
 
 

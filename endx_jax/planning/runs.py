@@ -26,9 +26,6 @@ from endx_jax.planning.chips import Chip
 from endx_jax.pretrained.published import outline, outline_tokens
 from endx_jax.pretrained.towers import fill_in
 
-# Steps for a schedule whose length depends on data that are not here.
-SOME_STEPS = 1000
-
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
@@ -77,15 +74,10 @@ def plan_run(
     """
     mesh = make_mesh(settings.mesh, devices)
     memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))
-    count = SOME_STEPS if texts.pairs is None else len(texts.pairs)
-    settings = complete(settings, count, texts.pairs is not None and len(texts.pairs.hard_negatives.values) > 0)
-    model, pairs = _outlined(settings, platform), texts.pairs
-    if pairs is None:
-        pairs = stand_in(model)
-        steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
-        train = dataclasses.replace(settings.train, steps=steps, epochs=0.0)
-        data = dataclasses.replace(settings.data, mixture=())
-        model = dataclasses.replace(model, settings=dataclasses.replace(model.settings, train=train, data=data))
+    pairs = texts.pairs
+    settings = complete(settings, None if pairs is None else pairs.counts)
+    model = _outlined(settings, platform)
+    pairs = stand_in(model) if pairs is None else pairs
     if model.method.annotate:
         pairs = model.method.annotate(pairs, None, settings, mesh)
     return plan_training(model, mesh, pairs, memory, platform)
