@@ -49,7 +49,7 @@ def read_batches(options: argparse.Namespace, batch: int, steps: int, threads: i
 def tokenized(options: argparse.Namespace) -> Pairs:
     """Returns the tokenized pairs."""
     processor = TextProcessor(Tokenizer(locate(options.model)), options.length)
-    return Pairs.tokenize(records_of(options.data), dict.fromkeys(("question", "answer"), processor))
+    return records_of(options.data).tokenize(dict.fromkeys(("question", "answer"), processor))
 
 
 def tables(options: argparse.Namespace, records: RetrievalSet, pairs: Pairs) -> list[dict]:

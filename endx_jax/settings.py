@@ -50,6 +50,11 @@ class MethodSettings:
     matryoshka_dims = tuple[int, ...]()
     takes_hard_negatives = False
 
+    @property
+    def given_model(self) -> str:
+        """Model whose embeddings of the training texts batches hold; empty for none."""
+        return ""
+
     def score_arrays(self, hard_negatives: int) -> int:
         """Returns the number of arrays of scores [B, B] of the dense loss with K hard negatives a question."""
         del hard_negatives

@@ -2,9 +2,8 @@
 
 from endx_jax.data import reqa
 from endx_jax.data.origins import SPLITS
-from endx_jax.data.readers import formats
-from endx_jax.data.settings import PARAGRAPHS
-from endx_jax.experiment.data import PREPARED, name_and_split
+from endx_jax.data.settings import PARAGRAPHS, DataSettings
+from endx_jax.experiment.data import PREPARED, name_and_split, read_records
 from endx_jax.settings import check_choice
 
 
@@ -31,7 +30,7 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
             "rows": counts["rows"],
         }
     if pool == PARAGRAPHS:
-        records = formats.read_unmerged(path)
+        records = read_records(path, DataSettings(pool=PARAGRAPHS), None)
         rows = len(records.pairs)
     else:
         conversion = reqa.convert(path, pool)

@@ -52,7 +52,7 @@ def measure(workdir: pathlib.Path) -> str:
         raise EndxError(f"{workdir} holds a run without a cross-encoder as teacher and without decoders; name another")
     splits, size = read_splits(settings.data), settings.evaluation.batch_size
     held_out = splits.validation if splits.validation.questions else splits.test
-    pairs = Pairs.tokenize(held_out, model.processors).first(MOST)
+    pairs = held_out.tokenize(model.processors).first(MOST)
     if len(pairs) < size:
         raise EndxError(f"{workdir} holds out {len(pairs)} pairs, fewer than evaluation.batch_size={size}")
     params, _ = best_params(workdir, model, make_mesh(MeshSettings(), jax.local_devices()[:1]))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from endx_jax.batch import Batch
 from endx_jax.methods.config import load_recipe
-from endx_jax.methods.dual import contrastive_batches, embed_by_guide
+from endx_jax.methods.dual import contrastive_collator, embed_by_guide
 from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.methods.method import Method
 from endx_jax.methods.objective import Embeddings
@@ -37,7 +37,7 @@ class ShuffledObjective(EndxObjective):
 
 
 METHOD = Method(
-    "endx_shuffled", ShuffledSettings, ShuffledObjective, stream=contrastive_batches, annotate=embed_by_guide
+    "endx_shuffled", ShuffledSettings, ShuffledObjective, collator=contrastive_collator, annotate=embed_by_guide
 )
 
 

@@ -82,7 +82,6 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
     from endx_jax.buckets import uploading
     from endx_jax.data.records import asked_documents, known_questions
     from endx_jax.experiment import workdir as workdirs
-    from endx_jax.experiment.data import fingerprint
     from endx_jax.experiment.index_results import write_pool
     from endx_jax.parallel import agreement
     from endx_jax.parallel.console import say
@@ -93,7 +92,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
     from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
     records = pools.primary
-    agreement.check_equal(lambda: {f"set {dataset}": fingerprint(records)})
+    agreement.check_equal(lambda: {f"set {dataset}": records.sha256})
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
 
     split = arguments.split if arguments.data else "test"
@@ -195,7 +194,7 @@ def _pools(arguments: argparse.Namespace, data: str | None):
     from endx_jax.data.settings import DataSettings
     from endx_jax.data.splits import with_many_questions
     from endx_jax.errors import EndxError
-    from endx_jax.experiment.data import pools, read_records, read_splits, settings_of
+    from endx_jax.experiment.data import find_source, pools, read_splits
     from endx_jax.experiment.workdir import read_config
 
     if not (data or arguments.workdir):
@@ -203,14 +202,14 @@ def _pools(arguments: argparse.Namespace, data: str | None):
     settings = read_config(arguments.workdir).data if arguments.workdir else DataSettings()
     if arguments.pool:
         settings = dataclasses.replace(settings, pool=arguments.pool)
-    elif data:
-        settings = settings_of(data, settings)
+    pool = settings.pool
     if data:
         settings = with_data_flags(dataclasses.replace(settings, format=""), arguments)
-        dataset, records = data, read_records(data, settings, arguments.split)
+        source = find_source(data, settings, arguments.split, strict=bool(arguments.pool))
+        dataset, pool, records = data, source.pool, source.read(settings)
     else:
         dataset, records = settings.test_path or settings.path, read_splits(settings).test
-    sets = pools(records, settings)
+    sets = pools(records, settings, pool)
     subsets = with_many_questions(sets.primary, arguments.min_questions)
     return dataset, Pools({sets.primary_name: sets.primary} | subsets)
 

@@ -123,12 +123,11 @@ def _about(
     import dataclasses
 
     import endx_jax
-    from endx_jax.experiment.data import fingerprint
 
     return {
         "endx_jax": endx_jax.__version__,
         "data": {"path": arguments.data, "pool": arguments.pool, "split": arguments.split},
-        "sha256": fingerprint(records),
+        "sha256": records.sha256,
         "source": source,
         "teacher": arguments.teacher,
         "score_with": arguments.score_with,

@@ -1,4 +1,4 @@
-"""Order of training examples from one or more sources: a permutation per epoch, optionally in runs of one group."""
+"""Sampler of training batches: their rows are a pure function of (seed, step), in an order of one or more sources."""
 
 import dataclasses
 import functools
@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from endx_jax.data.token_tables import Pairs
 from endx_jax.errors import EndxError
 
 ROUND = 1000  # number of runs in a round, in which each source has exactly its share
 # Maximum number of examples whose permutation is drawn as an array; the places of others are computed one by one.
 MOST_DRAWN = 1 << 22
 FEISTEL_ROUNDS = 8
+# Pairs between releases of mapped files: each pair maps about 0.5 MB, as the system also maps pages around those read.
+RELEASED_PAIRS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,3 +205,97 @@ def runs_of_round(weights: Sequence[float] | np.ndarray) -> np.ndarray:
     left = np.argsort(runs - exact, kind="stable")[: ROUND - runs.sum()]
     runs[left] += 1
     return runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Rows of the tables in the global batch of a step.
+
+    Attributes:
+      key: seed and step, from which a collator may draw more.
+      question_id: int32 [B].
+      answer_id: int32 [B].
+      hard_id: int32 [B, K], hard negatives, padded with -1.
+    """
+
+    key: tuple[int, int]
+    question_id: np.ndarray
+    answer_id: np.ndarray
+    hard_id: np.ndarray
+
+
+class Sampler:
+    """Draws the pairs and hard negatives of each step.
+
+    Each epoch contains every pair once, in a different order. A batch may contain the end of one epoch and the
+    beginning of the next. Mixed sets have separate epochs and a share of the batches proportional to their weights.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        *,
+        seed: int,
+        global_batch_size: int,
+        group_size: int = 1,
+        hard_negatives: int = 0,
+        sources: Sources | None = None,
+    ):
+        """Prepares the order; nothing is drawn yet.
+
+        Args:
+          pairs: training pairs.
+          seed: seed of the order.
+          global_batch_size: B, pairs per step over all processes.
+          group_size: number of consecutive pairs of one group: see `epoch_order`.
+          hard_negatives: K, hard negatives per question.
+          sources: how batches are drawn from several mixed sets; None for one set.
+
+        Raises:
+          EndxError: there are fewer than B pairs, or the requested groups or hard negatives are missing, or a source
+            would never be drawn.
+        """
+        if len(pairs) < global_batch_size:
+            raise EndxError(
+                f"a global batch of {global_batch_size} pairs is larger than the training data, {len(pairs)} pairs; "
+                + f"set train.global_batch_size to at most {len(pairs)}, or " * (len(pairs) > 1)
+                + "use more data"
+            )
+        if group_size > 1 and pairs.groups is None:
+            raise EndxError(
+                f"data.group_size is {group_size}, but the training data has no groups, such as articles; set it to 1"
+            )
+        if hard_negatives and not len(pairs.hard_negatives.values):
+            raise EndxError(f"data.hard_negatives is {hard_negatives}, but the training data has none; set it to 0")
+        self.pairs, self.global_batch_size = pairs, global_batch_size
+        self._seed, self._hard_negatives = seed, hard_negatives
+        groups = None if pairs.groups is None else pairs.groups[pairs.index[:, 0]]
+        if not pairs.sizes:
+            self._order: Epochs | Mixed = Epochs(groups, len(pairs), run=group_size, seed=seed)
+        else:
+            sources = sources or Sources((1.0,) * len(pairs.sizes))
+            sizes = pairs.sizes + (0,) * (len(sources.weights) - len(pairs.sizes))
+            stretch = global_batch_size if sources.one_at_a_time else group_size
+            self._order = Mixed(sizes, sources.shares(sizes), groups, run=group_size, stretch=stretch, seed=seed)
+
+    def example_ids(self, step: int) -> np.ndarray:
+        """Returns the rows of `pairs.index` in the global batch of `step`, int [B]."""
+        return self._order(np.arange(step * self.global_batch_size, (step + 1) * self.global_batch_size))
+
+    def __call__(self, step: int) -> Drawn:
+        """Returns the rows of the global batch of `step`; periodically releases mapped pages."""
+        if step % -(-RELEASED_PAIRS // self.global_batch_size) == 0:
+            self.pairs.release()
+        question_id, answer_id = self.pairs.index[self.example_ids(step)].T
+        return Drawn((self._seed, step), question_id, answer_id, self._draw_hard_negatives(question_id, step))
+
+    def _draw_hard_negatives(self, question_id: np.ndarray, step: int) -> np.ndarray:
+        """Returns K hard negatives of each question without repetition, int32 [B, K], padded with -1."""
+        if not self._hard_negatives:
+            return np.zeros((len(question_id), 0), np.int32)
+        known = self.pairs.hard_negatives[question_id]
+        wanted = min(self._hard_negatives, known.shape[1])
+        lots = np.random.default_rng([self._seed, step, 1]).random(known.shape)
+        first = np.argsort(np.where(known >= 0, lots, 2.0), axis=1)[:, :wanted]
+        drawn = np.take_along_axis(known, first, axis=1)
+        return np.pad(drawn, ((0, 0), (0, self._hard_negatives - wanted)), constant_values=-1)

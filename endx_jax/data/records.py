@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 import functools
+import hashlib
+import json
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -10,6 +12,8 @@ import numpy as np
 
 from endx_jax.data.documents import Document
 from endx_jax.data.languages import detect
+from endx_jax.data.ragged import Ragged
+from endx_jax.data.token_tables import Counts, Pairs, TextReader
 from endx_jax.errors import EndxError
 
 # Columns of a retrieval set with one entry per question.
@@ -168,6 +172,64 @@ class RetrievalSet:
             language=self.language,
         )
 
+    @property
+    def sha256(self) -> str:
+        """Hash of all data that training reads: texts, judgements, groups, hard negatives and scores."""
+        digest = hashlib.sha256()
+        some = [part for part in (self.sources, self.scores) if part is not None]
+        for part in (self.questions, self.candidates, self.qrels, self.groups, self.hard_negatives, *some):
+            digest.update(json.dumps(part, ensure_ascii=False).encode())
+        return digest.hexdigest()
+
+    @property
+    def counts(self) -> Counts:
+        """Numbers of questions, right pairs and hard negatives."""
+        return Counts(len(self.questions), sum(map(len, self.qrels)), sum(map(len, self.hard_negatives or ())))
+
+    def question_names(self, rows: np.ndarray) -> list[str]:
+        """Returns the ids of the questions in `rows`."""
+        return [self.question_ids[row] for row in rows]
+
+    def first(self, count: int) -> "RetrievalSet":
+        """Returns the first questions that together have at least `count` right pairs, with their candidates."""
+        pairs = np.cumsum([len(right) for right in self.qrels])
+        return self.subset(range(min(int(np.searchsorted(pairs, count)) + 1, len(self.questions))))
+
+    def tokenize(self, readers: Mapping[str, TextReader]) -> Pairs:
+        """Returns the right pairs, with the questions and candidates as tables."""
+        groups = None
+        if self.groups is not None:
+            number = {name: n for n, name in enumerate(dict.fromkeys(self.groups))}
+            groups = np.asarray([number[name] for name in self.groups], np.int32)
+        index = np.asarray(self.pairs, np.int32).reshape(-1, 2)
+        sizes: tuple[int, ...] = ()
+        if self.sources is not None:
+            rows = [(source, row) for row, (question, _) in enumerate(index) for source in self.sources[question]]
+            sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
+            index, sizes = index[kept], tuple(np.bincount(sources).tolist())
+        none = ((),) * len(self.questions)
+        own, wrong = self.own_texts, self.hard_negatives or none
+        # Prompts of a mixture's sets hide equal texts, which were excluded before.
+        excluded = (self.sources and self.excluded) or none
+        listed = ({*rows, *excluded[n]} | ({own[n]} if n in own else set()) for n, rows in enumerate(self.qrels))
+        right = list(map(sorted, listed))
+        scores = None
+        if self.scores is not None:
+            known = self.scores
+            scores = _aligned(right, known), _aligned(wrong, known)
+        return Pairs(
+            questions=readers["question"](self.questions),
+            answers=readers["answer"](self.candidates),
+            index=index,
+            positives=Ragged.from_rows(right),
+            hard_negatives=Ragged.from_rows(wrong),
+            scores=scores,
+            groups=groups,
+            question_length=readers["question"].length,
+            answer_length=readers["answer"].length,
+            sizes=sizes,
+        )
+
     @classmethod
     def from_pairs(cls, pairs) -> "RetrievalSet":
         """Builds the set from (question text, answer text) pairs, merging equal texts; ids are `q0...`, `d0...`."""
@@ -175,6 +237,12 @@ class RetrievalSet:
         for question, answer in pairs:
             merged.judge(merged.question(question), merged.candidate(answer))
         return merged.build()
+
+
+def _aligned(candidates: Sequence[Sequence[int]], scores: Sequence[Mapping[int, float]]) -> Ragged:
+    """Returns the scores of each question's candidates, NaN where unknown."""
+    rows = [[known.get(row, np.nan) for row in listed] for listed, known in zip(candidates, scores, strict=True)]
+    return Ragged.from_rows(rows, np.float32, np.nan)
 
 
 class RetrievalSetBuilder:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence, Set
 import numpy as np
 
 from endx_jax.data.records import RetrievalSet, questions_by_candidate
-from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 
 # With fewer questions than this, none is held out.
@@ -19,9 +18,9 @@ FEW = 10
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """Train, validation and test sets; see `split` for their overlap. The train set may be on disk."""
+    """Train, validation and test sets; see `split` for their overlap. The train set is empty if it is on disk."""
 
-    train: RetrievalSet | TokenStore
+    train: RetrievalSet
     validation: RetrievalSet
     test: RetrievalSet
 
@@ -129,12 +128,6 @@ def limit_questions(records: RetrievalSet, limit: int) -> RetrievalSet:
     if not limit or limit >= len(records.questions):
         return records
     return records.select_questions(_by_hash(records)[:limit])
-
-
-def first_pairs(records: RetrievalSet, count: int) -> RetrievalSet:
-    """Returns the first questions that together have at least `count` right pairs, with their candidates."""
-    pairs = np.cumsum([len(right) for right in records.qrels])
-    return records.subset(range(min(int(np.searchsorted(pairs, count)) + 1, len(records.questions))))
 
 
 def without_questions(records: RetrievalSet, texts: Set[str]) -> RetrievalSet:

@@ -19,10 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.batches import Pairs
 from endx_jax.data.ragged import Ragged, offsets_of, places
 from endx_jax.data.readers.examples import Example
-from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.token_tables import Counts, Pairs, TextReader, TokenTable
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing, sha256_of, write_text
@@ -259,30 +258,9 @@ def _judgements(
     return sources, judged, values
 
 
-class _NoTexts(Sequence[str]):
-    """Sequence of texts of which only the number is known."""
-
-    def __init__(self, count: int, folder: pathlib.Path):
-        self._count, self._folder = count, folder
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, row):
-        raise EndxError(
-            f"{self._folder} holds tokens and no texts, which token weights, a guide or teacher and heads on frozen "
-            "towers need: leave data.tokens empty"
-        )
-
-
-class _Names(_NoTexts):
-    def __getitem__(self, row):
-        return f"question {row}"
-
-
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """Store of training pairs, with the attributes of a `RetrievalSet` that a run reads.
+    """Store of training pairs: `TrainingData` without texts.
 
     Attributes:
       folder: its folder.
@@ -315,24 +293,28 @@ class TokenStore:
         return cls(folder, about, files)
 
     @property
-    def questions(self) -> Sequence[str]:
-        """Distinct questions, whose texts are unknown."""
-        return _NoTexts(len(self._load("question.offsets")) - 1, self.folder)
-
-    @property
-    def candidates(self) -> Sequence[str]:
-        """Distinct answers, whose texts are unknown."""
-        return _NoTexts(len(self._load("answer.offsets")) - 1, self.folder)
-
-    @property
-    def question_ids(self) -> Sequence[str]:
-        """Names of the questions, by their row."""
-        return _Names(len(self.questions), self.folder)
-
-    @property
     def sha256(self) -> str:
         """Hash of all tokens and judgements."""
         return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def counts(self) -> Counts:
+        """Numbers of questions, right pairs, in each source that has them, and hard negatives."""
+        return self.pairs().counts
+
+    def question_names(self, rows: np.ndarray) -> list[str]:
+        """Returns names of the questions by their row, as their texts are unknown."""
+        return [f"question {row}" for row in rows]
+
+    def first(self, count: int) -> "TokenStore":
+        """Returns the whole store, since its texts take no memory."""
+        del count
+        return self
+
+    def tokenize(self, readers: Mapping[str, TextReader]) -> Pairs:
+        """Returns `pairs`, which were tokenised when the store was written."""
+        del readers
+        return self.pairs()
 
     def pairs(self) -> Pairs:
         """Returns the pairs, whose arrays are mapped into memory."""

@@ -1,19 +1,18 @@
-"""Data of a run: reading of data sets, and train, validation and test splits."""
+"""Data of a run: what a path means, its reader, and train, validation and test splits."""
 
 import dataclasses
-import hashlib
-import json
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from endx_jax.data import cloze, made, reqa
 from endx_jax.data.corpus import read_corpus
 from endx_jax.data.documents import Document
 from endx_jax.data.origins import ORIGINS
-from endx_jax.data.readers import formats, read, squad
+from endx_jax.data.paragraphs import whole_paragraphs
+from endx_jax.data.readers import formats, squad
 from endx_jax.data.records import Pools, RetrievalSet, mix
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
 from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_questions
-from endx_jax.data.token_store import TokenStore
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
 from endx_jax.methods.config import load_config
@@ -21,6 +20,79 @@ from endx_jax.parallel.agreement import on_primary, several
 
 RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
 PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
+MADE, NAMED = "made", "named"  # kinds of data sets that a config file makes, and of those of `endx prepare`
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Data set that a path names, and how it is read; see `find_source`.
+
+    Attributes:
+      paths: file, folder or name of the set; with `data.merge` SQuAD's two files.
+      kind: name of the reader in `READERS`.
+      pool: retrieval unit of reading-comprehension data, as `data.pool`; empty for other data.
+      split: split of a folder that has several; None for the only one.
+      prompts: strings prepended to questions and answers.
+    """
+
+    paths: tuple[str, ...]
+    kind: str
+    pool: str = ""
+    split: str | None = None
+    prompts: tuple[str, str] = ("", "")
+
+    @property
+    def path(self) -> str:
+        """The only path, or the first one."""
+        return self.paths[0]
+
+    def read(self, settings: DataSettings, *, whole: bool = True) -> RetrievalSet:
+        """Reads the set, without its prompts. With the pool `sentences` or `answers`, all sentences: see `pools`.
+
+        True for `whole` keeps the whole corpus of a BEIR folder: see `readers.read`.
+
+        Raises:
+          EndxError: the data can't be read.
+        """
+        return READERS[self.kind](self, settings, whole)
+
+
+def find_source(
+    path: str,
+    settings: DataSettings,
+    split: str | None = None,
+    *,
+    data_format: str = "",
+    prompts: tuple[str, str] = ("", ""),
+    strict: bool = False,
+) -> Source:
+    """Returns the data set at a path.
+
+    Args:
+      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a data set that is prepared or made by a config file.
+      settings: settings of the data. The pool is left out if the set is not reading-comprehension data.
+      split: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
+      data_format: as `data.format`; empty to detect it.
+      prompts: strings prepended to questions and answers.
+      strict: true to refuse a pool for other than reading-comprehension data.
+
+    Raises:
+      EndxError: there is no such data, or it can't have the pool.
+    """
+    if path in _makers(path):
+        kind = MADE
+    elif path.startswith(PREPARED):
+        kind = NAMED
+    else:
+        path = local_path(path)
+        kind = data_format or formats.detect_format(path)
+    pool = settings.pool if kind in (NAMED, *formats.PARAGRAPH_READERS) else ""
+    if strict and settings.pool and not pool:
+        if kind in (MADE, DOCUMENTS):
+            read_as = "read as documents" if kind == DOCUMENTS else "not reading-comprehension data"
+            raise EndxError(f"{path} is {read_as}; leave data.pool empty")
+        next(formats.paragraphs(path, kind))  # raises EndxError
+    return Source((path,), kind, pool, split, prompts)
 
 
 def read_splits(settings: DataSettings) -> Splits:
@@ -41,11 +113,32 @@ def read_splits(settings: DataSettings) -> Splits:
     if not settings.path:
         raise EndxError("data.path is not set: set a file or folder, or `docstrings` to try training without data")
     if settings.tokens:
-        return _held_out(settings)
-    splits = _split(settings)
+        test = find_source(settings.test_path, settings, settings.test_split).read(settings)
+        return _held_out(test, settings)
+    both = squad.files_of(settings.path) if settings.merge else ()
+    path, test_path = (both[0], "") if both else paths_of(settings)
+    of_test = find_source(test_path, settings, settings.test_split) if test_path else None
+    strict = not (of_test and of_test.pool)
+    source = find_source(path, settings, settings.split, data_format=settings.format, strict=strict)
+    if both:
+        source = dataclasses.replace(source, paths=both)
+    records = source.read(settings, whole=False)
+    if of_test:
+        test = of_test.read(settings)
+        rest = without_questions(records, set(test.questions))
+        if not rest.questions:
+            raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
+        splits = dataclasses.replace(parted(rest, dataclasses.replace(settings, test_fraction=0.0)), test=test)
+    else:
+        splits = parted(records, settings)
     if settings.mixture:
-        assert isinstance(splits.train, RetrievalSet)
-        splits = dataclasses.replace(splits, train=mix([splits.train, *_mixture(settings, splits)]))
+        held_out = {*splits.validation.questions, *splits.test.questions}
+        sets = [splits.train]
+        for part in settings.sets[1:]:
+            source = find_source(part.path, settings, settings.split, prompts=part[2:])
+            records = without_questions(source.read(settings, whole=False), held_out)
+            sets.append(records.with_prompts(*source.prompts))
+        splits = dataclasses.replace(splits, train=mix(sets))
     if settings.max_test_questions:
         splits = dataclasses.replace(splits, test=take(splits.test, settings.max_test_questions))
     return splits
@@ -69,9 +162,8 @@ def ensure_prepared(paths: Iterable[str]) -> None:
         on_primary(ensure, "data-prepared")
 
 
-def _held_out(settings: DataSettings) -> Splits:
+def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:
     """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
-    test = read_records(settings.test_path, settings_of(settings.test_path, settings), settings.test_split)
     share = settings.validation_fraction
     validation = split_questions(test, validation=share, test=1 - share).validation
     held = set(validation.question_ids)
@@ -81,82 +173,69 @@ def _held_out(settings: DataSettings) -> Splits:
     return Splits(test.subset([]), validation, test.select_questions(rows))
 
 
-def _mixture(settings: DataSettings, splits: Splits) -> list[RetrievalSet]:
-    """Reads the data sets of `data.mixture` and removes held-out questions."""
-    held_out = {*splits.validation.questions, *splits.test.questions}
-    records = []
-    for source in settings.sets[1:]:
-        part = read_records(source.path, settings_of(source.path, settings), settings.split, whole=False)
-        part = without_questions(part, held_out)
-        records.append(part.with_prompts(source.question_prompt, source.answer_prompt))
-    return records
-
-
-def _split(settings: DataSettings) -> Splits:
-    if settings.merge:
-        both = formats.read_unmerged(*squad.files_of(settings.path), skip_invalid=settings.skip_invalid)
-        return split_questions(both, validation=settings.validation_fraction, test=settings.test_fraction)
-    path, test_path = paths_of(settings)
-    if not test_path:
-        records = read_records(path, settings, settings.split, whole=False)
-        return parted(records, settings)
-    of_test = settings_of(test_path, settings)
-    own = dataclasses.replace(settings, pool="") if settings.format else settings_of(path, settings)
-    if settings.pool not in (own.pool, of_test.pool):
-        own = settings  # `read_records` raises an error about the pool
-    records = read_records(path, own, settings.split, whole=False)
-    test = read_records(test_path, of_test, settings.test_split)
-    rest = without_questions(records, set(test.questions))
-    if not rest.questions:
-        raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
-    return dataclasses.replace(parted(rest, dataclasses.replace(settings, test_fraction=0.0)), test=test)
-
-
 def parted(records: RetrievalSet, settings: DataSettings) -> Splits:
     """Returns the train, validation and test sets of one data set, by the shares of the settings."""
     records = dataclasses.replace(records, language=settings.language or records.text_language)  # of all texts
     shares = {"validation": settings.validation_fraction, "test": settings.test_fraction}
-    return SPLITS[settings.held_out_by](records, **shares)
+    return SPLITS["questions" if settings.merge else settings.held_out_by](records, **shares)
 
 
-def read_records(path: str, settings: DataSettings, judgements: str | None, *, whole: bool = True) -> RetrievalSet:
-    """Reads one data set.
-
-    Args:
-      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a data set that is prepared or made by a config file.
-      settings: settings of the data. With the pool `sentences` or `answers`, all sentences are read: see `pools`.
-      judgements: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
-      whole: true to keep the whole corpus of a BEIR folder: see `readers.read`.
+def read_records(path: str, settings: DataSettings, split: str | None, *, whole: bool = True) -> RetrievalSet:
+    """Finds and reads one data set: see `find_source` and `Source.read`.
 
     Raises:
       EndxError: the data can't be read, or `data.pool` is set for data without paragraphs.
     """
-    if is_made(path):
-        if settings.pool:
-            raise EndxError(f"{path} is not reading-comprehension data; leave data.pool empty")
-        return made.MAKERS[path](settings)
-    if path.startswith(PREPARED):
-        from endx_jax.data import reqa_dataset
+    source = find_source(path, settings, split, data_format=settings.format, strict=True)
+    return source.read(settings, whole=whole)
 
-        return reqa_dataset.read(*name_and_split(path))
-    path = local_path(path)
-    if settings.format == DOCUMENTS:
-        if settings.pool:
-            raise EndxError(f"{path} is read as documents; leave data.pool empty")
-        documents = read_corpus(path, text_column=settings.text_column, split=judgements)
-        return cloze.convert(documents, path, settings.cloze_sentences, settings.cloze_removal)
-    if settings.pool == PARAGRAPHS:
-        return formats.read_unmerged(path, skip_invalid=settings.skip_invalid)
-    if settings.pool:
-        return reqa.read(path, "sentences", skip_invalid=settings.skip_invalid)
-    return read(
-        path,
-        split=judgements,
+
+def _makers(path: str) -> Mapping[str, made.Maker]:
+    """Returns the functions that make data sets, with that of the recipe for `path` if there is one."""
+    if path in RECIPES and path not in made.MAKERS:
+        load_config(RECIPES[path])
+    return made.MAKERS
+
+
+def _read_named(source: Source, *_) -> RetrievalSet:
+    from endx_jax.data import reqa_dataset
+
+    return reqa_dataset.read(*name_and_split(source.path))
+
+
+def _read_cloze(source: Source, settings: DataSettings, _) -> RetrievalSet:
+    documents = read_corpus(source.path, text_column=settings.text_column, split=source.split)
+    return cloze.convert(documents, source.path, settings.cloze_sentences, settings.cloze_removal)
+
+
+def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
+    parts = (formats.paragraphs(path, source.kind, skip_invalid=settings.skip_invalid) for path in source.paths)
+    paragraphs = itertools.chain.from_iterable(parts)
+    if source.pool in reqa.POOLS:
+        return reqa.convert_paragraphs(paragraphs, source.paths, "sentences").records
+    return whole_paragraphs(paragraphs, " and ".join(source.paths), merge=not source.pool)
+
+
+def _read_file(source: Source, settings: DataSettings, whole: bool) -> RetrievalSet:
+    return formats.read(
+        source.path,
+        split=source.split,
         question_column=settings.question_column,
         answer_column=settings.answer_column,
         whole=whole,
         skip_invalid=settings.skip_invalid,
+        kind=source.kind,
     )
+
+
+# Functions (source, settings, whole) that read data sets: see `Source.read`.
+READERS: dict[str, Callable[[Source, DataSettings, bool], RetrievalSet]] = {
+    MADE: lambda source, settings, _: _makers(source.path)[source.path](settings),
+    NAMED: _read_named,
+    DOCUMENTS: _read_cloze,
+    **dict.fromkeys(formats.PARAGRAPH_READERS, _read_paragraphs),
+    **dict.fromkeys((*formats.TABLES, formats.ANSWERS, formats.BEIR, formats.MSMARCO), _read_file),
+}
 
 
 def read_documents(settings: DataSettings) -> Iterator[Document]:
@@ -164,38 +243,18 @@ def read_documents(settings: DataSettings) -> Iterator[Document]:
     return read_corpus(settings.path, text_column=settings.text_column, split=settings.split)
 
 
-def pools(records: RetrievalSet, settings: DataSettings) -> Pools:
-    """Returns the retrieval pools of a set; the primary one is that of `data.pool`.
+def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None) -> Pools:
+    """Returns the retrieval pools of a set; the primary one is `pool`, by default `data.pool`.
 
     ReQA data has two pools: `answers`, the sentences that answer a question, and `sentences`, all of them. Other data
     has one pool of all candidates.
     """
+    pool = settings.pool if pool is None else pool
     records = dataclasses.replace(records, language=settings.language or records.language)
-    if settings.pool in ("", PARAGRAPHS):
-        return Pools({settings.pool or "all": records})
+    if pool in ("", PARAGRAPHS):
+        return Pools({pool or "all": records})
     sets = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
-    return Pools({settings.pool: sets[settings.pool]} | sets)
-
-
-def is_made(path: str) -> bool:
-    """Returns true if `path` is the name of a data set that a function of a config file makes."""
-    if path in RECIPES and path not in made.MAKERS:
-        load_config(RECIPES[path])
-    return path in made.MAKERS
-
-
-def has_paragraphs(path: str) -> bool:
-    """Returns true if `path` is reading-comprehension data, to which `data.pool` applies."""
-    return not is_made(path) and (path.startswith(PREPARED) or formats.holds_paragraphs(local_path(path)))
-
-
-def settings_of(path: str, settings: DataSettings) -> DataSettings:
-    """Returns the settings for another data set than `data.path`, whose format is detected.
-
-    The pool is left out if the set is not reading-comprehension data.
-    """
-    pool = settings.pool if settings.pool and has_paragraphs(path) else ""
-    return dataclasses.replace(settings, pool=pool, format="")
+    return Pools({pool: sets[pool]} | sets)
 
 
 def name_and_split(path: str) -> tuple[str, str]:
@@ -216,14 +275,3 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
     elif settings.pool and formats.holds_squad(train):
         train, test = squad.files_of(train)
     return train, settings.test_path or test
-
-
-def fingerprint(records: RetrievalSet | TokenStore) -> str:
-    """Returns the sha256 of all data that training reads: texts, judgements, groups, hard negatives and scores."""
-    if isinstance(records, TokenStore):
-        return records.sha256
-    digest = hashlib.sha256()
-    some = [part for part in (records.sources, records.scores) if part is not None]
-    for part in (records.questions, records.candidates, records.qrels, records.groups, records.hard_negatives, *some):
-        digest.update(json.dumps(part, ensure_ascii=False).encode())
-    return digest.hexdigest()

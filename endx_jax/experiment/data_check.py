@@ -19,8 +19,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import limit_questions, take
 from endx_jax.data.tokenization import MULTILINGUAL
 from endx_jax.errors import printable
-from endx_jax.experiment.data import parted, read_records, settings_of
-from endx_jax.hub import local_path
+from endx_jax.experiment.data import Source, find_source, parted
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
 from endx_jax.retrieval.evaluate import evaluate_set
@@ -80,17 +79,17 @@ def check_data(
     Raises:
       EndxError: the data or the model can't be read.
     """
-    records, encoder = read_records(settings.path, settings, settings.split, whole=False), load(model)
+    source = find_source(settings.path, settings, settings.split, data_format=settings.format, strict=True)
+    records, encoder = source.read(settings, whole=False), load(model)
     records = dataclasses.replace(records, language=settings.language)
     parts = {"train": records}
     if settings.test_path:
-        of_test = settings_of(settings.test_path, settings)
-        parts["test"] = read_records(settings.test_path, of_test, settings.test_split)
+        parts["test"] = find_source(settings.test_path, settings, settings.test_split).read(settings)
     else:
         parts = vars(parted(records, settings))
     counts = {"questions": len(records.questions), "answers": len(records.candidates), "pairs": len(records.pairs)}
     counts |= {name: len(part.questions) for name, part in parts.items()}
-    found = [*_rows(settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
+    found = [*_rows(source, settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
     findings = [text if count is None else f"{text}: {count:,}" for text, count in found if count != 0]
     tokenizer = encoder.encoder.processors["answer"].tokenizer
     unfit = [line.removeprefix("warning: ") for line in tokenizer.describe_unfit(records.candidates, str(model))]
@@ -143,11 +142,10 @@ def check(pairs: Any, test: Any = None, *, model: str | os.PathLike = MODEL) -> 
         return check_data(settings, model, name="pairs in memory", command="endx_jax.train(pairs)")
 
 
-def _rows(settings: DataSettings) -> Iterator[Finding]:
+def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
     """Yields findings about the rows of a table: repeated ones, contradictions, and columns that are not used."""
-    path = local_path(settings.path)
-    kind = formats.detect_format(path)
-    if kind not in (*formats.ROW_PARSERS, formats.COLUMNS):
+    path, kind = source.path, source.kind
+    if kind not in formats.TABLES:
         return
     invalid = text_files.InvalidRows(path, skip=settings.skip_invalid)
     columns = examples.ColumnParser((settings.question_column, settings.answer_column))

@@ -12,19 +12,19 @@ import jax
 from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import BatchStream, Pairs, TextReader
-from endx_jax.data.splits import Splits, first_pairs
-from endx_jax.data.token_store import TokenStore
+from endx_jax.data.batches import BatchStream
+from endx_jax.data.splits import Splits
+from endx_jax.data.token_tables import TextReader, TrainingData
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.choices import Choice, read_choice, write_choice
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import fingerprint, read_splits
+from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
-from endx_jax.experiment.train_plan import TrainPlan, plan_training, with_hard_negatives
+from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
@@ -33,7 +33,7 @@ from endx_jax.parallel.console import say, working
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
-from endx_jax.settings import flattened
+from endx_jax.settings import check, flattened
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.state import TrainState
 from endx_jax.training.step import CompiledStep, Step, compile_ahead, shape_of
@@ -47,6 +47,7 @@ class Run:
       workdir: the run's folder.
       model: model to train.
       data: train, validation and test sets.
+      training: training data, the train set or `data.tokens`.
       data_sha256: sha256 of the training set, which must not change when the run resumes.
       mesh: device mesh.
       train_plan: batches, steps and optimizer.
@@ -56,6 +57,7 @@ class Run:
     workdir: Workdir
     model: Model
     data: Splits
+    training: TrainingData
     data_sha256: str
     mesh: Mesh
     train_plan: TrainPlan
@@ -88,26 +90,26 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
+    training: TrainingData = data.train
     if settings.data.tokens:
-        data = dataclasses.replace(data, train=stored(settings.data, model.processors, data))
-    most, records = settings.data.max_train_pairs, data.train
-    if isinstance(records, TokenStore):
-        listed = records.pairs()
-        count, wrong = len(listed), len(listed.hard_negatives.values) > 0
-    else:
-        records = first_pairs(records, most) if most else records
-        count, wrong = len(records.pairs), any(records.hard_negatives or ())
+        needs_texts = settings.model.token_weights or settings.objective.given_model or model.method.frozen_towers
+        check(
+            not needs_texts,
+            f"{settings.data.tokens} holds tokens and no texts, which token weights, a guide or teacher and heads on "
+            "frozen towers need: leave data.tokens empty",
+        )
+        training = stored(settings.data, model.processors, data)
+    data_sha256, most = training.sha256, settings.data.max_train_pairs
+    used = training.first(most) if most else training
     # Not the settings above: the model's are completed from the pretrained folder.
-    settings = dataclasses.replace(model.settings, train=settings.train.sized(min(count, most or count)))
-    settings = with_hard_negatives(settings, wrong)
+    settings = complete(model.settings, used.counts)
     model = dataclasses.replace(model, settings=settings)
-    data_sha256 = fingerprint(data.train)
     workdirs.check_agrees(workdir, model.settings, data_sha256, model.base_sha256)
     check_equal(
         lambda: (
             {name: str(value) for name, value, _ in flattened(model.settings)}
             | {f"{side} tokenizer": processor.tokenizer.identity for side, processor in model.processors.items()}
-            | {f"{name} set": fingerprint(getattr(data, name)) for name in ("train", "validation", "test")}
+            | {"train set": data_sha256, "validation set": data.validation.sha256, "test set": data.test.sha256}
             | {"pretrained weights": model.weights_sha256}
         )
     )
@@ -115,19 +117,16 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
     readers: Mapping[str, TextReader] = model.processors
     if model.method.frozen_towers:
-        _ = data.train.questions[0]  # raises EndxError for a store, which has no texts
         encoder = HeadEncoder(model, mesh)
         readers = encoder.readers
-    if isinstance(records, TokenStore):
-        pairs = records.pairs()
-    else:
-        pairs = Pairs.tokenize(records, readers)
+    pairs = used.tokenize(readers)
     if model.method.annotate:
-        pairs = model.method.annotate(pairs, records, settings, mesh)
+        texts = data.train.first(most) if most else data.train
+        pairs = model.method.annotate(pairs, texts, settings, mesh)
     if most:
         pairs = pairs.first(most)
     train_plan = plan_training(model, mesh, pairs, measure())
-    return Run(workdir, model, data, data_sha256, mesh, train_plan, encoder)
+    return Run(workdir, model, data, training, data_sha256, mesh, train_plan, encoder)
 
 
 def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainState, Step]:

@@ -20,7 +20,7 @@ from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import ensure_prepared, fingerprint, pools
+from endx_jax.experiment.data import ensure_prepared, pools
 from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
@@ -90,7 +90,7 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
         sets = read_sets(settings.evaluation, settings.data)
         run = prepare_run(config, workdir)
     model, method = run.model, run.model.method
-    check_equal(lambda: {f"set {name}": fingerprint(records) for name, records in sets.items()})
+    check_equal(lambda: {f"set {name}": records.sha256 for name, records in sets.items()})
     evaluator = method.evaluator(run.train_plan.objective, run.encoder, run.mesh, model.settings.evaluation)
     if _is_finished(run):
         say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
@@ -174,7 +174,7 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
 
     def question_ids(step: int) -> list[str]:  # steps are counted from 1
         rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
-        return [run.data.train.question_ids[row] for row in rows]
+        return run.training.question_names(rows)
 
     monitor = Monitor(
         run.workdir.folder,

@@ -113,12 +113,11 @@ def _answers(run: Run) -> Iterator[Document]:
 
 
 def _sets(run: Run, *names: str) -> list[RetrievalSet]:
-    """Returns the splits in memory, without a mixture's further sets, whose texts may begin with prompts."""
+    """Returns the splits, without a mixture's further sets, whose texts may begin with prompts."""
     splits = (getattr(run.data, name) for name in names or ("train", "validation", "test"))
     return [
         records.subset([row for row, sets in enumerate(records.sources) if 0 in sets]) if records.sources else records
         for records in splits
-        if isinstance(records, RetrievalSet)
     ]
 
 
@@ -160,7 +159,7 @@ def searched_answers(
         embeddings = run.encoder(params, "answer", [document.text for document in documents])
     others = other_answers(run, documents)
     source = " and ".join(filter(None, (data.path, data.test_path)))
-    stored = not isinstance(run.data.train, RetrievalSet)
+    stored = bool(data.tokens)
     if not stored and decided(lambda: len(others) <= max(most, FEW), "others-indexed"):
         if others:
             say(f"encoding {len(others):,} other answers for the index")

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from endx_jax.data.packing import PackingPlan
-from endx_jax.data.records import RetrievalSet
 from endx_jax.data.settings import DOCUMENTS
 from endx_jax.data.splits import FEW
 from endx_jax.experiment.model import Model
@@ -22,7 +21,8 @@ def log_summary(run: Run, logged: Iterable[str]) -> None:
     """Prints one line each about data, model, parameters, devices and steps, then the readers' warnings and `notes`."""
     model, steps, stream = run.model, run.steps, run.stream
     settings, devices = model.settings, run.mesh.devices.ravel()
-    sizes = ", ".join(f"{len(part.questions):,} {name}" for name, part in vars(run.data).items())
+    counts = {name: part.counts.questions for name, part in (vars(run.data) | {"train": run.training}).items()}
+    sizes = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     say(f"data: {settings.data.path}, questions: {sizes}")
     if settings.data.format == DOCUMENTS:
         table = "; those of data.test_path are ranked" if settings.data.test_path else ", those held out as well"
@@ -53,11 +53,10 @@ def notes(run: Run) -> Iterator[str]:
     """Yields a line for each part of the data, the model and the settings that the run leaves out or changes."""
     model, pairs = run.model, run.stream.pairs
     settings, data = model.settings, model.settings.data
-    few = len(run.data.train.questions) < FEW and not run.data.validation.questions
+    few = run.training.counts.questions < FEW and not run.data.validation.questions
     if few and data.validation_fraction + data.test_fraction:
         yield f"note: with fewer than {FEW} questions none is held out; set data.test_path to measure the model"
-    parts = [part for part in vars(run.data).values() if isinstance(part, RetrievalSet)]
-    if alike := sum(len(part.own_texts) for part in parts):
+    if alike := sum(len(part.own_texts) for part in vars(run.data).values()):
         yield (
             f"note: {alike:,} questions are answers of other pairs too: their own text is neither a negative "
             "nor a candidate, and both directions of a pair are in one split"
@@ -73,9 +72,8 @@ def notes(run: Run) -> Iterator[str]:
         own = source.usage.prompt(side)
         if own and own != getattr(settings.model, flag) and not settings.model.encoder:
             yield f"note: the prompt {own!r} of {source.folder} is not used; set model.{flag} to use it"
-    if isinstance(run.data.train, RetrievalSet):
-        tokenizer = model.processors["answer"].tokenizer
-        yield from tokenizer.describe_unfit(run.data.train.candidates, settings.model.pretrained)
+    tokenizer = model.processors["answer"].tokenizer
+    yield from tokenizer.describe_unfit(run.data.train.candidates, settings.model.pretrained)
     configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(run.steps).warmup_steps
     if 0 <= configured != warmup:
         length = f"is too long for {run.steps} steps; it is reduced to {warmup}"

@@ -18,16 +18,15 @@ from typing import NamedTuple
 from endx_jax import json_files
 from endx_jax.buckets import url_of
 from endx_jax.data.readers import examples, formats, shards, text_files
-from endx_jax.data.settings import DataSettings, TrainingSet
+from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import Splits
 from endx_jax.data.token_store import MANIFEST, SIDES, TEXTS, TokenStore, is_whole, merge, write_part
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import PREPARED, fingerprint, is_made, read_records, settings_of
+from endx_jax.experiment.data import MADE, NAMED, Source, find_source
 from endx_jax.experiment.manifest import cores
 from endx_jax.experiment.workdir import check_writable
 from endx_jax.files import locked, sha256_of
-from endx_jax.hub import local_path
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
 from endx_jax.settings import check
@@ -41,15 +40,18 @@ class Part(NamedTuple):
 
     Attributes:
       source: the source.
-      format: format of `formats.detect_format`; empty if the source is read as a whole.
-      part: file or row groups.
+      part: file or row groups; the path alone if the source is read as a whole.
       sha256: hash of the file's contents, or of the whole source.
     """
 
-    source: TrainingSet
-    format: str
+    source: Source
     part: shards.Part
     sha256: str
+
+    @property
+    def format(self) -> str:
+        """Format of the rows; empty if the source is read as a whole."""
+        return self.source.kind if self.source.kind in formats.TABLES else ""
 
 
 def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], splits: Splits) -> TokenStore:
@@ -86,7 +88,9 @@ def _ensure(
         # Marks the folder, in which only marked ones are written to; not if another process has just finished it.
         with contextlib.suppress(FileExistsError), (folder / MANIFEST).open("x") as stream:
             stream.write("{}\n")
-    parts = [_parts(source, settings) for source in settings.sets]
+    parts = [
+        _parts(find_source(part.path, settings, settings.split, prompts=part[2:]), settings) for part in settings.sets
+    ]
     digests = [
         hashlib.sha256(repr([part.sha256 for part in of_source]).encode()).hexdigest()[:16] for of_source in parts
     ]
@@ -171,19 +175,16 @@ def _write(
 
 def _file(folder: pathlib.Path, part: Part, common: str) -> pathlib.Path:
     """Returns the file of a part, named by all that determines its contents."""
-    _, _, question_prompt, answer_prompt = part.source
-    about = json.dumps([common, question_prompt, answer_prompt, part.format, part.part[1:], part.sha256])
+    about = json.dumps([common, *part.source.prompts, part.format, part.part[1:], part.sha256])
     return folder / f"part-{hashlib.sha256(about.encode()).hexdigest()[:32]}.arrow"
 
 
-def _parts(source: TrainingSet, settings: DataSettings) -> list[Part]:
+def _parts(source: Source, settings: DataSettings) -> list[Part]:
     """Returns the parts of a source in order, with the hashes of their files."""
-    path = local_path(source.path)
-    if is_made(path) or path.startswith(PREPARED):
-        records = read_records(path, settings_of(path, settings), settings.split, whole=False)
-        return [Part(source, "", shards.Part(source.path), fingerprint(records))]
-    kind = formats.detect_format(path)
-    is_table = kind in (formats.COLUMNS, *formats.ROW_PARSERS)
+    path = source.path
+    if source.kind in (MADE, NAMED):
+        return [Part(source, shards.Part(path), source.read(settings, whole=False).sha256)]
+    is_table = source.kind in formats.TABLES
     if is_table:
         files = shards.files(path, settings.split)
     else:
@@ -192,8 +193,8 @@ def _parts(source: TrainingSet, settings: DataSettings) -> list[Part]:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:
-        return [Part(source, kind, part, digests[part.file]) for part in shards.parts(path, settings.split, ROWS)]
-    return [Part(source, "", shards.Part(source.path), repr([*digests.values()]))]
+        return [Part(source, part, digests[part.file]) for part in shards.parts(path, settings.split, ROWS)]
+    return [Part(source, shards.Part(path), repr([*digests.values()]))]
 
 
 def _start() -> None:
@@ -217,15 +218,13 @@ def _tokenize(
     held_out: Set[str],
 ) -> None:
     gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
-    prompts = part.source.question_prompt, part.source.answer_prompt
-    write_part(file, _examples(part, settings), processors, prompts, held_out)
+    write_part(file, _examples(part, settings), processors, part.source.prompts, held_out)
 
 
 def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:
     """Yields the examples of a part."""
     if not part.format:
-        source_settings = settings_of(part.source.path, settings)
-        records = read_records(part.source.path, source_settings, settings.split, whole=False)
+        records = part.source.read(settings, whole=False)
         for n, question in enumerate(records.questions):
             rows = records.qrels[n], records.hard_negatives[n] if records.hard_negatives else ()
             right, wrong = ([examples.Named(records.candidates[answer]) for answer in listed] for listed in rows)

@@ -11,8 +11,9 @@ import optax
 from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import BatchStream
 from endx_jax.data.settings import DOCUMENTS
+from endx_jax.data.token_tables import Counts, Pairs
 from endx_jax.experiment.choices import Choice, choices, first_that_fits
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.manifest import environment
@@ -33,6 +34,8 @@ from endx_jax.training.step import Step, make_train_step
 # Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
 # tile of larger ones.
 DENSE_UP_TO, TILE = 2048, 1024
+# Pairs and steps to plan for if the training data is not here.
+SOME_PAIRS, SOME_STEPS = 1000, 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,16 +251,19 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     """
     settings = model.settings
     size = settings.train.global_batch_size
-    stream = model.method.stream(
+    data, hard_negatives = settings.data, settings.data.hard_negatives
+    collator = model.method.collator(
+        pairs, settings.objective, hard_negatives=hard_negatives, mask_groups=data.format == DOCUMENTS
+    )
+    stream = BatchStream(
         pairs,
-        settings.objective,
+        collator,
+        rows=local_rows(mesh, size),
         seed=settings.seed,
         global_batch_size=size,
-        rows=local_rows(mesh, size),
-        group_size=settings.data.group_size,
-        mask_groups=settings.data.format == DOCUMENTS,
-        hard_negatives=settings.data.hard_negatives,
-        sources=settings.data.sources,
+        group_size=data.group_size,
+        hard_negatives=hard_negatives,
+        sources=data.sources,
     )
     platform = platform or sharding_hints.platform(mesh)
     tokens = max(1, sum(side.places for side in stream.typical().sides))
@@ -266,12 +272,25 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     return plan.fitted() if len(ordered) > 1 else plan
 
 
-def with_hard_negatives(settings: Settings, known: bool) -> Settings:
-    """Returns the settings with the number for a `data.hard_negatives` of -1, for data that has some or has none."""
-    if settings.data.hard_negatives >= 0:
-        return settings
-    drawn = int(known and not settings.data.pool and settings.objective.takes_hard_negatives)
-    return dataclasses.replace(settings, data=dataclasses.replace(settings.data, hard_negatives=drawn))
+def complete(settings: Settings, counts: Counts | None) -> Settings:
+    """Returns the settings with those that depend on the training data: batch size, length and hard negatives.
+
+    Args:
+      settings: settings of the run.
+      counts: sizes of the training data; None for a plan without data, whose length is then `train.steps`.
+    """
+    data = settings.data
+    if data.hard_negatives < 0:
+        known = counts is not None and counts.hard_negatives > 0
+        drawn = int(known and not data.pool and settings.objective.takes_hard_negatives)
+        data = dataclasses.replace(data, hard_negatives=drawn)
+    if counts is None:
+        steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
+        train = dataclasses.replace(settings.train.sized(SOME_PAIRS), steps=steps, epochs=0.0)
+        data = dataclasses.replace(data, mixture=())
+    else:
+        train = settings.train.sized(min(counts.pairs, data.max_train_pairs or counts.pairs))
+    return dataclasses.replace(settings, train=train, data=data)
 
 
 def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:

@@ -10,7 +10,7 @@ from endx_jax.data.readers import beir
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import pools, read_records, settings_of
+from endx_jax.experiment.data import find_source, pools
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.metrics.significance import FEWEST, paired_difference
 from endx_jax.retrieval.evaluate import MEAN, MEASURES, EvaluationSettings
@@ -38,9 +38,8 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
         try:
             suite = beir.suite_of(hub.local_path(whole), split or None) or {"": (whole, split)}
             for part, (folder, judged) in suite.items():
-                settings = settings_of(folder, data)
-                records = pools(read_records(folder, settings, judged or None), settings).primary
-                sets[f"{name}/{part}" if part else name] = records
+                source = find_source(folder, data, judged or None)
+                sets[f"{name}/{part}" if part else name] = pools(source.read(data), data, source.pool).primary
         except EndxError as failure:
             raise EndxError(f"evaluation.sets: {str(failure).replace('data.split', 'PATH:SPLIT')}") from None
     return sets

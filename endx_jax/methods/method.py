@@ -10,8 +10,9 @@ import flax.linen as nn
 from jax.sharding import Mesh
 
 from endx_jax import json_files
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import Collator
 from endx_jax.data.records import RetrievalSet
+from endx_jax.data.token_tables import Pairs
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
 from endx_jax.parallel.sharding import Rule, add_rules
@@ -19,10 +20,10 @@ from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.settings import MethodSettings
 
 
-def pair_batches(pairs: Pairs, settings: Any, **options) -> BatchStream:
-    """Returns a `BatchStream` of question-answer pairs, the batches of most methods."""
-    del settings
-    return BatchStream(pairs, **options)
+def plain_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> Collator:
+    """Returns the collator of batches without further arrays, those of most methods."""
+    del settings, hard_negatives
+    return Collator(pairs, mask_groups)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Method:
       settings: the dataclass of `config.objective`, a `MethodSettings` whose fields are declared with `settings.key`;
         one is `name`.
       objective: (dual encoder, settings) to an `Objective`.
-      stream: (pairs, settings, **options of `BatchStream`) to the batches of a run.
-      annotate: (pairs, their retrieval set, settings of the run, mesh) to the pairs with what the stream needs beside
+      collator: (pairs, settings, hard_negatives=K, mask_groups=true or false) to the `Collator` of the run's batches.
+      annotate: (pairs, their retrieval set, settings of the run, mesh) to the pairs with what the collator needs beside
         texts; the field is None if it needs nothing. Without a retrieval set only the shapes of the result matter.
       evaluator: (objective, text encoder, mesh, evaluation settings) to an `Evaluator`.
       head: (settings, side, width E) to the Flax module that ends that side's tower, called with ([B, E], dropout keys
@@ -62,7 +63,7 @@ class Method:
     name: str
     settings: type[MethodSettings]
     objective: Callable[[Any, Any], Any]
-    stream: Callable[..., BatchStream] = pair_batches
+    collator: Callable[..., Collator] = plain_collator
     annotate: Callable[[Pairs, RetrievalSet | None, Any, Mesh], Pairs] | None = None
     evaluator: Callable[..., Evaluator] = evaluate_embeddings
     head: Callable[[Any, str, int], nn.Module | None] | None = None

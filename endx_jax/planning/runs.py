@@ -9,17 +9,14 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Tokens
-from endx_jax.data.batches import Pairs
 from endx_jax.data.ragged import Ragged
-from endx_jax.data.records import RetrievalSet
-from endx_jax.data.splits import first_pairs
 from endx_jax.data.token_store import TokenStore
-from endx_jax.data.token_tables import TokenTable, VectorTable
+from endx_jax.data.token_tables import Pairs, TokenTable, VectorTable
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
 from endx_jax.experiment.model import Model, build_model, checked_length
-from endx_jax.experiment.train_plan import TrainPlan, plan_training, with_hard_negatives
+from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
 from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.memory import Memory, measure
@@ -27,9 +24,6 @@ from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.chips import Chip
 from endx_jax.pretrained.published import outline, outline_tokens
 from endx_jax.pretrained.towers import fill_in
-
-# Steps for a schedule whose length depends on data that are not here.
-SOME_STEPS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +54,7 @@ def read_texts(settings: Settings) -> Texts:
         if settings.data.tokens:
             return Texts(TokenStore.open(pathlib.Path(settings.data.tokens).expanduser()).pairs())
         train, most = read_splits(settings.data).train, settings.data.max_train_pairs
-        assert isinstance(train, RetrievalSet)
-        pairs = Pairs.tokenize(first_pairs(train, most) if most else train, model.processors)
+        pairs = (train.first(most) if most else train).tokenize(model.processors)
         return Texts(pairs.first(most) if most else pairs)
     except EndxError as reason:
         return Texts(None, str(reason))
@@ -83,16 +76,10 @@ def plan_run(
     """
     mesh = make_mesh(settings.mesh, devices)
     memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))
-    count = SOME_STEPS if texts.pairs is None else len(texts.pairs)
-    settings = dataclasses.replace(settings, train=settings.train.sized(count))
-    settings = with_hard_negatives(settings, texts.pairs is not None and len(texts.pairs.hard_negatives.values) > 0)
-    model, pairs = _outlined(settings, platform), texts.pairs
-    if pairs is None:
-        pairs = stand_in(model)
-        steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
-        train = dataclasses.replace(settings.train, steps=steps, epochs=0.0)
-        data = dataclasses.replace(settings.data, mixture=())
-        model = dataclasses.replace(model, settings=dataclasses.replace(model.settings, train=train, data=data))
+    pairs = texts.pairs
+    settings = complete(settings, None if pairs is None else pairs.counts)
+    model = _outlined(settings, platform)
+    pairs = stand_in(model) if pairs is None else pairs
     if model.method.annotate:
         pairs = model.method.annotate(pairs, None, settings, mesh)
     return plan_training(model, mesh, pairs, memory, platform)

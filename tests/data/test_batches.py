@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import BatchStream, Collator
 from endx_jax.data.order import Sources
 from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import RetrievalSet, mix
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.token_tables import VectorTable
+from endx_jax.data.token_tables import Pairs, VectorTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.losses import in_batch_softmax
@@ -26,11 +26,11 @@ def processors(folder):
 
 @pytest.fixture(scope="module")
 def pairs(tiny_bert):
-    return Pairs.tokenize(RECORDS, processors(tiny_bert))
+    return RECORDS.tokenize(processors(tiny_bert))
 
 
-def stream(pairs, **changes):
-    return BatchStream(pairs, **({"seed": 1, "global_batch_size": 8} | changes))
+def stream(pairs, mask_groups=False, **changes):
+    return BatchStream(pairs, Collator(pairs, mask_groups), **({"seed": 1, "global_batch_size": 8} | changes))
 
 
 def same(a, b):
@@ -65,7 +65,7 @@ def test_rows_of_processes_make_up_the_global_batch(articles, hard_negatives):
 
 def test_a_question_s_own_text_is_no_negative_in_any_term(tiny_bert):
     both = [pair for n in range(4) for pair in ((f"cat {n}", f"dog {n}"), (f"dog {n}", f"cat {n}"))]
-    batch = stream(Pairs.tokenize(RetrievalSet.from_pairs(both), processors(tiny_bert)))[0]
+    batch = stream(RetrievalSet.from_pairs(both).tokenize(processors(tiny_bert)))[0]
     mirror = batch.question_id[:, None] == (batch.question_id ^ 1)  # pairs 2 n and 2 n + 1 are of the same texts
     np.testing.assert_array_equal(false_negative_mask(**known_ids(batch)), mirror)
     texts = np.eye(4, dtype=np.float32)[batch.question_id // 2]  # both texts of a pair are the same point
@@ -78,13 +78,13 @@ def test_a_question_s_own_text_is_no_negative_in_any_term(tiny_bert):
 
 def test_a_question_s_own_text_is_no_negative_beside_other_prompts(tiny_bert):
     both = RetrievalSet.from_pairs([("cat", "dog"), ("dog", "cat")]).with_prompts("query: ", "passage: ")
-    mixed = Pairs.tokenize(mix([RetrievalSet.from_pairs([("a", "b")]), both]), processors(tiny_bert))
+    mixed = mix([RetrievalSet.from_pairs([("a", "b")]), both]).tokenize(processors(tiny_bert))
     np.testing.assert_array_equal(mixed.positives[np.arange(3)], [[0, -1], [1, 2], [1, 2]])
 
 
 def test_answers_of_a_questions_group_can_be_left_out_of_its_negatives(tiny_bert):
     groups = tuple("abcd"[n % 4] for n in range(20))
-    pairs = Pairs.tokenize(dataclasses.replace(RECORDS, groups=groups), processors(tiny_bert))
+    pairs = dataclasses.replace(RECORDS, groups=groups).tokenize(processors(tiny_bert))
     assert stream(pairs)[0].group_id is None
     batch = stream(pairs, mask_groups=True)[0]
     here = np.array(groups)[batch.question_id]
@@ -117,7 +117,7 @@ def articles(tiny_bert):
     records = RetrievalSet.from_pairs((f"where is cat {i}", f"the cat sat on {i}") for i in range(16))
     hard = [tuple(sorted(i - i % 8 + (i + n) % 8 for n in (1, 2))) for i in range(15)]
     records = dataclasses.replace(records, groups=tuple("ab"[i // 8] for i in range(16)), hard_negatives=(*hard, ()))
-    return Pairs.tokenize(records, processors(tiny_bert))
+    return records.tokenize(processors(tiny_bert))
 
 
 def test_batches_can_hold_one_group(articles):
@@ -157,7 +157,7 @@ def test_a_question_gets_other_hard_negatives_at_each_step(tiny_bert):
     # The only question has the other 8 answers as hard negatives: 20 draws from them are not all equal.
     records = RetrievalSet.from_pairs([("where is the cat", f"the cat sat on {i}") for i in range(9)])
     records = dataclasses.replace(records, qrels=((0,),), hard_negatives=(tuple(range(1, 9)),))
-    source = stream(Pairs.tokenize(records, processors(tiny_bert)), hard_negatives=1, global_batch_size=1)
+    source = stream(records.tokenize(processors(tiny_bert)), hard_negatives=1, global_batch_size=1)
     assert len({int(source[step].hard_negative_ids[0, 0]) for step in range(20)}) > 4
 
 
@@ -263,7 +263,7 @@ def test_vectors_stand_in_for_texts(pairs):
 
 def test_a_mixture_is_drawn_by_weight_and_known_by_one_id_a_text(tiny_bert):
     other = RetrievalSet.from_pairs([("where is dog", "the dog sat"), ("where is cat 3", "the mat")])
-    mixed = Pairs.tokenize(mix([RECORDS, other]), processors(tiny_bert))
+    mixed = mix([RECORDS, other]).tokenize(processors(tiny_bert))
     assert len(mixed) == 24  # 20 and "dog"; "cat 3" has both answers in both sets
     source = stream(mixed, sources=Sources((1.0, 3.0)))
     drawn = np.concatenate([source.example_ids(step) for step in range(125)])
@@ -278,14 +278,14 @@ def test_a_mixture_is_drawn_by_weight_and_known_by_one_id_a_text(tiny_bert):
 
 
 def test_a_source_that_would_never_be_drawn_is_refused(tiny_bert):
-    mixed = Pairs.tokenize(mix([RECORDS, RetrievalSet.from_pairs([])]), processors(tiny_bert))
+    mixed = mix([RECORDS, RetrievalSet.from_pairs([])]).tokenize(processors(tiny_bert))
     with pytest.raises(EndxError, match="source 1 of data.mixture"):
         stream(mixed, sources=Sources((1.0, 1.0)))
 
 
 def test_batches_of_a_mixture_can_be_of_one_source(tiny_bert):
     other = RetrievalSet.from_pairs((f"where is dog {i}", f"the dog {i}") for i in range(10))
-    mixed = Pairs.tokenize(mix([RECORDS, other]), processors(tiny_bert))
+    mixed = mix([RECORDS, other]).tokenize(processors(tiny_bert))
     source = stream(mixed, sources=Sources((1.0, 1.0), temperature=1.0, one_at_a_time=True))
     second = np.asarray([source.example_ids(step) >= 20 for step in range(999)])
     assert (second == second[:, :1]).all()
@@ -307,7 +307,7 @@ def test_of_many_right_answers_those_in_the_batch_are_listed(tiny_bert, monkeypa
     records = dataclasses.replace(
         records, hard_negatives=((), *((i,) for i in range(12)))
     )  # right for another question
-    pairs = Pairs.tokenize(records, processors(tiny_bert))
+    pairs = records.tokenize(processors(tiny_bert))
     monkeypatch.setattr("endx_jax.data.batches.MOST_POSITIVES", 8)
     for step in range(20):
         batch = stream(pairs, hard_negatives=1)[step]

@@ -7,7 +7,6 @@ import pytest
 
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.splits import (
-    first_pairs,
     limit_questions,
     of_few_paragraphs,
     split,
@@ -226,7 +225,7 @@ def test_fewer_questions_are_those_of_take_and_ask_the_whole_pool():
 def test_the_first_pairs_are_those_of_as_few_questions_as_have_them(count, questions):
     # Questions with 2, 1 and 3 right answers: 2, 3 and 6 pairs in all.
     records = RetrievalSet.from_pairs([(f"q{q}", f"a{a}") for q, a in ((0, 0), (0, 1), (1, 2), (2, 0), (2, 3), (2, 4))])
-    assert first_pairs(records, count).questions == records.questions[:questions]
+    assert records.first(count).questions == records.questions[:questions]
 
 
 # ant: 3 questions, bee: 2, cat: 1; q2 has both ant and cat.

@@ -13,7 +13,7 @@ from small_squad import regular, write_squad
 
 from endx_jax.data import made, reqa, reqa_dataset
 from endx_jax.data.settings import DataSettings
-from endx_jax.experiment.data import fingerprint, pools, read_records, read_splits
+from endx_jax.experiment.data import pools, read_records, read_splits
 from endx_jax.methods.config import load_config, load_recipe
 from reproduction.counts import counts_of
 
@@ -227,7 +227,7 @@ def test_the_train_file_of_squad_s_folder_is_read_with_other_test_data(folder, t
     assert found == read_paragraphs(folder / "train-v1.1.json", test_path=str(other))
 
 
-def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder):
+def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder, pairs_csv):
     found = read_paragraphs(folder, merge=True, test_fraction=0.3, validation_fraction=0.3)
     parts = (found.train, found.validation, found.test)
     assert sum(len(part.questions) for part in parts) == 20 * 2 + 3 * 2
@@ -236,6 +236,8 @@ def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder):
     assert set(found.train.candidates) & set(found.test.candidates)  # a paragraph's questions are parted
     assert {found.test.candidates[n] for (n,) in found.test.qrels} == set(found.test.candidates)
     assert read_paragraphs(folder, merge=True, test_fraction=0.3, validation_fraction=0.1).test == found.test
+    mixed = read_paragraphs(folder, merge=True, mixture=((str(pairs_csv), 1.0),))
+    assert {*mixed.train.sources} == {(0,), (1,)}
 
 
 @pytest.mark.parametrize(
@@ -274,10 +276,10 @@ def test_a_mixture_is_trained_on_without_what_is_held_out(folder, tmp_path):
     assert mixed.train.questions == (*plain.train.questions, "Fish?")
     assert mixed.train.sources == ((0, 1), *((0,) for _ in plain.train.questions[1:]), (1,))
     assert [mixed.train.candidates[n] for n in mixed.train.qrels[0]][-1] == f"answer to {asked[0]}"
-    assert fingerprint(mixed.train) != fingerprint(dataclasses.replace(mixed.train, sources=None))
+    assert mixed.train.sha256 != dataclasses.replace(mixed.train, sources=None).sha256
     other = dataclasses.replace(plain.train, questions=("another?", *plain.train.questions[1:]))
-    assert fingerprint(plain.train) != fingerprint(other)
-    assert len(fingerprint(plain.train)) == 64
+    assert plain.train.sha256 != other.sha256
+    assert len(plain.train.sha256) == 64
 
 
 def test_splits_have_the_language_of_all_texts(tmp_path):

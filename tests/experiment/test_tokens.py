@@ -98,7 +98,7 @@ def texts(pairs: Pairs) -> set:
 
 def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
     store = stored(settings, processors, read_splits(settings))
-    expected = Pairs.tokenize(read_records(settings.path, settings, "train"), processors)
+    expected = read_records(settings.path, settings, "train").tokenize(processors)
     pairs = store.pairs()
     assert len(pairs) == len(expected) == 100
     assert texts(pairs) == texts(expected)
@@ -127,7 +127,7 @@ def test_labelled_rows_are_stored_as_in_memory(settings, processors, tmp_path):
     for n in range(2):
         write(tmp_path / "shards" / f"train-0000{n}-of-00002.parquet", rows[::-1][n * 45 : n * 45 + 45])
     pairs = stored(settings, processors, read_splits(settings)).pairs()
-    assert texts(pairs) == texts(Pairs.tokenize(read_records(settings.path, settings, "train"), processors))
+    assert texts(pairs) == texts(read_records(settings.path, settings, "train").tokenize(processors))
     assert (len(pairs), pairs.hard_negatives.width) == (30, 2)
 
 
@@ -138,7 +138,7 @@ def test_pairs_in_both_directions_are_stored_as_in_memory(settings, processors, 
     for n in range(2):  # a text's directions are in different parts
         write(tmp_path / "shards" / f"train-0000{n}-of-00002.parquet", rows[n * 50 : n * 50 + 50])
     pairs = stored(settings, processors, read_splits(settings)).pairs()
-    assert texts(pairs) == texts(Pairs.tokenize(read_records(settings.path, settings, "train"), processors))
+    assert texts(pairs) == texts(read_records(settings.path, settings, "train").tokenize(processors))
     assert (len(pairs), pairs.positives.width) == (100, 2)
     assert (np.diff(pairs.positives[np.arange(100)]) > 0).all()
 
@@ -288,7 +288,7 @@ def test_an_interrupted_tokenisation_keeps_its_whole_parts(settings, processors,
     pairs = stored(settings, processors, read_splits(settings)).pairs()
     assert len(kept) == 3
     assert {name for name in before if kept[name] != before[name]} == ({part.name} if damage else set())
-    assert texts(pairs) == texts(Pairs.tokenize(read_records(settings.path, settings, "train"), processors))
+    assert texts(pairs) == texts(read_records(settings.path, settings, "train").tokenize(processors))
     assert not damage or other.read_bytes() == flipped
 
 
@@ -309,7 +309,7 @@ def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(
     write(shards / "train-00000-of-00002.parquet", ROWS[:50])
     store = stored(settings, processors, read_splits(settings))
     kept = read_records(settings.path, settings, "train")
-    assert texts(store.pairs()) == texts(Pairs.tokenize(kept, processors))
+    assert texts(store.pairs()) == texts(kept.tokenize(processors))
 
 
 def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
@@ -341,7 +341,7 @@ def test_a_source_can_be_read_as_a_whole(settings, processors, tmp_path):
     pairs = stored(settings, processors, read_splits(settings)).pairs()
     squad = read_records(file, settings, "").subset(range(4))
     assert pairs.sizes == (100, len(squad.pairs))
-    assert texts(Pairs.tokenize(squad, processors)) < texts(pairs)
+    assert texts(squad.tokenize(processors)) < texts(pairs)
 
 
 @pytest.mark.parametrize("change", ["edited", "emptied", "removed", "removed shard"])
@@ -436,7 +436,7 @@ def test_processes_end_with_a_killed_parent_and_the_next_run_is_right(settings, 
     parent.wait()
     wait_until(lambda: not any(map(is_running, workers)))
     store = stored(settings, processors, read_splits(settings))
-    assert texts(store.pairs()) == texts(Pairs.tokenize(read_records(settings.path, settings, "train"), processors))
+    assert texts(store.pairs()) == texts(read_records(settings.path, settings, "train").tokenize(processors))
     assert not [name for name in os.listdir(store.folder) if "part-" in name]
 
 

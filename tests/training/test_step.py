@@ -8,7 +8,7 @@ import optax
 import pytest
 from helpers import one_line_error
 
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import BatchStream
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.dual import DualObjective, DualSettings
@@ -38,7 +38,7 @@ def stream(tiny_bert):
     """Sixty pairs of which some are long, so that there is more than one profile."""
     records = RetrievalSet.from_pairs((f"where is cat {i}", "the cat " * (1 + i % 9)) for i in range(60))
     tokenizer = Tokenizer(tiny_bert)
-    pairs = Pairs.tokenize(records, {side: TextProcessor(tokenizer, 24) for side in ("question", "answer")})
+    pairs = records.tokenize({side: TextProcessor(tokenizer, 24) for side in ("question", "answer")})
     return BatchStream(pairs, seed=1, global_batch_size=B)
 
 

@@ -1,6 +1,5 @@
 """Supported data formats: detection by the contents of a file or folder, and the reader of each."""
 
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 
@@ -41,6 +40,8 @@ ROW_PARSERS: dict[str, examples.Parser] = {
     TEVATRON: examples.parse_tevatron,
     FLAG_EMBEDDING: examples.parse_flag_embedding,
 }
+# Formats of rows with questions and answers, which are read in parts too: see `row_examples`.
+TABLES = (COLUMNS, *ROW_PARSERS)
 
 # Files, plain or .gz, that identify the format of a folder; other folders are read as BEIR.
 _FOLDERS = {MSMARCO: (msmarco.COLLECTION,), MULTIREQA: mrqa.CANDIDATES}
@@ -68,6 +69,7 @@ def read(
     answer_column: str = examples.ANSWER,
     whole: bool = True,
     skip_invalid: bool = False,
+    kind: str = "",
 ) -> RetrievalSet:
     """Reads the data set at `path`.
 
@@ -95,6 +97,7 @@ def read(
         negatives, which is enough for training and needs less memory.
       skip_invalid: true to skip invalid rows, such as those with an empty answer, and to log a warning with their
         number and the first reason. Does not apply to MS MARCO and MultiReQA.
+      kind: format of `detect_format`; empty to detect it.
 
     Raises:
       EndxError: the data can't be read; the message names the file, the location in it and the reason.
@@ -108,14 +111,14 @@ def read(
       (('Where is my parcel?',), ('Use the tracking link.',), ((0,),))
     """
     path = os.fspath(path)
-    found = detect_format(path)
+    found = kind or detect_format(path)
     if found == ANSWERS:
         where = "`endx evaluate --index=DIR --data=...` looks for passages that contain them"
         if text_files.uncompressed(path).endswith((".csv", ".tsv")):
             raise EndxError(f"{path} holds questions with lists of answer strings and no passages: {where}")
         text_files.LOG.warning("%s: each text of a list of answers is a right answer of its question; %s", path, where)
     if found in PARAGRAPH_READERS:
-        return whole_paragraphs(_paragraphs(path, found, skip_invalid), path, merge=True)
+        return whole_paragraphs(paragraphs(path, found, skip_invalid=skip_invalid), path, merge=True)
     if found == BEIR:
         _check_not_squad(path)
         return beir.read(path, split, whole=whole, skip_invalid=skip_invalid)
@@ -141,7 +144,7 @@ def row_examples(
 ) -> Iterator[tuple[str, examples.Example]]:
     """Yields (location, example) of the rows of a table, or of a part of it.
 
-    Its format `kind` is in `ROW_PARSERS` or `COLUMNS`, of which `names` are the columns of question and answer.
+    Its format `kind` is one of `TABLES`; `names` are the columns of question and answer of `COLUMNS`.
     """
     columns = examples.ColumnParser(names)
     rows = row_files.rows(path, invalid, check=columns.choose, split=split, part=part)
@@ -151,46 +154,28 @@ def row_examples(
             yield where, parse(row, where)
 
 
-def holds_paragraphs(path: str) -> bool:
-    """Returns true if `path` is reading-comprehension data, to which `data.pool` applies.
-
-    Raises:
-      EndxError: there is nothing at the path, or its beginning can't be read.
-    """
-    return detect_format(path) in PARAGRAPH_READERS
-
-
-def paragraphs(path: str, *, skip_invalid: bool = False) -> Iterator[Paragraph]:
+def paragraphs(path: str, kind: str = "", *, skip_invalid: bool = False) -> Iterator[Paragraph]:
     """Yields the paragraphs of reading-comprehension data in file order, without merging.
 
     Args:
       path: file or folder.
+      kind: format of `detect_format`; empty to detect it.
       skip_invalid: true to skip invalid questions, contexts and pages; ignored for MultiReQA.
 
     Raises:
       EndxError: the data has another format, or is invalid (the message has the line or key).
     """
-    found = detect_format(path)
-    if found not in PARAGRAPH_READERS:
+    kind = kind or detect_format(path)
+    if kind not in PARAGRAPH_READERS:
         _check_not_squad(path)
         choice = "name a file of such data, or " if os.path.isdir(path) else ""
         raise EndxError(
-            f"{path} is not reading-comprehension data ({', '.join(PARAGRAPH_READERS)}) but {found}; {choice}leave "
+            f"{path} is not reading-comprehension data ({', '.join(PARAGRAPH_READERS)}) but {kind}; {choice}leave "
             "data.pool empty"
         )
-    yield from _paragraphs(path, found, skip_invalid)
-
-
-def _paragraphs(path: str, data_format: str, skip_invalid: bool) -> Iterator[Paragraph]:
     invalid = text_files.InvalidRows(path, skip=skip_invalid)
-    yield from PARAGRAPH_READERS[data_format](path, invalid)
+    yield from PARAGRAPH_READERS[kind](path, invalid)
     invalid.log()
-
-
-def read_unmerged(*paths: str, skip_invalid: bool = False) -> RetrievalSet:
-    """Reads whole paragraphs of files as candidates, with equal questions kept apart: see `whole_paragraphs`."""
-    found = itertools.chain.from_iterable(paragraphs(path, skip_invalid=skip_invalid) for path in paths)
-    return whole_paragraphs(found, " and ".join(paths), merge=False)
 
 
 def detect_format(path: str) -> str:

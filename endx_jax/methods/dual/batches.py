@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
@@ -10,9 +11,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches import Collator, Rows, Side
+from endx_jax.data.order import Drawn
 from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import RetrievalSet
+from endx_jax.data.token_tables import Pairs
 from endx_jax.errors import EndxError
 from endx_jax.inference import load
 from endx_jax.losses import Guide
@@ -43,45 +46,54 @@ class ContrastiveBatch(Batch):
     teacher: Array | None = None
 
 
-class ContrastiveStream(BatchStream):
-    """Stream of `ContrastiveBatch`."""
+@dataclasses.dataclass(frozen=True)
+class ContrastiveCollator(Collator):
+    """Makes `ContrastiveBatch`es.
 
-    def __init__(self, pairs: Pairs, settings: DualSettings, **options):
-        """Counts the answers of the pairs; `options` are those of `BatchStream`.
+    Attributes:
+      log_q: float32 [N], `ContrastiveBatch.log_q` of each answer; None if not used.
+      distils: true for batches with the teacher's scores of the pairs.
+    """
 
-        Raises:
-          EndxError: as `BatchStream`, or a loss needs scores that the data or the batches do not have.
-        """
-        super().__init__(pairs, **options)
-        self._distils = settings.distillation.loss
-        if self._distils and not self._hard_negatives:
-            raise EndxError(
-                f"objective.distillation.loss={self._distils} compares hard negatives: set data.hard_negatives"
-            )
-        if self._distils and pairs.scores is None:
-            raise EndxError(
-                f"objective.distillation.loss={self._distils} needs a teacher's scores, but the data has none: "
-                "write them with `endx mine --score-with`"
-            )
-        self._log_q = None
-        if settings.contrastive.answer_frequencies:
-            counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
-            self._log_q = np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)
+    log_q: np.ndarray | None = None
+    distils: bool = False
 
-    def __getitem__(self, step: int) -> ContrastiveBatch:
-        """Returns this process's rows of the batch of `step`, with NumPy leaves."""
-        batch = super().__getitem__(step)
-        log_q = None if self._log_q is None else self._log_q[batch.answer_id]
+    def batch(self, drawn: Drawn, sides: Mapping[str, Side], texts: Mapping[str, Any], rows: Rows) -> ContrastiveBatch:
+        """Returns this process's rows of a batch, with NumPy leaves."""
+        batch = super().batch(drawn, sides, texts, rows)
+        log_q = None if self.log_q is None else self.log_q[batch.answer_id]
         more: dict = {"guide": guide_of(self.pairs, batch), "log_q": log_q, "teacher": self._teacher(batch)}
         return ContrastiveBatch(**vars(batch), **more)
 
     def _teacher(self, batch: Batch) -> np.ndarray | None:
-        if not self._distils or self.pairs.scores is None:
+        if not self.distils or self.pairs.scores is None:
             return None
         question, (right, wrong) = np.asarray(batch.question_id), self.pairs.scores
         right_scores = _scores_of(np.asarray(batch.answer_id)[:, None], question, self.pairs.positives, right)
         hard = _scores_of(np.asarray(batch.hard_negative_ids), question, self.pairs.hard_negatives, wrong)
         return np.concatenate([right_scores, hard], axis=1)
+
+
+def contrastive_collator(pairs: Pairs, settings: DualSettings, *, hard_negatives: int, mask_groups: bool) -> Collator:
+    """Returns the collator of a contrastive loss: `Method.collator`.
+
+    Raises:
+      EndxError: a loss needs scores that the data or the batches do not have.
+    """
+    distils, log_q = settings.distillation.loss, None
+    if distils and not hard_negatives:
+        raise EndxError(f"objective.distillation.loss={distils} compares hard negatives: set data.hard_negatives")
+    if distils and pairs.scores is None:
+        raise EndxError(
+            f"objective.distillation.loss={distils} needs a teacher's scores, but the data has none: "
+            "write them with `endx mine --score-with`"
+        )
+    if settings.contrastive.answer_frequencies:
+        counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
+        log_q = np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)
+    if pairs.guide is None and log_q is None and not distils:
+        return Collator(pairs, mask_groups)
+    return ContrastiveCollator(pairs, mask_groups, log_q, bool(distils))
 
 
 def guide_of(pairs: Pairs, batch: Batch) -> Guide | None:
@@ -103,13 +115,6 @@ def _scores_of(candidates: np.ndarray, question: np.ndarray, listed: Ragged, sco
     values = np.full(places.shape, np.nan, np.float32)
     values[places >= 0] = scores.values[places[places >= 0]]
     return values
-
-
-def contrastive_batches(pairs: Pairs, settings: DualSettings, **options) -> BatchStream:
-    """Returns the batches of a contrastive loss: `Method.stream`."""
-    if pairs.guide is not None or settings.contrastive.answer_frequencies or settings.distillation.loss:
-        return ContrastiveStream(pairs, settings, **options)
-    return BatchStream(pairs, **options)
 
 
 def loss_arrays(batch: Batch) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Pair classifier: one BERT that reads question and answer together (a cross-encoder)."""
 
 from endx_jax.methods.method import Method
-from endx_jax.methods.pair.batches import PairStream
+from endx_jax.methods.pair.batches import pair_collator
 from endx_jax.methods.pair.cross_encoder import load_cross_encoder
 from endx_jax.methods.pair.evaluator import evaluate_by_pairs, pair_scorer
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
@@ -12,7 +12,7 @@ METHOD = Method(
     "pair",
     PairSettings,
     PairObjective,
-    stream=lambda pairs, settings, **options: PairStream(pairs, negatives=settings.negatives, **options),
+    collator=pair_collator,
     evaluator=evaluate_by_pairs,
     pair_scorer=pair_scorer,
     foreign_scorer=lambda folder: load_cross_encoder(folder) or load_reranker(folder),

@@ -4,7 +4,6 @@ Question and answer form one text of two segments, BERT's format for pairs (Devl
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -13,10 +12,10 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Tokens
-from endx_jax.data.batches import LENGTH_STEP, BatchStream, Pairs
-from endx_jax.data.packing import Profile
+from endx_jax.data.batches import Collator, Rows, Side
+from endx_jax.data.order import Drawn
 from endx_jax.data.ragged import places
-from endx_jax.data.token_tables import TokenTable, padded_length
+from endx_jax.data.token_tables import Pairs, TokenTable
 from endx_jax.errors import EndxError
 
 Array = jax.Array
@@ -44,95 +43,74 @@ class PairBatch:
         return [self.pairs]
 
 
-class PairStream(BatchStream):
-    """Batches of joined pairs as a pure function of (seed, step).
+@dataclasses.dataclass(frozen=True)
+class PairCollator(Collator):
+    """Makes batches of joined pairs.
 
-    The order of the pairs is that of `BatchStream`. The wrong answers of a question are its hard negatives, if the run
-    uses them, and then answers of the same global batch, drawn without repetition by (seed, step, row). Known right
-    answers are never drawn.
+    The wrong answers of a question are its hard negatives, if the run uses them, and then answers of the same global
+    batch, drawn without repetition by (seed, step, row). Known right answers are never drawn.
+
+    Attributes:
+      negatives: number of wrong answers of the same batch that each question is joined with.
     """
 
-    def __init__(self, pairs: Pairs, *, negatives: int, **options):
-        """Initialises the stream.
+    negatives: int = 0
 
-        Args:
-          pairs: question-answer pairs.
-          negatives: number of wrong answers of the same batch that each question is joined with.
-          **options: arguments of `BatchStream`.
+    @property
+    def limits(self) -> dict[str, int]:
+        """Maximum length of a joined pair, in tokens."""
+        return {SIDE: self.pairs.question_length + self.pairs.answer_length - 1}
 
-        Raises:
-          EndxError: as `BatchStream`, or there are no wrong answers at all.
-        """
-        super().__init__(pairs, **options)
-        if negatives + self._hard_negatives == 0:
-            raise EndxError(
-                "a pair classifier needs wrong answers to train: set objective.negatives or data.hard_negatives"
-            )
-        self._negatives, self._tables = negatives, (cast(TokenTable, pairs.questions), cast(TokenTable, pairs.answers))
+    def mean_lengths(self) -> dict[str, float]:
+        """Returns the mean length of the right pairs."""
+        mean = super().mean_lengths()
+        return {SIDE: mean["question"] + mean["answer"]}
 
-    def __getitem__(self, step: int) -> PairBatch:  # type: ignore[override]  # another batch, for another objective
-        """Returns this process's rows of the batch of `step`, with NumPy leaves."""
-        joined, where = self._joined(step)
-        lengths = {SIDE: joined.lengths.reshape(where.shape)}
-        packing = self.plan.choose(lengths)[SIDE] if self.plan else None
-        width = packing.width if packing else padded_length(joined.lengths.max(), self._limit(SIDE), LENGTH_STEP)
-        rows = np.arange(where.size).reshape(where.shape)[self.rows]
-        question_id = self.pairs.index[self.example_ids(step)[self.rows], 0]
-        return PairBatch(
-            pairs=dataclasses.replace(joined.pad(rows, width), packing=packing),
-            where=where[self.rows],  # type: ignore[arg-type]  # NumPy until the whole batch is placed on devices
-            question_id=question_id,
-        )
-
-    def shapes(self, widths: Mapping[str, int], packings: Profile | None = None) -> PairBatch:  # type: ignore[override]
-        """Returns the shapes of a global batch with given padded widths and packings, by side."""
-        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((self._size, *x.shape[1:]), x.dtype), self[0])
-        wide: dict[str, Any] = {
-            name: jax.ShapeDtypeStruct((*array.shape[:-1], widths[SIDE]), array.dtype)
-            for name, array in (("ids", batch.pairs.ids), ("mask", batch.pairs.mask))
-        }
-        pairs = dataclasses.replace(batch.pairs, packing=(packings or {}).get(SIDE), **wide)
-        return dataclasses.replace(batch, pairs=pairs)
-
-    def typical(self) -> PairBatch:  # type: ignore[override]
-        """Returns the shapes of a global batch whose pairs have the mean length of the right pairs."""
-        return self.shapes({SIDE: min(math.ceil(sum(self._mean_lengths())), self._limit(SIDE))})
-
-    def widest(self) -> PairBatch:  # type: ignore[override]
-        """Returns the shapes of a padded global batch whose pairs have the maximum length."""
-        return self.shapes({SIDE: self._limit(SIDE)})
-
-    def _limit(self, side: str) -> int:
-        return self.pairs.question_length + self.pairs.answer_length - 1
-
-    def _lengths(self, step: int) -> dict[str, np.ndarray]:
-        joined, where = self._joined(step)
-        return {SIDE: joined.lengths.reshape(where.shape)}
-
-    def _joined(self, step: int) -> tuple[TokenTable, np.ndarray]:
-        """Returns the B (1 + K) joined texts of a global batch and the mask `PairBatch.where` [B, 1 + K]."""
-        question_id, answer_id = self._read_pairs(step)
-        hard = self._draw_hard_negatives(question_id, step)
-        taken = np.concatenate([self._positives(question_id, answer_id), hard], axis=1)
-        answers = np.concatenate([answer_id[:, None], hard, self._draw_in_batch(answer_id, taken, step)], axis=1)
+    def sides(self, drawn: Drawn) -> dict[str, Side]:
+        """Returns the B (1 + K) joined texts of a global batch."""
+        question_id, answer_id, hard = drawn.question_id, drawn.answer_id, drawn.hard_id
+        taken = np.concatenate([self.positives(question_id, answer_id), hard], axis=1)
+        answers = np.concatenate([answer_id[:, None], hard, self.draw_in_batch(answer_id, taken, drawn.key)], axis=1)
         where = answers >= 0
         # The question's own answer fills missing places, so they do not increase the padded width.
         answers = np.where(where, answers, answer_id[:, None])
         questions = np.broadcast_to(question_id[:, None], answers.shape)
-        rows = np.stack([questions.ravel(), answers.ravel()], axis=1)
-        return join(*self._tables, rows), where
+        tables = cast(TokenTable, self.pairs.questions), cast(TokenTable, self.pairs.answers)
+        joined = join(*tables, np.stack([questions.ravel(), answers.ravel()], axis=1))
+        return {SIDE: Side(joined, np.arange(where.size).reshape(where.shape), where)}
 
-    def _draw_in_batch(self, answer_id: np.ndarray, taken: np.ndarray, step: int) -> np.ndarray:
+    def batch(  # type: ignore[override]  # another batch, for another objective
+        self, drawn: Drawn, sides: Mapping[str, Side], texts: Mapping[str, Any], rows: Rows
+    ) -> PairBatch:
+        """Returns this process's rows of a batch, with NumPy leaves."""
+        where = cast(np.ndarray, sides[SIDE].present)
+        arrays: dict[str, Any] = {"where": where[rows], "question_id": drawn.question_id[rows]}
+        return PairBatch(**texts, **arrays)
+
+    def draw_in_batch(self, answer_id: np.ndarray, taken: np.ndarray, key: tuple[int, int]) -> np.ndarray:
         """Draws N answers of the batch for each question, int [B, N], none of them in `taken` [B, P]; pads with -1."""
         candidates = np.unique(answer_id)
         allowed = np.ones((len(taken), len(candidates)), bool)
         for known in taken.T:
             allowed &= candidates != known[:, None]
-        wanted = min(self._negatives, len(candidates))
-        lots = np.random.default_rng([self._seed, step, 2]).random(allowed.shape)
+        wanted = min(self.negatives, len(candidates))
+        lots = np.random.default_rng([*key, 2]).random(allowed.shape)
         first = np.argsort(np.where(allowed, lots, 2.0), axis=1)[:, :wanted]
         drawn = np.where(np.take_along_axis(allowed, first, axis=1), candidates[first], -1)
-        return np.pad(drawn, ((0, 0), (0, self._negatives - wanted)), constant_values=-1)
+        return np.pad(drawn, ((0, 0), (0, self.negatives - wanted)), constant_values=-1)
+
+
+def pair_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> PairCollator:
+    """Returns the collator of joined pairs: `Method.collator`.
+
+    Raises:
+      EndxError: there are no wrong answers at all.
+    """
+    if settings.negatives + hard_negatives == 0:
+        raise EndxError(
+            "a pair classifier needs wrong answers to train: set objective.negatives or data.hard_negatives"
+        )
+    return PairCollator(pairs, mask_groups, settings.negatives)
 
 
 def join(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from endx_jax.methods.dual import contrastive_batches, embed_by_guide
+from endx_jax.methods.dual import contrastive_collator, embed_by_guide
 from endx_jax.methods.method import Method
 from endx_jax.methods.vae.matching import MatchingObjective, MatchingSettings
 from endx_jax.methods.vae.objective import VaeObjective, VaeSettings
@@ -39,7 +39,7 @@ METHOD = Method(
     "vae",
     VaeSettings,
     VaeObjective,
-    stream=contrastive_batches,
+    collator=contrastive_collator,
     annotate=embed_by_guide,
     warnings=collapsed,
     sharding=SHARDING,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.losses.matching import MATCHINGS, draw_others, sampled_matching
-from endx_jax.methods.dual import DualObjective, DualSettings, contrastive_batches, embed_by_guide, loss_arrays
+from endx_jax.methods.dual import DualObjective, DualSettings, contrastive_collator, embed_by_guide, loss_arrays
 from endx_jax.methods.method import Method
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, known_ids
 from endx_jax.models.dropout import fold
@@ -92,4 +92,4 @@ def check_cosines(model: DualEncoder, settings: MatchingSettings) -> None:
 _DRAW = 1 << 21
 
 
-METHOD = Method("matching", MatchingSettings, MatchingObjective, stream=contrastive_batches, annotate=embed_by_guide)
+METHOD = Method("matching", MatchingSettings, MatchingObjective, collator=contrastive_collator, annotate=embed_by_guide)

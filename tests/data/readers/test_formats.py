@@ -10,6 +10,7 @@ from small_squad import write_squad
 
 from endx_jax.data import RetrievalSet, read, reqa
 from endx_jax.data.corpus import read_corpus
+from endx_jax.data.paragraphs import whole_paragraphs
 from endx_jax.data.readers import formats
 from endx_jax.data.readers.formats import detect_format
 from endx_jax.errors import EndxError
@@ -92,14 +93,15 @@ def mrqa_file(tmp_path):
 
 
 def test_other_data_hold_no_paragraphs(pairs_csv):
-    assert not formats.holds_paragraphs(str(pairs_csv))
+    assert detect_format(str(pairs_csv)) not in formats.PARAGRAPH_READERS
     with one_line_error("natural_questions, multireqa. but columns; leave data.pool empty"):
         list(formats.paragraphs(str(pairs_csv)))
 
 
 def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path):
     dev = write_squad(tmp_path / "squad") / "dev-v1.1.json"
-    found = formats.read_unmerged(str(dev), str(mrqa_file))
+    parts = [*formats.paragraphs(str(dev)), *formats.paragraphs(str(mrqa_file))]
+    found = whole_paragraphs(parts, "both", merge=False)
     assert found.questions == ("who flies?", "lost?", "who walks?", "what?")
     assert found.candidates == ("Bees fly. They sting.", "Ants walk.")
     # "Bees fly. They sting." of both is one candidate.

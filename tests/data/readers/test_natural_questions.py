@@ -96,7 +96,7 @@ def test_whole_paragraphs_and_packed_files(write, tmp_path):
     plain = write(full(1, "what are bees", HTML, annotation(FIRST, APIS)))
     packed = tmp_path / "y.jsonl.gz"
     packed.write_bytes(gzip.compress(pathlib.Path(plain).read_bytes()))
-    assert formats.holds_paragraphs(str(packed))
+    assert formats.detect_format(str(packed)) in formats.PARAGRAPH_READERS
     records = read(packed)
     assert records == read(plain)
     assert records.candidates == ("The bee (Apis) is small2. It flies – to Käse.",)

@@ -15,7 +15,7 @@ from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.token_tables import VectorTable
 from endx_jax.experiment.run import run
-from endx_jax.methods.dual import DualSettings, contrastive_batches, loss_arrays
+from endx_jax.methods.dual import DualSettings, contrastive_collator, loss_arrays
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.methods.evaluation import EmbeddingEvaluator
 from endx_jax.retrieval.evaluate import EvaluationSettings
@@ -38,9 +38,13 @@ def pairs(**changes) -> Pairs:
     return Pairs(**(given | changes))
 
 
+def first_batch(data: Pairs, settings: DualSettings, hard_negatives: int = 1):
+    collator = contrastive_collator(data, settings, hard_negatives=hard_negatives, mask_groups=False)
+    return BatchStream(data, collator, seed=0, global_batch_size=5, hard_negatives=hard_negatives)[0]
+
+
 def batch(data: Pairs, **settings):
-    chosen = DualSettings(contrastive=ContrastiveSettings(**settings))
-    return contrastive_batches(data, chosen, seed=0, global_batch_size=5, hard_negatives=1)[0]
+    return first_batch(data, DualSettings(contrastive=ContrastiveSettings(**settings)))
 
 
 def test_frequencies_are_over_the_mean():
@@ -66,14 +70,13 @@ def test_scores_of_a_teacher_are_those_of_the_batch_s_pairs():
     wrong = Ragged.from_rows([[10], [11], [], [13], [14]], np.float32, np.nan)
     scored = pairs(scores=(Ragged.from_array(np.arange(5.0)[:, None]), wrong))
     settings = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
-    options = {"seed": 0, "global_batch_size": 5, "hard_negatives": 1}
-    found = contrastive_batches(scored, settings, **options)[0]
+    found = first_batch(scored, settings)
     expected = np.where(found.question_id == 2, np.nan, 10 + found.question_id)  # question 2 has no hard negative
     np.testing.assert_array_equal(found.teacher, np.stack([found.question_id, expected], axis=1))
     with one_line_error("needs a teacher's scores, but the data has none"):
-        contrastive_batches(pairs(), settings, **options)
+        first_batch(pairs(), settings)
     with one_line_error("compares hard negatives: set data.hard_negatives"):
-        contrastive_batches(scored, settings, seed=0, global_batch_size=5)
+        first_batch(scored, settings, hard_negatives=0)
 
 
 def test_values_are_found_in_rows_of_any_length():

@@ -10,9 +10,9 @@ import pytest
 from helpers import TINY, one_line_error, random_params, tower
 
 from endx_jax.batch import Tokens, Vectors
-from endx_jax.data.batches import Pairs
+from endx_jax.data.batches import BatchStream
 from endx_jax.data.ragged import Ragged
-from endx_jax.data.token_tables import VectorTable
+from endx_jax.data.token_tables import Pairs, VectorTable
 from endx_jax.losses import Guide
 from endx_jax.methods.dual import ContrastiveBatch
 from endx_jax.methods.embedding_distillation import (
@@ -119,12 +119,13 @@ def test_batches_hold_the_teacher_s_embeddings_of_their_texts():
         guide={"question": np.arange(B)[:, None], "answer": 100 + np.arange(B)[:, None]},
     )
     settings = EmbeddingDistillationSettings(teacher="a teacher")
-    batch = METHOD.stream(pairs, settings, seed=0, global_batch_size=8)[0]
+    collator = METHOD.collator(pairs, settings, hard_negatives=0, mask_groups=False)
+    batch = BatchStream(pairs, collator, seed=0, global_batch_size=8)[0]
     assert isinstance(batch.question, Vectors)
     np.testing.assert_array_equal(batch.guide.question[:, 0], batch.question_id)
     np.testing.assert_array_equal(batch.guide.answer[:, 0], 100 + batch.answer_id)
     with one_line_error("compares no texts with each other: set data.hard_negatives to 0"):
-        METHOD.stream(pairs, settings, seed=0, global_batch_size=8, hard_negatives=1)
+        METHOD.collator(pairs, settings, hard_negatives=1, mask_groups=False)
 
 
 def test_wrong_settings_are_refused():

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 
-from endx_jax.data.batches import Pairs
+from endx_jax.data.batches import BatchStream
 from endx_jax.data.records import RetrievalSet
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
-from endx_jax.methods.pair.batches import PairStream, join
+from endx_jax.methods.pair import PairSettings
+from endx_jax.methods.pair.batches import join, pair_collator
 
 N, B = 24, 8
 # Question 3n and 3n + 1 share the answer n, which is right for 3n + 2 too, beside one of its own.
@@ -25,11 +26,14 @@ HARD = tuple((0, 5) if 0 not in right and 5 not in right else () for right in RE
 def pairs(tiny_bert):
     tokenizer = Tokenizer(tiny_bert)
     processors = {"question": TextProcessor(tokenizer, 16), "answer": TextProcessor(tokenizer, 40)}
-    return Pairs.tokenize(dataclasses.replace(RECORDS, hard_negatives=HARD), processors)
+    return dataclasses.replace(RECORDS, hard_negatives=HARD).tokenize(processors)
 
 
-def stream(pairs, **changes):
-    return PairStream(pairs, **({"seed": 1, "global_batch_size": B, "negatives": 3} | changes))
+def stream(pairs, negatives=3, hard_negatives=0, **changes):
+    settings = PairSettings(negatives=negatives)
+    collator = pair_collator(pairs, settings, hard_negatives=hard_negatives, mask_groups=False)
+    options = {"seed": 1, "global_batch_size": B, "hard_negatives": hard_negatives} | changes
+    return BatchStream(pairs, collator, **options)
 
 
 def answers_of(pairs, batch):
@@ -103,7 +107,7 @@ def test_a_batch_is_a_function_of_seed_step_and_row(pairs):
     halves = [stream(pairs, rows=slice(start, start + B // 2))[4] for start in (0, B // 2)]
     assert same(jax.tree.map(lambda *parts: np.concatenate(parts), *halves), whole)
     # Lots are other ones at each step, though the same question stands in the same place.
-    draws = [stream(pairs)._draw_in_batch(np.arange(B), np.full((B, 1), -1), step) for step in (0, 1)]
+    draws = [stream(pairs).collator.draw_in_batch(np.arange(B), np.full((B, 1), -1), (1, step)) for step in (0, 1)]
     assert not same(*draws)
 
 
