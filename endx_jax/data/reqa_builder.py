@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
-from endx_jax.data import reqa, reqa_dataset
+from endx_jax.data import reqa
 from endx_jax.data.origins import ORIGINS, SPLITS, Origin, PublishedFile
 from endx_jax.data.readers import text_files
 from endx_jax.errors import EndxError
@@ -43,7 +43,7 @@ def _configs(kind: str) -> list[tfds.core.BuilderConfig]:
 class Reqa(tfds.core.GeneratorBasedBuilder):
     """Builder of questions with the pool of all sentences, as `reqa.convert_paragraphs` makes them.
 
-    An example is an article (see `reqa_dataset.to_articles`); reading examples of one question or sentence would take
+    An example is an article (see `reqa.to_articles`); reading examples of one question or sentence would take
     longer than the conversion itself. `info.metadata` holds the counts of each split and the sha256 of its decompressed
     source files.
     """
@@ -139,7 +139,7 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
             "unplaced_answers": conversion.unplaced_answers,
             "unplaced_questions": conversion.unplaced_questions,
         }
-        yield from enumerate(reqa_dataset.to_articles(records, conversion.articles))
+        yield from enumerate(reqa.to_articles(records, conversion.articles))
 
 
 class Multireqa(Reqa):

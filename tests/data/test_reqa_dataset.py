@@ -14,10 +14,11 @@ from small_mrqa import HEADER, asked, line
 from small_natural_questions import annotation, full, page, span
 from small_squad import write_squad
 
-from endx_jax.data import reqa, reqa_dataset
+from endx_jax.data import reqa
 from endx_jax.data.readers.squad import FILES
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.reqa_dataset import SPLITS, from_articles, prepare, read, summary, to_articles
+from endx_jax.data.reqa import from_articles, to_articles
+from endx_jax.data.reqa_dataset import SPLITS, prepare, read, summary
 
 
 @pytest.fixture(scope="module")
@@ -134,24 +135,24 @@ def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, m
         yield from list(whole(*_))[:1]
         raise KeyboardInterrupt
 
-    whole = reqa_dataset.to_articles
-    monkeypatch.setattr(reqa_dataset, "to_articles", interrupted)
+    whole = reqa.to_articles
+    monkeypatch.setattr(reqa, "to_articles", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare(source=source, data_dir=tmp_path / "data")
     assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
-    monkeypatch.setattr(reqa_dataset, "to_articles", whole)
+    monkeypatch.setattr(reqa, "to_articles", whole)
     prepare(source=source, data_dir=tmp_path / "data")
     assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
 
 
 def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, monkeypatch):
     def overtaken(*arguments):
-        monkeypatch.setattr(reqa_dataset, "to_articles", whole)
+        monkeypatch.setattr(reqa, "to_articles", whole)
         prepare(source=source, data_dir=tmp_path / "data")
         return whole(*arguments)
 
-    whole = reqa_dataset.to_articles
-    monkeypatch.setattr(reqa_dataset, "to_articles", overtaken)
+    whole = reqa.to_articles
+    monkeypatch.setattr(reqa, "to_articles", overtaken)
     prepare(source=source, data_dir=tmp_path / "data")
     assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.1.0"]
     assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
