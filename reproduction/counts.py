@@ -1,6 +1,7 @@
 """Numbers of questions, answers and pairs of reading-comprehension data, as papers report them."""
 
-from endx_jax.data import reqa, reqa_dataset
+from endx_jax.data import reqa
+from endx_jax.data.origins import SPLITS
 from endx_jax.data.readers import formats
 from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.experiment.data import PREPARED, name_and_split
@@ -18,8 +19,10 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
       `questions`; `answers`, the candidates of the pool; and `rows`, the pairs before equal questions are merged.
     """
     if path.startswith(PREPARED):
+        from endx_jax.data import reqa_dataset
+
         name, part = name_and_split(path)
-        check_choice(f"the split of {name}", part, reqa_dataset.SPLITS)
+        check_choice(f"the split of {name}", part, SPLITS)
         reqa_dataset.ensure(name)
         counts = reqa_dataset.summary(name)[part]
         return {

@@ -33,7 +33,6 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   publish     copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
   plan        estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
   models      list models that have a name            endx models
-  completion  complete verbs and flags by Tab         source <(endx completion bash)
 
 endx VERB --help lists the arguments of a verb."""
 
@@ -164,7 +163,7 @@ FLAGS = {
 
 VERBS = (
     "prepare", "check", "mine", "generate", "train", "merge", "evaluate", "compare", "search", "serve", "encode",
-    "export", "push", "publish", "plan", "models", "completion",
+    "export", "push", "publish", "plan", "models",
 )  # fmt: skip
 
 

@@ -1,12 +1,8 @@
 """Conversion of reading-comprehension data to sentence retrieval as in ReQA (Ahmad et al. 2019)."""
 
-import collections
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterable, Sequence
 
 from endx_jax.data.paragraphs import Paragraph, split_sentences
 from endx_jax.data.readers import formats
@@ -115,79 +111,3 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
         kept = sorted({sentence for right in records.qrels for sentence in right})
         records, articles = records.with_pool(kept), [articles[sentence] for sentence in kept]
     return Conversion(records, tuple(articles), rows, unplaced, len(everything.questions) - len(records.questions))
-
-
-def to_articles(records: RetrievalSet, titles: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields the articles of a set, the records on disk, in the order of its candidates and then of its questions.
-
-    An article is a mapping: `title`; `sentences` and `questions`, each a mapping of `index` (int32, rows in the set),
-    `id` and `text`; `answers` and `hard_negatives`, int32 [P, 2], pairs of the row of one of its questions and the row
-    of a candidate, which may be in another article.
-
-    Args:
-      records: retrieval set with hard negatives, and with article titles as groups.
-      titles: title of each candidate's article.
-    """
-    sentences, questions = _rows_of(titles), _rows_of(records.groups or ())
-    for title in sentences | questions:
-        rows = questions.get(title, [])
-        yield {
-            "title": title,
-            "sentences": _table(sentences.get(title, []), records.candidate_ids, records.candidates),
-            "questions": _table(rows, records.question_ids, records.questions),
-            "answers": _pairs(rows, records.qrels),
-            "hard_negatives": _pairs(rows, records.hard_negatives or ()),
-        }
-
-
-def from_articles(articles: Iterable[Mapping[str, Any]]) -> RetrievalSet:
-    """Returns the set of the articles of `to_articles`, given in any order; texts may be UTF-8 bytes."""
-    sentences: dict[int, tuple[str, str]] = {}
-    questions: dict[int, tuple[str, str]] = {}
-    groups: dict[int, str] = {}
-    right: dict[int, list[int]] = collections.defaultdict(list)
-    wrong: dict[int, list[int]] = collections.defaultdict(list)
-    for article in articles:
-        sentences |= _read_table(article["sentences"])
-        of_article = _read_table(article["questions"])
-        questions |= of_article
-        groups |= dict.fromkeys(of_article, _text(article["title"]))
-        for column, pairs in ((right, article["answers"]), (wrong, article["hard_negatives"])):
-            for question, sentence in pairs.tolist():
-                column[question].append(sentence)
-    rows = range(len(questions))
-    candidates = [sentences[row] for row in range(len(sentences))]
-    return RetrievalSet(
-        questions=tuple(questions[row][1] for row in rows),
-        candidates=tuple(text for _, text in candidates),
-        qrels=tuple(tuple(right[row]) for row in rows),
-        question_ids=tuple(questions[row][0] for row in rows),
-        candidate_ids=tuple(name for name, _ in candidates),
-        groups=tuple(groups[row] for row in rows),
-        hard_negatives=tuple(tuple(wrong[row]) for row in rows),
-    )
-
-
-def _rows_of(titles: Iterable[str]) -> dict[str, list[int]]:
-    rows: dict[str, list[int]] = {}
-    for row, title in enumerate(titles):
-        rows.setdefault(title, []).append(row)
-    return rows
-
-
-def _table(rows: Sequence[int], ids: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
-    return {"index": np.array(rows, np.int32), "id": [ids[row] for row in rows], "text": [texts[row] for row in rows]}
-
-
-def _read_table(table: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    columns = (table["index"].tolist(), map(_text, table["id"]), map(_text, table["text"]))
-    return {index: (name, text) for index, name, text in zip(*columns, strict=True)}
-
-
-def _pairs(rows: Sequence[int], column: Sequence[Sequence[int]]) -> np.ndarray:
-    pairs = [(row, other) for row in rows for other in column[row]]
-    return np.array(pairs, np.int32).reshape(len(pairs), 2)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -15,9 +15,6 @@ from endx_jax.settings import check, check_choice, check_section, from_mapping, 
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings
 
-# Settings that this version no longer has, by section, with the value that has no effect.
-REMOVED = {"objective": {"orthogonality": 0.0}}
-
 # Settings on which others usually depend. Messages about differing settings name these first, in this order.
 DECISIVE = ("objective.name", "data.path", "model.pretrained", "model.init_from")
 
@@ -58,8 +55,7 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
 
     Args:
       config: ConfigDict or plain mapping.
-      finished: true for the config of a finished run, whose method may be unknown (`UnknownSettings`) and which an
-        earlier version may have written (`REMOVED`).
+      finished: true for the config of a finished run, whose method may be unknown (`UnknownSettings`).
 
     Raises:
       EndxError: a section, method or key is unknown, or a value is invalid.
@@ -77,9 +73,6 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
     }
     for name in config:
         check_choice("a section of the config", name, ("seed", *known))
-    for name, values in REMOVED.items() if finished else ():
-        kept = {key: value for key, value in config.get(name, {}).items() if values.get(key, ...) != value}
-        config = {**config, name: kept}
     if unknown:
         config = {**config, "objective": {"name": method, "values": config["objective"]}}
     sections = {name: from_mapping(cls, config.get(name, {}), name) for name, cls in known.items()}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from endx_jax.data import cloze, made, reqa
 from endx_jax.data.corpus import read_corpus
 from endx_jax.data.documents import Document
+from endx_jax.data.origins import ORIGINS
 from endx_jax.data.readers import formats, read, squad
 from endx_jax.data.records import Pools, RetrievalSet, mix
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
@@ -57,11 +58,11 @@ def ensure_prepared(paths: Iterable[str]) -> None:
     """
 
     def ensure() -> None:
-        from endx_jax.data import reqa_dataset
-
         for path in paths:
             name = name_and_split(path)[0]
-            if name in reqa_dataset.NAMES:  # of others, reading raises the error
+            if name in ORIGINS:  # of others, reading raises the error
+                from endx_jax.data import reqa_dataset
+
                 reqa_dataset.ensure(name)
 
     if several():

@@ -169,7 +169,7 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
         run.workdir / workdirs.PROFILE,
         start=start,
         steps=settings.train.profile_steps,
-        request=run.workdir / workdirs.PROFILE_NOW,
+        port=settings.train.profiler_port,
     )
 
     def question_ids(step: int) -> list[str]:  # steps are counted from 1

@@ -23,7 +23,7 @@ from endx_jax.retrieval.index import Index
 
 LOCK = ".lock"
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
-INDEX, EVALUATION, PROFILE, PROFILE_NOW = "index.sqlite", "evaluation", "profile", "profile-now"
+INDEX, EVALUATION, PROFILE = "index.sqlite", "evaluation", "profile"
 GROWING = ("metrics.jsonl", "tensorboard/*")  # uploaded every few seconds
 NOT_COPIED = (LOCK, "checkpoints", "checkpoint_manifests", "tensorboard", "wandb", PROFILE)
 
@@ -120,11 +120,6 @@ def run_index(workdir: str | os.PathLike) -> Index:
     """
     workdir = local_copy(workdir, skip=NOT_COPIED)
     check_embeds(workdir)
-    if (workdir / "index").is_dir() and not (workdir / INDEX).exists():
-        raise EndxError(
-            f"{workdir} has an index of an earlier version: repeat its training command, which makes the index again, "
-            "or make one with `endx encode`"
-        )
     return Index(workdir / INDEX)
 
 

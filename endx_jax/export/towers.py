@@ -60,13 +60,9 @@ class Towers:
         """Converts a loaded model.
 
         Raises:
-          EndxError: the model is an exported program, which cannot be converted, or truncates its embeddings.
+          EndxError: the model truncates its embeddings.
         """
         trained = model.encoder.model
-        if not isinstance(trained, DualEncoder):
-            raise EndxError(
-                f"{model.name} is an exported program, which has no other formats: export the workdir that it came from"
-            )
         if model.truncate_dim is not None:
             raise EndxError(
                 f"{model.name} truncates embeddings to {model.truncate_dim} dimensions (truncate_dim), which exports "

@@ -2,36 +2,28 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
 
 import jax
 from jax.sharding import Mesh
 
 from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
-from endx_jax.inference.about import HUGGING_FACE, STABLEHLO, TOWERS, read_about
+from endx_jax.inference.about import read_about
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
-from endx_jax.inference.folder import load_folder, load_hugging_face
+from endx_jax.inference.folder import load_folder
 from endx_jax.inference.saved import described_folder, load_towers
-from endx_jax.inference.stablehlo import load_programs
 from endx_jax.json_files import shown
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
 __all__ = ["EmbeddingModel", "Source", "load"]
-
-LOADERS: dict[str, Callable[..., EmbeddingModel]] = {
-    HUGGING_FACE: load_hugging_face,
-    STABLEHLO: load_programs,
-    TOWERS: load_towers,
-}
 
 
 def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> EmbeddingModel:
     """Loads an embedding model.
 
     Args:
-      path_or_name: the workdir of a run whose training has ended, or its `model` folder; a folder of `endx export`; a
-        Hugging Face or sentence-transformers folder, all of them local or in a bucket (`gs://`, `s3://`); or a model
+      path_or_name: the workdir of a run whose training has ended, or its `model` folder; or a Hugging Face or
+        sentence-transformers folder, such as an export, all of them local or in a bucket (`gs://`, `s3://`); or a model
         name, which `endx_jax.pretrained.locate` looks up among the bundled models and on the Hugging Face Hub.
       mesh: device mesh over which batches are split, and parameters by its axes `fsdp` and `tensor`; None for the
         devices of this process, each with all parameters. Weights are read part by part, and no process holds parts of
@@ -51,7 +43,7 @@ def load(path_or_name: str | os.PathLike, *, mesh: Mesh | None = None) -> Embedd
     if folder is None:
         return load_folder(name, mesh)
     about = read_about(folder)
-    model = LOADERS[about.format](folder, about, mesh, name)
+    model = load_towers(folder, about, mesh, name)
     workdir = None if folder == path else path
     source = dataclasses.replace(model.source, workdir=workdir)
     return dataclasses.replace(model, source=source, teacher=about.teacher)

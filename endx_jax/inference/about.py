@@ -11,7 +11,10 @@ from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.settings import check_range, from_mapping
 
 ABOUT, VERSION = "endx.json", 1
-FORMATS = HUGGING_FACE, STABLEHLO, TOWERS = ("hugging-face", "stablehlo", "towers")
+STABLEHLO, TOWERS = "stablehlo", "towers"
+# Keys that version 0.1.0 also wrote, always empty in these formats.
+EMPTY = ("pooling", "projection")
+INSTEAD = "load the run that it came from, or an export with --format=sentence-transformers"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +22,9 @@ class Side:
     """Encoding of the texts of one side, `question` or `answer`.
 
     Attributes:
-      folder: folder of the tokenizer, and of a Hugging Face encoder.
+      folder: folder of the tokenizer, and in model folders of the encoder's `config.json`.
       prompt: string prepended to every text.
       length: maximum length in tokens, including prompt and special tokens; longer texts are truncated.
-      projection: Hugging Face only: folder of the projection of pooled encodings; empty if there is none.
       program: StableHLO only: file of the tower's program.
       sha256: StableHLO only: sha256 of that file.
     """
@@ -30,7 +32,6 @@ class Side:
     folder: str
     prompt: str
     length: int
-    projection: str = ""
     program: str = ""
     sha256: str = ""
 
@@ -40,20 +41,19 @@ class About:
     """Contents of an `endx.json`.
 
     Attributes:
-      format: `hugging-face`, `stablehlo`, or `towers` for the model folder of a run (see `inference.saved`).
+      format: `stablehlo`, or `towers` for the model folder of a run (see `inference.saved`).
       name: name of the model.
       width: embedding width E.
       normalize: true if embeddings have unit norm.
       cosine: true if they are compared by cosine rather than inner product.
       sides: `question` and `answer`.
-      pooling: Hugging Face only: name of the pooling.
-      identity: StableHLO only: identity of the exported model, so that its indexes can be searched with the export.
+      identity: StableHLO only: identity of the exported model, which its indexes name.
       teacher: identity of the model whose embeddings these approximate, so that its indexes can be searched with this
         model; empty if there is none.
       towers: model folders only: settings of the towers, as in `config.model`.
       method: model folders only: `name` and `settings` of a method that added a head to the towers; None without one.
       hybrid: model folders only: fusion with BM25, the fields of `retrieval.hybrid.Hybrid`; None for the default.
-      weights_sha256: StableHLO and model folders: sha256 of the file of weights.
+      weights_sha256: sha256 of the file of weights.
       version: version of this format.
     """
 
@@ -63,7 +63,6 @@ class About:
     normalize: bool
     cosine: bool
     sides: Mapping[str, Side]
-    pooling: str = ""
     identity: str = ""
     teacher: str = ""
     weights_sha256: str = ""
@@ -88,26 +87,33 @@ def read_about(folder: pathlib.Path) -> About:
     """Reads the `endx.json` of a folder.
 
     Raises:
-      EndxError: the file can't be read, has another version, or names a file outside the folder.
+      EndxError: the file can't be read, names a file outside the folder, has another version, or describes an export
+        as StableHLO, which runs without endx_jax.
     """
     file = folder / ABOUT
     contents = json_files.read(file)
     version, kind = contents.get("version", VERSION), contents.get("format")
-    if version != VERSION or kind not in FORMATS:
+    if kind == STABLEHLO:
+        raise EndxError(f"{folder} is an export as StableHLO, which its encode.py runs without endx_jax: {INSTEAD}")
+    if version != VERSION or kind != TOWERS:
         raise EndxError(
             f"{file} describes version {json_files.shown(version)} of format {json_files.shown(kind)}; this endx_jax "
-            f"reads version {VERSION} of {', '.join(FORMATS)}: export the model again"
+            f"reads version {VERSION} of {TOWERS}: {INSTEAD}"
         )
     sides = json_files.value(contents, "sides", str(file))
     read = {side: _side(folder, json_files.value(sides, side, f"{file}: 'sides'"), f"{file}: {side}") for side in SIDES}
-    about = from_mapping(About, contents | {"sides": read}, str(file))
+    about = from_mapping(About, _without_empty(contents) | {"sides": read}, str(file))
     check_range(f"{file}: 'width'", about.width, 1, 2**31 - 1)
     return about
 
 
 def _side(folder: pathlib.Path, contents: object, where: str) -> Side:
-    side = from_mapping(Side, json_files.mapped(contents, where), where)
+    side = from_mapping(Side, _without_empty(json_files.mapped(contents, where)), where)
     check_range(f"{where}: 'length'", side.length, 1, 2**31 - 1)
-    for name in ("folder", "projection", "program"):
+    for name in ("folder", "program"):
         json_files.inside(folder, getattr(side, name), f"{where}: {name!r}")
     return side
+
+
+def _without_empty(contents: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in contents.items() if not (name in EMPTY and value == "")}

@@ -14,7 +14,6 @@ import numpy as np
 from endx_jax.errors import EndxError, nearest
 from endx_jax.inference.encode import Output, Precision, TextEncoder
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.models.tower import Tower
 from endx_jax.numerics import Quantized, dequantize, unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.pretrained import PretrainedEncoder
@@ -81,10 +80,8 @@ class EmbeddingModel:
         count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
         towers = "two towers" if PARAMETERS in self._differences() else "one tower"
         tower = self.encoder.model.question
-        made = [towers]
-        if isinstance(tower, Tower):  # unknown for exported programs
-            pooling = getattr(tower.pooling, "__name__", type(tower.pooling).__name__)
-            made = [f"{towers} of {type(tower.encoder).__name__}", f"{pooling} pooling"]
+        pooling = getattr(tower.pooling, "__name__", type(tower.pooling).__name__)
+        made = [f"{towers} of {type(tower.encoder).__name__}", f"{pooling} pooling"]
         compared = "cosine" if self.cosine else "inner product"
         facts = ", ".join([f"{self.width} dimensions", *made, compared, f"{count:,} parameters"])
         return f"EmbeddingModel({self.name!r}, {facts})"

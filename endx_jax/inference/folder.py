@@ -1,4 +1,4 @@
-"""Loading of Hugging Face and sentence-transformers folders, and of exports in the Hugging Face format."""
+"""Loading of Hugging Face and sentence-transformers folders."""
 
 import pathlib
 from collections.abc import Mapping
@@ -8,7 +8,6 @@ from jax.sharding import Mesh
 from endx_jax import json_files, pretrained
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
-from endx_jax.inference.about import About
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
@@ -16,7 +15,7 @@ from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.pretrained import PretrainedEncoder
 from endx_jax.pretrained.checkpoint import architecture_of
-from endx_jax.pretrained.sentence_transformers import Dense, Head, Usage, read_usage, scores_pairs
+from endx_jax.pretrained.sentence_transformers import Usage, read_usage, scores_pairs
 from endx_jax.pretrained.towers import finished_towers
 
 NO_EMBEDDINGS = (
@@ -39,28 +38,6 @@ def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
             architecture_of(contents, folder)  # raises for a family that is not supported, not even as a reranker
         raise EndxError(NO_EMBEDDINGS.format(folder))
     return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh)
-
-
-def load_hugging_face(folder: pathlib.Path, about: About, mesh: Mesh, name: str) -> EmbeddingModel:
-    """Loads a Hugging Face export: encoders from their folders and heads from `endx.json`.
-
-    Arguments are those of `saved.load_towers`.
-
-    Raises:
-      EndxError: a file is missing or can't be read, or the files do not match.
-    """
-    sources = {}
-    for side, stated in about.sides.items():
-        head = Head(
-            encoder=folder / stated.folder,
-            pooling=about.pooling,
-            projection=Dense(folder / stated.projection, about.width) if stated.projection else None,
-            normalize=about.normalize,
-            max_length=stated.length,
-        )
-        sources[side] = PretrainedEncoder(head.encoder, head, json_files.read(head.encoder / "config.json"))
-    usage = Usage(about.prompts, default_prompt=about.default_prompt, cosine=about.cosine)
-    return _assemble(name, sources, usage, mesh)
 
 
 def text_processors(

@@ -19,7 +19,7 @@ from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
 from endx_jax.files import aside, put_in_place, write_text
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.about import ABOUT, TOWERS, read_about
+from endx_jax.inference.about import ABOUT, read_about
 from endx_jax.inference.identity import describe
 from endx_jax.inference.saved import WEIGHTS, described_folder
 from endx_jax.models.dual_encoder import SIDES
@@ -54,9 +54,9 @@ def merge(sources: Sequence[str], output: str | os.PathLike, weights: Sequence[f
         raise EndxError(f"{output} exists and is no model folder: choose another --output")
 
     first = described_folder(local_copy(sources[0], skip=("checkpoints", "*.sqlite")))
-    about = read_about(first) if first else None
-    if first is None or about is None or about.format != TOWERS:
+    if first is None:
         raise EndxError(f"{sources[0]} is no run: name a workdir, or its folder 'model', first")
+    about = read_about(first)
     models = [load(source) for source in sources]
     for model in models[1:]:
         _check_alike(models[0], model)

@@ -208,10 +208,9 @@ def params_of_run(workdir: pathlib.Path) -> dict[str, Stored]:
       EndxError: the run has no model, or it is damaged.
     """
     folder = described_folder(workdir)
-    about = read_about(folder) if folder else None
-    if not folder or not about or about.format != TOWERS:
+    if not folder:
         raise EndxError(f"{workdir} holds no run: it has no folder {MODEL!r}")
-    return read_params(folder, about)
+    return read_params(folder, read_about(folder))
 
 
 def _as_tree(dual_encoder: DualEncoder, params: Mapping[str, Stored], folder: pathlib.Path) -> dict:

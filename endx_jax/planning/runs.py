@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Tokens
-from endx_jax.data import reqa_dataset
 from endx_jax.data.batches import Pairs
 from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import RetrievalSet
@@ -50,8 +49,11 @@ def read_texts(settings: Settings) -> Texts:
     """Tokenizes the training pairs of a run as training does, if data and tokenizer can be read without a network."""
     path = settings.data.path
     try:
-        if path.startswith(PREPARED) and not reqa_dataset.is_prepared(path.partition(":")[0]):
-            raise EndxError(f"{path} is not prepared here")
+        if path.startswith(PREPARED):
+            from endx_jax.data.reqa_dataset import is_prepared
+
+            if not is_prepared(path.partition(":")[0]):
+                raise EndxError(f"{path} is not prepared here")
         model = build_model(settings)
         if model.method.frozen_towers:
             return Texts(None, "only heads are trained, on vectors")

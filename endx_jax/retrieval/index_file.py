@@ -524,10 +524,8 @@ class IndexReader:
 
 
 def check_is_file(path: pathlib.Path) -> None:
-    """Raises EndxError if there is no file, or a folder with an index of an earlier version."""
+    """Raises EndxError if there is no file."""
     make = "make one with `endx train`, `endx evaluate` or `endx encode`"
-    if (path / "manifest.json").is_file() and not (path / "config.json").is_file():
-        raise EndxError(f"{path} is an index of an earlier version: encode the documents again, to another path")
     if (path / "config.json").is_file() and (path / "index.sqlite").is_file():
         raise EndxError(f"{path} is the workdir of a run, not an index: use {path / 'index.sqlite'}")
     if path.is_dir():

@@ -17,7 +17,7 @@ from endx_jax.errors import RunInterrupted
 from endx_jax.parallel.agreement import check_parameters, decided
 from endx_jax.parallel.distributed import end_together, is_primary
 from endx_jax.parallel.sharding import to_global
-from endx_jax.settings import check, key
+from endx_jax.settings import check, check_range, key
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.monitor import Monitor
 from endx_jax.training.preemption import NAMES, SAVE, Preemption
@@ -62,6 +62,11 @@ class TrainSettings:
         "Number of steps to profile, starting with the third; the trace is in the workdir's `profile`. 0: none.",
         changes_results=False,
     )
+    profiler_port: int = key(
+        0,
+        "Port of JAX's profiler server in each process, from which TensorBoard captures traces. 0: no server.",
+        changes_results=False,
+    )
     wandb_project: str = key(
         "", "Weights & Biases project to log to, besides metrics.jsonl. Needs the extra [wandb].", changes_results=False
     )
@@ -81,6 +86,7 @@ class TrainSettings:
             f"train.patience={self.patience} must be a number of validations, and needs train.evaluate_every",
         )
         check(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
+        check_range("train.profiler_port", self.profiler_port, 0, 65535)
         check(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
         check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
 

@@ -59,13 +59,6 @@ def test_the_settings_that_decide_others_come_first_and_those_of_one_method_are_
     ]
 
 
-def test_runs_of_earlier_versions_may_name_removed_settings_without_effect():
-    assert resolve({"objective": {"orthogonality": 0.0}}, finished=True) == resolve({}, finished=True)
-    for earlier, finished in ((1.0, True), (0.0, False)):
-        with pytest.raises(EndxError, match=r"unknown setting objective\.orthogonality"):
-            resolve({"objective": {"orthogonality": earlier}}, finished=finished)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -2,20 +2,17 @@ import dataclasses
 import json
 import re
 import runpy
-import shutil
 import sys
 
 import jax
 import numpy as np
 import pytest
 from helpers import one_line_error
-from safetensors.numpy import load_file, save_file
-from tiny_models import TEXTS, embeddings, make_model
+from tiny_models import TEXTS, make_model
 
 import endx_jax
 from endx_jax.export.stablehlo import write
 from endx_jax.export.towers import Towers
-from endx_jax.files import sha256_of
 
 pytest.importorskip("flatbuffers", reason="flatbuffers, which jax.export writes with, is not installed")
 
@@ -76,20 +73,9 @@ def test_its_example_is_a_program(written, expected, monkeypatch, capsys):
     np.testing.assert_allclose(printed, expected["gru"]["answer"][:2], atol=2e-6)
 
 
-@pytest.mark.parametrize("name", [pytest.param("ade_spl", marks=pytest.mark.slow), "gru"])
-def test_endx_jax_reads_it_back(written, models, expected, name):
-    model = endx_jax.load(written[name])  # on all devices there are
-    found = embeddings(model)
-    for side in found:
-        np.testing.assert_allclose(found[side], expected[name][side], atol=2e-6)
-    assert (model.prompts, model.cosine, model.width) == (models[name].prompts, models[name].cosine, models[name].width)
-    assert model.asymmetric is models[name].asymmetric
-    assert model.identity == models[name].identity
-
-
-def test_an_exported_program_can_not_be_exported_again(written):
-    with one_line_error("is an exported program, which has no other formats: export the workdir"):
-        Towers.of(endx_jax.load(written["gru"]))
+def test_loading_an_export_names_what_to_do_instead(written):
+    with one_line_error("is an export as StableHLO, which its encode.py runs without endx_jax: load the run that it"):
+        endx_jax.load(written["gru"])
 
 
 @pytest.mark.slow
@@ -102,50 +88,6 @@ def test_towers_of_two_shapes_are_two_programs(models, one_layer_bert, tmp_path)
         "tower_answer.stablehlo",
         "tower_question.stablehlo",
     ]
-    loaded = endx_jax.load(tmp_path)
-    np.testing.assert_allclose(np.linalg.norm(loaded.encode_query("the cat")), 1, rtol=1e-5)
-    assert np.linalg.norm(loaded.encode_document("the cat")) > 1.1
-
-
-def test_a_damaged_program_is_refused(written, tmp_path):
-    folder = shutil.copytree(written["gru"], tmp_path / "copy")
-    with open(folder / "model.safetensors", "ab") as weights:
-        weights.write(b"!")
-    with one_line_error("model.safetensors is damaged: its sha256 is not the one in endx.json"):
-        endx_jax.load(folder)
-    (folder / "tower.stablehlo").write_bytes(b"StableHLO, not")
-    with one_line_error("tower.stablehlo is damaged: its sha256 is not the one in endx.json"):
-        endx_jax.load(folder)
-    (folder / "tower.stablehlo").unlink()
-    with one_line_error("tower.stablehlo can't be read .*; export the model again"):
-        endx_jax.load(folder)
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda program: program[:1], "is not a program that this JAX can read"),
-        (lambda program: program[:5000] + bytes(1000) + program[6000:], "is not a program that this JAX can read"),
-    ],
-)
-def test_a_damaged_program_with_its_own_hash_is_refused(written, tmp_path, damage, reason):
-    folder = shutil.copytree(written["gru"], tmp_path / "copy")
-    program = folder / "tower.stablehlo"
-    program.write_bytes(damage(program.read_bytes()))
-    about = json.loads((folder / "endx.json").read_text())
-    for side in about["sides"].values():
-        side["sha256"] = sha256_of(program)
-    (folder / "endx.json").write_text(json.dumps(about))
-    with one_line_error(f"tower.stablehlo {reason} .*; export the model again"):
-        endx_jax.load(folder)
-
-
-def test_other_weights_than_the_program_takes_are_refused(written, tmp_path):
-    folder = shutil.copytree(written["gru"], tmp_path / "copy")
-    tensors = load_file(folder / "model.safetensors")
-    save_file(dict(list(tensors.items())[1:]), folder / "model.safetensors")
-    about = json.loads((folder / "endx.json").read_text())
-    about["weights_sha256"] = sha256_of(folder / "model.safetensors")
-    (folder / "endx.json").write_text(json.dumps(about))
-    with one_line_error("tower.stablehlo can't be used with the weights in model.safetensors"):
-        endx_jax.load(folder)
+    encode = runpy.run_path(str(tmp_path / "encode.py"))["encode"]
+    np.testing.assert_allclose(np.linalg.norm(encode("question", ["the cat"])), 1, rtol=1e-5)
+    assert np.linalg.norm(encode("answer", ["the cat"])) > 1.1

@@ -169,15 +169,14 @@ def test_word_vectors(tmp_path, name, data):
     check(path, data, damaged_bytes, lambda: read_word_vectors(path))
 
 
-SIDE = {"folder": "a", "prompt": "q: ", "length": 16, "projection": "b", "program": "c", "sha256": "d"}
+SIDE = {"folder": "a", "prompt": "q: ", "length": 16, "program": "c", "sha256": "d"}
 EXPORT = {
-    "format": "hugging-face",
+    "format": "towers",
     "name": "x",
     "width": 8,
     "normalize": True,
     "cosine": False,
     "sides": {"question": SIDE, "answer": SIDE},
-    "pooling": "mean",
     "identity": "e",
     "weights_sha256": "f",
     "version": 1,

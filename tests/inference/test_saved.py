@@ -17,6 +17,7 @@ import endx_jax
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model, save_description, save_towers
 from endx_jax.files import sha256_of
+from endx_jax.inference.about import read_about
 from endx_jax.inference.saved import params_of_run
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.residual import HeadSettings, ResidualSettings
@@ -59,6 +60,40 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, bert_w
         (copied.encode_document(TEXTS), run.encode_document(TEXTS)),
     ):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_empty_keys_of_version_0_1_0_are_accepted_and_values_in_them_are_not(model_folder):
+    described = read_about(model_folder)
+    sides = json.loads((model_folder / "endx.json").read_text())["sides"]
+    change(model_folder, pooling="", sides={side: sides[side] | {"projection": ""} for side in SIDES})
+    assert read_about(model_folder) == described
+    change(model_folder, pooling="mean")
+    with one_line_error("unknown setting .*pooling"):
+        read_about(model_folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("folder", "../../x", "answer: 'folder' is '../../x', which is not in the folder of the file"),
+        ("program", "/x", "answer: 'program' is '/x', which is not in the folder of the file"),
+        ("length", -1, "answer: 'length' is -1; it must be from 1 to"),
+        ("prompt", None, "answer.prompt is None, a NoneType; it must be str"),
+        ("colour", "red", "unknown setting .*answer.colour"),
+    ],
+)
+def test_damaged_sides_are_refused(model_folder, key, value, reason):
+    sides = json.loads((model_folder / "endx.json").read_text())["sides"]
+    change(model_folder, sides=sides | {"answer": sides["answer"] | {key: value}})
+    with one_line_error(reason):
+        read_about(model_folder)
+
+
+@pytest.mark.parametrize("stated", [{"format": "hugging-face"}, {"version": 2}, {"format": None}])
+def test_other_formats_and_versions_are_refused(model_folder, stated):
+    change(model_folder, **stated)
+    with one_line_error("this endx_jax reads version 1 of towers: load the run that it came from, or an export"):
+        endx_jax.load(model_folder)
 
 
 def test_a_model_folder_with_nan_is_refused_as_a_file_and_by_its_tensor(model_folder):

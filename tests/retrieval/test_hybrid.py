@@ -134,7 +134,7 @@ def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
     assert stored(hybrid={**fitted, "weight": None}).weight is None
     assert stored(hybrid={**fitted, "bm25": "with other settings"}) == Hybrid()
     del about["hybrid"]
-    assert stored() == Hybrid()  # a folder of an earlier version
+    assert stored() == Hybrid()
     for source in (folder, "all-MiniLM-L6-v2"):
         assert stored_hybrid(source, cosine=False) == Hybrid(None, known=0.0)
     with one_line_error(r"endx.json: 'hybrid'.weight is 'x', a str"):

@@ -392,9 +392,6 @@ def test_a_path_without_an_index_is_refused(tmp_path):
         Index(tmp_path / "nothing")
     with one_line_error("is a folder and contains no index: name the file of an index"):
         Index(tmp_path)
-    (tmp_path / "manifest.json").write_text("{}")
-    with one_line_error("is an index of an earlier version: encode the documents again, to another path"):
-        Index(tmp_path)
     with one_line_error("can't write .*: it is a folder; name a file, such as .*/index.sqlite"):
         write(tmp_path)
     (tmp_path / "file").write_text("text of somebody, not a database")

@@ -1,4 +1,4 @@
-import os
+import socket
 
 import jax
 import jax.numpy as jnp
@@ -42,29 +42,15 @@ def test_training_that_ends_early_leaves_what_there_is(tmp_path, calls):
     assert calls == [0, 1, ("start", str(tmp_path)), 2, "stop"]
 
 
-@pytest.mark.parametrize(("text", "recorded"), [("2", 2), ("", 5), ("soon", 5)])
-def test_a_file_asks_for_a_trace_whenever_it_is_touched(tmp_path, calls, monkeypatch, text, recorded):
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    request = tmp_path / "profile-now"
-    request.write_text("9")  # an earlier run was asked
-    trace = Trace(tmp_path / "profile", start=0, steps=0, request=request)
-    now[0] += trace_module.POLL_SECONDS
-    run_steps(trace, 0, 3, calls)
-    assert calls == [0, 1, 2]
-    for later in (1, 2):
-        request.write_text(text)
-        os.utime(request, ns=(later, later))
-        run_steps(trace, 3, 4, calls)  # it was looked at a moment ago
-        now[0] += trace_module.POLL_SECONDS
-        calls.clear()
-        run_steps(trace, 4, 12, calls)
-        assert calls == [
-            ("start", str(tmp_path / "profile")),
-            *range(4, 4 + recorded),
-            "stop",
-            *range(4 + recorded, 12),
-        ]
+def test_tensorboard_can_connect_to_the_profiler_s_server_until_training_ends(tmp_path):
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    for _ in range(2):  # one run after another in a process
+        trace = Trace(tmp_path, start=0, steps=0, port=port)
+        socket.create_connection(("localhost", port), timeout=5).close()
+        trace.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("localhost", port), timeout=5)
 
 
 def test_each_of_several_processes_has_its_own_folder(tmp_path, calls, monkeypatch):
