@@ -1,6 +1,8 @@
+import pickle
+
 import pytest
 
-from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, naming, nearest
+from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, located, naming, nearest
 from endx_jax.parallel.console import say
 
 
@@ -20,6 +22,15 @@ def test_a_long_message_keeps_its_beginning_and_its_end():
     assert len(message) == MAX_MESSAGE
     assert message.startswith("start x")
     assert message.endswith("x end")
+
+
+def test_the_place_that_a_caller_sets_precedes_that_of_the_error():
+    flags, setting = naming({"data.split": "--split"}), located("evaluation.sets")
+    with pytest.raises(DiskFull) as caught, flags, setting, located("b\nc"), naming({"data.path": "PATH"}):
+        raise DiskFull("choose with data.split or data.path: 'data.path'")
+    assert str(caught.value) == "evaluation.sets: b c: choose with --split or PATH: 'data.path'"
+    assert caught.value.where == "evaluation.sets: b\nc"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_other_arguments_are_refused():
