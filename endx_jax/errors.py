@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 
 MAX_MESSAGE = 2_000  # characters; longer messages, such as quotations of damaged files, are shortened in the middle
@@ -21,16 +21,26 @@ class EndxError(ValueError):
 
     The message is one line that names the problem, its place and a remedy. Command lines print it without a traceback
     and exit with status 2. All other exceptions are bugs and keep their traceback.
+
+    Attributes:
+      where: place that the message does not name, such as a setting; the caller that knows it sets it: see `located`.
     """
 
     status = 2
+    where = ""
 
     def __init__(self, message: str = ""):
-        """Replaces line breaks in the message by spaces, escapes control characters and limits its length."""
-        line = printable(" ".join(str(message).splitlines()))
-        if len(line) > MAX_MESSAGE:
-            line = f"{line[: MAX_MESSAGE - 505]} ... {line[-500:]}"
-        super().__init__(line)
+        """Takes the message without `where`."""
+        super().__init__(str(message))
+
+    def rename(self, replace: Callable[[str], str]) -> None:
+        """Replaces names in `where` and in the message."""
+        self.where, self.args = replace(self.where), tuple(map(replace, self.args))
+
+    def __str__(self) -> str:
+        """Returns `where` and the message as one line of limited length, with escapes for control characters."""
+        line = printable(" ".join(": ".join(filter(None, (self.where, *self.args))).splitlines()))
+        return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 505]} ... {line[-500:]}"
 
 
 class InUse(EndxError):
@@ -74,19 +84,30 @@ _NAMES: ContextVar[Mapping[str, str]] = ContextVar("names", default={})  # noqa:
 
 
 @contextlib.contextmanager
+def located(where: str) -> Iterator[None]:
+    """Context of work at `where`, which precedes the place and the message of an EndxError that is raised in it."""
+    try:
+        yield
+    except EndxError as failure:
+        failure.where = ": ".join(filter(None, (where, failure.where)))
+        raise
+
+
+@contextlib.contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
-    """Context of a command line, whose messages name flags in place of settings and function arguments.
+    """Context in which messages use other names, such as a command line's flags in place of settings and arguments.
 
     Messages of the library name settings and arguments as in Python, such as `train.steps` of `endx_jax.train`.
 
     Args:
-      names: flags by the names that they replace, in an EndxError raised in the context and in arguments of `named`.
+      names: names by those that they replace, in an EndxError raised in the context and in arguments of `named`; the
+        names of contexts around this one are replaced too.
     """
-    before = _NAMES.set(names)
+    before = _NAMES.set({**_NAMES.get(), **names})
     try:
         yield
     except EndxError as failure:
-        failure.args = (named(str(failure)),)
+        failure.rename(named)
         raise
     finally:
         _NAMES.reset(before)

@@ -34,13 +34,14 @@ def check_contents(file: object, head: bytes | str | None = None) -> None:
         raise EndxError(f"{file} is a web page (HTML), not the file itself: download the file again")
 
 
-def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] = object) -> Any:
+def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] = object, *, extra: str = "") -> Any:
     """Parses a JSON text.
 
     Args:
       contents: JSON text; bytes are UTF-8.
       where: name of the text in messages, such as a file and a line.
       expected: type or types that the value must have, such as `dict`.
+      extra: advice for a text that holds more than one value.
 
     Raises:
       EndxError: the text is not JSON, is nested too deeply, has an integer of over 4,300 digits, or has another type.
@@ -49,7 +50,8 @@ def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] =
         found = json.loads(contents)
     except json.JSONDecodeError as error:
         check_contents(where, error.doc[:200])
-        raise EndxError(f"{where}{_position(error)}: broken JSON: {error.msg}") from None
+        advice = extra if error.msg == "Extra data" else ""
+        raise EndxError(f"{where}{_position(error)}: broken JSON: {error.msg}{advice}") from None
     except UnicodeDecodeError as error:
         raise EndxError(f"{where}, byte {error.start + 1}: 0x{error.object[error.start]:02x} is not UTF-8") from None
     except (RecursionError, ValueError) as error:

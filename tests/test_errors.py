@@ -1,6 +1,8 @@
+import pickle
+
 import pytest
 
-from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, naming, nearest
+from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, located, naming, nearest
 from endx_jax.parallel.console import say
 
 
@@ -19,6 +21,15 @@ def test_messages_and_lines_hold_no_control_characters(capsys):
     say("a\x1b[31m\tb\x9d\r")
     assert capsys.readouterr().out == "a\\x1b[31m\tb\\x9d\\r\n"
     assert str(EndxError("\x07 and \x7f")) == r"\x07 and \x7f"
+
+
+def test_the_place_that_a_caller_sets_precedes_that_of_the_error():
+    flags, setting = naming({"data.split": "--split"}), located("evaluation.sets")
+    with pytest.raises(DiskFull) as caught, flags, setting, located("b\nc"), naming({"data.path": "PATH"}):
+        raise DiskFull("choose with data.split or data.path: 'data.path'")
+    assert str(caught.value) == "evaluation.sets: b c: choose with --split or PATH: 'data.path'"
+    assert caught.value.where == "evaluation.sets: b\nc"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import ast
 import graphlib
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -32,9 +32,6 @@ PLACES = {unit: (layer, group) for layer, groups in enumerate(LAYERS) for group 
 
 # Code below these packages takes frozen settings and no config object.
 CONFIG_LIBRARY, MAY_IMPORT_CONFIG = "ml_collections", {"methods", "experiment", "cli"}
-
-# The one import upwards: a model folder whose towers have a method's heads names the method, which builds them.
-UPWARDS = {("inference", "endx_jax.methods")}
 
 # Folders beside the package, which use it.
 SCRIPTS = ("benchmarks", "configs", "examples", "reproduction", "tests")
@@ -73,7 +70,7 @@ def violations(unit: str, source: str) -> list[str]:
         elif top == "endx_jax":
             target = below.partition(".")[0]
             other_layer, other_group = PLACES.get(target, PLACES["__init__"])
-            if other_group != group and other_layer >= layer and (unit, name) not in UPWARDS:
+            if other_group != group and other_layer >= layer:
                 way = "up" if other_layer > layer else "sideways"
                 found.append(f"line {line}: {name} is imported {way}, from layer {other_layer} to layer {layer}")
     return found
@@ -105,15 +102,6 @@ def test_no_method_is_known_by_name_outside_methods():
     assert not found, "\n" + "\n".join(found)
 
 
-def top_level_imports(body: list[ast.stmt]) -> Iterator[str]:
-    """Yields the dotted names that running `body` imports; functions, classes and type-checking blocks are left out."""
-    for node in body:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
-            yield from top_level_imports([*node.body, *node.orelse])
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (name for _, name in imports(ast.unparse(node)))
-
-
 def test_the_scripts_of_the_papers_use_public_names():
     found = [
         f"{file.name}: line {line}: {name}"
@@ -124,19 +112,26 @@ def test_the_scripts_of_the_papers_use_public_names():
     assert not found, "\n" + "\n".join(found)
 
 
-def test_no_modules_import_each_other():
-    """Any module may be the first that is imported."""
-    files = {
-        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file
-        for file in PACKAGE.rglob("*.py")
-        if "scripts" not in file.parts
-    }
+def check_no_circles(sources: Mapping[str, str]) -> None:
+    """Raises graphlib.CycleError if modules, given as sources by name, import each other, inside functions too."""
     needs = {}
-    for module, file in files.items():
-        names = [name.split(".") for name in top_level_imports(ast.parse(file.read_text(encoding="utf-8")).body)]
+    for module, source in sources.items():
+        names = [name.split(".") for _, name in imports(source)]
         parts = {".".join(name[:n]) for name in names for n in range(1, len(name) + 1)}
-        needs[module] = {part for part in parts if part in files and not f"{module}.".startswith(f"{part}.")}
+        needs[module] = {part for part in parts if part in sources and not f"{module}.".startswith(f"{part}.")}
     graphlib.TopologicalSorter(needs).prepare()
+
+
+def test_no_modules_import_each_other():
+    """Any module may be the first that is imported, and any file can be read after the files that it imports."""
+    files = [file for file in PACKAGE.rglob("*.py") if "scripts" not in file.parts]
+    names = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in files]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    check_no_circles(dict(zip([name.removesuffix(".__init__") for name in names], texts, strict=True)))
+    late = {"endx_jax.files": "def read():\n    from endx_jax.data.splits import split", "endx_jax.data.splits": ""}
+    check_no_circles(late)
+    with pytest.raises(graphlib.CycleError):
+        check_no_circles(late | {"endx_jax.data.splits": "import endx_jax.files"})
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
     from endx_jax.experiment.index_results import write_pool
     from endx_jax.parallel import agreement
     from endx_jax.parallel.console import say
-    from endx_jax.retrieval.hybrid import stored_hybrid
     from endx_jax.retrieval.index_file import metric_of
+    from endx_jax.retrieval.index_model import stored_hybrid
     from endx_jax.retrieval.rerank import evaluate_pairs
     from endx_jax.retrieval.results import Results
     from endx_jax.retrieval.systems import dense_scores, evaluate_dense

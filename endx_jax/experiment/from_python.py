@@ -78,7 +78,8 @@ def train(
             if before != rows.encode() and (home / CONFIG).exists() == described:
                 remove(file)
             place = rf"{re.escape(file)}(?:, line (\d+))?"
-            failure.args = (re.sub(place, lambda at: f"pairs[{int(at[1]) - 1}]" if at[1] else "pairs", str(failure)),)
+            row = functools.partial(re.sub, place, lambda at: f"pairs[{int(at[1]) - 1}]" if at[1] else "pairs")
+            failure.rename(row)
             raise
     return load(folder)
 

@@ -1,4 +1,4 @@
-"""A run from its config to its results, in the order of `_run`.
+"""A run from its config to its results, in the order of `run`.
 
 1. `prepare.prepare_run` reads and checks settings, data and model, tokenizes the pairs and plans the batches.
 2. `_train` compiles the step (`prepare.begin`), resumes from a checkpoint if there is one, and calls `loop.fit`.
@@ -7,14 +7,16 @@
 """
 
 import contextlib
+import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 
 from endx_jax import json_files
-from endx_jax.data.records import Pools
+from endx_jax.batch import Batch
+from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.splits import with_many_questions
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
@@ -35,14 +37,15 @@ from endx_jax.methods.evaluation import Evaluator
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
 from endx_jax.parallel.console import gathering, say
-from endx_jax.parallel.sharding import place, state_shardings
+from endx_jax.parallel.sharding import place, state_shardings, to_global
 from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index_file import metric_of
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.systems import DenseResult
 from endx_jax.settings import check, flattened
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
-from endx_jax.training.loop import EarlyStopping, fit
+from endx_jax.training.hooks import EarlyStopping, SavePolicy, Validation
+from endx_jax.training.loop import Hook, fit
 from endx_jax.training.metric_writers import check_installed
 from endx_jax.training.monitor import Monitor, NonFiniteLoss
 from endx_jax.training.preemption import Preemption
@@ -72,10 +75,35 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
     began = time.perf_counter()
     check_installed(resolve(config).train.wandb_project)
     with Preemption(workdir) as preemption, reporting_full_disk(workdir), opened(workdir) as folder:
-        return _run(config, folder, preemption, began)
+        with gathering() as logged:
+            run, sets = _prepare(config, folder)
+        evaluator, validate = _evaluation(run, sets)
+        if _is_finished(run):
+            say(f"{folder} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
+            return None
+        log_summary(run, logged)
+
+        reached, ended = _train(run, validate, preemption, began)
+
+        params, step = best_params(folder, run.model, run.mesh)
+        check_parameters(params, step)
+        params, hybrid = _save_model(run, params, ended)
+        if not ended:
+            say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
+            return None
+        # If a share was to be held out, there were too few questions; their answers are indexed all the same.
+        held_out = run.model.settings.data.test_fraction and run.model.method.embeds
+        if not run.data.test.questions and not held_out:
+            say(
+                "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "
+                f"--workdir={folder} --data=FILE, or endx encode --workdir={folder} --corpus=FILE --output=INDEX"
+            )
+            return None
+        return _report(run, evaluator, params, step, hybrid, began, validate if sets else None)
 
 
-def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float) -> Results | None:
+def _prepare(config: Mapping, workdir: Workdir) -> tuple[Run, dict[str, RetrievalSet]]:
+    """Returns the prepared run and the sets of `evaluation.sets`, which all processes have in the same form."""
     settings = resolve(config)
     check_equal(
         lambda: (
@@ -85,50 +113,24 @@ def _run(config: Mapping, workdir: Workdir, preemption: Preemption, began: float
         )
     )
     sources = [source.path for source in settings.data.sets]
-    with gathering() as logged:
-        ensure_prepared([*sources, settings.data.test_path, *settings.evaluation.sets])
-        sets = read_sets(settings.evaluation, settings.data)
-        run = prepare_run(config, workdir)
-    model, method = run.model, run.model.method
+    ensure_prepared([*sources, settings.data.test_path, *settings.evaluation.sets])
+    sets = read_sets(settings.evaluation, settings.data)
+    run = prepare_run(config, workdir)
     check_equal(lambda: {f"set {name}": records.sha256 for name, records in sets.items()})
-    evaluator = method.evaluator(run.train_plan.objective, run.encoder, run.mesh, model.settings.evaluation)
-    if _is_finished(run):
-        say(f"{workdir} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
-        return None
-    log_summary(run, logged)
-    held_out = run.data.validation
-    validate = validation(
-        evaluator, settings.evaluation, pools(held_out, settings.data).primary if held_out.questions else None, sets
-    )
+    return run, sets
+
+
+def _evaluation(run: Run, sets: Mapping[str, RetrievalSet]) -> tuple[Evaluator, Validate | None]:
+    """Returns the method's evaluator, and the function that validates parameters; None if there is nothing to rank."""
+    model, settings, held_out = run.model, run.model.settings, run.data.validation
+    evaluator = model.method.evaluator(run.train_plan.objective, run.encoder, run.mesh, settings.evaluation)
+    primary = pools(held_out, settings.data).primary if held_out.questions else None
+    validate = validation(evaluator, settings.evaluation, primary, sets)
     check(
         validate is not None or not settings.train.patience,
         "train.patience needs validation data: set data.validation_fraction above 0, or evaluation.sets",
     )
-
-    reached, ended = _train(run, validate, preemption, began)
-
-    params, step = best_params(workdir, model, run.mesh)
-    check_parameters(params, step)
-    save_adapters(workdir, model, params["dual_encoder"])
-    params = model.without_adapters(params, run.mesh)
-    hybrid = None
-    if method.embeds:
-        towers = params["dual_encoder"]
-        hybrid = fit_hybrid(run, towers) if ended else None
-        teacher = run.stream.pairs.guide_identity if method.shares_space else ""
-        save_towers(workdir, model, towers, run.mesh, hybrid, teacher)
-    if not ended:
-        say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
-        return None
-    # If a share was to be held out, there were too few questions; their answers are indexed all the same.
-    if not run.data.test.questions and not (settings.data.test_fraction and method.embeds):
-        say(
-            "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "
-            f"--workdir={workdir} --data=FILE, or endx encode --workdir={workdir} --corpus=FILE --output=INDEX"
-        )
-        return None
-
-    return _report(run, evaluator, params, step, hybrid, began, validate if sets else None)
+    return evaluator, validate
 
 
 def _is_finished(run: Run) -> bool:
@@ -148,11 +150,11 @@ def _is_finished(run: Run) -> bool:
 
 def _train(run: Run, validate: Validate | None, preemption: Preemption, began: float) -> tuple[int, bool]:
     """Trains to the end of the run or to `train.stop_at_step`; returns the step reached, and true for the end."""
-    settings = run.model.settings
+    train, metric = run.model.settings.train, run.model.settings.evaluation.metric
     checkpoints = Checkpoints(
         run.workdir,
-        keep=settings.train.keep_checkpoints,
-        metric=settings.evaluation.metric,
+        keep=train.keep_checkpoints,
+        metric=metric,
         report=say,
         upload=run.workdir.upload,
         base=run.model.base,
@@ -162,48 +164,23 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     check_parameters(state.params, start)  # each process has read pretrained weights from its own files
     # After the last check of the settings, so that a workdir can be used with other settings until training begins.
     on_primary(lambda: _describe(run), "workdir-described")
-    metric, train = settings.evaluation.metric, settings.train
     best = best_validation(run.workdir, metric)
     stopping = EarlyStopping(metric, train.patience, train.evaluate_every, best and (best[0], best[1][metric]))
-    trace = Trace(
-        run.workdir / workdirs.PROFILE,
-        start=start,
-        steps=settings.train.profile_steps,
-        port=settings.train.profiler_port,
-    )
-
-    def question_ids(step: int) -> list[str]:  # steps are counted from 1
-        rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
-        return run.training.question_names(rows)
-
-    monitor = Monitor(
-        run.workdir.folder,
-        start=start,
-        steps=run.steps,
-        global_batch_size=settings.train.global_batch_size,
-        log_every=settings.train.log_every,
-        example_names=question_ids,
-        began=began,
-        warnings=run.model.method.warnings,
-        wandb_project=settings.train.wandb_project,
-    )
+    stop = start if stopping.stops_at(start) else min(run.steps, train.stop_at_step or run.steps)
+    trace = Trace(run.workdir / workdirs.PROFILE, start=start, steps=train.profile_steps, port=train.profiler_port)
+    monitor = _monitor(run, start, began)
+    validating = Validation(validate, stopping, monitor) if validate else None
+    agreed = functools.partial(preemption.agreed, run.mesh)
+    hooks = [
+        Hook.every(1, lambda done, _, metrics: trace.end_step(done, metrics)),
+        Hook.every(1, lambda done, _, metrics: monitor.push(done, metrics)),
+        *([Hook.every(train.evaluate_every, validating, run.steps)] if validating else []),
+        Hook.every(1, SavePolicy(train, agreed, checkpoints, monitor, validating, stop)),
+    ]
     try:
         with preemption.deferred():
-            state = fit(
-                state,
-                train_step,
-                run.stream,
-                settings.train,
-                steps=run.steps,
-                mesh=run.mesh,
-                checkpoints=checkpoints,
-                monitor=monitor,
-                validate=validate,
-                stopping=stopping,
-                trace=trace,
-                preemption=preemption,
-                reading_threads=settings.data.reading_threads,
-            )
+            state = fit(state, train_step, _batches(run, start, stop, monitor), hooks, trace.step)
+            checkpoints.wait()
     except EndxError as failure:
         # A checkpoint that is still being written would be lost. All processes see the same loss; after other errors
         # they may be waiting for this one.
@@ -223,6 +200,55 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
         say(f"early stopping at step {reached}: {metric} is not above its {value:.4f} of step {step} (train.patience)")
         return reached, True
     return reached, reached == run.steps
+
+
+def _batches(run: Run, start: int, stop: int, monitor: Monitor) -> Iterator[Batch]:
+    """Yields the global batches of steps [start, stop) on the devices."""
+    settings = run.model.settings
+    rows = run.stream.iterate(start, stop, settings.data.reading_threads)
+    for _ in range(start, stop):
+        with monitor.data_wait():
+            batch = next(rows)
+        yield to_global(batch, run.mesh, settings.train.global_batch_size)
+
+
+def _monitor(run: Run, start: int, began: float) -> Monitor:
+    """Returns the monitor of a run that starts or resumes at a step."""
+    train = run.model.settings.train
+
+    def question_ids(step: int) -> list[str]:  # steps are counted from 1
+        rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
+        return run.training.question_names(rows)
+
+    return Monitor(
+        run.workdir.folder,
+        start=start,
+        steps=run.steps,
+        global_batch_size=train.global_batch_size,
+        log_every=train.log_every,
+        example_names=question_ids,
+        began=began,
+        warnings=run.model.method.warnings,
+        wandb_project=train.wandb_project,
+    )
+
+
+def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Hybrid | None]:
+    """Writes the model folder that `endx_jax.load` reads, and adapters beside it.
+
+    Returns:
+      The parameters, with adapters merged into their base, and the fusion with BM25; None before the end of a run.
+    """
+    model = run.model
+    save_adapters(run.workdir, model, params["dual_encoder"])
+    params = model.without_adapters(params, run.mesh)
+    if not model.method.embeds:
+        return params, None
+    towers = params["dual_encoder"]
+    hybrid = fit_hybrid(run, towers) if ended else None
+    teacher = run.stream.pairs.guide_identity if model.method.shares_space else ""
+    save_towers(run.workdir, model, towers, run.mesh, hybrid, teacher)
+    return params, hybrid
 
 
 def _report(
@@ -261,23 +287,20 @@ def _report(
     else:
         questions, candidates = (run.encoder(params["dual_encoder"], side, []) for side in SIDES)
         dense = DenseResult({}, questions, candidates)
-    identity, indexed = "", None
     if dense is not None:
-        identity = run.encoder.identity(params["dual_encoder"])
+        towers = params["dual_encoder"]
+        identity = run.encoder.identity(towers)
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
         most = encoded / (now - reporting) * SHARE * (now - began)
-        towers = params["dual_encoder"]
         documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
         documents, known = with_known(run, towers, documents, results, dense, most)
-        indexed = documents, vectors, corpus, known
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = validate and UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
     warn_of_losses(results, settings.evaluation.metric.rpartition("/")[2])
 
     def write() -> None:
-        if indexed:
-            documents, vectors, corpus, known = indexed
+        if dense is not None:
             write_pool(
                 run.workdir / workdirs.INDEX,
                 vectors,

@@ -9,7 +9,7 @@ from endx_jax import hub
 from endx_jax.data.readers import beir
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
-from endx_jax.errors import EndxError
+from endx_jax.errors import located, naming
 from endx_jax.experiment.data import find_source, pools
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.metrics.significance import FEWEST, paired_difference
@@ -35,13 +35,11 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
         # The splits of prepared sets are part of their names.
         if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
             whole, split = path, ""
-        try:
+        with located("evaluation.sets"), naming({"data.split": "PATH:SPLIT"}):
             suite = beir.suite_of(hub.local_path(whole), split or None) or {"": (whole, split)}
             for part, (folder, judged) in suite.items():
                 source = find_source(folder, data, judged or None)
                 sets[f"{name}/{part}" if part else name] = pools(source.read(data), data, source.pool).primary
-        except EndxError as failure:
-            raise EndxError(f"evaluation.sets: {str(failure).replace('data.split', 'PATH:SPLIT')}") from None
     return sets
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from endx_jax import json_files
 from endx_jax.buckets import Mirror, local_copy, try_writing, url_of
-from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.errors import EndxError, naming
 from endx_jax.experiment.bucket_lock import BucketLock
 from endx_jax.experiment.config import Settings, differences, resolve
 from endx_jax.experiment.manifest import manifest
@@ -189,7 +189,7 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
 
         on_primary(take, "workdir-locked")
         local = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endx-"))) / pathlib.Path(url).name
-        try:
+        with naming({str(local): url}):
             mirror = Mirror(url, local, skip=NOT_COPIED)
             local.mkdir(exist_ok=True)
             with mirror.uploading(*GROWING):
@@ -197,8 +197,6 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
                     yield Workdir(url, mirror)
                 finally:
                     mirror.upload()
-        except (EndxError, RunInterrupted) as failure:
-            raise type(failure)(str(failure).replace(str(local), url)) from None
 
 
 @contextlib.contextmanager

@@ -4,13 +4,11 @@
 model (`answer/` has those of the answer tower, if it has another one). `towers.safetensors` holds the parameters,
 float32, under their paths, such as `shared/encoder/layers_0/mlp_up/kernel`. Any tower that `config.model` describes,
 with new encoders too, can be loaded without the method that trained it. If a method has added heads to the towers, the
-description names the method, whose code is then needed.
+description names the method, whose entry in `models.heads.HEADS` makes them.
 """
 
 import collections
 import dataclasses
-import functools
-import importlib
 import json
 import pathlib
 from collections.abc import Mapping
@@ -20,21 +18,22 @@ import jax
 from jax.sharding import Mesh
 
 from endx_jax import json_files, pretrained
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of, write_text
 from endx_jax.inference.about import ABOUT, TOWERS, About, Side, read_about
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import NO_EMBEDDINGS, text_processors
 from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.models.heads import HEADS, MakeHead
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import Stored, open_file, write_file
-from endx_jax.pretrained.towers import MakeHead, build_dual_encoder, encoder_config
-from endx_jax.settings import check, from_mapping
+from endx_jax.pretrained.towers import build_dual_encoder, encoder_config
+from endx_jax.settings import from_mapping
 
 MODEL, METHOD = "model", "method.json"  # model folder in a workdir, and the file in it that names the method
 WEIGHTS = "towers.safetensors"
@@ -147,17 +146,19 @@ def _make_head(about: About, folder: pathlib.Path) -> MakeHead | None:
     """Returns the function that makes the towers' heads, from the method in the description; None without a method.
 
     Raises:
-      EndxError: the method is unknown to this process, or adds no heads, or its settings are wrong.
+      EndxError: this process knows no heads of the method, or its settings are wrong.
     """
     if about.method is None:
         return None
     where = f"{folder / ABOUT}: 'method'"
     name = json_files.text_at(about.method, "name", where)
-    # Imported by name, since methods are in a layer above this package; tests/test_layers.py lists this exception.
-    method = importlib.import_module("endx_jax.methods").find_method(name)
-    check(method.head is not None, f"{where} is {name}, which adds no heads to towers; copy the model again")
+    if name not in HEADS:
+        raise EndxError(
+            f"{where} is {json_files.shown(name)}, and the methods with heads are {', '.join(HEADS)}"
+            f"{nearest(name, HEADS)}: call endx_jax.methods.register(METHOD) of your own method first"
+        )
     settings = json_files.mapped(about.method.get("settings"), f"{where}: 'settings'")
-    return functools.partial(method.head, from_mapping(method.settings, settings, f"{where}: settings"))
+    return HEADS[name](settings, f"{where}: settings")
 
 
 def described_folder(path: pathlib.Path) -> pathlib.Path | None:

@@ -1,6 +1,7 @@
 """The `Method` description: everything that the rest of the library needs to know about a training method."""
 
 import dataclasses
+import functools
 import importlib
 import pathlib
 from collections.abc import Callable, Mapping
@@ -15,9 +16,10 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.data.token_tables import Pairs
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
+from endx_jax.models.heads import HEADS, MakeHead
 from endx_jax.parallel.sharding import Rule, add_rules
 from endx_jax.retrieval.rerank import LoadedPairs
-from endx_jax.settings import MethodSettings
+from endx_jax.settings import MethodSettings, from_mapping
 
 
 def plain_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> Collator:
@@ -41,7 +43,7 @@ class Method:
       evaluator: (objective, text encoder, mesh, evaluation settings) to an `Evaluator`.
       head: (settings, side, width E) to the Flax module that ends that side's tower, called with ([B, E], dropout keys
         [B] or None) and returning [B, E], or to None for a side without; the field is None for methods that add
-        nothing to towers. A run's model folder names a method with heads, which loading it imports.
+        nothing to towers. A run's model folder names a method with heads, which `models.heads.HEADS` makes.
       shares_space: trains embeddings to approximate those of the model that `annotate` stores as `Pairs.guide`, so that
         they can search its indexes.
       frozen_towers: trains heads alone, so that everything below them is computed once.
@@ -112,7 +114,7 @@ def find_method(name: str) -> Method:
 
 
 def register(method: Method) -> None:
-    """Adds a user's method to `METHODS` in this process.
+    """Adds a user's method to `METHODS`, and its heads to `models.heads.HEADS`, in this process.
 
     Raises:
       EndxError: it is no `Method`, or a method of the package has this name.
@@ -124,3 +126,11 @@ def register(method: Method) -> None:
     if isinstance(METHODS.get(method.name), str):
         raise EndxError(f"the name of METHOD, {method.name!r}, is taken by a method of endx_jax: choose another name")
     METHODS[method.name] = method
+    if method.head:
+        add_rules(method.sharding)  # a model folder is loaded without `find_method`
+        HEADS[method.name] = functools.partial(_stored_heads, method)
+
+
+def _stored_heads(method: Method, settings: Mapping[str, Any], where: str) -> MakeHead:
+    assert method.head is not None
+    return functools.partial(method.head, from_mapping(method.settings, settings, where))

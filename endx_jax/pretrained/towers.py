@@ -13,6 +13,7 @@ from endx_jax.encoders import EncoderConfig
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.models.heads import MakeHead
 from endx_jax.models.layout import Padded
 from endx_jax.models.pooling import POOLINGS, MultiHopAttention
 from endx_jax.models.recurrent import CELLS, RecurrentConfig, RecurrentEncoder
@@ -27,8 +28,6 @@ from endx_jax.settings import check
 
 # Positions of a new transformer if the pretrained config has no limit.
 POSITIONS = 512
-# From a side and the width E of its tower's embeddings to the module that ends the tower; None: the side has none.
-MakeHead = Callable[[str, int], nn.Module | None]
 
 
 def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSettings:

@@ -2,21 +2,16 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from endx_jax.buckets import local_copy
-from endx_jax.data.languages import ENGLISH
 from endx_jax.data.records import RetrievalSet
-from endx_jax.inference.about import ABOUT, read_about
-from endx_jax.inference.saved import described_folder
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import ScoreBlock, evaluate_set
-from endx_jax.settings import check, from_mapping
+from endx_jax.settings import check
 
 Ranking = Sequence[tuple[int, float]]
 
@@ -122,20 +117,6 @@ def fit_known(hybrid: Hybrid, dense, known, lexical, records: RetrievalSet, meas
         return evaluate_set(tried.score_block(tried.raised(dense, known), lexical), records).metrics[measure]
 
     return max((dataclasses.replace(hybrid, known=weight) for weight in (hybrid.known, *KNOWN)), key=value)
-
-
-def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: str = ENGLISH) -> Hybrid:
-    """Returns the fusion in a model's folder, without loading the model.
-
-    The default is returned if none was fitted with BM25 for `language`, the language of the documents.
-    """
-    folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
-    default = default_hybrid(cosine=cosine)
-    stored = read_about(folder).hybrid if folder else None
-    if stored is None:
-        return default
-    hybrid = from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{ABOUT}: 'hybrid'")
-    return hybrid if hybrid.bm25 == BM25.description(language) else default
 
 
 def reciprocal_ranks(rankings: Sequence[Ranking]) -> list[tuple[int, float]]:

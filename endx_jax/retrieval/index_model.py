@@ -1,4 +1,4 @@
-"""Lookup, loading and check of the model that encoded an index."""
+"""Lookup, loading and check of the model that encoded an index, and its fusion with BM25."""
 
 import os
 import pathlib
@@ -6,12 +6,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from endx_jax.buckets import local_copy
+from endx_jax.data.languages import ENGLISH
 from endx_jax.errors import EndxError
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.saved import ABOUT, MODEL
-from endx_jax.retrieval.hybrid import Hybrid, stored_hybrid
+from endx_jax.inference.about import ABOUT, read_about
+from endx_jax.inference.saved import MODEL, described_folder
+from endx_jax.retrieval.bm25 import BM25
+from endx_jax.retrieval.hybrid import Hybrid, default_hybrid
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_file import COSINE
+from endx_jax.settings import from_mapping
 
 
 class IndexModel:
@@ -54,6 +59,20 @@ class IndexModel:
         """Encodes texts of a side, `question` or `answer`; returns float32 [N, E]."""
         encode: Callable = self.model.encode_query if side == "question" else self.model.encode_document
         return encode(list(texts), truncate_dim=self._width, normalize_embeddings=self.model.cosine)
+
+
+def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: str = ENGLISH) -> Hybrid:
+    """Returns the fusion in a model's folder, without loading the model.
+
+    The default is returned if none was fitted with BM25 for `language`, the language of the documents.
+    """
+    folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
+    default = default_hybrid(cosine=cosine)
+    stored = read_about(folder).hybrid if folder else None
+    if stored is None:
+        return default
+    hybrid = from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{ABOUT}: 'hybrid'")
+    return hybrid if hybrid.bm25 == BM25.description(language) else default
 
 
 def hybrid_of(index: Index, path_or_name: str | os.PathLike | None = None) -> Hybrid:

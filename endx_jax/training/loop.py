@@ -1,28 +1,15 @@
-"""Training loop: steps, logging, validation and checkpoints.
+"""Training loop and its settings. Metrics are fetched one step later, so that the devices never wait for the host."""
 
-The order of operations after a step matters. The loss is checked before a save, so that no checkpoint holds parameters
-from a loss that is not finite. Validation precedes the save, so that the checkpoint's manifest has its metrics. Metrics
-are fetched one step later, so that the devices never wait for the host.
-"""
-
+import contextlib
 import dataclasses
-import signal
-from collections.abc import Callable, Mapping
-from time import monotonic
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 import jax
 
-from endx_jax.data.batches import BatchStream
-from endx_jax.errors import RunInterrupted
-from endx_jax.parallel.agreement import check_parameters, decided
-from endx_jax.parallel.distributed import end_together, is_primary
-from endx_jax.parallel.sharding import to_global
+from endx_jax.batch import Batch
 from endx_jax.settings import check, check_range, key
-from endx_jax.training.checkpoints import Checkpoints
-from endx_jax.training.monitor import Monitor
-from endx_jax.training.preemption import NAMES, SAVE, Preemption
 from endx_jax.training.state import TrainState
-from endx_jax.training.trace import Trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,119 +89,39 @@ class TrainSettings:
         return self.steps or max(1, round(self.epochs * pairs / self.global_batch_size))
 
 
-@dataclasses.dataclass
-class EarlyStopping:
-    """Ends training after `patience` validations in a row without a new best value of a metric.
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """Action of the number of finished steps, the state and the step's metrics, after the steps that are `due`."""
 
-    It has no state to save: validations are at multiples of `every`, and the best checkpoint, which is always kept, has
-    the step and the value of the best one. So a resumed run stops where an uninterrupted one does.
+    action: Callable[[int, TrainState, dict[str, jax.Array]], bool | None]
+    due: Callable[[int], bool]
 
-    Attributes:
-      metric: name of the metric; higher is better.
-      patience: number of validations; 0 to never stop.
-      every: steps between validations.
-      best: step and value of the best validation; None before the first.
-    """
-
-    metric: str
-    patience: int
-    every: int
-    best: tuple[int, float] | None = None
-
-    def add(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Records the metrics of a validation."""
-        if self.metric in metrics and (self.best is None or metrics[self.metric] > self.best[1]):
-            self.best = (step, metrics[self.metric])
-
-    def stops_at(self, step: int) -> bool:
-        """Returns true if training ends at a step. The primary process decides; every process must call this."""
-        if not self.patience:
-            return False
-        without = 0 if self.best is None else step // self.every - self.best[0] // self.every
-        return decided(lambda: without >= self.patience, "early-stopping")
+    @classmethod
+    def every(cls, steps: int, action: Callable[..., bool | None], *also: int) -> "Hook":
+        """Returns a hook after each `steps` steps, if they are positive, and after the steps in `also`."""
+        return cls(action, lambda done: done in also or (steps > 0 and done % steps == 0))
 
 
 def fit(
     state: TrainState,
-    train_step: Callable,
-    stream: BatchStream,
-    settings: TrainSettings,
-    *,
-    steps: int,
-    mesh: jax.sharding.Mesh,
-    checkpoints: Checkpoints,
-    monitor: Monitor,
-    validate: Callable[[dict], Mapping[str, float]] | None,
-    stopping: EarlyStopping,
-    trace: Trace,
-    preemption: Preemption,
-    reading_threads: int = 2,
+    train_step: Callable[..., tuple[TrainState, dict[str, jax.Array]]],
+    batches: Iterable[Batch],
+    hooks: Sequence[Hook],
+    around: Callable[[int], AbstractContextManager] = contextlib.nullcontext,
 ) -> TrainState:
-    """Trains from the state's step to the end of the run, which may be early, or to `settings.stop_at_step`.
+    """Trains until the last batch, or until an action returns true; returns the state after the last step.
 
     Args:
-      state: initial or restored state.
+      state: initial or restored state, of the step before the first batch.
       train_step: step function of `make_train_step`.
-      stream: batches with this process's rows.
-      settings: batch size and intervals of validation and checkpoints.
-      steps: number of steps of the whole run.
-      mesh: device mesh over which the batch is sharded.
-      checkpoints: destination of checkpoints.
-      monitor: destination of metrics; raises EndxError if a loss is not finite.
-      validate: function of the parameters that returns validation metrics; None if there is nothing to validate on.
-      stopping: early stopping, which knows the validations before the state's step.
-      trace: profiler.
-      preemption: handler of SIGTERM and Ctrl-C.
-      reading_threads: number of threads that prepare batches.
-
-    Returns:
-      The state after the last step, which is also saved.
-
-    Raises:
-      RunInterrupted, KeyboardInterrupt: a process received SIGTERM or Ctrl-C; the state was saved first.
+      batches: global batches on the devices.
+      hooks: hooks, whose actions follow each step in order, the last step too.
+      around: function of a step to the context of its call, such as `Trace.step`.
     """
-    start = int(state.step)
-    stop = start if stopping.stops_at(start) else min(steps, settings.stop_at_step or steps)
-    saved_at = monotonic()
-    batches = stream.iterate(start, stop, reading_threads)
-    for step in range(start, stop):
-        with monitor.data_wait():
-            rows = next(batches)
-        batch = to_global(rows, mesh, settings.global_batch_size)
-        with trace.step(step):
+    for done, batch in enumerate(batches, start=int(state.step) + 1):
+        with around(done - 1):
             state, metrics = train_step(state, batch)
-        done = step + 1
-        trace.end_step(done, metrics)
-        monitor.push(done, metrics)
-        # Only the primary's clock counts, and each interval once, since several processes read it one step later. After
-        # a failed write, any process asks for the next one, which raises the error on all.
-        late = is_primary() and 0 < settings.checkpoint_minutes * 60 <= monotonic() - saved_at
-        late = late or checkpoints.has_failed()
-        asked = preemption.agreed(mesh, late)
-        validate_now = validate if done == steps or _due(done, settings.evaluate_every) else None
-        if validate_now or _due(done, settings.checkpoint_every) or done == stop or asked:
-            monitor.flush()
-            with monitor.paused():
-                if validate_now:
-                    check_parameters(state.params, done)
-                metrics = validate_now(state.params) if validate_now else None
-                if metrics:
-                    monitor.log_validation(done, metrics, stopping.metric)
-                    stopping.add(done, metrics)
-                checkpoints.save(done, state, metrics)
-            late = True
-        saved_at = monotonic() if late else saved_at
-        if asked > SAVE:
-            checkpoints.wait()
-            end_together()
-            kind = KeyboardInterrupt if asked == signal.SIGINT else RunInterrupted
-            raise kind(f"stopped by {NAMES[asked]}: saved at step {done} of {steps}; run the same command to resume")
-        if validate_now and stopping.stops_at(done):
+        ends = [hook.action(done, state, metrics) for hook in hooks if hook.due(done)]
+        if any(ends):
             break
-    with monitor.paused():
-        checkpoints.wait()
     return state
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0

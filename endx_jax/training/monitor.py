@@ -64,7 +64,11 @@ class Pace:
 
 
 class Monitor:
-    """Logs the metrics of each step one step later, when the devices have computed them."""
+    """Logs the metrics of each step one step later, when the devices have computed them.
+
+    Attributes:
+      steps: number of steps of the whole run.
+    """
 
     def __init__(
         self,
@@ -93,7 +97,7 @@ class Monitor:
             resolved.
           wandb_project: name of the Weights & Biases project; empty: none.
         """
-        self._workdir, self._pairs, self._log_every, self._steps = workdir, global_batch_size, log_every, steps
+        self._workdir, self._pairs, self._log_every, self.steps = workdir, global_batch_size, log_every, steps
         self._example_names, self._warnings = example_names, warnings
         self._warned: set[str] = set()
         self._began, self._pace = began, Pace()
@@ -137,7 +141,7 @@ class Monitor:
             self._pace.add_step(now - self._stepped, self._stalled)
         self._stepped, self._stalled = now, 0.0
         self._bar.update()
-        due = step % self._log_every == 0 or step == self._steps
+        due = step % self._log_every == 0 or step == self.steps
         if due:
             self._write(step, values)
         if due or not self._compiled:  # most of the first step's time is compilation
@@ -155,7 +159,8 @@ class Monitor:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Context whose time, such as that of validation, is excluded from throughput and step times."""
+        """Context whose time is excluded from throughput and step times; flushes first, and raises as `flush` does."""
+        self.flush()
         before = time.perf_counter()
         yield
         seconds = time.perf_counter() - before
@@ -167,7 +172,7 @@ class Monitor:
         if self._log:
             self._log.write(step, dict(metrics), prefix="validation/")
             if shown in metrics:
-                self._bar.write(f"step {step}/{self._steps}: validation {shown} {metrics[shown]:.4f}")
+                self._bar.write(f"step {step}/{self.steps}: validation {shown} {metrics[shown]:.4f}")
 
     def close(self) -> None:
         """Closes the progress bar and the log."""
@@ -186,7 +191,7 @@ class Monitor:
         if self._log:
             self._log.write(step, values)
             if self._bar.disable:
-                print(f"step {step}/{self._steps}: {summary}, {(self._steps - step) / speed:.0f} s left", flush=True)
+                print(f"step {step}/{self.steps}: {summary}, {(self.steps - step) / speed:.0f} s left", flush=True)
             found = self._warnings(values)
             for name, warning in found.items():
                 if name not in self._warned:

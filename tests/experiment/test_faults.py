@@ -19,7 +19,7 @@ from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import LOCK
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.training import loop
+from endx_jax.training import hooks
 from endx_jax.training.checkpoints import Checkpoints, newest_step
 from endx_jax.training.preemption import NOTICE
 
@@ -107,7 +107,7 @@ def test_checkpoints_are_saved_by_the_clock(config, tmp_path, monkeypatch):
     """A step takes four minutes by this clock."""
     config.train.update(steps=8, epochs=0.0, checkpoint_every=1000, evaluate_every=0, stop_at_step=7)
     now, saved = itertools.count(0, 4 * 60), []
-    monkeypatch.setattr(loop, "monotonic", lambda: next(now))
+    monkeypatch.setattr(hooks, "monotonic", lambda: next(now))
     save = Checkpoints.save
     monkeypatch.setattr(Checkpoints, "save", lambda self, step, *rest: saved.append(step) or save(self, step, *rest))
     run(config, tmp_path / "run")

@@ -29,7 +29,7 @@ from endx_jax.training.checkpoints import (
     newest_step,
     restore_params,
 )
-from endx_jax.training.loop import EarlyStopping
+from endx_jax.training.hooks import EarlyStopping
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from endx_jax.experiment.run import run
 from endx_jax.retrieval.evaluate import MEASURES, Evaluation, EvaluationSettings
 from endx_jax.retrieval.results import Results
 from endx_jax.training.checkpoints import best_validation
-from endx_jax.training.loop import EarlyStopping
+from endx_jax.training.hooks import EarlyStopping
 
 
 @pytest.fixture

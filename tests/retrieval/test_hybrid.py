@@ -12,7 +12,8 @@ from endx_jax.inference.about import ABOUT
 from endx_jax.retrieval import hybrid
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import evaluate
-from endx_jax.retrieval.hybrid import GRID, WEIGHT, Hybrid, fit, reciprocal_ranks, stored_hybrid
+from endx_jax.retrieval.hybrid import GRID, WEIGHT, Hybrid, fit, reciprocal_ranks
+from endx_jax.retrieval.index_model import stored_hybrid
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.systems import evaluate_dense
 

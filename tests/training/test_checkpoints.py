@@ -17,9 +17,10 @@ import optax
 import pytest
 from helpers import one_line_error
 
+from endx_jax.errors import RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
 from endx_jax.training import checkpoints as module
-from endx_jax.training import loop
+from endx_jax.training import hooks, loop
 from endx_jax.training.checkpoints import (
     FOLDER,
     MANIFESTS,
@@ -29,7 +30,6 @@ from endx_jax.training.checkpoints import (
     newest_step,
     restore_params,
 )
-from endx_jax.training.preemption import Preemption
 from endx_jax.training.state import TrainState
 
 
@@ -274,28 +274,36 @@ def test_metrics_are_uploaded_before_a_checkpoint_counts(tmp_path):
     assert newest == [None, 1]
 
 
-def test_minutes_are_counted_from_the_last_checkpoint_of_any_kind(tmp_path, monkeypatch):
+def test_minutes_are_counted_from_the_last_checkpoint_of_any_kind(monkeypatch):
     """A step takes a minute; a checkpoint is due every 4 steps and after 3 minutes."""
-    now = [0]
-    monkeypatch.setattr(loop, "monotonic", lambda: now[0])
+    now, checkpoints = [0], mock.MagicMock(has_failed=lambda: False)
+    monkeypatch.setattr(hooks, "monotonic", lambda: now[0])
+    settings = loop.TrainSettings(checkpoint_every=4, checkpoint_minutes=3)
+    saves = hooks.SavePolicy(settings, int, checkpoints, mock.MagicMock(), None, last=13)
 
     def train_step(state, batch):
         now[0] += 60
         return state, {}
 
-    checkpoints = mock.MagicMock(has_failed=lambda: False)
-    loop.fit(
-        mock.MagicMock(step=0),
-        train_step,
-        mock.MagicMock(iterate=lambda start, stop, threads: iter([{}] * (stop - start))),
-        loop.TrainSettings(checkpoint_every=4, checkpoint_minutes=3),
-        steps=12,
-        mesh=make_mesh(MeshSettings(), jax.devices()[:1]),
-        checkpoints=checkpoints,
-        monitor=mock.MagicMock(),
-        validate=None,
-        stopping=loop.EarlyStopping("mrr", patience=0, every=0),
-        trace=mock.MagicMock(),
-        preemption=Preemption(tmp_path),
-    )
-    assert [call.args[0] for call in checkpoints.save.call_args_list] == [3, 4, 7, 8, 11, 12]
+    loop.fit(mock.MagicMock(step=0), train_step, [{}] * 13, [loop.Hook.every(1, saves)])
+    assert [call.args[0] for call in checkpoints.save.call_args_list] == [3, 4, 7, 8, 11, 12, 13]
+
+
+def test_a_validation_is_saved_with_its_metrics_and_a_checkpoint_at_a_signal_is_the_last_one(monkeypatch):
+    monkeypatch.setattr(hooks, "check_parameters", lambda params, step: None)
+    told, checkpoints, monitor = [0, 0, 0, 0, 15], mock.MagicMock(has_failed=lambda: False), mock.MagicMock(steps=9)
+    stopping = hooks.EarlyStopping("mrr", patience=0, every=3)
+    validation = hooks.Validation(lambda params: {"mrr": 0.5}, stopping, monitor)
+    saves = hooks.SavePolicy(loop.TrainSettings(), lambda late: told.pop(0), checkpoints, monitor, validation, last=9)
+    actions = [loop.Hook.every(3, validation, 9), loop.Hook.every(1, saves)]
+    with pytest.raises(RunInterrupted, match="^stopped by SIGTERM: saved at step 5 of 9; run the same command"):
+        loop.fit(mock.MagicMock(step=0), lambda state, batch: (state, {}), [{}] * 9, actions)
+    assert [call.args[::2] for call in checkpoints.save.call_args_list] == [(3, {"mrr": 0.5}), (5, None)]
+    assert stopping.best == (3, 0.5)
+
+
+def test_training_ends_after_all_hooks_of_the_step_at_which_one_ends_it():
+    done = []
+    actions = [loop.Hook.every(2, lambda step, *_: step == 4), loop.Hook.every(1, lambda step, *_: done.append(step))]
+    loop.fit(mock.MagicMock(step=1), lambda state, batch: (state, {}), [{}] * 9, actions)
+    assert done == [2, 3, 4]

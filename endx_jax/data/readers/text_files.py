@@ -204,11 +204,7 @@ def read_json(path: str) -> dict:
         raise EndxError(f"{path}: larger than {json_files.MOST_BYTES:,} bytes; break it up")
     text = _decode(contents, path)
     check_values(text, path, most=10 * MOST_VALUES)
-    try:
-        return json_files.parse(text, path, dict)
-    except EndxError as failure:
-        hint = "; a file of one object a line is named .jsonl" * str(failure).endswith("Extra data")
-        raise EndxError(f"{failure}{hint}") from None
+    return json_files.parse(text, path, dict, extra="; a file of one object a line is named .jsonl")
 
 
 def holds_list(path: str) -> bool:

@@ -1,8 +1,8 @@
 """Residual heads on frozen text vectors, trained by triplets (RR, "Text Embeddings for Retrieval")."""
 
 from endx_jax.methods.method import Method
-from endx_jax.methods.residual.heads import SHARDING, HeadSettings, ResidualHeads
 from endx_jax.methods.residual.objective import ResidualObjective, ResidualSettings
+from endx_jax.models.heads import HeadSettings, ResidualHeads
 
 METHOD = Method(
     "residual",
@@ -10,7 +10,6 @@ METHOD = Method(
     ResidualObjective,
     head=lambda settings, side, width: settings.head.of_side(side, width),
     frozen_towers=True,
-    sharding=SHARDING,
 )
 
 __all__ = ["METHOD", "HeadSettings", "ResidualHeads", "ResidualObjective", "ResidualSettings"]

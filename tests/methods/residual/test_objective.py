@@ -38,7 +38,7 @@ def compute(execution=None, **settings):
 
 
 def test_the_loss_is_that_of_the_embeddings(monkeypatch):
-    monkeypatch.setattr("endx_jax.methods.residual.heads.dropout", lambda x, keys, rate: x)
+    monkeypatch.setattr("endx_jax.models.heads.dropout", lambda x, keys, rate: x)
     pair = jax.jit(lambda: [MODEL.encode(PARAMS, side, VECTORS[side]) for side in SIDES])()
     ids = {name: getattr(BATCH, name) for name in ("question_id", "answer_id", "positive_ids")}
     loss, metrics = compute(margin=0.3, direction="sum")

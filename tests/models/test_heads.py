@@ -8,8 +8,8 @@ import numpy as np
 from helpers import TINY, padded, random_params, texts, tower
 
 from endx_jax.batch import Vectors
-from endx_jax.methods.residual import ResidualHeads
 from endx_jax.models import SIDES, DualEncoder
+from endx_jax.models.heads import ResidualHeads
 
 E = 9
 BASE = 3 * np.random.default_rng(0).normal(size=(4, E)).astype(np.float32)

@@ -1,4 +1,4 @@
-r"""Residual heads on frozen text vectors (RR, section 3.2): FCRR and ConvRR.
+r"""Residual heads on frozen text vectors (RR, section 3.2), FCRR and ConvRR, and the table of all heads of towers.
 
 RR is "Text Embeddings for Retrieval from a Large Knowledge Base". A head maps a unit vector x to
 $(x + f(x)) / \|x + f(x)\|$; heads are applied one after another.
@@ -6,7 +6,7 @@ $(x + f(x)) / \|x + f(x)\|$; heads are applied one after another.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -15,24 +15,18 @@ from endx_jax.models.config_keys import MOST_SIZE
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import l2_normalize
-from endx_jax.parallel.sharding import Rule
-from endx_jax.settings import check, check_choice, check_range, key
+from endx_jax.settings import check, check_choice, check_range, from_mapping, key
 
 Array = jax.Array
 
 # Numbers of the heads' own dropout keys, apart from those that towers below them draw from.
 _KEYS = 1 << 21
 
-
 # Dimensions that a filter of ConvRR sees at a time, and from one window to the next.
 WINDOW, STRIDE = 5, 2
 
-SHARDING = (
-    Rule(r"head/\w+/(hidden|output)/kernel", ("fsdp", None)),
-    Rule(r"head/\w+/filters/kernel", (None, None, None)),
-    Rule(r"head/\w+/(hidden|output|filters)/bias", (None,)),
-)
-"""Sharding rules of the heads' parameters."""
+# From a side and the width E of its tower's embeddings to the module that ends the tower; None: the side has none.
+MakeHead = Callable[[str, int], nn.Module | None]
 
 
 class ResidualHeads(nn.Module):
@@ -144,3 +138,14 @@ class HeadSettings:
 def _output(width: int) -> nn.Dense:
     """Linear output layer, initialised to zeros so that a new head does not change vectors."""
     return nn.Dense(width, precision=jax.lax.Precision.HIGHEST, kernel_init=nn.initializers.zeros, name="output")
+
+
+def _residual(settings: Mapping[str, Any], where: str) -> MakeHead:
+    return from_mapping(HeadSettings, settings.get("head", {}), f"{where}.head").of_side
+
+
+HEADS: dict[str, Callable[[Mapping[str, Any], str], MakeHead]] = {"residual": _residual}
+"""Heads by the method that trains them: from the settings in a model folder, and their name in messages, to `MakeHead`.
+
+`methods.register` adds those of a user's method.
+"""

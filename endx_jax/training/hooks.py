@@ -1,0 +1,125 @@
+"""Hooks of the training loop: validation with early stopping, and checkpoints.
+
+Validation precedes the save, so that the checkpoint's manifest has its metrics. `Monitor.paused` checks the last loss
+first, so that no checkpoint holds parameters from a loss that is not finite.
+"""
+
+import dataclasses
+import signal
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from endx_jax.errors import RunInterrupted
+from endx_jax.parallel.agreement import check_parameters, decided
+from endx_jax.parallel.distributed import end_together, is_primary
+from endx_jax.training.checkpoints import Checkpoints
+from endx_jax.training.loop import TrainSettings
+from endx_jax.training.monitor import Monitor
+from endx_jax.training.preemption import NAMES, SAVE
+from endx_jax.training.state import TrainState
+
+
+@dataclasses.dataclass
+class EarlyStopping:
+    """Ends training after `patience` validations in a row without a new best value of a metric.
+
+    It has no state to save: validations are at multiples of `every`, and the best checkpoint, which is always kept, has
+    the step and the value of the best one. So a resumed run stops where an uninterrupted one does.
+
+    Attributes:
+      metric: name of the metric; higher is better.
+      patience: number of validations; 0 to never stop.
+      every: steps between validations.
+      best: step and value of the best validation; None before the first.
+    """
+
+    metric: str
+    patience: int
+    every: int
+    best: tuple[int, float] | None = None
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Records the metrics of a validation."""
+        if self.metric in metrics and (self.best is None or metrics[self.metric] > self.best[1]):
+            self.best = (step, metrics[self.metric])
+
+    def stops_at(self, step: int) -> bool:
+        """Returns true if training ends at a step. The primary process decides; every process must call this."""
+        if not self.patience:
+            return False
+        without = 0 if self.best is None else step // self.every - self.best[0] // self.every
+        return decided(lambda: without >= self.patience, "early-stopping")
+
+
+@dataclasses.dataclass
+class Validation:
+    """Hook that validates the parameters, and ends training where `stopping` does.
+
+    Attributes:
+      validate: function of the parameters that returns metrics by name.
+      stopping: early stopping, which knows the validations before the first step.
+      monitor: destination of the metrics.
+      latest: step and metrics of the last validation.
+    """
+
+    validate: Callable[[dict], Mapping[str, float]]
+    stopping: EarlyStopping
+    monitor: Monitor
+    latest: tuple[int, Mapping[str, float]] = (0, {})
+
+    def __call__(self, step: int, state: TrainState, _) -> bool:
+        """Validates the state of a step; returns true if training ends."""
+        with self.monitor.paused():
+            check_parameters(state.params, step)
+            self.latest = step, self.validate(state.params)
+            self.monitor.log_validation(*self.latest, self.stopping.metric)
+        self.stopping.add(*self.latest)
+        return self.stopping.stops_at(step)
+
+
+@dataclasses.dataclass
+class SavePolicy:
+    """Hook that saves a checkpoint after some steps or minutes, a validation, the last step, or a signal.
+
+    Attributes:
+      settings: steps and minutes between checkpoints; a checkpoint of any kind restarts the clock.
+      signals: `Preemption.agreed` on the mesh of the run.
+      checkpoints: destination.
+      monitor: monitor of the run.
+      validation: hook before this one; None if there is nothing to validate on.
+      last: step at which the run ends or stops.
+      saved_at: time of the last checkpoint.
+    """
+
+    settings: TrainSettings
+    signals: Callable[[bool], int]
+    checkpoints: Checkpoints
+    monitor: Monitor
+    validation: Validation | None
+    last: int
+    saved_at: float = dataclasses.field(default_factory=lambda: monotonic())
+
+    def __call__(self, step: int, state: TrainState, _) -> None:
+        """Saves the state of a step if it is time to. Every process must call this after each step.
+
+        Raises:
+          RunInterrupted, KeyboardInterrupt: a process received SIGTERM or Ctrl-C; the state was saved first.
+        """
+        validated, metrics = self.validation.latest if self.validation else (0, {})
+        due = step in (validated, self.last) or step % self.settings.checkpoint_every == 0
+        # Only the primary's clock counts, and each interval once, since several processes read it one step later. After
+        # a failed write, any process asks for the next one, which raises the error on all.
+        late = not due and is_primary() and 0 < self.settings.checkpoint_minutes * 60 <= monotonic() - self.saved_at
+        late = late or self.checkpoints.has_failed()
+        asked = self.signals(late)
+        if due or asked:
+            with self.monitor.paused():
+                self.checkpoints.save(step, state, metrics if step == validated else None)
+        if due or asked or late:
+            self.saved_at = monotonic()
+        if asked > SAVE:
+            self.checkpoints.wait()
+            end_together()
+            kind = KeyboardInterrupt if asked == signal.SIGINT else RunInterrupted
+            place = f"step {step} of {self.monitor.steps}"
+            raise kind(f"stopped by {NAMES[asked]}: saved at {place}; run the same command to resume")
