@@ -151,13 +151,9 @@ def _is_finished(run: Run) -> bool:
 def _train(run: Run, validate: Validate | None, preemption: Preemption, began: float) -> tuple[int, bool]:
     """Trains to the end of the run or to `train.stop_at_step`; returns the step reached, and true for the end."""
     train, metric = run.model.settings.train, run.model.settings.evaluation.metric
+    upload, base = run.workdir.upload, run.model.base
     checkpoints = Checkpoints(
-        run.workdir,
-        keep=train.keep_checkpoints,
-        metric=metric,
-        report=say,
-        upload=run.workdir.upload,
-        base=run.model.base,
+        run.workdir, keep=train.keep_checkpoints, metric=metric, report=say, upload=upload, base=base
     )
     run, state, train_step = begin(run, checkpoints)
     start = int(state.step)
@@ -234,11 +230,7 @@ def _monitor(run: Run, start: int, began: float) -> Monitor:
 
 
 def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Hybrid | None]:
-    """Writes the model folder that `endx_jax.load` reads, and adapters beside it.
-
-    Returns:
-      The parameters, with adapters merged into their base, and the fusion with BM25; None before the end of a run.
-    """
+    """Writes the model folder; returns the parameters with adapters merged into them, and the fusion with BM25."""
     model = run.model
     save_adapters(run.workdir, model, params["dual_encoder"])
     params = model.without_adapters(params, run.mesh)

@@ -16,7 +16,7 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.data.token_tables import Pairs
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
-from endx_jax.models.heads import HEADS, MakeHead
+from endx_jax.models.heads import HEADS
 from endx_jax.parallel.sharding import Rule, add_rules
 from endx_jax.retrieval.rerank import LoadedPairs
 from endx_jax.settings import MethodSettings, from_mapping
@@ -126,11 +126,6 @@ def register(method: Method) -> None:
     if isinstance(METHODS.get(method.name), str):
         raise EndxError(f"the name of METHOD, {method.name!r}, is taken by a method of endx_jax: choose another name")
     METHODS[method.name] = method
-    if method.head:
+    if head := method.head:
         add_rules(method.sharding)  # a model folder is loaded without `find_method`
-        HEADS[method.name] = functools.partial(_stored_heads, method)
-
-
-def _stored_heads(method: Method, settings: Mapping[str, Any], where: str) -> MakeHead:
-    assert method.head is not None
-    return functools.partial(method.head, from_mapping(method.settings, settings, where))
+        HEADS[method.name] = lambda stored, where: functools.partial(head, from_mapping(method.settings, stored, where))

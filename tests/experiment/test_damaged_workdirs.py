@@ -1,6 +1,8 @@
 """Property tests: whatever the files of a workdir hold, reading them gives values or one line."""
 
+import contextlib
 import json
+from unittest import mock
 
 import pytest
 from fuzzing import damaged_json, damaged_json_lines, fuzzed, only_user_errors
@@ -107,3 +109,14 @@ def test_an_empty_file_and_a_list_are_refused(tmp_path, contents, message):
     for name, read in ((workdirs.CONFIG, workdirs.read_config), (workdirs.DATA, workdirs.read_data)):
         with one_line_error(f"{name}.* {message}|{name}, {message}"):
             read(tmp_path)
+
+
+def test_an_error_of_a_workdir_in_a_bucket_names_the_bucket_and_not_the_local_copy(monkeypatch):
+    monkeypatch.setattr(workdirs, "BucketLock", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(workdirs, "Mirror", lambda url, folder, skip: mock.MagicMock(folder=folder))
+    with (
+        one_line_error("^gs://bucket/a/run/data.json: no 'sha256' among 'other'$"),
+        workdirs.opened("gs://bucket/a/run") as home,
+    ):
+        (home / "data.json").write_text('{"other": 1}')
+        workdirs.read_data(home)
