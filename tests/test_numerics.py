@@ -44,7 +44,7 @@ def test_the_gradient_of_l2_normalize():
 
     with jax.enable_x64(True):
         x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
-        check_grads(l2_normalize, (x,), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
+        check_grads(jax.jit(l2_normalize), (x,), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
 
 
 def test_masked_mean_leaves_out_what_does_not_count():

@@ -31,6 +31,7 @@ def test_measures_by_hand():
     check(metrics.reciprocal_rank(RANKS), [1, 1 / 2.5, 1 / 40])
     check(metrics.reciprocal_rank(RANKS, cutoff=10), [1, 1 / 2.5, 0])
     check(metrics.reciprocal_rank(RANKS, cutoff=2), [1, 0, 0])
+    check(metrics.reciprocal_rank(RANKS, cutoff=1), [1, 0, 0])
     check(metrics.precision_at_1(RANKS), [1, 0, 0])
     check(metrics.hit_at(RANKS, 2), [1, 0, 0])
     check(metrics.hit_at(RANKS, 3), [1, 1, 0])

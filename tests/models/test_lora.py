@@ -29,6 +29,10 @@ def model(lora=LORA, layers=2, **options):
     return tower(dataclasses.replace(TINY, layers=layers, lora=lora), **options)
 
 
+def embed(model, params, *more):
+    return jax.jit(model.apply)({"params": params}, TOKENS, *more)
+
+
 def adapted(lora=LORA, layers=2):
     """Parameters with adapters whose B is not zero."""
     params = with_adapters(random_params(model(lora, layers), TOKENS), lora, jax.random.key(1))
@@ -59,11 +63,11 @@ def test_merged_parameters_embed_as_the_adapters_do_scanned_or_not(targets):
     params = adapted(lora)
     chosen = {path.rpartition("/")[0] for path in parameter_paths(params) if is_adapter(path)}
     assert len(chosen) == {"": 12, "layers_1/mlp": 2}[targets]
-    found = model(lora).apply({"params": params}, TOKENS)
-    np.testing.assert_allclose(model(lora, scan_layers=True).apply({"params": params}, TOKENS), found, atol=1e-5)
+    found = embed(model(lora), params)
+    np.testing.assert_allclose(embed(model(lora, scan_layers=True), params), found, atol=1e-5)
     whole = merged(params, lora)
     assert not any(map(is_adapter, parameter_paths(whole)))
-    np.testing.assert_allclose(model(lora).apply({"params": whole}, TOKENS), found, atol=1e-5)
+    np.testing.assert_allclose(embed(model(lora), whole), found, atol=1e-5)
     without = {path: leaf for path, leaf in parameter_paths(params).items() if not is_adapter(path)}
     changed = {p for p, leaf in parameter_paths(whole).items() if not np.array_equal(leaf, without[p])}
     assert changed == {f"{module}/kernel" for module in chosen}
@@ -83,10 +87,9 @@ def test_new_adapters_change_nothing():
 def test_dropout_of_adapters_differs_from_layer_to_layer_and_not_with_a_scan():
     lora = dataclasses.replace(LORA, dropout=0.3)
     params = adapted(lora)
-    still = model(lora).apply({"params": params}, TOKENS)
-    dropped = model(lora).apply({"params": params}, TOKENS, keys())
+    still, dropped = embed(model(lora), params), embed(model(lora), params, keys())
     assert np.abs(dropped - still).max() > 0.01
-    scanned = model(lora, scan_layers=True).apply({"params": params}, TOKENS, keys())
+    scanned = embed(model(lora, scan_layers=True), params, keys())
     np.testing.assert_allclose(scanned, dropped, atol=1e-5)
 
 
