@@ -82,6 +82,7 @@ async def serve(
         keep_alive_timeout=limits.max_seconds,  # from the end of a response, or a new connection, to complete headers
         h11_max_incomplete_size=MOST_HEADERS,
         graceful_timeout=GRACE,
+        backlog=2048,  # connections beyond it wait for seconds; hypercorn's default is 100
         include_server_header=False,
         errorlog=logging.getLogger(__name__),
     )

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
@@ -127,6 +129,15 @@ def test_a_few_requests_that_are_sent_ahead_are_answered_in_order(impatient):
         connection.sendall(ASK + f"GET /nowhere HTTP/1.1\r\n{HOST}{TOKEN}\r\n".encode() + ASK)
         answer = held(connection, b"")[1]
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
+
+
+def test_a_burst_of_connections_is_taken_while_the_event_loop_is_busy(serve):
+    running, done = serve(), threading.Event()
+    running._loop.call_soon_threadsafe(done.wait, 60)
+    with contextlib.ExitStack() as connections:
+        connections.callback(done.set)
+        for _ in range(200):
+            connections.enter_context(socket.create_connection(("127.0.0.1", running.port), 2))
 
 
 def test_slow_clients_starve_nobody(serve):
