@@ -59,12 +59,8 @@ def test_a_file_asks_for_a_trace_whenever_it_is_touched(tmp_path, calls, monkeyp
         now[0] += trace_module.POLL_SECONDS
         calls.clear()
         run_steps(trace, 4, 12, calls)
-        assert calls == [
-            ("start", str(tmp_path / "profile")),
-            *range(4, 4 + recorded),
-            "stop",
-            *range(4 + recorded, 12),
-        ]
+        after = range(4 + recorded, 12)
+        assert calls == [("start", str(tmp_path / "profile")), *range(4, 4 + recorded), "stop", *after]
 
 
 def test_each_of_several_processes_has_its_own_folder(tmp_path, calls, monkeypatch):
