@@ -9,6 +9,7 @@ import pathlib
 import shutil
 
 import jax
+import orbax.checkpoint as ocp
 import pytest
 from tiny_bert import tiny_recipe, write_tiny_bert
 
@@ -27,6 +28,8 @@ gc.set_threshold(20_000, 50, 50)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Orbax would cut arrays that the eight devices hold alike into slices, one for each to write, each by a program.
+ocp.type_handlers.get_type_handler(jax.Array)._use_replica_parallel = False
 
 
 def pytest_runtest_setup(item):

@@ -1,3 +1,5 @@
+import contextlib
+import io
 import json
 import shutil
 
@@ -157,9 +159,17 @@ def suite(tmp_path_factory):
     return folder
 
 
-def test_a_suite_has_a_row_per_set_and_means_over_sets(tiny_bert, suite, tmp_path, endx):
-    out = tmp_path / "out"
-    shown = endx("evaluate", f"--model={tiny_bert}", f"--data={suite}", f"--output={out}").out
+@pytest.fixture(scope="module")
+def evaluated(tiny_bert, suite, tmp_path_factory):
+    """The folder of its evaluation, and what was printed."""
+    out, shown = tmp_path_factory.mktemp("evaluated") / "out", io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert run_verb(["evaluate", f"--model={tiny_bert}", f"--data={suite}", f"--output={out}"]) == 0
+    return out, shown.getvalue()
+
+
+def test_a_suite_has_a_row_per_set_and_means_over_sets(tiny_bert, suite, evaluated, tmp_path, endx):
+    out, shown = evaluated
     found = json.loads((out / "results.json").read_text())
     assert found["sets"] == ["animals", "things"]
     single = {}
@@ -213,9 +223,8 @@ def test_a_suite_in_one_folder_has_the_scores_of_one_of_folders(tiny_bert, suite
     assert [{entry["split"] for entry in one["evaluations"]} for one in found] == [{"train"}, {"of its name"}]
 
 
-def test_two_systems_are_compared_over_the_sets_of_a_suite(tiny_bert, suite, tmp_path, endx):
-    out, output = tmp_path / "out", tmp_path / "compared.json"
-    endx("evaluate", f"--model={tiny_bert}", f"--data={suite}", f"--output={out}")
+def test_two_systems_are_compared_over_the_sets_of_a_suite(tiny_bert, evaluated, tmp_path, endx):
+    out, output = evaluated[0], tmp_path / "compared.json"
     systems = f"--systems=bm25,{tiny_bert.name}"
     shown = endx("compare", out, out, systems, f"--output={output}").out
     assert "43 questions in 2 sets, the same for both" in shown

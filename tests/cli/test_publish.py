@@ -13,9 +13,8 @@ pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 @pytest.fixture
 def index(tmp_path) -> Index:
     documents = [Document("d/0", "a cat", {"title": "Cats"}), Document("d/1", "é" * 40_000), Document("d/2", "a dog")]
-    write_index(
-        tmp_path / "index", np.eye(3, dtype="f4"), documents, metric=COSINE, model={"name": "m", "identity": "1"}
-    )
+    made_by = {"name": "m", "identity": "1"}
+    write_index(tmp_path / "index", np.eye(3, dtype="f4"), documents, metric=COSINE, model=made_by)
     return Index(tmp_path / "index")
 
 

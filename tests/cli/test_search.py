@@ -43,9 +43,8 @@ def error(search):
 
 
 def test_answers_are_those_of_the_model(workdir, texts, search):
-    (line,) = search(
-        f"--workdir={workdir}", "--top=3", "where is the cat 3", "--mode=dense", "--format=jsonl"
-    ).out.splitlines()
+    said = search(f"--workdir={workdir}", "--top=3", "where is the cat 3", "--mode=dense", "--format=jsonl")
+    (line,) = said.out.splitlines()
     found = json.loads(line)
     assert (found["id"], found["question"]) == ("1", "where is the cat 3")
     model = endx_jax.load(workdir)
@@ -110,18 +109,16 @@ def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir
 
 
 def test_another_run_does_not_re_order(workdir, error):
-    assert "needs a pair classifier, a run of objective.name=pair" in error(
-        f"--workdir={workdir}", "the cat", f"--rerank={workdir}"
-    )
+    said = error(f"--workdir={workdir}", "the cat", f"--rerank={workdir}")
+    assert "needs a pair classifier, a run of objective.name=pair" in said
     assert "--rerank-top=0" in error(f"--workdir={workdir}", "the cat", "--rerank-top=0")
 
 
 def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, search):
     questions, output = tmp_path / "questions.txt", tmp_path / "out.run"
     questions.write_text("the dog\n\nwhere is the cat\n")
-    said = search(
-        f"--workdir={workdir}", f"--questions={questions}", f"--output={output}", "--top=2", "--mode=dense"
-    ).err
+    asked = [f"--workdir={workdir}", f"--questions={questions}", "--top=2", "--mode=dense"]
+    said = search(*asked, f"--output={output}").err
     lines = [line.split() for line in output.read_text().splitlines()]
     assert [(line[0], line[1], line[3], line[5]) for line in lines] == [
         ("1", "Q0", "1", "dense"),
@@ -305,9 +302,8 @@ def test_control_characters_of_documents_are_shown_as_escapes():
 
 
 def test_pairs_are_encoded_with_their_known_questions(trained_workdir, tmp_path, endx):
-    (tmp_path / "faq.csv").write_text(
-        "question,answer\nwho hides,the mat of 7\nwhat purrs,the mat of 7\nwhy,it is so\n"
-    )
+    faq = "question,answer\nwho hides,the mat of 7\nwhat purrs,the mat of 7\nwhy,it is so\n"
+    (tmp_path / "faq.csv").write_text(faq)
     index = f"--index={tmp_path / 'faq.sqlite'}"
     said = endx("encode", f"--workdir={trained_workdir}", f"--corpus={tmp_path}/faq.csv", f"--output={index[8:]}").out
     assert "2 documents with 3 known questions in " in said

@@ -90,10 +90,7 @@ def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
     [
         (["--index=nowhere", "--port=99999"], "--port=99999: it must be from 1 to 65535"),
         (["--index=nowhere", "--host=no.such.host.invalid"], "--host=no.such.host.invalid lets everyone"),
-        (
-            ["--index=nowhere", "--host=0.0.0.0"],
-            "--host=0.0.0.0 lets everyone who can connect read and change the index",
-        ),
+        (["--index=nowhere", "--host=0.0.0.0"], "--host=0.0.0.0 lets everyone who can connect read and change"),
         (["--index=nowhere", "--port=0"], "nowhere"),
         ([], "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER"),
         (["--corpus=docs"], "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER"),

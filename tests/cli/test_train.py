@@ -33,9 +33,8 @@ def test_every_file_in_configs_is_a_recipe():
 
 
 def test_settings_are_overridden():
-    config, _, workdir = train.parse(
-        ["--config=quickstart", "--config.train.steps=7", "--config.objective.temperature=0.1", "--workdir=here"]
-    )
+    changes = ["--config.train.steps=7", "--config.objective.temperature=0.1", "--workdir=here"]
+    config, _, workdir = train.parse(["--config=quickstart", *changes])
     assert (config.train.steps, config.objective.temperature, workdir) == (7, 0.1, "here")
 
 
@@ -79,24 +78,15 @@ def test_every_config_is_one_that_a_run_accepts(file):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--config=t5:base,adespl"],
-            "'adespl', which is none of sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'",
-        ),
+        (["--config=t5:base,adespl"], "is none of sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'"),
         (["--config=fcrr:questions"], "^SIDE of fcrr:SIDE,BASE is 'questions', .*; did you mean 'question'"),
         (["--config=t5:bass,sde"], "^SIZE of t5:SIZE,SHARING is 'bass', .*; did you mean 'base'"),
         ([], "--config is missing; give a file, or one of the recipes .*quickstart"),
         (["--config=quickstat"], "neither a file nor a recipe; did you mean 'quickstart'"),
-        (
-            ["--config=quickstart", "--config.train.stps=3"],
-            "^unknown setting --config.train.stps; did you mean '--config.train.steps'?",
-        ),
+        (["--config=quickstart", "--config.train.stps=3"], "^unknown setting --config.train.stps; did .*train.steps'"),
         (["--config=quickstart", "--config.trin.steps=3"], "did you mean '--config.train.steps'?"),
         (["--config=quickstart", "--config.train.batch_size=3"], "did you mean '--config.train.global_batch_size'?"),
-        (
-            ["--config=quickstart", "--data.path=x.csv"],
-            "^unknown setting --data.path; did you mean '--config.data.path'?",
-        ),
+        (["--config=quickstart", "--data.path=x"], "^unknown setting --data.path; did you mean '--config.data.path'"),
         (["--config=quickstart", "--zzzzzz=1"], "--zzzzzz; endx train --help lists them all"),
         (["--config=quickstart", "--config.train.steps=ten"], "steps is 'ten'; it must be a whole number$"),
         (["--config=quickstart", "--config.train.epochs=3,5"], "epochs is '3,5'; it must be a number$"),
@@ -133,17 +123,12 @@ def test_steps_on_the_command_line_replace_the_recipes_epochs_and_the_other_way_
     assert (config.train.steps, config.train.epochs) == length
 
 
-@pytest.mark.parametrize(
-    ("data", "shown", "hidden"),
-    [
-        ("docstrings", "train on your own pairs", "encode other documents"),
-        ("mine.csv", "encode other documents", "train on your own pairs"),
-    ],
-)
-def test_next_steps_fit_the_data(trained_workdir, data, shown, hidden):
-    steps = train._next_steps(trained_workdir, data)
-    assert f"\n  {shown}" in steps
-    assert hidden not in steps
+def test_next_steps_fit_the_data(trained_workdir):
+    own, other = "train on your own pairs", "encode other documents"
+    for data, shown, hidden in (("docstrings", own, other), ("mine.csv", other, own)):
+        steps = train._next_steps(trained_workdir, data)
+        assert f"\n  {shown}" in steps
+        assert hidden not in steps
 
 
 @pytest.mark.parametrize(
@@ -151,25 +136,13 @@ def test_next_steps_fit_the_data(trained_workdir, data, shown, hidden):
     [
         ("def get_config():\n    raise ValueError('no such thing')", ", line 2: ValueError: no such thing; correct"),
         ("import nosuchmodule", ", line 1: ModuleNotFoundError: No module named 'nosuchmodule'; correct the"),
-        (
-            "question,answer\nwhere is it,on the mat\n",
-            ", line 2: SyntaxError: invalid syntax; correct the Python file$",
-        ),
-        (
-            "PK\0\0",
-            ": SyntaxError: source code string cannot contain null bytes; correct the Python file$",
-        ),
+        ("question,answer\nwhere,on the mat\n", ", line 2: SyntaxError: invalid syntax; correct the Python file$"),
+        ("PK\0\0", ": SyntaxError: source code string cannot contain null bytes; correct the Python file$"),
         ("caf\xe9 = 1", r", line 1: SyntaxError: \(unicode error\) 'utf-8' codec .*; correct the Python file"),
         ("config = 1", " has no function get_config that returns the settings$"),
         ("def get_config():\n    return 5", ": get_config returns 5; it must return settings: base_config"),
-        (
-            "METHOD = 'x'\ndef get_config():\n    return {}",
-            "METHOD in the --config file is 'x'; it must be a Method",
-        ),
-        (
-            "DATA = {'x': 5}\ndef get_config():\n    return {}",
-            "DATA in the --config file is {'x': 5}; it must map names for --config.data.path to",
-        ),
+        ("METHOD = 'x'\ndef get_config(): return {}", "METHOD in the --config file is 'x'; it must be a Method"),
+        ("DATA = {'x': 5}\ndef get_config(): return {}", "DATA in the --config file is {'x': 5}; it must map names"),
     ],
 )
 def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, message, tmp_path):
@@ -190,12 +163,8 @@ def test_a_config_file_is_executed_once(tmp_path):
     assert (tmp_path / "mine.log").read_text() == "x"
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"]])
-def test_endx_alone_prints_help(arguments, endx):
-    assert "usage: endx VERB" in endx(*arguments).out
-
-
-def test_the_version_is_printed(endx):
+def test_endx_alone_prints_help_and_its_version(endx):
+    assert "usage: endx VERB" in endx().out == endx("--help").out
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", endx("--version").out)
 
 

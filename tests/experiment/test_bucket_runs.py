@@ -130,8 +130,9 @@ def test_a_bucket_that_refuses_a_checkpoint_is_one_line(config, url, tmp_path, m
         patch.setattr(Checkpoints, "save", refused)
         with one_line_error(f"{url}/checkpoints/.*: access is denied"):
             run(config, url)
+    config.train.stop_at_step = 4
     run(config, url)
-    assert json.loads(buckets.read_bytes(f"{url}/results.json"))["systems"]
+    assert any(name.startswith("checkpoints/4/") for name in buckets.listing(url))
 
 
 @pytest.mark.slow
@@ -221,9 +222,8 @@ def test_verbs_read_from_a_bucket_and_write_into_it(inputs, url, endx, trained_w
     asked = ["--top=2", "where is the cat 4"]
     files = [f"{url}/new/corpus.sqlite", f"{url}/new/joined.sqlite", f"{tmp_path}/corpus.sqlite"]
     assert len({endx("search", f"--index={file}", *asked).out for file in files}) == 1
-    assert (
-        endx("search", f"--workdir={url}/q", *asked).out == endx("search", f"--workdir={trained_workdir}", *asked).out
-    )
+    found = {endx("search", f"--workdir={place}", *asked).out for place in (f"{url}/q", trained_workdir)}
+    assert len(found) == 1
     endx("evaluate", f"--workdir={url}/q", f"--data={url}/pairs.csv", "--output", f"{url}/evaluated")
     assert "results.json" in buckets.listing(f"{url}/evaluated")
     endx("evaluate", f"--workdir={url}/q", f"--data={url}/pairs.csv")

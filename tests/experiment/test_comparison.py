@@ -17,12 +17,12 @@ FIRST = {f"q{n}": 0.25 for n in range(10)}
 SECOND = {f"q{n}": 0.5 if n else 0.0 for n in reversed(range(10))}
 
 
-def write(folder, name, values, **more):
+def write(folder, name, values, groups=None, **more):
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [
-        {"id": question, "question": n, "ranks": [1.0], "mrr": value, "p@1": 0.0, **more}
-        for n, (question, value) in enumerate(values.items())
-    ]
+    lines = []
+    for n, (question, value) in enumerate(values.items()):
+        group = {"group": f"g{int(question[1]) % groups}"} if groups else {}
+        lines.append({"id": question, "question": n, "ranks": [1.0], "mrr": value, "p@1": 0.0, **more, **group})
     (folder / f"{name}.per_question.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -69,15 +69,20 @@ def test_the_table_of_two_runs(runs, tmp_path, endx, monkeypatch):
     assert columns[-2:] == ["9", "1"]
 
 
-def test_two_systems_of_one_run(runs, endx):
-    assert "-0.2000" in endx("compare", runs[0], runs[0], "--systems=bm25,trained").out
+def test_two_systems_of_one_run(runs, tmp_path, endx):
+    output = tmp_path / "new" / "compared.json"
+    said = endx("compare", runs[0], runs[0], "--systems=bm25,trained", f"--output={output}").out
+    assert "-0.2000" in said
+    assert "fewer than 30 questions: no interval" in said
+    for row in json.loads(output.read_text())["measures"]:
+        assert row["low"] is row["high"] is row["p"] is None
+        assert row["second"] - row["first"] == pytest.approx(row["difference"], abs=1e-9)
 
 
 def test_the_settings_in_which_two_runs_differ_are_named(runs, tmp_path, endx):
     for run, rate in zip(runs, (2e-5, 5e-5), strict=True):
-        settings = resolve(
-            {"objective": {}, "optimizer": {"learning_rate": rate}, "train": {"log_every": int(1e6 * rate)}}
-        )
+        changed = {"optimizer": {"learning_rate": rate}, "train": {"log_every": int(1e6 * rate)}}
+        settings = resolve({"objective": {}, **changed})
         (run / "config.json").write_text(json.dumps(settings.as_dict()))
     output = tmp_path / "compared.json"
     said = endx("compare", runs[0] / "evaluation/test/trained.per_question.jsonl", runs[1], f"--output={output}").out
@@ -87,10 +92,7 @@ def test_the_settings_in_which_two_runs_differ_are_named(runs, tmp_path, endx):
 
 def test_groups_of_questions_are_resampled_on_request(tmp_path, endx, monkeypatch):
     for name, values in (("a", FIRST), ("b", SECOND)):
-        write(tmp_path / name, "trained", values)
-        file = tmp_path / name / "trained.per_question.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        file.write_text("".join(json.dumps(row | {"group": f"g{int(row['id'][1]) % 4}"}) + "\n" for row in rows))
+        write(tmp_path / name, "trained", values, groups=4)
         write_results(tmp_path / name, ("all", "trained", 30))
     arguments = [tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'out.json'}"]
     assert "fewer than 30 groups of questions: no interval" in endx("compare", *arguments, "--clusters").out

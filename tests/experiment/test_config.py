@@ -52,11 +52,8 @@ def test_only_what_changes_results_counts_as_a_difference():
 def test_the_settings_that_decide_others_come_first_and_those_of_one_method_are_left_out():
     before, config = base_config(), base_config(find_method("endx").settings())
     config.seed, config.data.path = 7, "a.csv"
-    assert differences(resolve(before), resolve(config)) == [
-        "objective.name: 'dual' -> 'endx'",
-        "data.path: '' -> 'a.csv'",
-        "seed: 0 -> 7",
-    ]
+    named = ["objective.name: 'dual' -> 'endx'", "data.path: '' -> 'a.csv'", "seed: 0 -> 7"]
+    assert differences(resolve(before), resolve(config)) == named
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,8 @@ MIXED["model"] = MIXED["model"] | {"layer_weights": [0.5, 0.5]}
 RESULTS = {
     "systems": {"bm25": {"mrr": 0.5}},
     "evaluations": [
-        {
-            "pool": "answers",
-            "system": "trained",
-            "direction": "question_to_answer",
-            "metrics": {"mrr": 0.5, "recall@1": 0.25},
-            "candidates": 30,
-        }
+        {"pool": "answers", "system": "trained", "direction": "question_to_answer", "candidates": 30}
+        | {"metrics": {"mrr": 0.5, "recall@1": 0.25}}
     ],
 }
 MANIFEST = {"step": 2, "metrics": {"mrr": 0.5}, "sha256": {"a": "b"}}

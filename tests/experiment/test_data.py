@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 
 def read(path, **changes):
-    return read_splits(DataSettings(path=str(path), pool="answers", validation_fraction=0.5, **changes))
+    return read_splits(DataSettings(**({"path": str(path), "pool": "answers", "validation_fraction": 0.5} | changes)))
 
 
 def test_a_folder_of_squad_is_trained_on_and_its_dev_file_reported(folder):
@@ -70,12 +70,6 @@ def test_training_questions_that_are_all_in_the_test_data_are_refused(tmp_path):
     file.write_text("question,answer\nq1,a\nq2,b\n")
     with one_line_error("pairs.csv: all its questions are in the test data .*pairs.csv too; train on other questions"):
         read_splits(DataSettings(path=str(file), test_path=str(file)))
-
-
-def test_training_data_have_to_be_named():
-    """A recipe for one's own data, such as `minilm`, names none."""
-    with one_line_error("data.path is not set: set a file or folder, or `docstrings` to try training without data"):
-        read_splits(DataSettings())
 
 
 OWN_DATA = """
@@ -162,9 +156,8 @@ def write_documents(folder) -> pathlib.Path:
 
 def test_documents_are_trained_on_and_questions_of_a_test_set_ranked(folder, tmp_path):
     dev = str(folder / "dev-v1.1.json.gz")
-    settings = DataSettings(
-        path=str(write_documents(tmp_path)), format="documents", answer_column="body", test_path=dev
-    )
+    documents = str(write_documents(tmp_path))
+    settings = DataSettings(path=documents, format="documents", answer_column="body", test_path=dev)
     found = read_splits(dataclasses.replace(settings, pool="answers"))
     assert found.test == reqa.read(dev, "sentences")
     questions = {*found.train.questions, *found.validation.questions}
@@ -206,18 +199,9 @@ def test_counts_as_papers_give_them(folder):
         counts_of("reqa/squad:dev", "answers")
 
 
-def test_a_prepared_set_needs_a_pool():
-    with one_line_error("data.path=reqa/squad needs data.pool, answers or sentences"):
-        read_splits(DataSettings(path="reqa/squad"))
-
-
-def read_paragraphs(path, **changes):
-    return read_splits(DataSettings(path=str(path), pool="paragraphs", **changes))
-
-
 def test_whole_paragraphs_are_retrieved_for_every_question_apart(tmp_path):
     """As RR counts SQuAD: equal questions are not merged, and each asks for its own paragraph alone."""
-    found = read_paragraphs(write_squad(tmp_path), validation_fraction=0.0)
+    found = read(write_squad(tmp_path), pool="paragraphs", validation_fraction=0.0)
     assert [*zip(found.train.questions, found.train.qrels, strict=True)] == [
         ("who sleeps?", (0,)),
         ("who eats?", (0,)),
@@ -232,32 +216,36 @@ def test_whole_paragraphs_are_retrieved_for_every_question_apart(tmp_path):
 
 def test_the_train_file_of_squad_s_folder_is_read_with_other_test_data(folder, tmp_path):
     other = write_squad(tmp_path / "other") / "dev-v1.1.json"
-    found = read_paragraphs(folder, test_path=str(other))
-    assert found == read_paragraphs(folder / "train-v1.1.json", test_path=str(other))
+    found = read(folder, pool="paragraphs", test_path=str(other))
+    assert found == read(folder / "train-v1.1.json", pool="paragraphs", test_path=str(other))
 
 
 def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder, pairs_csv):
-    found = read_paragraphs(folder, merge=True, test_fraction=0.3, validation_fraction=0.3)
+    whole = {"pool": "paragraphs", "merge": True, "test_fraction": 0.3}
+    found = read(folder, **whole, validation_fraction=0.3)
     parts = (found.train, found.validation, found.test)
     assert sum(len(part.questions) for part in parts) == 20 * 2 + 3 * 2
     assert all(part.questions for part in parts)
     assert sum(len(set(part.question_ids)) for part in parts) == 22 * 2  # one article is in both files, under its ids
     assert set(found.train.candidates) & set(found.test.candidates)  # a paragraph's questions are parted
     assert {found.test.candidates[n] for (n,) in found.test.qrels} == set(found.test.candidates)
-    assert read_paragraphs(folder, merge=True, test_fraction=0.3, validation_fraction=0.1).test == found.test
-    mixed = read_paragraphs(folder, merge=True, mixture=((str(pairs_csv), 1.0),))
+    assert read(folder, **whole, validation_fraction=0.1).test == found.test
+    mixed = read(folder, pool="paragraphs", merge=True, mixture=((str(pairs_csv), 1.0),))
     assert {*mixed.train.sources} == {(0,), (1,)}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        # A recipe for one's own data, such as `minilm`, names none.
+        ({}, "data.path is not set: set a file or folder, or `docstrings` to try training without data"),
+        ({"path": "reqa/squad"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
         ({"path": "reqa/squad", "pool": "paragraphs"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
         ({"pool": "answers", "merge": True}, "data.merge needs data.pool=paragraphs"),
         ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "leave data.test_path empty"),
     ],
 )
-def test_paragraphs_are_of_squads_own_files(changes, message):
+def test_data_without_a_name_or_with_another_pool_are_refused(changes, message):
     with one_line_error(message):
         read_splits(DataSettings(**changes))
 
@@ -270,9 +258,8 @@ def test_the_other_direction_asks_with_answers(tmp_path):
     assert back.qrels == ((0, 1, 2), (1,))
     assert back.question_ids == records.candidate_ids
     alone = records.subset([2])
-    assert dataclasses.replace(
-        alone, candidates=("z", *alone.candidates), candidate_ids=("d9", "d0"), qrels=((1,),)
-    ).reversed().questions == ("x",)
+    among = {"candidates": ("z", *alone.candidates), "candidate_ids": ("d9", "d0"), "qrels": ((1,),)}
+    assert dataclasses.replace(alone, **among).reversed().questions == ("x",)
 
 
 def test_a_mixture_is_trained_on_without_what_is_held_out(folder, tmp_path):

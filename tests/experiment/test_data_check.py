@@ -55,18 +55,16 @@ def test_a_clean_file_has_no_findings_and_its_figures_are_those_of_an_evaluation
 
 
 def test_known_questions_are_ranked_where_answers_have_others(tiny_bert):
-    twice = [
-        (question + more, f"{chr(97 + n % 26)} {n}") for n, (question, _) in enumerate(pairs()) for more in ("", "?")
-    ]
+    questions = [question + more for question, _ in pairs() for more in ("", "?")]
+    twice = [(question, f"{chr(97 + n // 2 % 26)} {n // 2}") for n, question in enumerate(questions)]
     metrics = endx_jax.check(twice, model=tiny_bert).metrics
     assert metrics["known"]["mrr"] > metrics["untrained"]["mrr"] + 0.1
     assert "known" not in endx_jax.check(pairs(), model=tiny_bert).metrics
 
 
 def test_a_column_of_labels_is_named_once(tiny_bert, tmp_path, caplog):
-    file = write(
-        tmp_path, [f"{question},{answer},{n % 2}" for n, (question, answer) in enumerate(pairs())], "question,answer,ok"
-    )
+    rows = [f"{question},{answer},{n % 2}" for n, (question, answer) in enumerate(pairs())]
+    file = write(tmp_path, rows, "question,answer,ok")
     check_data(DataSettings(path=str(file)), str(tiny_bert))
     assert caplog.text.count("only 0 and 1") == 1
 
@@ -80,17 +78,16 @@ def test_leaks_of_given_test_data_are_found(tiny_bert, tmp_path):
     )
 
 
-def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_language(tmp_path, minilm):
+def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_language(tmp_path, tiny_bert):
     rows = ["Wie kann ich mein Passwort zurücksetzen?,Öffnen Sie die Einstellungen und klicken Sie darauf."]
     rows += ["Wo finde ich meine Rechnung?,Sie finden die Rechnung unter Ihrem Konto und in der Nachricht."]
     file = write(tmp_path, rows, "q_de,a_de", "f a q.csv")
     settings = DataSettings(path=str(file), question_column="q_de", answer_column="a_de")
     serve = "endx serve --model=intfloat/multilingual-e5-small '--corpus={}' --question-column=q_de --text-column=a_de"
-    assert check_data(settings, minilm).next == serve.format(file)
+    assert check_data(settings, str(tiny_bert)).next == serve.format(file)
     train = data_check._next(dataclasses.replace(settings, skip_invalid=True), data_check.MODEL, few=True)
-    assert train.endswith(
-        " --config.data.question_column=q_de --config.data.answer_column=a_de --config.data.skip_invalid=True"
-    )
+    columns = "--config.data.question_column=q_de --config.data.answer_column=a_de"
+    assert train.endswith(f" {columns} --config.data.skip_invalid=True")
 
 
 def test_the_command_prints_the_page(tmp_path, tiny_bert, endx):

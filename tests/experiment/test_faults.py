@@ -1,6 +1,5 @@
 """What a run survives: a notice to leave, a second start, a disk that is full. Kills are for benchmarks/soak.py."""
 
-import itertools
 import json
 import os
 import shlex
@@ -17,9 +16,7 @@ import pytest
 from endx_jax.errors import RunInterrupted
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
-from endx_jax.experiment.workdir import LOCK
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.training import hooks
 from endx_jax.training.checkpoints import Checkpoints, newest_step
 from endx_jax.training.preemption import NOTICE
 
@@ -52,17 +49,6 @@ def test_told_to_stop_a_run_saves_and_the_same_command_goes_on(trained_workdir, 
     run(config, tmp_path)
     assert log(tmp_path) == log(trained_workdir)
     chex.assert_trees_all_equal(best(tmp_path), best(trained_workdir))
-
-
-def test_the_workdir_of_a_run_that_is_refused_is_taken_back(config, tmp_path):
-    config.data.path = "nowhere.csv"
-    with pytest.raises(ValueError, match="nowhere.csv"):
-        run(config, tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_holds_its_workdir(trained_workdir):
-    assert set(json.loads((trained_workdir / LOCK).read_text())) == {"host", "process", "since"}
 
 
 def flags(config):
@@ -101,20 +87,6 @@ def test_a_process_saves_after_ctrl_c_and_the_same_command_goes_on(config, tmp_p
     run(config, tmp_path / "run")
     assert log(tmp_path / "run") == log(tmp_path / "whole")
     chex.assert_trees_all_equal(best(tmp_path / "run"), best(tmp_path / "whole"))
-
-
-def test_checkpoints_are_saved_by_the_clock(config, tmp_path, monkeypatch):
-    """A step takes four minutes by this clock."""
-    config.train.update(steps=8, epochs=0.0, checkpoint_every=1000, evaluate_every=0, stop_at_step=7)
-    now, saved = itertools.count(0, 4 * 60), []
-    monkeypatch.setattr(hooks, "monotonic", lambda: next(now))
-    save = Checkpoints.save
-    monkeypatch.setattr(Checkpoints, "save", lambda self, step, *rest: saved.append(step) or save(self, step, *rest))
-    run(config, tmp_path / "run")
-    assert saved == [3, 6, 7]
-    config.train.checkpoint_minutes, saved[:] = 0.0, []
-    run(config, tmp_path / "other")
-    assert saved == [7]
 
 
 # Mounts a small file system, trains into it until it is full, makes room, and trains on.

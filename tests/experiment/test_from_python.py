@@ -73,9 +73,8 @@ def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
     monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
     assert endx_jax.train(rows, tmp_path / "run", config=config) == tmp_path / "run"
     lines = (tmp_path / "run" / "pairs.jsonl").read_text().splitlines()
-    assert lines[1] == (
-        '{"question": "where is the cat 1", "answer": "the cat 1 is in the house 1", "negative": "the dog"}'
-    )
+    written = {"question": "where is the cat 1", "answer": "the cat 1 is in the house 1", "negative": "the dog"}
+    assert lines[1] == json.dumps(written)
     assert len(lines) == 60
 
 
@@ -114,11 +113,7 @@ def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
     ("pairs", "settings", "message"),
     [
         ([], {}, "pairs is empty"),
-        (
-            [{"question": "q", "answer": {1}}],
-            {},
-            r"pairs\[0\]: 'answer' is \{1\} of type set; pass text, .* the column$",
-        ),
+        ([{"question": "q", "answer": {1}}], {}, r"pairs\[0\]: 'answer' is \{1\} of type set; pass text, .* column$"),
         ([("q", "a"), ("q", b"a")], {}, r"pairs\[1\]: 'answer' is b'a' of type bytes; pass text"),
         ("pairs.csv", {}, "pairs is 'pairs.csv'; pass .question, answer. tuples"),
         ([("a", "b", "c")], {}, r"pairs\[0\] is .*; it must be"),

@@ -39,6 +39,7 @@ def decoder(tmp_path_factory):
 
 def recipe(pretrained, data, **lora):
     config = tiny_recipe(pretrained, data)
+    config.data.question_length = config.data.answer_length = 8  # one length, for which programs are compiled
     config.model.dropout = 0.0
     config.model.lora.update({"rank": 4, "dropout": 0.1, **lora})
     config.optimizer.learning_rate = 0.01
@@ -191,9 +192,8 @@ def test_other_methods_train_adapters_too(tiny_bert, pairs_csv, tmp_path, settin
     config.train.steps = config.train.checkpoint_every = 2
     run(config, tmp_path)
     found = trained_params(tmp_path)
-    moved = [
-        path for path, leaf in parameter_paths(found["dual_encoder"]).items() if path.endswith("lora_b") and leaf.any()
-    ]
+    leaves = parameter_paths(found["dual_encoder"])
+    moved = [path for path, leaf in leaves.items() if path.endswith("lora_b") and leaf.any()]
     assert len(moved) == 2 * 6
     if settings.name == "endx":
         assert not any(map(is_adapter, open_file(tmp_path / "model" / "towers.safetensors")))
@@ -217,9 +217,7 @@ def test_the_base_may_be_bfloat16(decoder, pairs_csv, tmp_path):
 
 
 def test_settings_that_do_not_fit_are_refused(decoder, pairs_csv, tmp_path):
-    with one_line_error(
-        "model.lora.targets is 'attn', which matches none of the linear layers, such as shared/encoder"
-    ):
+    with one_line_error("targets is 'attn', which matches none of the linear layers, such as shared/encoder"):
         prepare_run(recipe(decoder, pairs_csv, targets="attn"), tmp_path)
     with one_line_error("model.lora.targets is '\\(', which is no regular expression"):
         prepare_run(recipe(decoder, pairs_csv, targets="("), tmp_path)

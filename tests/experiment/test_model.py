@@ -38,12 +38,8 @@ def test_a_workdir_describes_a_new_encoder_without_the_pretrained_folder(config,
     model = build_model(resolve(config))
     save_description(tmp_path, model)
     workdirs.write_config(tmp_path, model.settings, {"sha256": ""})
-    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == [
-        "config.json",
-        "method.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ]
+    names = ["config.json", "method.json", "tokenizer.json", "tokenizer_config.json"]
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == names
     again = read_model(tmp_path)
     assert again.dual_encoder == model.dual_encoder
     chex.assert_trees_all_equal_shapes_and_dtypes(again.abstract_params, model.abstract_params)

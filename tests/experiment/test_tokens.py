@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import jax
 import numpy as np
@@ -35,12 +36,9 @@ pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
 # Rows with equal questions, equal answers and hard negatives, one of which is right elsewhere.
+SAT = [f"the cat sat on {n}" for n in range(41)]
 ROWS = [
-    {
-        "query": f"where is cat {n % 30}",
-        "pos": [f"the cat sat on {n % 41}"],
-        "neg": [f"the cat sat on {(n + k) % 41}" for k in (1, 2)],
-    }
+    {"query": f"where is cat {n % 30}", "pos": [SAT[n % 41]], "neg": [SAT[(n + k) % 41] for k in (1, 2)]}
     for n in range(100)
 ]
 
@@ -67,8 +65,7 @@ def processors(tiny_bert):
 
 @pytest.fixture
 def settings(tmp_path):
-    for n in range(2):
-        write(tmp_path / "shards" / f"train-0000{n}-of-00002.parquet", ROWS[n * 50 : n * 50 + 50])
+    write_shards(tmp_path, ROWS)
     write(tmp_path / "test.jsonl", [{"query": f"who is dog {n}", "pos": [f"dog {n}"]} for n in range(20)])
     return DataSettings(
         path=str(tmp_path / "shards"),
@@ -79,6 +76,17 @@ def settings(tmp_path):
         tokenizing_processes=1,
         validation_fraction=0.3,
     )
+
+
+def write_shards(folder, rows):
+    """Half of the rows in each of two files."""
+    for n in range(2):
+        part = rows[n * len(rows) // 2 : (n + 1) * len(rows) // 2]
+        write(folder / "shards" / f"train-0000{n}-of-00002.parquet", part)
+
+
+def in_memory(settings, processors) -> Pairs:
+    return read_records(settings.path, settings, "train").tokenize(processors)
 
 
 def texts(pairs: Pairs) -> set:
@@ -97,8 +105,7 @@ def texts(pairs: Pairs) -> set:
 
 
 def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
-    store = stored(settings, processors, read_splits(settings))
-    expected = read_records(settings.path, settings, "train").tokenize(processors)
+    store, expected = stored(settings, processors, read_splits(settings)), in_memory(settings, processors)
     pairs = store.pairs()
     assert len(pairs) == len(expected) == 100
     assert texts(pairs) == texts(expected)
@@ -124,10 +131,9 @@ def test_a_host_with_a_folder_of_its_own_writes_it_too(settings, processors, tmp
 def test_labelled_rows_are_stored_as_in_memory(settings, processors, tmp_path):
     """The wrong answers of a question are in other parts than its right one."""
     rows = [{"query": f"where is cat {n % 30}", "answer": f"cat {n}", "label": int(n < 30)} for n in range(90)]
-    for n in range(2):
-        write(tmp_path / "shards" / f"train-0000{n}-of-00002.parquet", rows[::-1][n * 45 : n * 45 + 45])
+    write_shards(tmp_path, rows[::-1])
     pairs = stored(settings, processors, read_splits(settings)).pairs()
-    assert texts(pairs) == texts(read_records(settings.path, settings, "train").tokenize(processors))
+    assert texts(pairs) == texts(in_memory(settings, processors))
     assert (len(pairs), pairs.hard_negatives.width) == (30, 2)
 
 
@@ -135,23 +141,16 @@ def test_labelled_rows_are_stored_as_in_memory(settings, processors, tmp_path):
 def test_pairs_in_both_directions_are_stored_as_in_memory(settings, processors, tmp_path, score):
     rows = [{"query": f"cat {n}", "pos": [f"dog {n}"]} | score for n in range(50)]
     rows += [{"query": f"dog {n}", "pos": [f"cat {n}"]} | score for n in range(50)]
-    for n in range(2):  # a text's directions are in different parts
-        write(tmp_path / "shards" / f"train-0000{n}-of-00002.parquet", rows[n * 50 : n * 50 + 50])
+    write_shards(tmp_path, rows)  # a text's directions are in different parts
     pairs = stored(settings, processors, read_splits(settings)).pairs()
-    assert texts(pairs) == texts(read_records(settings.path, settings, "train").tokenize(processors))
+    assert texts(pairs) == texts(in_memory(settings, processors))
     assert (len(pairs), pairs.positives.width) == (100, 2)
     assert (np.diff(pairs.positives[np.arange(100)]) > 0).all()
 
 
 def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
     rows = [
-        {
-            "query": f"who is cat {n}",
-            "pos": ["a cat"],
-            "neg": ["a dog", "a cow"],
-            "pos_scores": [n],
-            "neg_scores": [1, 2],
-        }
+        {"query": f"who is cat {n}", "pos": ["a cat"], "neg": ["a dog", "cow"], "pos_scores": [n], "neg_scores": [1, 2]}
         for n in range(5)
     ]
     other = write(tmp_path / "scored.jsonl", rows)
@@ -288,7 +287,7 @@ def test_an_interrupted_tokenisation_keeps_its_whole_parts(settings, processors,
     pairs = stored(settings, processors, read_splits(settings)).pairs()
     assert len(kept) == 3
     assert {name for name in before if kept[name] != before[name]} == ({part.name} if damage else set())
-    assert texts(pairs) == texts(read_records(settings.path, settings, "train").tokenize(processors))
+    assert texts(pairs) == texts(in_memory(settings, processors))
     assert not damage or other.read_bytes() == flipped
 
 
@@ -308,14 +307,11 @@ def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(
     (shards / "train-00002-of-00002.parquet").unlink(missing_ok=True)
     write(shards / "train-00000-of-00002.parquet", ROWS[:50])
     store = stored(settings, processors, read_splits(settings))
-    kept = read_records(settings.path, settings, "train")
-    assert texts(store.pairs()) == texts(kept.tokenize(processors))
+    assert texts(store.pairs()) == texts(in_memory(settings, processors))
 
 
 def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
-    def killed(*given):
-        raise concurrent.futures.process.BrokenProcessPool
-
+    killed = mock.Mock(side_effect=concurrent.futures.process.BrokenProcessPool)
     monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", killed)
     several = dataclasses.replace(settings, tokenizing_processes=2)
     with pytest.raises(EndxError, match="a tokenising process was killed, .*: set data.tokenizing_processes below 2"):
@@ -357,9 +353,8 @@ def test_a_changed_source_is_noticed(settings, processors, tmp_path, change):
         other.write_text("")
     else:
         (other if change == "removed" else tmp_path / "shards" / "train-00001-of-00002.parquet").unlink()
-    with one_line_error(
-        r"tokens of other data \(sources: .*other.jsonl|other.jsonl.*(no such|does not exist|empty|no )"
-    ):
+    refusals = "no such|does not exist|empty|no "
+    with one_line_error(rf"tokens of other data \(sources: .*other.jsonl|other.jsonl.*({refusals})"):
         stored(settings, processors, read_splits(settings))
 
 
@@ -436,7 +431,7 @@ def test_processes_end_with_a_killed_parent_and_the_next_run_is_right(settings, 
     parent.wait()
     wait_until(lambda: not any(map(is_running, workers)))
     store = stored(settings, processors, read_splits(settings))
-    assert texts(store.pairs()) == texts(read_records(settings.path, settings, "train").tokenize(processors))
+    assert texts(store.pairs()) == texts(in_memory(settings, processors))
     assert not [name for name in os.listdir(store.folder) if "part-" in name]
 
 

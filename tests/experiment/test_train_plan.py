@@ -13,7 +13,7 @@ from endx_jax.experiment.choices import Choice
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.prepare import begin, prepare_run
-from endx_jax.experiment.train_plan import plan_training
+from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel import MeshSettings, make_mesh, to_global
 from endx_jax.parallel.memory import ACCELERATOR_SHARE, Memory, bytes_held
@@ -22,6 +22,20 @@ from endx_jax.training.step import CompiledStep
 
 PLENTY = Memory(2**40)
 WHOLE = [Choice(0, remat) for remat in REMATS]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traced_once():
+    """Plans here differ in their memory and choice, and only the choice decides over activations, traced slowly."""
+    found, compute = {}, TrainPlan.activations.func
+
+    def activations(plan):
+        key = (plan.choice, *plan.mesh.shape.items(), plan.model.settings.model.lora.rank)
+        return found[key] if key in found else found.setdefault(key, compute(plan))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainPlan, "activations", property(activations))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +152,8 @@ def test_no_choice_changes_the_loss(run, choice):
 def accelerated(run, tmp_path):
     """Function of the room for activations that returns the run on an accelerator, with a folder for its choice."""
     train = preparing.dataclasses.replace(run.model.settings.train, compilation_cache=str(tmp_path))
-    model = preparing.dataclasses.replace(
-        run.model, settings=preparing.dataclasses.replace(run.model.settings, train=train)
-    )
+    settings = preparing.dataclasses.replace(run.model.settings, train=train)
+    model = preparing.dataclasses.replace(run.model, settings=settings)
 
     def on_accelerator(room):
         memory = Memory(1 + math.ceil((bytes_held(run.train_plan.state) + room) / ACCELERATOR_SHARE))
@@ -198,9 +211,11 @@ def test_an_estimate_that_is_too_high_costs_one_more_program(run, accelerated, c
 
 
 def test_a_run_that_no_choice_fits_is_refused(run, accelerated, compiler):
-    compiled = compiler(lambda plan: 2**40)
+    compiled, found = compiler(lambda plan: 2**40), accelerated(run.train_plan.activations)
+    few = [found.train_plan.choices[n] for n in (0, 3, -1)]  # tracing takes long
+    train_plan = preparing.dataclasses.replace(found.train_plan, choices=few)
     with one_line_error(r"a step needs 1099\.5 GB of memory and 0\.0 GB are free"):
-        begin(accelerated(run.train_plan.activations))
+        begin(preparing.dataclasses.replace(found, train_plan=train_plan))
     assert compiled[-1][0] == Choice(1, "full")
 
 

@@ -1,8 +1,11 @@
 """Validation on several sets during training, and early stopping, on a tiny tower."""
 
+import contextlib
+import io
 import json
 import re
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,11 +19,6 @@ from endx_jax.retrieval.evaluate import MEASURES, Evaluation, EvaluationSettings
 from endx_jax.retrieval.results import Results
 from endx_jax.training.checkpoints import best_validation
 from endx_jax.training.hooks import EarlyStopping
-
-
-@pytest.fixture
-def config(tiny_bert, pairs_csv):
-    return tiny_recipe(tiny_bert, pairs_csv, encoder="none")
 
 
 @pytest.fixture(scope="module")
@@ -44,57 +42,54 @@ def logged(workdir) -> dict[int, dict[str, float]]:
     return {line.pop("step"): line for line in lines if any(key.startswith("validation/") for key in line)}
 
 
-def test_named_sets_are_validated_logged_and_select_the_checkpoint(config, beir, pairs_csv, tmp_path, capsys):
-    config.evaluation.sets = (f"{beir}:dev", str(pairs_csv))
+@pytest.fixture(scope="module")
+def validated(tiny_bert, pairs_csv, beir, tmp_path_factory):
+    """A run with two sets and a suite, and what it printed."""
+    folder, shown = tmp_path_factory.mktemp("validated"), io.StringIO()
+    for name, unjudged in (("one", "test"), ("two", "dev")):
+        shutil.copytree(beir, folder / "suite" / name)
+        (folder / "suite" / name / "qrels" / f"{unjudged}.tsv").unlink()
+    config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
+    config.evaluation.sets = (f"{beir}:dev", str(pairs_csv), str(folder / "suite"))
     config.evaluation.metric = "mats:dev/ndcg@10"
-    config.evaluation.untrained = False
     config.train.evaluate_every = 2
-    results = run(config, tmp_path / "run")
-    found = logged(tmp_path / "run")
+    with contextlib.redirect_stdout(shown):
+        run(config, folder / "run")
+    section = json.loads((folder / "run" / "results.json").read_text())["validation"]
+    return folder / "run", section, shown.getvalue()
+
+
+def test_named_sets_are_validated_logged_and_select_the_checkpoint(validated):
+    workdir, section, shown = validated
+    found = logged(workdir)
     assert list(found) == [2, 4, 6]
-    names = ("", "mats:dev/", "pairs.csv/", "mean/")
+    names = ("", "mats:dev/", "pairs.csv/", "suite/one/", "suite/two/", "suite/", "mean/")
     for metrics in found.values():
         assert set(metrics) == {f"validation/{name}{measure}" for name in names for measure in MEASURES}
-        of_sets = [metrics[f"validation/{name}/mrr"] for name in ("mats:dev", "pairs.csv")]
-        assert metrics["validation/mean/mrr"] == pytest.approx(sum(of_sets) / 2)
     best = max(found, key=lambda step: (found[step]["validation/mats:dev/ndcg@10"], -step))
-    assert best_validation(tmp_path / "run", config.evaluation.metric)[0] == best
-    section = json.loads((tmp_path / "run" / "results.json").read_text())["validation"]
-    assert section["step"] == best
+    assert best_validation(workdir, "mats:dev/ndcg@10")[0] == section["step"] == best
     assert section["metrics"]["mats:dev"]["mrr"] == found[best]["validation/mats:dev/mrr"]
-    assert "untrained" not in section  # evaluation.untrained=False
-    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    card = (workdir / "model" / "README.md").read_text()
     assert f"## Validation at step {best}\n\n| set | mrr |" in card
     assert f"| mats:dev | {found[best]['validation/mats:dev/mrr']:.3f} |" in card
-    shown = capsys.readouterr().out
     assert f"step 2/6: validation mats:dev/ndcg@10 {found[2]['validation/mats:dev/ndcg@10']:.4f}\n" in shown
     assert f"validation at step {best}:" in shown
     assert f"step {best}, the best by mats:dev/ndcg@10 in validation" in shown
-    assert results is not None
 
 
-def test_a_suite_is_the_mean_of_its_sets(config, beir, pairs_csv, tmp_path, capsys):
-    suite = tmp_path / "suite"
-    for name in ("one", "two"):
-        shutil.copytree(beir, suite / name)
-        (suite / name / "qrels" / ("test.tsv" if name == "one" else "dev.tsv")).unlink()
-    config.evaluation.sets = (str(suite), str(pairs_csv))
-    config.evaluation.metric = "suite/ndcg@10"
-    config.train.update(steps=2, evaluate_every=2)
-    run(config, tmp_path / "run")
-    metrics = logged(tmp_path / "run")[2]
+def test_a_suite_is_the_mean_of_its_sets(validated):
+    workdir, section, shown = validated
+    metrics = logged(workdir)[2]
 
     def mean_of(*names):
         return pytest.approx(sum(metrics[f"validation/{name}/ndcg@10"] for name in names) / len(names))
 
     assert metrics["validation/suite/ndcg@10"] == mean_of("suite/one", "suite/two")
     assert metrics["validation/suite/one/ndcg@10"] != metrics["validation/suite/two/ndcg@10"]
-    assert metrics["validation/mean/ndcg@10"] == mean_of("suite", "pairs.csv")
-    section = json.loads((tmp_path / "run" / "results.json").read_text())["validation"]
-    names = ["validation", "suite/one", "suite/two", "pairs.csv", "suite", "mean"]
+    assert metrics["validation/mean/ndcg@10"] == mean_of("mats:dev", "pairs.csv", "suite")
+    names = ["validation", "mats:dev", "pairs.csv", "suite/one", "suite/two", "suite", "mean"]
     assert [*section["metrics"]] == [*section["untrained"]] == names
     assert section["untrained"] != section["metrics"]
-    shown = capsys.readouterr().out
     assert "\nsuite/one, untrained " in shown
     losses = re.findall(r"\nwarning: on (.*) `trained` ranks below `untrained`, ndcg@10 ", shown)
     worse = [n for n in names if section["untrained"][n]["ndcg@10"] - section["metrics"][n]["ndcg@10"] >= 0.005]
@@ -127,13 +122,15 @@ def test_a_run_ends_after_validations_without_progress_and_resumes_exactly(confi
     assert run(config, tmp_path / "parts") is None
     config.train.stop_at_step = 0
     Scripted(monkeypatch, values[3:])
-    assert run(config, tmp_path / "parts") is not None
+    with monkeypatch.context() as patch:
+        patch.setattr("endx_jax.experiment.run._report", mock.Mock(side_effect=RuntimeError("killed")))
+        with pytest.raises(RuntimeError, match="killed"):
+            run(config, tmp_path / "parts")
     # Step 4 is the best; 6 and 8 are not above it, so the value of step 10 is never seen.
     assert list(logged(tmp_path / "parts")) == [2, 4, 6, 8]
     assert line in capsys.readouterr().out
     assert best_validation(tmp_path / "parts", "mrr")[0] == 4
     # A run that was killed before its report makes no further step.
-    (tmp_path / "parts" / "results.json").unlink()
     again = Scripted(monkeypatch, [])
     assert run(config, tmp_path / "parts") is not None
     assert again.calls == 0
@@ -149,6 +146,7 @@ def test_early_stopping_counts_validations_and_not_steps():
     assert stops == [False, False, False, False, True, False]
     assert stopping.best == (60, 0.7)
     assert not EarlyStopping("mrr", patience=0, every=10, best=(10, 0.5)).stops_at(1000)
+    assert EarlyStopping("mrr", patience=2, every=10, best=(15, 0.5)).stops_at(30)  # the best is between two
 
 
 def test_settings_that_contradict_each_other_are_refused(config, beir, tmp_path):
@@ -181,10 +179,13 @@ def test_settings_that_contradict_each_other_are_refused(config, beir, tmp_path)
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_no_section_without_sets():
+def test_without_sets_there_is_no_section_and_without_an_evaluation_before_training_none_of_it():
     results = Results("data", "test", Pools())
     validations.add_validation(results, 4, {"mrr": 0.5})
     assert (results.sections, results.notes) == ({}, [])
+    means = dict.fromkeys(MEASURES, 0.5)
+    validations.add_validation(results, 4, {f"mats/{name}": value for name, value in means.items()})
+    assert results.sections == {"validation": {"step": 4, "metrics": {"mats": means}}}
 
 
 def test_sets_on_which_training_made_the_model_worse_are_named():
@@ -209,7 +210,3 @@ def test_sets_on_which_training_made_the_model_worse_are_named():
     before = {"up": {"mrr": 0.4}, "down": {"mrr": 0.4}}
     (line,) = warnings(0.5, 0.25, metrics={"up": {"mrr": 0.6}, "down": {"mrr": 0.3}}, untrained=before)
     assert "on down `trained` ranks below `untrained`, mrr 0.300 instead of 0.400" in line
-
-
-def test_early_stopping_counts_validations_after_a_best_step_between_two():
-    assert EarlyStopping("mrr", patience=2, every=10, best=(15, 0.5)).stops_at(30)

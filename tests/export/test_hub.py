@@ -60,10 +60,9 @@ class Hub(LoopbackServer):
                     modes = ("lfs" if path.endswith(".safetensors") else "regular" for path in files)
                     return self.answer({"files": [_mode(*pair) for pair in zip(files, modes, strict=True)]})
                 if self.path.endswith("/info/lfs/objects/batch"):
-                    objects = [
-                        one | {"actions": {"upload": {"href": f"{hub.address}/large/{one['oid']}"}}}
-                        for one in json.loads(body)["objects"]
-                    ]
+                    href = f"{hub.address}/large/"
+                    asked = json.loads(body)["objects"]
+                    objects = [one | {"actions": {"upload": {"href": href + one["oid"]}}} for one in asked]
                     return self.answer({"transfer": "basic", "objects": objects})
                 if "/commit/" in self.path:
                     name = self.path.removeprefix("/api/models/").partition("/commit/")[0]
@@ -96,13 +95,16 @@ def _mode(path: str, mode: str) -> dict:
     return {"path": path, "uploadMode": mode, "shouldIgnore": False}
 
 
+def use(monkeypatch, address):
+    for name, value in (("ENDPOINT", address), ("HF_HUB_OFFLINE", False), ("HF_HUB_DISABLE_XET", True)):
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    monkeypatch.setenv("HF_TOKEN", "secret")
+
+
 @pytest.fixture
 def hub(monkeypatch):
     with Hub() as running:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.address)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_TOKEN", "secret")
+        use(monkeypatch, running.address)
         yield running
 
 
@@ -153,26 +155,16 @@ def test_refusals_are_one_line(hub, exported, bert_workdir, tmp_path, monkeypatc
     assert "there is no login for the hub: run `hf auth login`" in refused(exported, "me/cats")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        *NO_API,
-        b'{"id": "x", "siblings": 5}',
-        b'{"id": "x", "siblings": [5]}',
-        b'{"id": "x", "siblings": [{}]}',
-    ],
-)
+NO_REPOSITORY = [b'{"id": "x", "siblings": 5}', b'{"id": "x", "siblings": [5]}', b'{"id": "x", "siblings": [{}]}']
+
+
+@pytest.mark.parametrize("body", [*NO_API, *NO_REPOSITORY])
 def test_a_hub_that_answers_something_else(exported, monkeypatch, refused, body):
     with LoopbackServer(always(body)) as hub:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_TOKEN", "secret")
+        use(monkeypatch, hub.address)
         assert f"the server at {hub.address} does not answer as the hub does (" in refused(exported, "me/cats")
 
 
 def test_a_hub_that_is_not_there(exported, monkeypatch, refused):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("HF_TOKEN", "secret")
+    use(monkeypatch, "http://127.0.0.1:9")
     assert "the hub at http://127.0.0.1:9 can't be reached" in refused(exported, "me/cats")

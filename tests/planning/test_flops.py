@@ -61,9 +61,8 @@ def test_a_convolution():
 def test_parts_of_devices_count_together():
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     rows, whole = PartitionSpec("data"), PartitionSpec()
-    product = jax.shard_map(
-        lambda a, b: a @ b, mesh=mesh, in_specs=(rows, whole), out_specs=rows, axis_names={"data"}, check_vma=False
-    )
+    at = {"mesh": mesh, "in_specs": (rows, whole), "out_specs": rows}
+    product = jax.shard_map(lambda a, b: a @ b, axis_names={"data"}, check_vma=False, **at)
     assert flops_of(product, shape(8, 16), shape(16, 32)) == 2 * 8 * 16 * 32
 
 

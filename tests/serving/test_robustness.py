@@ -113,13 +113,8 @@ def test_a_question_waits_for_one_batch_although_forty_clients_embed_many_texts(
     class Slow:
         """Embeds nothing, one batch for each turn."""
 
-        model, search, scores, batches, turns = (
-            service.model,
-            service.search,
-            service.scores,
-            [],
-            threading.Semaphore(0),
-        )
+        model, search, scores = service.model, service.search, service.scores
+        batches, turns = [], threading.Semaphore(0)
 
         def preparations(self):
             return ()

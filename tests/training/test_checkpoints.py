@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from helpers import one_line_error
 
@@ -91,7 +92,9 @@ def three_checkpoints(three, tmp_path):
     return shutil.copytree(three, tmp_path / "three")
 
 
-def test_a_state_comes_back_bit_for_bit_on_another_topology(tmp_path):
+def test_a_state_comes_back_bit_for_bit_on_another_topology(tmp_path, monkeypatch):
+    handler = ocp.type_handlers.get_type_handler(jax.Array)
+    monkeypatch.setattr(handler, "_use_replica_parallel", True)  # as it is but for tests
     state = make_state(5)
     kernel = jax.random.normal(jax.random.key(0), (8, 4))
     state = state.replace(params={"projection": {"kernel": kernel}})
@@ -274,19 +277,26 @@ def test_metrics_are_uploaded_before_a_checkpoint_counts(tmp_path):
     assert newest == [None, 1]
 
 
-def test_minutes_are_counted_from_the_last_checkpoint_of_any_kind(monkeypatch):
-    """A step takes a minute; a checkpoint is due every 4 steps and after 3 minutes."""
+@pytest.mark.parametrize(
+    ("minutes", "settings", "saved"),
+    [
+        (1, {"checkpoint_every": 4, "checkpoint_minutes": 3}, [3, 4, 7, 8, 11, 12]),
+        (4, {"checkpoint_every": 1000}, [3, 6, 9, 12]),  # every ten minutes, if nothing else is said
+        (4, {"checkpoint_every": 1000, "checkpoint_minutes": 0.0}, [12]),
+    ],
+)
+def test_minutes_are_counted_from_the_last_checkpoint_of_any_kind(monkeypatch, minutes, settings, saved):
+    """A step takes so many minutes."""
     now, checkpoints = [0], mock.MagicMock(has_failed=lambda: False)
     monkeypatch.setattr(hooks, "monotonic", lambda: now[0])
-    settings = loop.TrainSettings(checkpoint_every=4, checkpoint_minutes=3)
-    saves = hooks.SavePolicy(settings, int, checkpoints, mock.MagicMock(), None, last=13)
+    saves = hooks.SavePolicy(loop.TrainSettings(**settings), int, checkpoints, mock.MagicMock(), None, last=12)
 
     def train_step(state, batch):
-        now[0] += 60
+        now[0] += 60 * minutes
         return state, {}
 
-    loop.fit(mock.MagicMock(step=0), train_step, [{}] * 13, [loop.Hook.every(1, saves)])
-    assert [call.args[0] for call in checkpoints.save.call_args_list] == [3, 4, 7, 8, 11, 12, 13]
+    loop.fit(mock.MagicMock(step=0), train_step, [{}] * 12, [loop.Hook.every(1, saves)])
+    assert [call.args[0] for call in checkpoints.save.call_args_list] == saved
 
 
 def test_a_validation_is_saved_with_its_metrics_and_a_checkpoint_at_a_signal_is_the_last_one(monkeypatch):

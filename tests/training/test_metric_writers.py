@@ -3,6 +3,7 @@
 import pathlib
 import sys
 import types
+from unittest import mock
 
 import pytest
 from helpers import one_line_error
@@ -93,23 +94,17 @@ def test_numbers_go_to_the_project_and_a_resumed_run_to_the_same_run(tmp_path, w
     assert wandb.finished == 2
 
 
-def test_a_refusal_is_one_line(tmp_path, wandb):
-    def refuse(**arguments):
-        raise Refused("no API key\nconfigured")
-
-    wandb.init = refuse
-    with pytest.raises(EndxError, match=r"train.wandb_project=papers \(no API key configured\): log in"):
-        MetricLog(tmp_path, resume_step=0, wandb_project="papers")
-
-
-def test_an_invalid_variable_of_wandb_is_one_line(tmp_path, wandb):
-    def refuse(**arguments):
-        raise ValueError("1 validation error for Settings\nmode\n  Input should be 'online'")  # as pydantic
-
-    wandb.init = refuse
-    with one_line_error(
-        r"train.wandb_project=papers \(1 validation error for Settings mode Input should be 'online'\)"
-    ):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Refused("no API key\nconfigured"), r"no API key configured\): log in"),
+        # as pydantic of an invalid variable
+        (ValueError("1 validation error for Settings\nmode\n  Input"), r"1 validation error for Settings mode Input\)"),
+    ],
+)
+def test_a_refusal_is_one_line(tmp_path, wandb, error, said):
+    wandb.init = mock.Mock(side_effect=error)
+    with one_line_error(rf"train.wandb_project=papers \({said}"):
         MetricLog(tmp_path, resume_step=0, wandb_project="papers")
 
 

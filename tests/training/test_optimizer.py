@@ -86,9 +86,7 @@ def test_first_adamw_step_is_the_sign_plus_decay_of_matrices_and_tables_only(wei
 
 
 def test_first_adafactor_step_is_the_parameters_size_plus_decay_of_matrices_and_tables_only():
-    settings = OptimizerSettings(
-        name="adafactor", learning_rate=0.1, schedule="constant", weight_decay=0.2, clip_norm=0.0
-    )
+    settings = dataclasses.replace(PLAIN, name="adafactor", learning_rate=0.1, weight_decay=0.2)
     updates = update(settings, PARAMS, jax.tree.map(lambda p: 3.0 * jnp.ones_like(p), PARAMS))
     # g / sqrt(v) is 1 at the first step, times the parameters' root mean square; decay adds 0.2 of the parameter.
     assert of_each_parameter(updates) == pytest.approx(

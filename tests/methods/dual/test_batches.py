@@ -105,11 +105,8 @@ def guided(tmp_path_factory, tiny_bert, pairs_csv):
     config = tiny_recipe(tiny_bert, pairs_csv)
     config.data.cache = str(folder / "cache")
     config.train.steps = 2
-    contrastive = ContrastiveSettings(
-        ceiling=(1.0, 0.05),
-        guide=str(write_tiny_bert(folder / "guide")),
-        answer_frequencies=True,
-    )
+    guide = str(write_tiny_bert(folder / "guide"))
+    contrastive = ContrastiveSettings(ceiling=(1.0, 0.05), guide=guide, answer_frequencies=True)
     settings = DualSettings(matryoshka_dims=(8, 4), matryoshka_weights=(1.0, 0.5), contrastive=contrastive)
     config.objective = dataclasses.asdict(settings)
     run(config, folder / "run")
@@ -130,11 +127,8 @@ def test_a_run_logs_the_share_that_is_left_out_and_the_loss_of_each_prefix(guide
 @pytest.mark.slow
 def test_prefixes_are_ranked(guided):
     systems = json.loads((guided / "run" / "results.json").read_text())["systems"]
-    assert set(systems) == {
-        "bm25",
-        "hybrid",
-        *(f"{name}{at}" for name in ("untrained", "trained") for at in ("", "@8", "@4")),
-    }
+    models = {f"{name}{at}" for name in ("untrained", "trained") for at in ("", "@8", "@4")}
+    assert {*systems} == {"bm25", "hybrid", *models}
     assert systems["trained"] != systems["trained@4"]
 
 
@@ -152,9 +146,8 @@ def test_prefixes_of_embeddings_are_truncated_and_normalised():
     vectors = {"question": np.array([[1.0, 0, 1]]), "answer": np.array([[1.0, 0, 0], [1, 1, 2]])}
     records = RetrievalSet(("q",), ("a", "b"), ((0,),), ("q0",), ("d0", "d1"))
     results = Results("data", "test", Pools({"all": records}))
-    evaluator = EmbeddingEvaluator(
-        lambda params, side, texts, progress: vectors[side], EvaluationSettings(), (2, 3), True
-    )
+    encode = lambda params, side, texts, progress: vectors[side]  # noqa: E731
+    evaluator = EmbeddingEvaluator(encode, EvaluationSettings(), (2, 3), True)
     evaluator.report(results, {"dual_encoder": {}}, None)
     found = {system: evaluation.metrics["mrr"] for system, evaluation in results.evaluations["all"].items()}
     assert found == {"trained": 0.5, "trained@2": 1.0}

@@ -43,12 +43,14 @@ def evaluate(settings, batch):
 
 
 def embeddings(params, batch):
+    """Of questions, answers and, if there are any, hard negatives."""
     table = params["dual_encoder"]["shared"]["token_embedder"]["embedding"]
 
     def pool(tokens):
-        return jnp.stack([table[row[mask]].mean(0) for row, mask in zip(tokens.ids, tokens.mask, strict=True)])
+        rows = zip(tokens.ids.reshape(-1, 2), tokens.mask.reshape(-1, 2), strict=True)
+        return jnp.stack([table[ids[mask]].mean(0) for ids, mask in rows]).reshape(*tokens.ids.shape[:-1], 4)
 
-    return pool(batch.question), pool(batch.answer)
+    return [pool(side) for side in (batch.question, batch.answer, batch.hard_negatives) if side is not None]
 
 
 def test_the_loss_is_the_in_batch_softmax_of_the_towers():
@@ -86,14 +88,10 @@ def with_hard_negatives(batch):
 def test_hard_negatives_are_encoded_as_answers_and_join_the_loss(masking):
     batch = with_hard_negatives(make_batch())
     loss, _, params = evaluate(DualSettings(temperature=0.5, mask_false_negatives=masking), batch)
-    question, answer = embeddings(params, batch)
-    table = params["dual_encoder"]["shared"]["token_embedder"]["embedding"]
-    rows = zip(batch.hard_negatives.ids.reshape(6, 2), batch.hard_negatives.mask.reshape(6, 2), strict=True)
-    hard = jnp.stack([table[ids[mask]].mean(0) for ids, mask in rows]).reshape(3, 2, 4)
+    question, answer, hard = embeddings(params, batch)
     ids = {"answer_id": batch.answer_id, "positive_ids": batch.positive_ids} if masking else {}
-    expected = in_batch_softmax(
-        question, answer, temperature=0.5, hard_negatives=hard, hard_negative_ids=batch.hard_negative_ids, **ids
-    )
+    ids |= {"hard_negatives": hard, "hard_negative_ids": batch.hard_negative_ids}
+    expected = in_batch_softmax(question, answer, temperature=0.5, **ids)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert not np.allclose(loss, in_batch_softmax(question, answer, temperature=0.5), rtol=1e-3)
 
@@ -133,10 +131,7 @@ def test_distillation_joins_the_loss(name):
     loss, metrics, params = evaluate(DualSettings(temperature=0.5, distillation=distillation), batch)
     plain, _, _ = evaluate(DualSettings(temperature=0.5), batch)
     np.testing.assert_allclose(loss, 0.5 * plain + 2.0 * metrics["distillation_loss"], rtol=1e-5)
-    question, answer = embeddings(params, batch)
-    table = params["dual_encoder"]["shared"]["token_embedder"]["embedding"]
-    rows = zip(batch.hard_negatives.ids.reshape(6, 2), batch.hard_negatives.mask.reshape(6, 2), strict=True)
-    hard = jnp.stack([table[ids[mask]].mean(0) for ids, mask in rows]).reshape(3, 2, 4)
+    question, answer, hard = embeddings(params, batch)
     scores = jnp.einsum("be,bke->bk", question, jnp.concatenate([answer[:, None], hard], axis=1))
     scores = scores / 0.5 if name == "listwise_kl" else scores
     expected, _ = getattr(losses, name)(scores, teacher / 4, where=jnp.isfinite(teacher))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, one_line_error, random_params, tower
+from helpers import one_line_error, random_params
 
 from endx_jax.batch import Tokens, Vectors
 from endx_jax.data.batches import BatchStream
@@ -20,12 +20,13 @@ from endx_jax.methods.embedding_distillation import (
     EmbeddingDistillationObjective,
     EmbeddingDistillationSettings,
 )
-from endx_jax.models import SIDES, DualEncoder
+from endx_jax.models import SIDES, DualEncoder, TokenEmbedder, Tower
+from endx_jax.models.static import NoEncoder
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh
 from endx_jax.parallel.execution import Execution
 
 B, WIDTH = 16, 16
-TOWER = tower(dataclasses.replace(TINY, layers=1, dropout=0.0, attention_dropout=0.0), normalize=False)
+TOWER = Tower(TokenEmbedder(50, WIDTH), NoEncoder(), normalize=False)
 MODEL = DualEncoder(TOWER, TOWER)
 DRAW = np.random.default_rng(0)
 TOKENS = Tokens(jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2), bool))
@@ -39,9 +40,8 @@ def vectors(width: int = WIDTH) -> jax.Array:
 def a_batch(width: int = WIDTH) -> ContrastiveBatch:
     texts = {side: Tokens(jnp.asarray(DRAW.integers(1, 50, (B, 5))), jnp.ones((B, 5), bool)) for side in SIDES}
     ids = jnp.arange(B)
-    return ContrastiveBatch(
-        **texts, question_id=ids, answer_id=ids, positive_ids=ids[:, None], guide=Guide(vectors(width), vectors(width))
-    )
+    guide = Guide(vectors(width), vectors(width))
+    return ContrastiveBatch(**texts, question_id=ids, answer_id=ids, positive_ids=ids[:, None], guide=guide)
 
 
 BATCH = a_batch()
@@ -92,7 +92,7 @@ def test_a_student_that_equals_its_teacher_has_no_loss_and_no_gradient():
         assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients)) < 1e-5
     doubled = dataclasses.replace(batch, guide=jax.tree.map(lambda x: 2 * x, batch.guide))
     assert abs(compute(doubled, loss="cosine")[0][0]) < 1e-6
-    assert compute(doubled, loss="squared")[0][0] > 0.1
+    assert compute(doubled, loss="squared")[0][0] > 1e-3
 
 
 def test_devices_and_chunks_change_nothing():

@@ -30,19 +30,10 @@ def plain(tiny_bert, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def teacher(plain, tmp_path_factory):
-    """A run whose embeddings, means of word vectors, point in all directions, unlike those of a random BERT."""
-    config, workdir = plain.copy_and_resolve_references(), tmp_path_factory.mktemp("teacher")
-    config.train.steps = 1
-    run(config, workdir)
-    return workdir
-
-
-@pytest.fixture(scope="module")
-def config(plain, teacher):
-    """A projection, new, of the token table to the teacher's width."""
+def config(plain, trained_workdir):
+    """A new projection of the token table, whose means of word vectors point in all directions, as the teacher's do."""
     config = plain.copy_and_resolve_references()
-    config.objective = dataclasses.asdict(EmbeddingDistillationSettings(teacher=str(teacher)))
+    config.objective = dataclasses.asdict(EmbeddingDistillationSettings(teacher=str(trained_workdir)))
     config.model.projection = WIDTH
     config.optimizer.learning_rate, config.optimizer.warmup_steps = 1e-2, 5
     config.train.steps = config.train.checkpoint_every = 100
@@ -57,12 +48,13 @@ def student(config, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def index(teacher, tmp_path_factory):
+def index(trained_workdir, tmp_path_factory):
     """An index by the teacher of the questions themselves, each the right document of its question."""
     folder = tmp_path_factory.mktemp("index")
     lines = [json.dumps({"_id": str(n), "text": text}) for n, text in enumerate(QUESTIONS)]
-    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    encode.main([f"--model={teacher}", f"--corpus={folder / 'corpus.jsonl'}", f"--output={folder / 'index.sqlite'}"])
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("\n".join(lines) + "\n")
+    encode.main([f"--model={trained_workdir}", f"--corpus={corpus}", f"--output={folder / 'index.sqlite'}"])
     return folder / "index.sqlite"
 
 
@@ -84,18 +76,18 @@ def test_the_student_searches_the_teacher_s_index(student, index, endx):
     assert QUESTIONS[7] in printed.out
 
 
-def test_only_the_teacher_s_index_is_searched_and_no_documents_are_added(student, index, trained_workdir, endx):
-    refused = endx("search", f"--index={index}", f"--model={trained_workdir}", "--mode=dense", "who", status=2)
-    assert f"not by {trained_workdir}" in refused.err
+def test_only_the_teacher_s_index_is_searched_and_no_documents_are_added(student, index, bert_workdir, endx):
+    refused = endx("search", f"--index={index}", f"--model={bert_workdir}", "--mode=dense", "who", status=2)
+    assert f"not by {bert_workdir}" in refused.err
     with one_line_error("was encoded by .*, not by"):
-        IndexModel(Index(trained_workdir / "index.sqlite"), student)
+        IndexModel(Index(bert_workdir / "index.sqlite"), student)
     with one_line_error("was encoded by .*, not by"):
         IndexModel(Index(index), student).encode_document(["a dog"])
     IndexModel(Index(student / "index.sqlite"), student).encode_document(["a dog"])
 
 
-def test_copies_of_the_student_know_their_teacher(student, teacher, trained_workdir, tmp_path):
-    identity = endx_jax.load(teacher).identity
-    assert (endx_jax.load(student).teacher, endx_jax.load(trained_workdir).teacher) == (identity, "")
+def test_copies_of_the_student_know_their_teacher(student, trained_workdir, bert_workdir, tmp_path):
+    model, identity = endx_jax.load(student), endx_jax.load(trained_workdir).identity
+    assert (model.teacher, endx_jax.load(bert_workdir).teacher) == (identity, "")
     merge([str(student), str(student)], tmp_path / "merged")
     assert endx_jax.load(tmp_path / "merged").teacher == identity

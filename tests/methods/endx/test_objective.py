@@ -74,32 +74,37 @@ def batch():
     )
 
 
-def embed(objective, params, batch):
-    return jax.jit(lambda: objective.embed(params, (batch, example_keys(RNG, STEP, B))))()
-
-
 def compute(objective, params, batch, step=STEP):
     return jax.jit(jax.value_and_grad(objective, has_aux=True))(params, batch, RNG, step)
 
 
-def test_the_loss_is_equation_13_of_its_parts(batch):
-    weights = {"a|q": 0.5, "q|q": 3.0, "a|a": 2.0}  # q|a is left out
-    settings = dataclasses.replace(
-        SETTINGS, temperature=2.0, weights=tuple(weights.items()), alignment_temperatures=(1.5, 0.5)
-    )
-    objective, params = build(settings)
-    loss, metrics = jax.jit(objective)(params, batch, RNG, STEP)
-    embedded = embed(objective, params, batch)
-    student, teacher = embedded.student, embedded.teacher
+def with_parts(objective, params, batch, expect):
+    """The loss and its metrics, and what `expect` makes of the embeddings and the ids of the batch, in one program."""
+    ids = {"answer_id": batch.answer_id, "question_id": batch.question_id}
 
     @jax.jit
-    def retrieval(pair):
-        ids = {"answer_id": batch.answer_id, "question_id": batch.question_id}
-        return in_batch_softmax(pair.question, pair.answer, temperature=2.0, **ids)
+    def compute(params):
+        embedded = objective.embed(params, (batch, example_keys(RNG, STEP, B)))
+        return objective(params, batch, RNG, STEP), expect(embedded, ids)
 
-    spaces = ((student.question, student.answer), (teacher.question, teacher.answer))
-    align = jax.jit(lambda: geometry_alignment(*spaces, weights=weights, temperature=(1.5, 0.5)))
-    (aligned, terms), dual_loss, cross_loss = align(), retrieval(student), retrieval(teacher)
+    return compute(params)
+
+
+def pair(part):
+    return part.question, part.answer
+
+
+def test_the_loss_is_equation_13_of_its_parts(batch):
+    weights = {"a|q": 0.5, "q|q": 3.0, "a|a": 2.0}  # q|a is left out
+    weighed = {"weights": tuple(weights.items()), "alignment_temperatures": (1.5, 0.5)}
+    objective, params = build(dataclasses.replace(SETTINGS, temperature=2.0, **weighed))
+
+    def expect(embedded, ids):
+        spaces = pair(embedded.student), pair(embedded.teacher)
+        retrieval = [in_batch_softmax(*space, temperature=2.0, **ids) for space in spaces]
+        return geometry_alignment(*spaces, weights=weights, temperature=(1.5, 0.5)), retrieval
+
+    (loss, metrics), ((aligned, terms), (dual_loss, cross_loss)) = with_parts(objective, params, batch, expect)
     np.testing.assert_allclose(loss, (dual_loss + cross_loss) / 4 + aligned / 2, rtol=1e-5)
     np.testing.assert_allclose(metrics["dual_loss"], dual_loss, rtol=1e-5)
     np.testing.assert_allclose(metrics["cross_loss"], cross_loss, rtol=1e-5)
@@ -112,10 +117,9 @@ def test_the_loss_is_equation_13_of_its_parts(batch):
 
 def test_regression_is_the_other_alignment(batch):
     objective, params = build(dataclasses.replace(SETTINGS, alignment="regression"))
-    _, metrics = jax.jit(objective)(params, batch, RNG, STEP)
-    embedded = embed(objective, params, batch)
-    spaces = [(part.question, part.answer) for part in (embedded.student, embedded.teacher)]
-    np.testing.assert_allclose(metrics["alignment/regression"], embedding_regression(*spaces), rtol=1e-5)
+    expect = lambda embedded, ids: embedding_regression(pair(embedded.student), pair(embedded.teacher))  # noqa: E731
+    (_, metrics), expected = with_parts(objective, params, batch, expect)
+    np.testing.assert_allclose(metrics["alignment/regression"], expected, rtol=1e-5)
     assert not [name for name in metrics if "|" in name]
 
 
@@ -131,19 +135,19 @@ def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_l
     assert normalized.cross_encoder.normalize
     assert not objective.cross_encoder.normalize
 
-    @jax.jit
-    def compute(params):
-        return objective(params, batch, RNG, STEP)[1], objective.embed(params, (batch, example_keys(RNG, STEP, B)))
+    def expect(embedded, ids):
+        found = {}
+        for name, part, own, aligned in (("dual", embedded.student, 0.5, 0.5), ("cross", embedded.teacher, 2.0, 0.25)):
+            p = jax.nn.softmax(part.question @ part.answer.T / aligned, axis=1)
+            found[f"{name}_loss"] = in_batch_softmax(*pair(part), temperature=own, **ids)
+            found[f"{name}_entropy"] = -jnp.sum(p * jnp.log(p), axis=1).mean()
+        return embedded, found
 
-    metrics, embedded = compute(params)
-    np.testing.assert_allclose(jnp.linalg.norm(embedded.student.question, axis=1), 1, rtol=1e-5)
-    assert np.ptp(jnp.linalg.norm(embedded.teacher.answer, axis=1)) > 1e-3
-    ids = {"answer_id": batch.answer_id, "question_id": batch.question_id}
-    for name, part, own, aligned in (("dual", embedded.student, 0.5, 0.5), ("cross", embedded.teacher, 2.0, 0.25)):
-        expected = in_batch_softmax(part.question, part.answer, temperature=own, **ids)
-        np.testing.assert_allclose(metrics[f"{name}_loss"], expected, rtol=1e-5)
-        p = jax.nn.softmax(part.question @ part.answer.T / aligned, axis=1)
-        np.testing.assert_allclose(metrics[f"{name}_entropy"], -jnp.sum(p * jnp.log(p), axis=1).mean(), rtol=1e-4)
+    (_, metrics), (embedded, expected) = with_parts(objective, params, batch, expect)
+    np.testing.assert_allclose(np.linalg.norm(embedded.student.question, axis=1), 1, rtol=1e-5)
+    assert np.ptp(np.linalg.norm(embedded.teacher.answer, axis=1)) > 1e-3
+    for name, value in expected.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-4 if "entropy" in name else 1e-5)
 
 
 def test_a_given_model_takes_the_place_of_the_cross_encoder(batch):
@@ -152,19 +156,18 @@ def test_a_given_model_takes_the_place_of_the_cross_encoder(batch):
     space = tuple(jnp.asarray(draw.normal(size=(B, 3)), jnp.float32) for _ in range(2))
     given = ContrastiveBatch(**vars(batch), guide=Guide(*space))
     weights = {"a|q": 0.5, "q|q": 2.0}
-    settings = dataclasses.replace(
-        SETTINGS, teacher_model="a model", weights=tuple(weights.items()), alignment_temperatures=(1.5, 0.5)
-    )
-    objective, params = build(settings)
+    weighed = {"weights": tuple(weights.items()), "alignment_temperatures": (1.5, 0.5)}
+    objective, params = build(dataclasses.replace(SETTINGS, teacher_model="a model", **weighed))
     assert set(params) == {"dual_encoder"}
-    loss, metrics = jax.jit(objective)(params, given, RNG, STEP)
-    student = embed(objective, params, given).student
-    pair, ids = (student.question, student.answer), {"answer_id": batch.answer_id, "question_id": batch.question_id}
-    aligned, _ = geometry_alignment(pair, space, weights=weights, temperature=(1.5, 0.5))
-    dual = in_batch_softmax(*pair, temperature=settings.temperature, **ids)
+
+    def expect(embedded, ids):
+        student, temperature = pair(embedded.student), SETTINGS.temperature
+        aligned, _ = geometry_alignment(student, space, weights=weights, temperature=(1.5, 0.5))
+        return aligned, [in_batch_softmax(*one, temperature=temperature, **ids) for one in (student, space)]
+
+    (loss, metrics), (aligned, (dual, cross)) = with_parts(objective, params, given, expect)
     np.testing.assert_allclose(loss, dual / 4 + aligned / 2, rtol=1e-5)
-    found = in_batch_softmax(*space, temperature=settings.temperature, **ids)
-    np.testing.assert_allclose(metrics["cross_loss"], found, rtol=1e-5)
+    np.testing.assert_allclose(metrics["cross_loss"], cross, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -197,10 +200,17 @@ def test_a_frozen_teacher_has_no_gradient_no_optimizer_state_and_no_dropout(batc
 
     assert moments(())
     assert not moments(objective.frozen)
-    gradients = jax.jit(jax.grad(lambda trained: objective(merge(trained, fixed), batch, RNG, STEP)[0]))(trained)
+
+    @jax.jit
+    def compute(trained):
+        params = merge(trained, fixed)
+        embedded = objective.embed(params, (batch, example_keys(RNG, STEP, B)))
+        gradients = jax.grad(lambda trained: objective(merge(trained, fixed), batch, RNG, STEP)[0])(trained)
+        return gradients, embedded.teacher, objective.embed_as_teacher(params, batch)
+
+    gradients, teacher, without = compute(trained)
     assert largest(gradients) > 1e-4
-    without = jax.jit(objective.embed_as_teacher)(params, batch)
-    chex.assert_trees_all_close(embed(objective, params, batch).teacher, without, atol=1e-6)
+    chex.assert_trees_all_close(teacher, without, atol=1e-6)
 
 
 @pytest.mark.parametrize(

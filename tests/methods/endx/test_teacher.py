@@ -61,10 +61,7 @@ def test_it_is_the_paper_s_equations(encodings, residual):
     chex.assert_shape((question, answer), (B, D))
     for row in range(B):
         q, a = encodings[0][row][QUESTION_MASK[row]], encodings[1][row][ANSWER_MASK[row]]
-        expected = (
-            embed_by_hand(variables["params"], a, q, residual),
-            embed_by_hand(variables["params"], q, a, residual),
-        )
+        expected = [embed_by_hand(variables["params"], *texts, residual) for texts in ((a, q), (q, a))]
         np.testing.assert_allclose(question[row], expected[0], atol=2e-6)
         np.testing.assert_allclose(answer[row], expected[1], atol=2e-6)
 

@@ -91,9 +91,8 @@ def test_missing_wrong_answers_are_masked(pairs):
     for row, question in enumerate(batch.question_id):
         expected = len(set(answer_id) - set(RECORDS.qrels[question]))
         assert batch.where[row].sum() == 1 + expected < 1 + B
-    assert (
-        answers_of(pairs, batch)[~batch.where] == np.broadcast_to(answer_id[:, None], batch.where.shape)[~batch.where]
-    ).all()
+    own = np.broadcast_to(answer_id[:, None], batch.where.shape)
+    assert (answers_of(pairs, batch) == own)[~batch.where].all()
 
 
 def same(a, b):

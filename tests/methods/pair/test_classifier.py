@@ -70,9 +70,8 @@ def test_scores_are_those_of_bert_for_sequence_classification(tiny_bert):
     ours = Tokenizer(tiny_bert)
     table = join(ours(QUESTIONS, 64), ours(ANSWERS, 64), ROWS)
     assert [table.ids[a:b].tolist() for a, b in zip(table.offsets, table.offsets[1:], strict=False)] == encoded
-    found = jax.jit(module.score)(
-        {"shared": source.params()}, head, table.pad(np.arange(len(ROWS)), int(table.lengths.max()))
-    )
+    tokens = table.pad(np.arange(len(ROWS)), int(table.lengths.max()))
+    found = jax.jit(module.score)({"shared": source.params()}, head, tokens)
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
@@ -124,10 +123,7 @@ def test_dropout_is_of_the_key_of_each_pair():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"question": tower(dataclasses.replace(TINY, token_types=1))},
-            "only a pretrained BERT has segment embeddings",
-        ),
+        ({"question": tower(dataclasses.replace(TINY, token_types=1))}, "a pretrained BERT has segment embeddings"),
         ({"sharing": SHARINGS["ade"]}, "set model.sharing=sde"),
     ],
 )

@@ -26,7 +26,7 @@ from endx_jax.parallel.sharding import partition_spec
 pair_binary = without_metrics(losses.pair_binary)
 pair_softmax = without_metrics(losses.pair_softmax)
 
-B, K, LENGTH = 16, 2, 12
+B, K, LENGTH = 16, 2, 8
 RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(3)
 CONFIG = BertConfig(vocab_size=50, width=4, layers=1, heads=1, mlp_width=4, positions=16, dropout=0.2)
 
@@ -71,15 +71,21 @@ def scores_of(objective, params, batch):
     return jnp.stack(columns, axis=1)
 
 
-@pytest.mark.parametrize(("loss", "function"), [("softmax", pair_softmax), ("binary", pair_binary)])
-def test_the_loss_is_of_the_scores_of_all_pairs(batch, loss, function):
-    objective, params = build(loss=loss)
-    found, metrics = jax.jit(objective)(params, batch, RNG, STEP)
-    scores = np.asarray(jax.jit(lambda p: scores_of(objective, p, batch))(params))
-    np.testing.assert_allclose(found, function(scores, where=batch.where), rtol=1e-5)
+def test_the_loss_is_of_the_scores_of_all_pairs(batch):
+    (softmax, params), (binary, _) = build(loss="softmax"), build(loss="binary")
+
+    @jax.jit
+    def compute(params):
+        scores = scores_of(softmax, params, batch)
+        expected = [function(scores, where=batch.where) for function in (pair_softmax, pair_binary)]
+        return scores, expected, [objective(params, batch, RNG, STEP) for objective in (softmax, binary)]
+
+    scores, expected, found = jax.tree.map(np.asarray, compute(params))
     counted = np.where(batch.where, scores, -np.inf)
-    np.testing.assert_allclose(metrics["pair_accuracy"], (scores[:, 0] > counted[:, 1:].max(1)).mean(), rtol=1e-6)
-    np.testing.assert_allclose(metrics["negatives"], batch.where[:, 1:].sum(1).mean(), rtol=1e-6)
+    for right, (loss, metrics) in zip(expected, found, strict=True):
+        np.testing.assert_allclose(loss, right, rtol=1e-5)
+        np.testing.assert_allclose(metrics["pair_accuracy"], (scores[:, 0] > counted[:, 1:].max(1)).mean(), rtol=1e-6)
+        np.testing.assert_allclose(metrics["negatives"], batch.where[:, 1:].sum(1).mean(), rtol=1e-6)
 
 
 def differentiate(objective, params, batch):
@@ -104,9 +110,8 @@ def test_devices_chunks_and_packing_change_nothing(batch, uncut, devices, chunk,
     assert np.abs(uncut[1]["dual_encoder"]["shared"]["encoder"]["type_embedding"]).min() > 0
     mesh, lengths = make_mesh(MeshSettings(), jax.devices()[:devices]), {"pairs": batch.pairs.mask.sum(-1)}
     execution = Execution(mesh, chunk, packed=packed)
-    plan = PackingPlan.from_batches(
-        [lengths], {"pairs": LENGTH}, shards=devices, chunks=execution.chunks(B), steps=10**9
-    )
+    cut = {"shards": devices, "chunks": execution.chunks(B), "steps": 10**9}
+    plan = PackingPlan.from_batches([lengths], {"pairs": LENGTH}, **cut)
     packing = plan.choose(lengths)["pairs"] if packed else None
     laid_out = dataclasses.replace(batch, pairs=dataclasses.replace(batch.pairs, packing=packing))
     laid_out = jax.device_put(laid_out, batch_sharding(mesh))

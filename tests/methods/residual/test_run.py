@@ -79,7 +79,7 @@ def test_only_the_head_is_trained_and_the_workdir_is_a_model_like_any_other(firs
 
 
 def test_below_the_heads_nothing_is_computed_twice(first_stage, config, cache, tmp_path, monkeypatch):
-    """All that the first run made is found again, by a run with other heads; another length is another base."""
+    """All that the first run made is found again, also by a run with other heads; another length is another base."""
     assert len(list(cache.glob("vectors-*"))) == 6  # questions and answers to train on, validate with and report on
 
     def no_more(self, *args, **kwargs):
@@ -87,8 +87,9 @@ def test_below_the_heads_nothing_is_computed_twice(first_stage, config, cache, t
 
     with monkeypatch.context() as patch:
         patch.setattr(TextEncoder, "__call__", no_more)
+        run(config, tmp_path / "again")
         config.objective.head.update(names="convrr", sides="both")
-        run(config, tmp_path)
+        prepare_run(config, tmp_path / "heads")
         config.data.answer_length = 20
         with pytest.raises(AssertionError, match="encoded again"):
             prepare_run(config, tmp_path / "other")
