@@ -24,7 +24,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import best_params, build_model, read_model
 from endx_jax.experiment.run import run
-from endx_jax.experiment.workdir import PROFILE, read_config, run_index
+from endx_jax.experiment.workdir import LOCK, PROFILE, read_config, run_index
 from endx_jax.models import stack
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -53,6 +53,7 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     rankings = workdir / "evaluation" / "test"
     assert {"qrels.trec", "trained.run.trec", "bm25.per_question.jsonl"} <= {f.name for f in rankings.iterdir()}
     assert json.loads((workdir / "config.json").read_text())["model"]["pooling"] == "mean"
+    assert set(json.loads((workdir / LOCK).read_text())) == {"host", "process", "since"}
     made = json.loads((workdir / "manifest.json").read_text())
     assert made["data_sha256"] == json.loads((workdir / "data.json").read_text())["sha256"]
     assert (made["seed"], made["versions"]["jax"]) == (0, jax.__version__)

@@ -127,10 +127,8 @@ def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_
     assert len(index) == 41
     assert index.info.corpus["path"] == f"{tmp_path}/faq.csv and {tmp_path}/test.csv"
     documents = [document for _, document in index.snapshot.documents()]
-    assert [(document.id, document.text) for document in documents[:2]] == [
-        ("d0", "nowhere"),
-        ("d1", "word3 is on the mat 3"),
-    ]
+    first = [(document.id, document.text) for document in documents[:2]]
+    assert first == [("d0", "nowhere"), ("d1", "word3 is on the mat 3")]
     assert len({document.text for document in documents}) == 41
     assert not any("elsewhere" in document.text for document in documents)
 
@@ -176,10 +174,8 @@ def test_a_line_says_that_known_questions_were_not_measured(train, count, capsys
 def test_nothing_is_encoded_where_the_pool_holds_all_answers(capsys):
     """Heads on a frozen tower can't encode no texts."""
     pool, embeddings = RetrievalSet.from_pairs([("where", "here"), ("who", "she")]), np.eye(2)
-    model = types.SimpleNamespace(settings=types.SimpleNamespace(data=DataSettings(path="pairs.csv")))
-    run = types.SimpleNamespace(
-        model=model, data=types.SimpleNamespace(train=pool, validation=pool, test=pool), encoder=None
-    )
+    run, *_ = asking(pool, pool)
+    run.encoder = None
     documents, found, about = searched.searched_answers(run, {}, pool, embeddings, most=0)
     assert [document.text for document in documents] == ["here", "she"]
     assert found is embeddings

@@ -97,9 +97,8 @@ def test_the_mean_is_what_ranks(batch):
     objective, params = build(dataclasses.replace(SETTINGS, mean_scale=3.0))
     found = posteriors(objective, params, batch, dropout=False)
     for side, posterior in found.items():
-        embedding = jax.jit(objective.model.encode, static_argnums=1)(
-            params["dual_encoder"], side, getattr(batch, side)
-        )
+        encode = jax.jit(objective.model.encode, static_argnums=1)
+        embedding = encode(params["dual_encoder"], side, getattr(batch, side))
         np.testing.assert_allclose(embedding, l2_normalize(posterior.mean), atol=1e-6)
         noise = (posterior.latent - posterior.mean) / jnp.exp(posterior.log_deviation)
         assert np.abs(noise).min() > 1e-4
