@@ -17,17 +17,21 @@ DATA = "hf://datasets/"  # prefix of the paths of data sets, as in `datasets`, p
 DATA_ENDINGS = (".parquet", ".arrow", ".feather", ".jsonl", ".json", ".csv", ".tsv")
 
 
-def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revision: str | None = None) -> pathlib.Path:
+def download(
+    name: str, patterns: Sequence[str], *, what: str, remedy: str, dataset: bool = False, revision: str | None = None
+) -> pathlib.Path:
     """Returns the folder in the hub's cache with the files of a repository, offline if the hub can't be reached.
 
     Args:
       name: `OWNER/NAME`.
       patterns: patterns of the files to download, also in subfolders.
+      what: beginning of the message of an error, which names the repository.
+      remedy: end of the message.
       dataset: true for a data set, false for a model.
       revision: branch, tag or commit; None for the main branch.
 
     Raises:
-      EndxError: the files are neither downloaded nor in the cache; the message lacks a subject, which the caller adds.
+      EndxError: the files are neither downloaded nor in the cache.
     """
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, IncompleteSnapshotError
@@ -50,8 +54,9 @@ def download(name: str, patterns: Sequence[str], *, dataset: bool = False, revis
         )
         return pathlib.Path(folder)
     except failures as failure:
-        part = "is in the hub's cache only in part and " * isinstance(failure, IncompleteSnapshotError)
-        raise EndxError(f"{part}cannot be downloaded from the hub ({reason or type(failure).__name__})") from None
+        part = "is in the hub's cache only in part and " if isinstance(failure, IncompleteSnapshotError) else ""
+        reason = reason or type(failure).__name__
+        raise EndxError(f"{what} {part}cannot be downloaded from the hub ({reason}): {remedy}") from None
 
 
 @functools.cache
@@ -70,14 +75,17 @@ def local_path(path: str) -> str:
         return path
     owner, name, inside = (*path.removeprefix(DATA).strip("/").split("/", 2), "", "")[:3]
     name, _, revision = name.partition("@")
-    endings = [f"{inside}{'/' * bool(inside)}*{ending}{packed}" for ending in DATA_ENDINGS for packed in ("", ".gz")]
-    try:
-        folder = download(f"{owner}/{name}", [*filter(None, [inside]), *endings], dataset=True, revision=revision)
-    except EndxError as failure:
-        raise EndxError(
-            f"{path} {failure}: check the name, {DATA}OWNER/NAME or a folder in it, and the connection; a private data "
-            "set needs `hf auth login`"
-        ) from None
+    files = f"{inside}/*" if inside else "*"
+    patterns = [f"{files}{ending}{packed}" for ending in DATA_ENDINGS for packed in ("", ".gz")]
+    remedy = f"check the name, {DATA}OWNER/NAME or a folder in it, and the connection; a private data set needs "
+    folder = download(
+        f"{owner}/{name}",
+        [inside, *patterns] if inside else patterns,
+        what=path,
+        remedy=remedy + "`hf auth login`",
+        dataset=True,
+        revision=revision,
+    )
     local = str(folder / inside)
     exists = os.path.exists(local) or glob.glob(local) if inside else os.listdir(local)
     if not exists:

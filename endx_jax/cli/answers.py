@@ -120,7 +120,7 @@ def _entry(answer: Answer, ranks: int, width: int) -> str:
     known = [*map(_one_line, document.questions[:QUESTIONS])]
     more = f" (and {len(document.questions) - QUESTIONS:,} more)" if len(document.questions) > QUESTIONS else ""
     asked = textwrap.shorten(f"Q: {' / '.join(known)}", width - len(indent) - len(more), placeholder=" ...") + more
-    questions = f"{indent}{asked}\n" * bool(known)
+    questions = f"{indent}{asked}\n" if known else ""
     return f"{answer.rank:>{ranks + 1}}  {answer.score:.4f}  {' · '.join(about)}\n{questions}{body}\n"
 
 

@@ -144,7 +144,8 @@ def _name_skipped(asked: list[Document], journal: Journal, unanswered: dict[str,
 def _estimate(arguments: argparse.Namespace, template: str, passages: list[Document], known: int) -> str:
     count = len(passages)
     sent = sum(len(template) + len(passage.text) for passage in passages) // CHARACTERS
-    asking = f"asking {arguments.model} about {count:,} passages" + f" ({known:,} answered before)" * bool(known)
+    before = f" ({known:,} answered before)" if known else ""
+    asking = f"asking {arguments.model} about {count:,} passages{before}"
     return f"{asking}: about {_tokens(arguments, sent, TOKENS * arguments.questions * count)}"
 
 

@@ -55,7 +55,7 @@ def split(records: RetrievalSet, *, validation: float, test: float) -> Splits:
         )
     # Few answers of many questions are probably labels.
     correct = "correct data.answer_column or " * (len(records.candidates) < 3 and not records.groups)
-    alike = f"those with a common {'article or ' * bool(records.groups)}answer"
+    alike = f"those with a common {'article or ' if records.groups else ''}answer"
     advice = f"{correct}set data.held_out_by=questions"
     return _parted(records, _places(records), validation, test, alike, advice)
 

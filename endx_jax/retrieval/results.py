@@ -109,7 +109,7 @@ class Results:
             )
         models = {name: evaluation.metrics.get("mrr", 0.0) for name, evaluation in systems.items() if name != "bm25"}
         if len({*models.values()}) == 1 and (len(models) > 1 or 1 in models.values()):
-            by = ", by data.test_path or a larger data.test_fraction" * bool(self.split)
+            by = ", by data.test_path or a larger data.test_fraction" if self.split else ""
             lines.append(
                 f"{len(primary.questions):,} questions over {len(primary.candidates):,} candidates are too few to judge"
                 f" {', '.join(models)}, all with mrr {max(models.values()):.3f}: use more questions and candidates{by}"

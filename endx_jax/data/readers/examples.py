@@ -146,7 +146,8 @@ class ExampleSet:
           EndxError: there are no questions; the message ends with `note`.
         """
         if not self._merged.questions:
-            note = note or f"{len(self._wrong_only):,} rows have wrong ones" * bool(self._wrong_only)
+            if self._wrong_only and not note:
+                note = f"{len(self._wrong_only):,} rows have wrong ones"
             raise EndxError(f"{path}: no questions with a right passage in the file" + (note and f"; {note}"))
         if self._wrong_only:
             text_files.LOG.warning(
