@@ -211,17 +211,9 @@ def evaluate_index(
     split: str | None = None,
     **reading: Any,
 ) -> IndexResults:
-    """Ranks all documents of an index for questions with their right documents, by id, or with answer strings.
+    """Ranks all documents of the index at `path` for questions with their right documents, by id, or answer strings.
 
-    Args:
-      path: the index.
-      data: file or folder, or name of a prepared set.
-      model: as for `IndexModel`.
-      workdir: workdir of a run, in place of `model`; its settings say how data is read.
-      output: folder for metrics, the TREC run and the judgements; None to write nothing.
-      pool: as for `evaluate`.
-      split: as for `evaluate`.
-      **reading: as for `evaluate`.
+    `model` is as for `IndexModel`, which takes `workdir` in its place; all else is as for `evaluate`.
 
     Raises:
       EndxError: the index, the model or the data can't be read, a right document is not in the index, or the output
