@@ -19,7 +19,7 @@ import ray
 import endx_jax
 from endx_jax.data.corpus import read_corpus
 from endx_jax.inference.encode import Output
-from endx_jax.retrieval.corpus_encoding import STEP, begin, encode_corpus, encoding_of, survey
+from endx_jax.retrieval.corpus_encoding import STEP, begin, encode_missing, encoding_of, survey
 
 
 class Encoder:
@@ -49,13 +49,13 @@ def main() -> None:
         Encoder, fn_constructor_args=[options.model], concurrency=options.actors, **resources
     )
     embeddings = (np.asarray(row["embeddings"], np.float32) for row in encoded.iter_rows())
-    for count, _ in encode_corpus(options.output, info, read(), lambda texts: next(embeddings)):
+    for count, _ in encode_missing(options.output, info, read(), lambda texts: next(embeddings)):
         done += count
         print(f"{done:,} of {info.corpus['documents']:,} documents", flush=True)
 
 
 def _parts(documents) -> Iterator[list[str]]:
-    """Yields the texts of `STEP` documents at a time, as `encode_corpus` asks for them."""
+    """Yields the texts of `STEP` documents at a time, as `encode_missing` asks for them."""
     while part := [document.text for document in itertools.islice(documents, STEP)]:
         yield part
 

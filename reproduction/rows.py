@@ -9,20 +9,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.cli import encode, evaluate
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.data.splits import of_few_paragraphs, with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
+from endx_jax.experiment.compilation_cache import keep_programs
 from endx_jax.experiment.data import paths_of, pools, read_splits
+from endx_jax.experiment.evaluation import evaluate_index
 from endx_jax.experiment.model import load_pairs
 from endx_jax.files import write_text
 from endx_jax.inference import load
 from endx_jax.inference.saved import embeds
 from endx_jax.metrics.significance import FEWEST, interval_over_runs
 from endx_jax.parallel.console import say
+from endx_jax.retrieval.corpus_encoding import encode_corpus
 from endx_jax.retrieval.evaluate import evaluate_set
 from endx_jax.retrieval.rerank import evaluate_pairs
 from endx_jax.retrieval.results import Results, read_results
@@ -152,8 +154,9 @@ def collection(row: Row, options: Options) -> Outcome:
     def read(workdir: pathlib.Path, row: Row) -> tuple[float, ...]:
         index, output = workdir / "collection", workdir / workdirs.EVALUATION / "collection"
         if not (output / workdirs.RESULTS).exists():
-            encode.main([f"--workdir={workdir}", f"--corpus={corpus}", f"--output={index}"])
-            evaluate.main([f"--workdir={workdir}", f"--index={index}", f"--data={asked}", f"--output={output}"])
+            keep_programs()
+            encode_corpus(workdir, corpus, index, language=workdirs.read_config(workdir).data.language)
+            evaluate_index(index, asked, workdir=workdir, output=output)
         return _values(read_results(output / workdirs.RESULTS)[0]["metrics"], row)
 
     return trained(row, options, read)

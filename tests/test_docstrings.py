@@ -14,7 +14,7 @@ import pytest
 import endx_jax
 from endx_jax import losses, metrics
 from endx_jax.data import read
-from endx_jax.experiment import from_python
+from endx_jax.experiment import evaluation, from_python
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.methods import Method, method
 from endx_jax.methods.objective import Objective
@@ -32,7 +32,7 @@ PUBLIC = [
     *(getattr(metrics, name) for name in metrics.__all__ if name != "TIE_RULE"),
     *(EmbeddingModel.encode, EmbeddingModel.encode_query, EmbeddingModel.encode_document),
     *(EmbeddingModel.similarity, EmbeddingModel.similarity_pairwise),
-    *(endx_jax.load, load, from_python.train, read, evaluate, top_k),
+    *(endx_jax.load, load, from_python.train, evaluation.evaluate, read, evaluate, top_k),
     *(DualEncoder, Objective, Execution.reduce_rows, Method, key),
 ]
 
@@ -85,9 +85,10 @@ def load_once(name: str) -> EmbeddingModel:
 def test_examples_have_the_results_that_they_show(name, monkeypatch, tmp_path, request):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(method, "METHODS", dict(method.METHODS))
-    if any(call in EXAMPLES[name].docstring for call in ("endx_jax.load(", "endx_jax.train(")):
+    if any(call in EXAMPLES[name].docstring for call in ("endx_jax.load(", "endx_jax.train(", "endx_jax.evaluate(")):
         minilm = request.getfixturevalue("minilm")
         monkeypatch.setattr(endx_jax, "load", load_once)
+        monkeypatch.setattr(evaluation, "load", lambda name, mesh: load_once(name))
         # Training takes minutes: tests/experiment/test_from_python.py trains.
         monkeypatch.setattr(from_python, "run", lambda tree, workdir: None)
         monkeypatch.setattr(from_python, "load", lambda workdir: load_once(minilm))

@@ -1,8 +1,9 @@
 """`endx check`: reports problems in training data, and how well search works before training."""
 
 import argparse
+import dataclasses
 
-from endx_jax.cli.data_flags import add_data_flags, with_data_flags
+from endx_jax.cli.data_flags import add_data_flags, data_settings
 
 
 def main(argv: list[str]) -> None:
@@ -15,7 +16,7 @@ def main(argv: list[str]) -> None:
 
     keep_programs()
     settings = DataSettings(path=arguments.data, test_path=arguments.test, split=arguments.split)
-    print(check_data(with_data_flags(settings, arguments), arguments.model))
+    print(check_data(dataclasses.replace(settings, **data_settings(arguments)), arguments.model))
 
 
 def _parser() -> argparse.ArgumentParser:

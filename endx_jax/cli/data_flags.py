@@ -1,11 +1,9 @@
 """Command-line flags for reading a data set."""
 
 import argparse
-import dataclasses
 from typing import Any
 
 from endx_jax.data.languages import LANGUAGES
-from endx_jax.data.settings import DataSettings
 
 
 def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
@@ -37,8 +35,7 @@ def corpus_columns(arguments: argparse.Namespace) -> dict[str, Any]:
     return {f"{name}_column": getattr(arguments, f"{name}_column") for name in ("text", "question", "id", "title")}
 
 
-def with_data_flags(settings: DataSettings, arguments: argparse.Namespace) -> DataSettings:
-    """Returns settings with the columns and `skip_invalid` of the flags."""
-    names = ("question_column", "answer_column", "skip_invalid")
-    given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-    return dataclasses.replace(settings, **given, language=arguments.language or settings.language)
+def data_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the settings of `data` that `add_data_flags` sets, except the split; the language only if it is given."""
+    names = ("question_column", "answer_column", "skip_invalid", *(["language"] if arguments.language else []))
+    return {name: getattr(arguments, name) for name in names}

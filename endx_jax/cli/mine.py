@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
-from endx_jax.cli.data_flags import add_data_flags, with_data_flags
+from endx_jax.cli.data_flags import add_data_flags, data_settings
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
 
@@ -76,8 +76,8 @@ def _read(arguments: argparse.Namespace) -> "RetrievalSet":
     from endx_jax.data.splits import limit_questions
     from endx_jax.experiment.data import paths_of, pools, read_records
 
-    settings = DataSettings(path=arguments.data, pool=arguments.pool, split=arguments.split)
-    settings = with_data_flags(settings, arguments)
+    names = {"path": arguments.data, "pool": arguments.pool, "split": arguments.split}
+    settings = DataSettings(**names, **data_settings(arguments))
     path, _ = paths_of(settings)
     # With an index, its documents are the candidates, so the data's corpus is not needed.
     records = read_records(path, settings, settings.split, whole=arguments.index is None)

@@ -62,11 +62,11 @@ def main(argv: list[str]) -> None:
 
 def _service(arguments: argparse.Namespace) -> "Service":
     """Loads the model and the index, which is made from the corpus if there is one, and logs them."""
-    from endx_jax.cli import encode
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.model import load_pairs
     from endx_jax.experiment.workdir import run_index
     from endx_jax.parallel.console import say
+    from endx_jax.retrieval.corpus_encoding import encode_corpus
     from endx_jax.retrieval.index import Index
     from endx_jax.retrieval.index_model import IndexModel, hybrid_of
     from endx_jax.retrieval.text_search import TextSearch
@@ -76,9 +76,7 @@ def _service(arguments: argparse.Namespace) -> "Service":
     pairs = load_pairs(arguments.rerank) if arguments.rerank else None
     if arguments.corpus:
         model = arguments.model or arguments.workdir
-        columns = corpus_columns(arguments).items()
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in columns if value is not None]
-        arguments.index = encode.main([f"--model={model}", f"--corpus={arguments.corpus}", *flags])
+        arguments.index = encode_corpus(model, arguments.corpus, **corpus_columns(arguments))
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir)
     if arguments.index and url_of(arguments.index) and hasattr(signal, "SIGHUP"):

@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,24 @@ from endx_jax.retrieval import trec
 from endx_jax.retrieval.evaluate import Evaluation
 from endx_jax.retrieval.index import write_index
 from endx_jax.retrieval.index_evaluation import JudgedRows
-from endx_jax.retrieval.results import entry_of, write_results
+from endx_jax.retrieval.results import COLUMNS, OWN_ID, entry_of, write_results
 from endx_jax.retrieval.snapshot import Snapshot
+from endx_jax.retrieval.tables import format_table
 
 SYSTEM = "index"
+
+
+class IndexResults(NamedTuple):
+    """Evaluation of the documents of an index, and their judgements, if they are not judged by answer strings."""
+
+    evaluation: Evaluation
+    judged: JudgedRows | None
+
+    def __repr__(self) -> str:
+        metrics = self.evaluation.metrics
+        table = format_table({SYSTEM: metrics}, COLUMNS if self.judged else tuple(metrics))
+        alike = sum(map(bool, self.judged.excluded)) if self.judged else 0
+        return f"{table}\n{alike:,} {OWN_ID}" if alike else table
 
 
 def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[Document], **about: Any) -> None:

@@ -1,22 +1,33 @@
 """Encoding of a corpus into an index, resumable, whole or in numbered shards that are joined afterwards."""
 
+import copy
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
+import os
 import pathlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
+import tqdm
 
+from endx_jax.buckets import local_copy
+from endx_jax.data.corpus import read_corpus
 from endx_jax.data.documents import Document
 from endx_jax.data.languages import detect
 from endx_jax.data.tokenization import SAMPLE
 from endx_jax.errors import EndxError, InUse
-from endx_jax.inference import EmbeddingModel
+from endx_jax.files import expanded
+from endx_jax.inference import EmbeddingModel, load
+from endx_jax.inference.encode import Output, Precision
 from endx_jax.numerics import Quantized
-from endx_jax.retrieval.index import starting
+from endx_jax.parallel.console import say, showing_progress
+from endx_jax.retrieval.index import ENCODED, starting
 from endx_jax.retrieval.index_file import (
     IndexInfo,
     IndexReader,
@@ -28,11 +39,86 @@ from endx_jax.retrieval.index_file import (
     is_new,
     metric_of,
 )
+from endx_jax.settings import check, check_range
 
 # Documents that are encoded and committed together; an interrupt loses these at most.
 STEP = 8192
 
 Embeddings = np.ndarray | Quantized
+
+
+def encode_corpus(
+    path_or_name: str | os.PathLike,
+    corpus: str,
+    output: pathlib.Path | None = None,
+    *,
+    language: str = "",
+    precision: Precision = "float32",
+    truncate_dim: int | None = None,
+    shard: tuple[int, int] = (1, 1),
+    reuse: str | os.PathLike | None = None,
+    batch_size: int = 64,
+    **reading: Any,
+) -> pathlib.Path:
+    """Encodes a corpus into an index, or finishes the one that an interrupted call left.
+
+    Args:
+      path_or_name: model, as for `endx_jax.load`.
+      corpus: path of the corpus.
+      output: file of the index; None for one in the cache.
+      language: language of the texts, for BM25; empty to detect it.
+      precision: float32, float16 or int8.
+      truncate_dim: leading dimensions to keep; None: all.
+      shard: number of the part of the corpus to encode, from 1, and number of parts.
+      reuse: older index of the same model, whose embeddings of unchanged texts are taken over.
+      batch_size: texts of maximum length encoded together.
+      **reading: arguments of `read_corpus`.
+
+    Returns:
+      The file of the index.
+
+    Raises:
+      EndxError: an argument is invalid, the model or the corpus can't be read, or the file holds another index.
+    """
+    check_range("--batch-size", batch_size, 1, 2**31 - 1)
+    check(bool(output) or shard[1] == 1, "--shard needs --output=FILE, a file for each shard")
+    read = functools.partial(read_corpus, corpus, **reading)
+    bar = functools.partial(tqdm.tqdm, unit="text", disable=not showing_progress(), leave=False)
+    surveyed = survey(bar(read(say=say), desc="reading the corpus"))
+    surveyed = dataclasses.replace(surveyed, language=language or surveyed.language)
+    empty = f", {surveyed.empty:,} of them empty" if surveyed.empty else ""
+    known = f" with {surveyed.questions:,} known questions" if surveyed.questions else ""
+    say(f"{surveyed.documents:,} documents{known} in {corpus}{empty}")
+    model = load(path_or_name)
+    for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
+        say(line)
+    info = encoding_of(model, corpus, surveyed, width=truncate_dim, precision=precision, shard=shard)
+    path = output or expanded(f"{ENCODED}/{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite")
+    embeddings = Output(info.width, model.cosine, precision)
+    options: dict[str, Any] = {"batch_size": batch_size, "progress": showing_progress(), "output": embeddings}
+    encode = functools.partial(model.encoder, model.params, "answer", **options)
+    # The copy has its own count of truncated texts, so that the model's encoder counts documents only.
+    encode_question = functools.partial(copy.copy(model.encoder), model.params, "question", **options)
+    older = Reuse(local_copy(reuse), info) if reuse else None
+    total, done = len(documents_of(info)), begin(path, info)
+    if done == total:
+        say(f"{path} is their index already; nothing to encode")
+        return path
+    if done:
+        say(f"{done:,} of them are encoded already")
+    say(f"encoding {total - done:,} documents; programs are compiled the first time only")
+    started, encoded = time.monotonic(), 0
+    with bar(desc="encoding", total=total, initial=done) as progress:
+        for count, new in encode_missing(path, info, read(), encode, encode_question=encode_question, reuse=older):
+            encoded += new
+            progress.update(count)
+    seconds = time.monotonic() - started
+    reused = f", took over {total - done - encoded:,} of {reuse}" if reuse else ""
+    say(f"encoded {encoded:,} documents{reused} in {seconds:,.0f} s, {(total - done) / seconds:,.0f} a second")
+    say(f"the index is {path}")
+    if model.encoder.cut:
+        say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
+    return path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +248,7 @@ def differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> l
     return described
 
 
-def encode_corpus(
+def encode_missing(
     path: pathlib.Path,
     info: IndexInfo,
     documents: Iterable[Document],

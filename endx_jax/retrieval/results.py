@@ -29,7 +29,7 @@ FEW = 300
 PARAGRAPH_COLUMNS = ("mrr", *(f"recall@{n}" for n in RECALLS), "avg_recall")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Results:
     """Evaluations of several systems on the same questions, against one pool or several.
 
@@ -115,6 +115,8 @@ class Results:
                 f" {', '.join(models)}, all with mrr {max(models.values()):.3f}: use more questions and candidates{by}"
             )
         return "\n".join([*lines, *self.notes])
+
+    __repr__ = tables
 
     def _rankings(self) -> list[str]:
         lines = []

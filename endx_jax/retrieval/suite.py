@@ -16,7 +16,7 @@ from endx_jax.retrieval.tables import aligned, format_table
 Intervals = dict[str, tuple[float, float]]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class SuiteResults:
     """Evaluations of the same systems on several data sets.
 
@@ -89,6 +89,8 @@ class SuiteResults:
             f"{FEWEST} questions"
         )
         return "\n".join([*lines, *self.bm25, *self.notes])
+
+    __repr__ = tables
 
     def write(self, json_path: pathlib.Path) -> None:
         """Writes `results.json`: means over sets by system with their intervals, and the evaluations of each set."""

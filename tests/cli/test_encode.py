@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import endx_jax
+from endx_jax.retrieval.corpus_encoding import encode_corpus
 from endx_jax.retrieval.index import Index
 
 WORDS = "the cat sat on a mat dog where is who what in".split()
@@ -61,6 +62,10 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, e
     tolerance = {"float32": 1e-6, "float16": 1e-3, "int8": 1 / 254}[precision]
     np.testing.assert_allclose(index.snapshot.vectors(0, 200), expected, atol=tolerance)
     assert endx("encode", *arguments).out.endswith(f"{output} is their index already; nothing to encode\n")
+    options = {"precision": precision, "truncate_dim": 8}
+    assert encode_corpus(trained_workdir, str(corpus), tmp_path / "again", **options) == tmp_path / "again"
+    again = Index(tmp_path / "again").snapshot.vectors(0, 200)
+    np.testing.assert_array_equal(again, index.snapshot.vectors(0, 200))
 
 
 def test_shards_are_encoded_and_joined_and_embeddings_reused(trained_workdir, corpus, tmp_path, endx):

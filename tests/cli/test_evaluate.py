@@ -14,12 +14,16 @@ from endx_jax.retrieval.index import Index, write_index
 
 
 def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_path, endx):
-    assert "trained" in endx("evaluate", f"--workdir={trained_workdir}", f"--output={tmp_path}").out
+    printed = endx("evaluate", f"--workdir={trained_workdir}", f"--output={tmp_path}").out
     again = json.loads((tmp_path / "results.json").read_text())["systems"]
     first = json.loads((trained_workdir / "results.json").read_text())["systems"]
     assert again["bm25"] == first["bm25"]
     assert again["trained"] == pytest.approx(first["trained"], abs=1e-6)
     assert again["hybrid"] == pytest.approx(first["hybrid"], abs=1e-6)
+    files = sorted(trained_workdir.rglob("*"))
+    results = endx_jax.evaluate(workdir=trained_workdir)
+    assert f"\n\n{results!r}\nresults are in" in printed
+    assert sorted(trained_workdir.rglob("*")) == files  # nothing is written without an output
 
 
 def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, endx):

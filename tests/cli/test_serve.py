@@ -48,15 +48,16 @@ def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
     class Stop(Exception):
         pass
 
-    def main(argv):
-        raise Stop(argv)
+    def encode(model, corpus, **columns):
+        raise Stop(model, corpus, columns)
 
-    monkeypatch.setattr("endx_jax.cli.encode.main", main)
+    monkeypatch.setattr("endx_jax.retrieval.corpus_encoding.encode_corpus", encode)
     given = ["--model=m", "--corpus=pairs.csv", "--text-column=answer", "--question-column=asked", "--id-column="]
     given.append("--title-column=title")
     with pytest.raises(Stop) as caught:
         serve._service(serve._parser().parse_args(given))
-    assert caught.value.args == (given,)
+    columns = {"text_column": "answer", "question_column": "asked", "id_column": "", "title_column": "title"}
+    assert caught.value.args == ("m", "pairs.csv", columns)
 
 
 def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):

@@ -11,7 +11,7 @@ from endx_jax.data.documents import Document
 from endx_jax.errors import InUse
 from endx_jax.numerics import Quantized
 from endx_jax.retrieval import corpus_encoding
-from endx_jax.retrieval.corpus_encoding import Reuse, begin, documents_of, encode_corpus, join, survey
+from endx_jax.retrieval.corpus_encoding import Reuse, begin, documents_of, encode_missing, join, survey
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.index_file import IndexInfo
 
@@ -47,9 +47,9 @@ def embed_int8(texts) -> Quantized:
 
 
 def run(path, info, encode=embed, documents=DOCUMENTS, reuse=None) -> list[tuple[int, int]]:
-    """What `encode_corpus` yields."""
+    """What `encode_missing` yields."""
     begin(path, info)
-    return [*encode_corpus(path, info, documents, encode, reuse=reuse)]
+    return [*encode_missing(path, info, documents, encode, reuse=reuse)]
 
 
 def contents(path):

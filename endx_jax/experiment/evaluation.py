@@ -1,0 +1,253 @@
+"""Evaluation of a model on a data set or a suite (`endx_jax.evaluate`), and of the documents of an index."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from endx_jax.buckets import uploading
+from endx_jax.data.readers import beir
+from endx_jax.data.readers.formats import ANSWERS, detect_format
+from endx_jax.data.records import Pools, asked_documents, known_questions
+from endx_jax.data.relevance import JUDGED, Answered, Judged, read_answered, read_judged
+from endx_jax.data.settings import DataSettings
+from endx_jax.data.splits import with_many_questions
+from endx_jax.errors import EndxError
+from endx_jax.experiment.compilation_cache import keep_programs
+from endx_jax.experiment.data import ensure_prepared, find_source, pools, read_splits
+from endx_jax.experiment.index_results import IndexResults, write_index_results, write_pool
+from endx_jax.experiment.model import load_pairs
+from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
+from endx_jax.hub import local_path
+from endx_jax.inference import EmbeddingModel, load
+from endx_jax.parallel import agreement
+from endx_jax.parallel.console import say
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.retrieval.index import Index
+from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, find_rows
+from endx_jax.retrieval.index_file import metric_of
+from endx_jax.retrieval.index_model import IndexModel, stored_hybrid
+from endx_jax.retrieval.rerank import LoadedPairs, evaluate_pairs
+from endx_jax.retrieval.results import Results
+from endx_jax.retrieval.suite import SuiteResults
+from endx_jax.retrieval.systems import dense_scores, evaluate_dense
+from endx_jax.settings import check
+
+# Best documents kept per question of an index.
+DEPTH = 100
+
+Source = str | os.PathLike
+
+
+def evaluate(
+    model: EmbeddingModel | Source | None = None,
+    data: str | None = None,
+    *,
+    workdir: Source | None = None,
+    output: Source | None = None,
+    pool: str = "",
+    split: str | None = None,
+    rerank: Source | None = None,
+    top: int = 20,
+    min_questions: Sequence[int] = (8,),
+    reverse: bool = False,
+    **reading: Any,
+) -> Results | SuiteResults:
+    r"""Ranks a data set, or each set of a suite, with a model, with BM25, and with both fused.
+
+    Several processes divide the encoding; the first one writes.
+
+    Args:
+      model: model, or its folder or name.
+      data: file or folder of any supported format, or suite of BEIR folders; None for the test split of `workdir`.
+      workdir: workdir of a run, in place of `model`; its settings say how data is read.
+      output: folder for metrics, TREC runs and an index of the pool; None to write nothing.
+      pool: retrieval unit of reading-comprehension data, as `data.pool`; empty for that of the run, if any.
+      split: split of a folder that has several; None for `test`, or the only one of a BEIR folder.
+      rerank: workdir of a pair classifier, or folder of a CrossEncoder, that re-ranks the best candidates.
+      top: number of candidates that `rerank` re-ranks; 0: all.
+      min_questions: numbers of questions; questions whose answer has at least that many are reported separately too.
+      reverse: true to rank the questions for each answer as well.
+      **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
+
+    Returns:
+      The results, whose representation is their tables.
+
+    Raises:
+      EndxError: the model or the data can't be read, or the output can't be written.
+
+    Examples:
+      >>> import pathlib
+      >>> rows = ["question,answer", "When do you open?,We open at nine.", "Where is the zoo?,In the park."]
+      >>> _ = pathlib.Path("pairs.csv").write_text("\n".join(rows))
+      >>> results = endx_jax.evaluate("all-MiniLM-L6-v2", "pairs.csv")
+      evaluating 2 questions against 2 candidates of pairs.csv
+      >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
+      1.0
+    """
+    check(bool(workdir or model), "nothing to evaluate: set --workdir, --model or --index")
+    ensure_prepared([data or ""])
+    path = local_path(data or "")
+    sets = beir.suite_of(path, split) if path else {}
+    agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
+    for folder, part in sets.values():  # so that a damaged set is found before the others are encoded
+        beir.judgements(folder, part, skip_invalid=reading.get("skip_invalid", False))
+    splits = {part for _, part in sets.values()} or {split or beir.default_split(path)}
+    split = splits.pop() if len(splits) == 1 else "of its name"
+    read = functools.partial(_read, workdir, pool, min_questions, reading)
+    dataset, ranked = (data or "", None) if sets else read(data, split)
+    home = epath.Path(output) if output else None
+    if home:
+        check_writable(home, "--output")
+    reranker = (load_pairs(rerank), rerank, top) if rerank else None
+    if not isinstance(model, EmbeddingModel):
+        model = load(workdir or model or "", mesh=make_mesh(MeshSettings()))
+    agreement.check_parameters(model.params)
+    system = "trained" if workdir else pathlib.Path(model.name).name
+    rank = functools.partial(_rank, model=model, system=system, reranker=reranker, reverse=reverse)
+    if ranked:
+        return rank(dataset, split if data else "test", ranked, home=home)
+    results = SuiteResults(dataset, split)
+    for name, (folder, part) in sets.items():
+        results.add(name, rank(folder, part, read(folder, part)[1], home=home and home / name))
+    if home:
+        agreement.on_primary(lambda: _write_suite(home, results), "suite-written")
+    return results
+
+
+def _write_suite(home: pathlib.Path, results: SuiteResults) -> None:
+    with uploading(home) as folder:
+        results.write(folder / RESULTS)
+
+
+def _read(
+    workdir: Source | None,
+    pool: str,
+    min_questions: Sequence[int],
+    reading: Mapping[str, Any],
+    data: str | None,
+    split: str | None,
+) -> tuple[str, Pools]:
+    """Returns the name of the data set (`data`, or the run's test split), and its primary pool and subsets."""
+    if not (data or workdir):
+        raise EndxError("--model needs --data, as a pretrained model has no test split")
+    settings = read_config(epath.Path(workdir)).data if workdir else DataSettings()
+    if pool:
+        settings = dataclasses.replace(settings, pool=pool)
+    if data:
+        settings = dataclasses.replace(settings, format="", **reading)
+        source = find_source(data, settings, split, strict=bool(pool))
+        dataset, records, unit = data, source.read(settings), source.pool
+    else:
+        dataset, records, unit = settings.test_path or settings.path, read_splits(settings).test, settings.pool
+    sets = pools(records, settings, unit)
+    return dataset, Pools({sets.primary_name: sets.primary} | with_many_questions(sets.primary, min_questions))
+
+
+def _rank(
+    dataset: str,
+    split: str,
+    pools: Pools,
+    *,
+    model: EmbeddingModel,
+    system: str,
+    reranker: tuple[LoadedPairs, Source, int] | None,
+    reverse: bool,
+    home: pathlib.Path | None,
+) -> Results:
+    """Ranks one data set with all systems; writes and returns the results. `reranker` has scorer, name and depth."""
+    records = pools.primary
+    agreement.check_equal(lambda: {f"set {dataset}": records.sha256})
+    say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
+    hybrid = stored_hybrid(model.name, cosine=model.cosine, language=records.text_language)
+    results = Results(dataset=dataset, split=split, pools=pools, hybrid=hybrid)
+    if reverse:
+        results.rank_both_ways()
+    results.add_bm25()
+    dense = evaluate_dense(model.comparable, pools, reverse=reverse, fuse=results.fuse)
+    results.add_dense(system, dense)
+    if reranker:
+        load_scores, name, top = reranker
+        score = load_scores(records.questions, records.candidates)
+        first = dense_scores(dense.questions, dense.candidates)
+        results.add("reranked", {pools.primary_name: evaluate_pairs(score, first, records, top=top)})
+        ranked = f"the top {top} of {system}" if top else "all candidates"
+        results.notes.append(f"reranked: {ranked}, re-ranked by {name}")
+    if not home:
+        return results
+    identity, encoded = model.identity, dict(zip(records.questions, dense.questions, strict=True))
+    documents, known = asked_documents(records.documents, known_questions(records.candidates, [records]), encoded)
+
+    def write() -> None:
+        with uploading(home) as folder:
+            write_pool(
+                folder / INDEX,
+                dense.candidates,
+                documents,
+                metric=metric_of(cosine=model.cosine),
+                model={"name": model.name, "identity": identity},
+                corpus={"path": dataset},
+                known=known,
+                language=records.text_language,
+            )
+            results.write(folder / RESULTS, folder)
+
+    agreement.on_primary(write, "results-written")
+    return results
+
+
+def evaluate_index(
+    path: Source,
+    data: str,
+    *,
+    model: Source | None = None,
+    workdir: Source | None = None,
+    output: Source | None = None,
+    pool: str = "",
+    split: str | None = None,
+    **reading: Any,
+) -> IndexResults:
+    """Ranks all documents of the index at `path` for questions with their right documents, by id, or answer strings.
+
+    `model` is as for `IndexModel`, which takes `workdir` in its place; all else is as for `evaluate`.
+
+    Raises:
+      EndxError: the index, the model or the data can't be read, a right document is not in the index, or the output
+        can't be written.
+    """
+    data = local_path(data)
+    kind = detect_format(data) if os.path.exists(data) else ""  # otherwise a prepared set
+    split = split or beir.default_split(data)
+    questions: Judged | list[Answered]
+    if kind == ANSWERS:
+        questions = read_answered(data)
+    elif kind in JUDGED:
+        questions = read_judged(data, split)
+    else:
+        _, read = _read(workdir, pool, (), reading, data, split)
+        questions = Judged.from_records(read.primary)
+    index = Index(path)
+    home = epath.Path(output) if output else None
+    if home:
+        check_writable(home, "--output")
+    snapshot = index.snapshot
+    check(len(snapshot) > 0, f"{index.path} has no documents")
+    judged = None
+    if isinstance(questions, Judged):
+        ids, texts, judged = list(questions.ids), list(questions.texts), find_rows(snapshot, questions)
+        rank = functools.partial(evaluate_judged, snapshot, judged, depth=DEPTH)
+    else:
+        ids, texts = [one.id for one in questions], [one.text for one in questions]
+        rank = functools.partial(evaluate_answered, snapshot, questions)
+    by_text = ", without their known questions" if snapshot.known else ""
+    say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")
+    keep_programs()
+    results = IndexResults(rank(IndexModel(index, model or workdir).encode_query(texts)), judged)
+    if home:
+        about = {"dataset": data, "split": split, "index": str(index.path), "model": index.info.model}
+        write_index_results(home, about, snapshot, ids, results.evaluation, judged)
+    return results
