@@ -32,7 +32,7 @@ _SUBPACKAGES = (
 __all__ = ["__version__", "check", "load", "train", *_SUBPACKAGES]
 
 
-def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
+def load(path_or_name: "str | os.PathLike", *, product_dtype: str | None = None) -> "EmbeddingModel":
     """Loads an embedding model: see `endx_jax.inference.load`.
 
     Examples:
@@ -41,7 +41,7 @@ def load(path_or_name: "str | os.PathLike") -> "EmbeddingModel":
     """
     from endx_jax.inference import load
 
-    return load(path_or_name)
+    return load(path_or_name, product_dtype=product_dtype)
 
 
 def check(pairs: "Any", test: "Any" = None, *, model: "str | os.PathLike" = "all-MiniLM-L6-v2") -> "DataCheck":

@@ -14,7 +14,7 @@ import time
 from etils import epath
 
 from endx_jax.buckets import local_copy
-from endx_jax.cli.data_flags import add_corpus_flags, add_language_flag, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_language_flag, add_product_flag, corpus_columns
 from endx_jax.data.reqa import POOLS
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> pathlib.Path:
     known = f" with {corpus.questions:,} known questions" if corpus.questions else ""
     say(f"{corpus.documents:,} documents{known} in {arguments.corpus}{empty}")
     keep_programs()
-    model = load(arguments.workdir or arguments.model)
+    model = load(arguments.workdir or arguments.model, product_dtype=arguments.product_dtype)
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(corpus.first, model.name):
         say(line)
     width, precision = arguments.truncate_dim, arguments.precision
@@ -152,4 +152,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--split", help="split of a save_to_disk folder [its only one]")
     add_corpus_flags(parser)
     add_language_flag(parser)
+    add_product_flag(parser)
     return parser

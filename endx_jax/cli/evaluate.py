@@ -14,7 +14,7 @@ import pathlib
 
 from etils import epath
 
-from endx_jax.cli.data_flags import add_data_flags, with_data_flags
+from endx_jax.cli.data_flags import add_data_flags, add_product_flag, with_data_flags
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
 
@@ -58,8 +58,9 @@ def main(argv: list[str]) -> None:
     dataset, pools = (arguments.data, None) if sets else _pools(arguments, arguments.data)
     output = arguments.output or _default_output(arguments, dataset)
     workdirs.check_writable(output, "--output")
-    pair_model = load_pairs(arguments.rerank) if arguments.rerank else None
-    model = load(arguments.workdir or arguments.model, mesh=make_mesh(MeshSettings()))
+    pair_model = load_pairs(arguments.rerank, arguments.product_dtype) if arguments.rerank else None
+    mesh, product_dtype = make_mesh(MeshSettings()), arguments.product_dtype
+    model = load(arguments.workdir or arguments.model, mesh=mesh, product_dtype=product_dtype)
     agreement.check_parameters(model.params)
     if pools:
         results = _evaluate(arguments, dataset, pools, model, pair_model, output)
@@ -122,7 +123,7 @@ def _evaluate(arguments: argparse.Namespace, dataset: str, pools, model, pair_mo
                 dense.candidates,
                 documents,
                 metric=metric_of(cosine=model.cosine),
-                model={"name": model.name, "identity": identity},
+                model={"name": model.name, "identity": identity, "product_dtype": model.product_dtype},
                 corpus={"path": dataset},
                 known=known,
                 language=records.text_language,
@@ -177,7 +178,7 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     by_text = ", without their known questions" if snapshot.known else ""
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")
     keep_programs()
-    embeddings = IndexModel(index, arguments.model or arguments.workdir).encode_query(texts)
+    embeddings = IndexModel(index, arguments.model or arguments.workdir, arguments.product_dtype).encode_query(texts)
     evaluation = evaluate(embeddings)
     about = {"dataset": dataset, "split": arguments.split, "index": str(index.path), "model": index.info.model}
     write_index_results(output, about, snapshot, ids, evaluation, judged)
@@ -261,5 +262,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reverse", action="store_true", help="rank the questions for each answer as well (RR)")
     add_data_flags(parser, split="test, or the only one of a BEIR folder")
     parser.set_defaults(split=None)
+    add_product_flag(parser)
     parser.add_argument("--output", type=pathlib.Path, help="output folder [evaluation/NAME-POOL in WORKDIR]")
     return parser

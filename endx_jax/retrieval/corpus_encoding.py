@@ -110,7 +110,7 @@ def encoding_of(
         width=width,
         precision=precision,
         metric=metric_of(cosine=model.cosine),
-        model={"name": model.name, "identity": model.identity},
+        model={"name": model.name, "identity": model.identity, "product_dtype": model.product_dtype},
         corpus={"path": path, "documents": corpus.documents, "sha256": corpus.sha256}
         | ({"shard": [number, count]} if count > 1 else {}),
         complete=False,
@@ -154,6 +154,9 @@ def differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> l
         ours, others = getattr(stored, what), getattr(info, what)
         if ours.get(key) != others.get(key):
             described.append(f"{what} {_named(ours, key)} and not {_named(others, key)}")
+    products = [info.model.get("product_dtype") for info in (stored, info)]
+    if None not in products and products[0] != products[1]:
+        described.append("product_dtype {} and not {}".format(*products))
     for name in ("width", "precision", "metric"):
         if getattr(stored, name) != getattr(info, name):
             described.append(f"{name} {getattr(stored, name)} and not {getattr(info, name)}")
