@@ -88,7 +88,7 @@ def test_examples_have_the_results_that_they_show(name, monkeypatch, tmp_path, r
     if any(call in EXAMPLES[name].docstring for call in ("endx_jax.load(", "endx_jax.train(", "endx_jax.evaluate(")):
         minilm = request.getfixturevalue("minilm")
         monkeypatch.setattr(endx_jax, "load", load_once)
-        monkeypatch.setattr(evaluation, "load", lambda name, mesh: load_once(name))
+        monkeypatch.setattr(evaluation, "load", lambda name, **_: load_once(name))
         # Training takes minutes: tests/experiment/test_from_python.py trains.
         monkeypatch.setattr(from_python, "run", lambda tree, workdir: None)
         monkeypatch.setattr(from_python, "load", lambda workdir: load_once(minilm))

@@ -22,6 +22,12 @@ def add_language_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_product_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag `--product-dtype` of verbs that encode texts or score pairs."""
+    kinds = "float32, bfloat16, or auto, which is bfloat16 if the CPU has instructions for it"
+    parser.add_argument("--product-dtype", metavar="NAME", help=f"data type of products on CPUs: {kinds} [the run's]")
+
+
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
     """Adds the flags for the columns of a corpus, which `corpus_columns` returns as arguments of `read_corpus`."""
     parser.add_argument("--text-column", default="text", help="text column; answer column, if rows are pairs [text]")

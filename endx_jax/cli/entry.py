@@ -147,6 +147,8 @@ RESUMES = {
 
 # Flags by the settings that messages replace with them, for verbs without a config: see `naming`.
 FLAGS = {
+    "product_dtype": "--product-dtype",
+    "model.product_dtype": "--product-dtype",
     "data.path": "--data",
     "data.pool": "--pool",
     "data.split": "--split",

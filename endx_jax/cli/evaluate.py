@@ -12,7 +12,7 @@ import pathlib
 
 from etils import epath
 
-from endx_jax.cli.data_flags import add_data_flags, data_settings
+from endx_jax.cli.data_flags import add_data_flags, add_product_flag, data_settings
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
 
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.parallel.console import say
 
     output = arguments.output or _default_output(arguments)
-    names = ("model", "data", "workdir", "pool", "split", "rerank", "top", "min_questions", "reverse")
+    names = ("model", "data", "workdir", "pool", "split", "rerank", "top", "min_questions", "reverse", "product_dtype")
     options = {name: getattr(arguments, name) for name in names}
     results = evaluate(output=output, **options, **data_settings(arguments))
     say(f"\n{results}\nresults are in {output}")
@@ -50,7 +50,7 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     data, index = local_path(arguments.data), arguments.index
     name = pathlib.Path(data).name.partition(".")[0]
     output = arguments.output or index.parent / f"{index.stem}-evaluation" / name
-    options = {name: getattr(arguments, name) for name in ("model", "workdir", "pool", "split")}
+    options = {name: getattr(arguments, name) for name in ("model", "workdir", "pool", "split", "product_dtype")}
     results = evaluate_index(index, data, output=output, **options, **data_settings(arguments))
     say(f"\n{results}\n\nresults are in {output}")
 
@@ -108,5 +108,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reverse", action="store_true", help="rank the questions for each answer as well (RR)")
     add_data_flags(parser, split="test, or the only one of a BEIR folder")
     parser.set_defaults(split=None)
+    add_product_flag(parser)
     parser.add_argument("--output", type=pathlib.Path, help="output folder [evaluation/NAME-POOL in WORKDIR]")
     return parser

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
-from endx_jax.cli.data_flags import add_data_flags, data_settings
+from endx_jax.cli.data_flags import add_data_flags, add_product_flag, data_settings
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import check
 
@@ -43,7 +43,8 @@ def main(argv: list[str]) -> None:
     counts = f"{len(records.questions):,} questions and {len(records.candidates):,} candidates"
     say(f"{counts} in {arguments.data}")
     keep_programs()
-    loaded = {name: load_teacher(name) for name in dict.fromkeys((arguments.teacher, arguments.score_with)) if name}
+    names = dict.fromkeys(filter(None, (arguments.teacher, arguments.score_with)))
+    loaded = {name: load_teacher(name, arguments.product_dtype) for name in names}
     teacher, scorer = loaded.get(arguments.teacher), loaded.get(arguments.score_with)
     records, ranked, source = _rank(arguments, records, settings.last_rank)
     score = teacher(records.questions, records.candidates) if teacher else None
@@ -105,13 +106,13 @@ def _rank(
         from endx_jax.retrieval.mining import rank_by_index
 
         index = Index(arguments.index)
-        encoder = IndexModel(index, arguments.model)
+        encoder = IndexModel(index, arguments.model, arguments.product_dtype)
         grown, ranked = rank_by_index(encoder.encode, index.snapshot, records, depth)
         about = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(arguments.index)}
         return grown, ranked, about
     from endx_jax.inference import load
 
-    model = load(arguments.workdir or arguments.model)
+    model = load(arguments.workdir or arguments.model, product_dtype=arguments.product_dtype)
     about = {"name": model.name, "identity": model.identity}
     return records, rank_by_embeddings(model.comparable, records, depth), about
 
@@ -166,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
         "--pool", choices=POOLS, default="", help="retrieval unit of reading-comprehension data, as `data.pool`"
     )
     add_data_flags(parser, split="train")
+    add_product_flag(parser)
     parser.add_argument(
         "--questions", type=int, default=0, metavar="N", help="mine for N questions only, chosen by hash [all]"
     )

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 from etils import epath
 
 from endx_jax import json_files
-from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, corpus_columns
 from endx_jax.errors import EndxError, printable
 from endx_jax.files import replacing
 from endx_jax.settings import check
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
         numbered = enumerate(arguments.question, start=1)
         questions = [Question(str(n), json_files.text(text, f"question {n}")) for n, text in numbered]
     if arguments.rerank:
-        _pair_model(arguments.rerank)  # raises an error early if it is not a pair classifier
+        _pair_model(arguments.rerank, arguments.product_dtype)  # raises an error early if it is not a pair classifier
     search = _open(arguments)
     changed = _change(arguments, search)
     if arguments.mode is None:
@@ -95,7 +95,7 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
         from endx_jax.retrieval.index_model import IndexModel
 
         keep_programs()
-        return IndexModel(index, source)
+        return IndexModel(index, source, arguments.product_dtype)
 
     return TextSearch(
         index,
@@ -152,16 +152,16 @@ def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) 
         return answers
     from endx_jax.retrieval.rerank import rerank_answers
 
-    return rerank_answers(_pair_model(arguments.rerank), texts, answers, arguments.top)
+    return rerank_answers(_pair_model(arguments.rerank, arguments.product_dtype), texts, answers, arguments.top)
 
 
 @functools.cache
-def _pair_model(workdir: pathlib.Path) -> "LoadedPairs":
+def _pair_model(workdir: pathlib.Path, product_dtype: str | None) -> "LoadedPairs":
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.model import load_pairs
 
     keep_programs()
-    return load_pairs(workdir)
+    return load_pairs(workdir, product_dtype)
 
 
 def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
@@ -212,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
         "--index", type=epath.Path, help="index that train, evaluate or encode wrote [index.sqlite in WORKDIR]"
     )
     parser.add_argument("--model", help="model that encoded the index [the one that the index names]")
+    add_product_flag(parser)
     asking = parser.add_argument_group("questions in bulk")
     asking.add_argument(
         "--questions",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from etils import epath
 
 from endx_jax.buckets import url_of
-from endx_jax.cli.data_flags import add_corpus_flags, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, corpus_columns
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import check
@@ -73,12 +73,13 @@ def _service(arguments: argparse.Namespace) -> "Service":
     from endx_jax.serving.service import Service
 
     keep_programs()
-    pairs = load_pairs(arguments.rerank) if arguments.rerank else None
+    pairs = load_pairs(arguments.rerank, arguments.product_dtype) if arguments.rerank else None
     if arguments.corpus:
         model = arguments.model or arguments.workdir
-        arguments.index = encode_corpus(model, arguments.corpus, **corpus_columns(arguments))
+        product = {"product_dtype": arguments.product_dtype}
+        arguments.index = encode_corpus(model, arguments.corpus, **product, **corpus_columns(arguments))
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
-    source = IndexModel(index, arguments.model or arguments.workdir)
+    source = IndexModel(index, arguments.model or arguments.workdir, arguments.product_dtype)
     if arguments.index and url_of(arguments.index) and hasattr(signal, "SIGHUP"):
         _follow(index)
     hybrid = hybrid_of(index, arguments.model or arguments.workdir)
@@ -141,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--index", type=epath.Path, help="index, as written by endx encode [index.sqlite in WORKDIR]")
     parser.add_argument("--corpus", help="folder of documents, CSV, or another corpus of endx encode, to serve")
     add_corpus_flags(parser)
+    add_product_flag(parser)
     parser.add_argument(
         "--model",
         help="folder or name of the model that encoded the index [the run's, or the one that the index names]",

@@ -55,6 +55,7 @@ def evaluate(
     top: int = 20,
     min_questions: Sequence[int] = (8,),
     reverse: bool = False,
+    product_dtype: str | None = None,
     **reading: Any,
 ) -> Results | SuiteResults:
     r"""Ranks a data set, or each set of a suite, with a model, with BM25, and with both fused.
@@ -72,6 +73,7 @@ def evaluate(
       top: number of candidates that `rerank` re-ranks; 0: all.
       min_questions: numbers of questions; questions whose answer has at least that many are reported separately too.
       reverse: true to rank the questions for each answer as well.
+      product_dtype: as for `endx_jax.load`.
       **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
 
     Returns:
@@ -103,9 +105,9 @@ def evaluate(
     home = epath.Path(output) if output else None
     if home:
         check_writable(home, "--output")
-    reranker = (load_pairs(rerank), rerank, top) if rerank else None
+    reranker = (load_pairs(rerank, product_dtype), rerank, top) if rerank else None
     if not isinstance(model, EmbeddingModel):
-        model = load(workdir or model or "", mesh=make_mesh(MeshSettings()))
+        model = load(workdir or model or "", mesh=make_mesh(MeshSettings()), product_dtype=product_dtype)
     agreement.check_parameters(model.params)
     system = "trained" if workdir else pathlib.Path(model.name).name
     rank = functools.partial(_rank, model=model, system=system, reranker=reranker, reverse=reverse)
@@ -189,7 +191,7 @@ def _rank(
                 dense.candidates,
                 documents,
                 metric=metric_of(cosine=model.cosine),
-                model={"name": model.name, "identity": identity},
+                model={"name": model.name, "identity": identity, "product_dtype": model.product_dtype},
                 corpus={"path": dataset},
                 known=known,
                 language=records.text_language,
@@ -209,6 +211,7 @@ def evaluate_index(
     output: Source | None = None,
     pool: str = "",
     split: str | None = None,
+    product_dtype: str | None = None,
     **reading: Any,
 ) -> IndexResults:
     """Ranks all documents of the index at `path` for questions with their right documents, by id, or answer strings.
@@ -246,7 +249,7 @@ def evaluate_index(
     by_text = ", without their known questions" if snapshot.known else ""
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")
     keep_programs()
-    results = IndexResults(rank(IndexModel(index, model or workdir).encode_query(texts)), judged)
+    results = IndexResults(rank(IndexModel(index, model or workdir, product_dtype).encode_query(texts)), judged)
     if home:
         about = {"dataset": data, "split": split, "index": str(index.path), "model": index.info.model}
         write_index_results(home, about, snapshot, ids, results.evaluation, judged)

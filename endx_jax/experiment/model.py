@@ -31,6 +31,7 @@ from endx_jax.inference.saved import METHOD, MODEL, embeds, params_of_run, save_
 from endx_jax.methods import METHODS, Method, find_method
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.lora import BASE, is_adapter, merged, with_adapters
+from endx_jax.models.products import FLOAT32
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -226,12 +227,14 @@ def _with_prompts(settings: ModelSettings, sources: Mapping[str, pretrained.Pret
     return dataclasses.replace(settings, **prompts)
 
 
-def read_model(workdir: pathlib.Path) -> Model:
+def read_model(workdir: pathlib.Path, product_dtype: str | None = None) -> Model:
     """Reads the model of a workdir from the description that `save_description` wrote.
 
-    Adapters need the pretrained folders too, for their base.
+    Adapters need the pretrained folders too, for their base. `product_dtype` is as in `load`.
     """
     settings = read_config(workdir)
+    towers = dataclasses.replace(settings.model, product_dtype=product_dtype or settings.model.product_dtype)
+    settings = dataclasses.replace(settings, model=towers)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
     if settings.model.lora.rank:
         return _assemble(settings, _sources(settings), folders)
@@ -326,18 +329,20 @@ def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
     on_primary(write, "adapters-saved")
 
 
-def foreign_pairs(folder: pathlib.Path) -> LoadedPairs | None:
+def foreign_pairs(folder: pathlib.Path, product_dtype: str | None = None) -> LoadedPairs | None:
     """Loads a scorer of pairs of another library, such as a cross-encoder; None if no method reads the folder."""
     for name in METHODS:
         read = find_method(name).foreign_scorer
-        scorer = read(folder) if read else None
+        scorer = read(folder, product_dtype or FLOAT32) if read else None
         if scorer is not None:
             return scorer
     return None
 
 
-def load_pairs(workdir: str | os.PathLike) -> LoadedPairs:
+def load_pairs(workdir: str | os.PathLike, product_dtype: str | None = None) -> LoadedPairs:
     """Loads the best checkpoint of a run whose method scores pairs, or a folder of `foreign_pairs`.
+
+    `product_dtype` is as in `load`.
 
     Returns:
       A function of Q questions and N answers to the function that scores their pairs, given by rows: see
@@ -347,10 +352,10 @@ def load_pairs(workdir: str | os.PathLike) -> LoadedPairs:
       EndxError: there is no such run, or its checkpoint is missing or damaged.
     """
     local = local_copy(workdir, skip=NOT_COPIED)
-    foreign = foreign_pairs(local)
+    foreign = foreign_pairs(local, product_dtype)
     if foreign is not None:
         return foreign
-    model = read_model(local)
+    model = read_model(local, product_dtype)
     if model.method.pair_scorer is None:
         raise EndxError(
             f"{workdir} holds a run of objective.name={model.settings.objective.name}: --rerank needs a pair "
@@ -362,7 +367,7 @@ def load_pairs(workdir: str | os.PathLike) -> LoadedPairs:
     return functools.partial(scorer, params, progress=showing_progress())
 
 
-def load_scorer(name: str) -> LoadedPairs | None:
+def load_scorer(name: str, product_dtype: str | None = None) -> LoadedPairs | None:
     """Loads a scorer of pairs: what `load_pairs` takes, also by its name on the hub; None if the model embeds texts.
 
     Raises:
@@ -370,16 +375,19 @@ def load_scorer(name: str) -> LoadedPairs | None:
     """
     folder = local_copy(name, skip=NOT_COPIED)
     folder = folder if folder.is_dir() else locate(name)
-    return foreign_pairs(folder) if embeds(folder) else load_pairs(folder if url_of(name) is None else name)
+    if embeds(folder):
+        return foreign_pairs(folder, product_dtype)
+    return load_pairs(folder if url_of(name) is None else name, product_dtype)
 
 
-def load_teacher(name: str) -> LoadedPairs:
+def load_teacher(name: str, product_dtype: str | None = None) -> LoadedPairs:
     """Loads a folder or name that scores pairs for mining and distillation: as `load_pairs`, or an embedding model.
 
     Raises:
       EndxError: there is no such model, or it is damaged.
     """
-    return load_scorer(name) or functools.partial(InnerProducts.of_texts, load(name).comparable)
+    scorer = load_scorer(name, product_dtype)
+    return scorer or functools.partial(InnerProducts.of_texts, load(name, product_dtype=product_dtype).comparable)
 
 
 def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEncoder], tokenizers: Mapping) -> Model:

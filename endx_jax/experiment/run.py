@@ -293,12 +293,13 @@ def _report(
 
     def write() -> None:
         if dense is not None:
+            product_dtype = run.model.dual_encoder.answer.product_dtype
             write_pool(
                 run.workdir / workdirs.INDEX,
                 vectors,
                 documents,
                 metric=metric_of(cosine=settings.model.normalize),
-                model={"name": str(run.workdir), "identity": identity, "step": step},
+                model={"name": str(run.workdir), "identity": identity, "step": step, "product_dtype": product_dtype},
                 corpus=corpus,
                 known=known,
                 language=primary.text_language if primary.questions else settings.data.language,

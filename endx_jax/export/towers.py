@@ -158,6 +158,8 @@ def in_float32(tower: Tower) -> Tower:
     """Returns the tower in float32, without a scan and without rematerialisation."""
     options: dict[str, Any] = {"dtype": jnp.float32, "remat": "none", "scan_layers": False}
     supported = {name: value for name, value in options.items() if hasattr(tower.encoder, name)}
+    if hasattr(tower.encoder, "config"):
+        supported["config"] = dataclasses.replace(tower.encoder.config, product_dtype="float32")
     return tower.clone(
         token_embedder=tower.token_embedder.clone(dtype=jnp.float32), encoder=tower.encoder.clone(**supported)
     )

@@ -92,6 +92,11 @@ class EmbeddingModel:
         return self.encoder.identity(self.params)
 
     @property
+    def product_dtype(self) -> str:
+        """Data type of the factors of linear layers' products; it is no part of the identity."""
+        return self.encoder.model.answer.product_dtype
+
+    @property
     def width(self) -> int:
         """Embedding width E."""
         return self.encoder.width(self.params, Output(self.truncate_dim))

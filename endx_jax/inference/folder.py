@@ -11,6 +11,7 @@ from endx_jax.errors import EndxError
 from endx_jax.inference.embedding_model import EmbeddingModel, Source
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.products import FLOAT32
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.pretrained import PretrainedEncoder
@@ -26,8 +27,8 @@ NO_EMBEDDINGS = (
 LONGEST = 512  # maximum length in tokens for pretrained encoders that have no limit of their own
 
 
-def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
-    """Loads a pretrained folder, by a path or name as `pretrained.locate` takes it, onto the devices of a mesh.
+def load_folder(name: str, mesh: Mesh, product_dtype: str = FLOAT32) -> EmbeddingModel:
+    """Loads a pretrained folder, by a path or name of `pretrained.locate`; `product_dtype` is as in `load`.
 
     Raises:
       EndxError: there is no such folder, it is incomplete, or it has modules that towers do not support.
@@ -37,7 +38,7 @@ def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
         if contents := json_files.read_optional(folder / "config.json"):
             architecture_of(contents, folder)  # raises for a family that is not supported, not even as a reranker
         raise EndxError(NO_EMBEDDINGS.format(folder))
-    return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh)
+    return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh, product_dtype)
 
 
 def text_processors(
@@ -70,9 +71,11 @@ def text_processors(
     return {side: TextProcessor(loaded[tokenizers[side]], lengths[side], prompts[side]) for side in SIDES}
 
 
-def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh) -> EmbeddingModel:
+def _assemble(
+    name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh, product_dtype: str
+) -> EmbeddingModel:
     """Builds the model from the encoders and heads of each side; equal parameters are shared."""
-    dual_encoder, params = finished_towers(sources, platform(mesh))
+    dual_encoder, params = finished_towers(sources, platform(mesh), product_dtype)
     folders = {side: source.folder for side, source in sources.items()}
     lengths = {side: _length(source) for side, source in sources.items()}
     processors = text_processors(sources, folders, lengths, {side: usage.prompt(side) for side in SIDES})

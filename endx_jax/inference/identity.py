@@ -13,9 +13,10 @@ from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 from endx_jax.parallel.sharding import whole
 
 # Fields of modules and of their configs that affect training or cost and no embedding.
-WITHOUT_EFFECT = frozenset(
-    {"dropout", "attention_dropout", "initializer_range", "dtype", "remat", "scan_layers", "lora", "parent", "name"}
-)
+WITHOUT_EFFECT = frozenset((
+    "dropout", "attention_dropout", "initializer_range", "dtype", "product_dtype", "remat", "scan_layers", "lora",
+    "parent", "name",
+))  # fmt: skip
 
 # Optional parts of towers, which are left out of the hash if they have their default.
 OPTIONAL = frozenset({"head", "token_weights", "layer_weights", "use_bias", "function"})

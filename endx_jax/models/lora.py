@@ -78,7 +78,9 @@ class Linear(nn.Dense):
         if not self.has_variable("params", A):
             return result
         a, b = (jnp.asarray(self.get_variable("params", name), result.dtype) for name in (A, B))
-        return result + dropout(x.astype(result.dtype), token_keys, self.lora.dropout) @ a @ b * self.lora.factor
+        product = self.dot_general or jnp.matmul
+        dropped = dropout(x.astype(result.dtype), token_keys, self.lora.dropout)
+        return result + product(product(dropped, a), b) * self.lora.factor
 
 
 def is_adapter(path: str) -> bool:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layout import Layout
+from endx_jax.models.products import FLOAT32, dot_general_of
 from endx_jax.models.stack import rematerialised
 from endx_jax.numerics import at_least_float32
 from endx_jax.settings import check, check_choice
@@ -31,11 +32,13 @@ class Cell:
       gates: number of gates G, each with a linear map of the input and of the last encoding.
       states: number of arrays in the state.
       step: function (input part [..., G W], recurrent part [..., G W], state) -> next state.
+      product_dtype: data type of the factors of recurrent products; None: that of the kernel.
     """
 
     gates: int
     states: int
     step: Callable[[Array, Array, State], State]
+    product_dtype: str | None = None
 
 
 def _rnn(inputs: Array, recurrent: Array, state: State) -> State:
@@ -70,6 +73,7 @@ class RecurrentConfig:
       bidirectional: runs each layer in both directions, each of width W / 2, and concatenates forward and backward.
       dropout: dropout rate of the outputs of all layers except the last.
       positions: None, as there is no length limit.
+      product_dtype: data type of the factors of products in a float32 computation: see `models.products`.
     """
 
     cell: str
@@ -78,6 +82,7 @@ class RecurrentConfig:
     bidirectional: bool = True
     dropout: float = 0.0
     positions: int | None = None
+    product_dtype: str = FLOAT32
 
     def __post_init__(self):
         check_choice("the cell of a recurrent encoder", self.cell, CELLS)
@@ -135,7 +140,12 @@ class RecurrentLayer(nn.Module):
         recurrent_bias = self.param("recurrent_bias", nn.initializers.zeros, shape)
 
         flat = (directions, cell.gates * width)
-        inputs = jnp.einsum("bld,drg->lrbg", x, kernel.reshape(-1, *flat).astype(self.dtype))
+        product = dot_general_of(self.config.product_dtype, self.dtype)
+        if product is None:
+            inputs = jnp.einsum("bld,drg->lrbg", x, kernel.reshape(-1, *flat).astype(self.dtype))
+        else:
+            cell = dataclasses.replace(cell, product_dtype=self.config.product_dtype)
+            inputs = product(x, kernel.reshape(x.shape[-1], -1)).reshape(*x.shape[:2], *flat).transpose(1, 2, 0, 3)
         inputs = _turn(inputs + bias.reshape(flat)[None, :, None].astype(self.dtype))
         real = _turn(jnp.broadcast_to(mask.T[:, None, :, None], (*inputs.shape[:3], 1)))
         if initial is not None:
@@ -176,9 +186,11 @@ def recurrence(
 
 
 def _forward(cell, inputs, real, kernel, bias, initial):
+    factor = kernel.astype(cell.product_dtype or kernel.dtype)
+
     def step(state, now):
         inputs, real = now
-        recurrent = _product("rbw,rwg->rbg", state[0], kernel) + bias
+        recurrent = _product("rbw,rwg->rbg", state[0], factor) + bias
         state_after, output = _masked(cell, inputs, real, recurrent, state)
         return state_after, (output, recurrent, state)
 
@@ -191,16 +203,17 @@ def _forward(cell, inputs, real, kernel, bias, initial):
 
 def _backward(cell, saved, gradient):
     inputs, real, kernel, bias, initial, recurrent, states = saved
+    factor = kernel.astype(cell.product_dtype or kernel.dtype)
 
     def step(state_gradient, now):
         inputs, real, recurrent, state, gradient = now
         _, pull = jax.vjp(lambda i, r, s: _masked(cell, i, real, r, s), inputs, recurrent, state)
         inputs, recurrent, (encoding, *rest) = pull((state_gradient, gradient))
-        return (encoding + _product("rbg,rwg->rbw", recurrent, kernel), *rest), (inputs, recurrent)
+        return (encoding + _product("rbg,rwg->rbw", recurrent, factor), *rest), (inputs, recurrent)
 
     zero = tuple(jnp.zeros_like(state[0]) for state in states)
     of_state, (inputs, recurrent) = jax.lax.scan(step, zero, (inputs, real, recurrent, states, gradient), reverse=True)
-    of_kernel = _product("lrbw,lrbg->rwg", states[0], recurrent.astype(kernel.dtype))
+    of_kernel = _product("lrbw,lrbg->rwg", states[0], recurrent.astype(factor.dtype))
     of_bias = jnp.sum(recurrent, (0, 2))[:, None]
     of_initial = None if initial is None else of_state[0].astype(initial.dtype)
     return inputs, None, of_kernel.astype(kernel.dtype), of_bias.astype(bias.dtype), of_initial

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from endx_jax.batch import Texts, Tokens, Vectors
 from endx_jax.models.layout import lay_out
 from endx_jax.models.pooling import Pooling, mean
+from endx_jax.models.products import FLOAT32
 from endx_jax.numerics import l2_normalize
 
 Array = jax.Array
@@ -93,6 +94,13 @@ class Tower(nn.Module):
     normalize: bool = True
     token_weights: nn.Module | None = None
     layer_weights: tuple[float, ...] | None = None
+
+    @property
+    def product_dtype(self) -> str:
+        """Data type of the factors of the encoder's linear maps."""
+        dtype = jnp.dtype(self.token_embedder.dtype).name
+        rounded = getattr(getattr(self.encoder, "config", None), "product_dtype", dtype)
+        return rounded if dtype == FLOAT32 else dtype
 
     def __call__(self, texts: Texts, dropout_keys: Array | None = None) -> Array:
         """Returns float32 embeddings [B, E]; dropout is on if `dropout_keys` [B] are given."""

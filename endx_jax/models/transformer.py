@@ -31,6 +31,7 @@ from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layers import ACTIVATIONS, Norm, Rope, gated, relative_position_bias, rotate, rotations
 from endx_jax.models.layout import Layout
 from endx_jax.models.lora import NONE, Linear, LoraSettings
+from endx_jax.models.products import FLOAT32, dot_general_of
 from endx_jax.models.sharding_hints import keep_rows
 from endx_jax.models.stack import run_layers
 
@@ -111,6 +112,7 @@ class TransformerConfig(HuggingFaceConfig):
       initializer_range: standard deviation of new weights (`initializer_range`).
       pad_id: id of the padding token (`pad_token_id`).
       lora: adapters of the layers' linear maps.
+      product_dtype: data type of the factors of linear maps in a float32 computation: see `models.products`.
     """
 
     ONLY: ClassVar[Mapping[str, Sequence]] = only()
@@ -154,6 +156,7 @@ class TransformerConfig(HuggingFaceConfig):
     initializer_range: float = fraction("initializer_range", default=0.02)
     pad_id: int = whole("pad_token_id", default=0, least=-1, most=MOST_TOKENS)
     lora: LoraSettings = NONE
+    product_dtype: str = FLOAT32
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
@@ -270,7 +273,9 @@ class TransformerEncoder(nn.Module):
             x = norm("norm")(x)
         x = dropout(x, outer[0], config.dropout)
         if config.embedding_width is not None:
-            x = nn.Dense(config.width, dtype=self.dtype, kernel_init=config.kernel_init, name="embedding_projection")(x)
+            draw, product = config.kernel_init, dot_general_of(config.product_dtype, self.dtype)
+            name = "embedding_projection"
+            x = nn.Dense(config.width, dtype=self.dtype, kernel_init=draw, dot_general=product, name=name)(x)
 
         rotated = [rotations(layout, config.head, rope) for rope in config.ropes]
         bias = None if config.bias_by_layer else _relative_bias(self, layout)
@@ -418,8 +423,9 @@ def _linear(
     keys, lora = None, config.lora
     if dropout_keys is not None and lora.dropout:
         keys = layout.token_keys(fold(dropout_keys, ADAPTER_KEYS + (*PROJECTIONS, *MLP).index(name)))
-    biased, draw = name in config.biases, config.kernel_init
-    return Linear(width, use_bias=biased, dtype=dtype, kernel_init=draw, lora=lora, name=name)(x, keys)
+    biased, draw, product = name in config.biases, config.kernel_init, dot_general_of(config.product_dtype, dtype)
+    linear = Linear(width, use_bias=biased, dtype=dtype, kernel_init=draw, dot_general=product, lora=lora, name=name)
+    return linear(x, keys)
 
 
 def _norm(config: TransformerConfig, dtype: jnp.dtype, name: str) -> nn.Module:

@@ -5,13 +5,13 @@ import dataclasses
 from endx_jax.models.config_keys import MOST_LAYERS, MOST_SIZE
 from endx_jax.models.lora import DTYPES, LoraSettings
 from endx_jax.models.pooling import POOLINGS, MultiHopSettings
+from endx_jax.models.products import AUTO, FLOAT32, check_product_dtype
 from endx_jax.models.recurrent import CELLS
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.stack import REMATS
 from endx_jax.models.tower import FUNCTIONS
 from endx_jax.settings import check, check_choice, check_range, key
 
-AUTO = "auto"
 NEW_ENCODERS = (*CELLS, "transformer")
 NO_ENCODER = "none"
 NO_PROMPT = "none"
@@ -95,6 +95,11 @@ class ModelSettings:
     dtype: str = key(
         AUTO, "Data type of the computation: float32, bfloat16, or auto (float32 on CPU, bfloat16 elsewhere)."
     )
+    product_dtype: str = key(
+        FLOAT32,
+        "Data type of the factors of linear layers' products on a CPU: float32, bfloat16, or auto (bfloat16 if the CPU "
+        "has instructions for it, AVX512-BF16 or AMX). Sums and all else remain float32. Accelerators ignore it.",
+    )
     remat: str = key(
         AUTO,
         "Activations that each layer keeps for the backward pass; the others are computed again. none: keeps all; "
@@ -111,6 +116,7 @@ class ModelSettings:
     def __post_init__(self):
         check_choice("model.sharing", self.sharing, SHARINGS)
         check_choice("model.dtype", self.dtype, (AUTO, *DTYPES))
+        check_product_dtype("model.product_dtype", self.product_dtype)
         check_choice("model.remat", self.remat, (AUTO, *REMATS))
         check_choice("model.encoder", self.encoder, ("", NO_ENCODER, *NEW_ENCODERS))
         check_choice("model.token_weights", self.token_weights, ("", IDF))

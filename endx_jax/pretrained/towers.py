@@ -16,6 +16,7 @@ from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.heads import MakeHead
 from endx_jax.models.layout import Padded
 from endx_jax.models.pooling import POOLINGS, MultiHopAttention
+from endx_jax.models.products import FLOAT32, chosen_product_dtype, product_dtype_on
 from endx_jax.models.recurrent import CELLS, RecurrentConfig, RecurrentEncoder
 from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
@@ -52,6 +53,7 @@ def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSett
         pooling=settings.pooling or ("mean" if settings.encoder else pretrained.pooling),
         dropout=config.dropout if settings.dropout < 0 else settings.dropout,
         attention_dropout=config.attention_dropout if settings.attention_dropout < 0 else settings.attention_dropout,
+        product_dtype=chosen_product_dtype(settings.product_dtype),
     )
 
 
@@ -102,7 +104,7 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: st
     """
     dtype, tokens = compute_dtype(settings.dtype, platform), source.config
     pooling = POOLINGS.get(settings.pooling)
-    encoder = _encoder(settings, source, dtype)
+    encoder = _encoder(settings, source, dtype, platform)
     if settings.layer_weights:
         layers = ("token table", *encoder.outputs)
         check(
@@ -217,10 +219,13 @@ def _draw(part: nn.Module, draw_key: jax.Array, *inputs) -> dict:
     return jax.jit(lambda key: part.init(key, *inputs)["params"])(draw_key)
 
 
-def _encoder(settings: ModelSettings, source: PretrainedEncoder, dtype) -> nn.Module:
+def _encoder(settings: ModelSettings, source: PretrainedEncoder, dtype, platform: str | None) -> nn.Module:
     config = encoder_config(settings, source)
     if isinstance(config, StaticConfig):
         return NoEncoder()
+    if dtype == jnp.float32:
+        product_dtype = product_dtype_on(platform or jax.default_backend(), settings.product_dtype)
+        config = dataclasses.replace(config, product_dtype=product_dtype)
     if isinstance(config, RecurrentConfig):
         return RecurrentEncoder(config, dtype, remat=settings.policy)
     make: Callable[..., nn.Module] = TransformerEncoder if settings.encoder else source.architecture.encoder
@@ -239,7 +244,9 @@ def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
     return jnp.dtype(name)
 
 
-def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | None = None) -> tuple[DualEncoder, dict]:
+def finished_towers(
+    sources: Mapping[str, PretrainedEncoder], platform: str | None = None, product_dtype: str = FLOAT32
+) -> tuple[DualEncoder, dict]:
     """Builds the dual encoder described by both sides; returns it and its parameters, `Stored` and NumPy arrays.
 
     An encoder with its token table, or a projection, is shared if both sides have the same folder for it. `platform` is
@@ -254,7 +261,8 @@ def finished_towers(sources: Mapping[str, PretrainedEncoder], platform: str | No
         shared |= {"token_embedder", "encoder"}
     if question.head.projection is not None and question.head.projection == answer.head.projection:
         shared.add("projection")
-    settings = {s: fill_in(ModelSettings(normalize=sources[s].head.normalize), sources[s]) for s in SIDES}
+    given = {s: ModelSettings(normalize=sources[s].head.normalize, product_dtype=product_dtype) for s in SIDES}
+    settings = {s: fill_in(given[s], sources[s]) for s in SIDES}
     widths = [settings[s].projection or sources[s].config.width for s in SIDES]
     if len(set(widths)) > 1:
         raise EndxError(

@@ -58,6 +58,7 @@ def encode_corpus(
     shard: tuple[int, int] = (1, 1),
     reuse: str | os.PathLike | None = None,
     batch_size: int = 64,
+    product_dtype: str | None = None,
     **reading: Any,
 ) -> pathlib.Path:
     """Encodes a corpus into an index, or finishes the one that an interrupted call left.
@@ -72,6 +73,7 @@ def encode_corpus(
       shard: number of the part of the corpus to encode, from 1, and number of parts.
       reuse: older index of the same model, whose embeddings of unchanged texts are taken over.
       batch_size: texts of maximum length encoded together.
+      product_dtype: as for `endx_jax.load`.
       **reading: arguments of `read_corpus`.
 
     Returns:
@@ -89,7 +91,7 @@ def encode_corpus(
     empty = f", {surveyed.empty:,} of them empty" if surveyed.empty else ""
     known = f" with {surveyed.questions:,} known questions" if surveyed.questions else ""
     say(f"{surveyed.documents:,} documents{known} in {corpus}{empty}")
-    model = load(path_or_name)
+    model = load(path_or_name, product_dtype=product_dtype)
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)
     info = encoding_of(model, corpus, surveyed, width=truncate_dim, precision=precision, shard=shard)
@@ -196,7 +198,7 @@ def encoding_of(
         width=width,
         precision=precision,
         metric=metric_of(cosine=model.cosine),
-        model={"name": model.name, "identity": model.identity},
+        model={"name": model.name, "identity": model.identity, "product_dtype": model.product_dtype},
         corpus={"path": path, "documents": corpus.documents, "sha256": corpus.sha256}
         | ({"shard": [number, count]} if count > 1 else {}),
         complete=False,
@@ -240,6 +242,9 @@ def differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> l
         ours, others = getattr(stored, what), getattr(info, what)
         if ours.get(key) != others.get(key):
             described.append(f"{what} {_named(ours, key)} and not {_named(others, key)}")
+    products = [info.model.get("product_dtype") for info in (stored, info)]
+    if None not in products and products[0] != products[1]:
+        described.append("product_dtype {} and not {}".format(*products))
     for name in ("width", "precision", "metric"):
         if getattr(stored, name) != getattr(info, name):
             described.append(f"{name} {getattr(stored, name)} and not {getattr(info, name)}")

@@ -88,8 +88,8 @@ class IndexInfo:
       width: E of its embeddings.
       precision: precision of its embeddings: float32, float16 or int8.
       metric: `cosine` (embeddings have unit norm) or `inner product`. Both are computed as inner products.
-      model: model that encoded the documents: at least `name` and `identity` (see `inference.identity`), and `step` of
-        a run.
+      model: model that encoded the documents: at least `name` and `identity` (see `inference.identity`), `step` of a
+        run, and `product_dtype`, the data type of its products, which indexes of earlier versions do not have.
       corpus: source of the documents: `path`; of a run's index, the `part` of it; of `endx encode`, `documents` (their
         number), `sha256` of their contents, and `shard` [number, count] if the index holds one shard of the corpus.
       changed: true if documents were added or deleted since the index was written.

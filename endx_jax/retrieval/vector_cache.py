@@ -138,7 +138,8 @@ def base_vectors(
     question, answer = (model.tower(side).clone(head=None) for side in SIDES)
     below = dataclasses.replace(model, question=question, answer=answer)
     identity = model_identity(below, below_heads(params), encoder.processors)
-    dtypes = [str(model.tower(side).token_embedder.dtype) for side in SIDES]
+    towers = [model.tower(side) for side in SIDES]
+    dtypes = [name for tower in towers for name in {str(tower.token_embedder.dtype): 0, tower.product_dtype: 0}]
     return cache.embeddings(
         functools.partial(encoder, params, side, progress=progress),
         texts,

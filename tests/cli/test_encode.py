@@ -86,9 +86,29 @@ def test_shards_are_encoded_and_joined_and_embeddings_reused(trained_workdir, co
     np.testing.assert_allclose(found.vectors(0, 196), expected, atol=1e-6)
 
 
+def test_an_index_says_by_what_products_its_embeddings_were_made(tiny_bert, corpus, tmp_path, endx):
+    arguments = [f"--model={tiny_bert}", f"--corpus={corpus}", f"--output={tmp_path / 'index'}"]
+    endx("encode", *arguments, "--product-dtype=bfloat16")
+    index, models = Index(tmp_path / "index"), {}
+    for name in (None, "bfloat16"):
+        models[name] = endx_jax.load(tiny_bert, product_dtype=name)
+    assert index.info.model["product_dtype"] == models["bfloat16"].product_dtype == "bfloat16"
+    assert models[None].product_dtype == "float32"
+    assert index.info.model["identity"] == models[None].identity == models["bfloat16"].identity
+    texts = [document.text for _, document in index.snapshot.documents()]
+    exact, found = (models[n].encode_document(texts, normalize_embeddings=models[n].cosine) for n in models)
+    np.testing.assert_array_equal(index.snapshot.vectors(0, len(texts)), found)
+    assert 1e-6 < np.abs(exact - found).max() < 2**-6 * np.abs(exact).max()
+    refused = "holds another index: it has --product-dtype bfloat16 and not float32. Choose another --output"
+    assert refused in endx("encode", *arguments, status=2).err
+    reused = endx("encode", *arguments[:2], f"--output={tmp_path / 'b'}", f"--reuse={tmp_path / 'index'}", status=2)
+    assert "has --product-dtype bfloat16 and not float32: name another index, or leave it out" in reused.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (["--product-dtype=float16"], "--product-dtype is float16: hidden layers exceed its largest number"),
         (["--truncate-dim=33"], "--truncate-dim=33: embeddings of .* have 32 dimensions"),
         (["--truncate-dim=0"], "--truncate-dim=0: embeddings"),
         (["--batch-size=0"], "--batch-size is 0; it must be from 1"),

@@ -159,6 +159,19 @@ def test_negatives_that_a_limit_of_pairs_leaves_out_are_not_drawn(config, tmp_pa
     assert prepare.prepare_run(config, tmp_path / "run").stream[0].hard_negatives is None
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_cpu_that_could_gain_is_named(config, tmp_path, monkeypatch, fast):
+    monkeypatch.setattr(summary, "multiplies_bfloat16", lambda: fast)
+    line = "note: this CPU multiplies bfloat16 about twice as fast: model.product_dtype=bfloat16"
+    prepared = prepare.prepare_run(config, tmp_path / "run")
+    assert line not in [*summary.notes(prepared)]  # has no encoder
+    config.model.encoder = ""
+    prepared = prepare.prepare_run(config, tmp_path / "run")
+    assert ([*summary.notes(prepared)].count(line) == 1) is fast
+    config.model.product_dtype = "bfloat16"
+    assert line not in [*summary.notes(prepare.prepare_run(config, tmp_path / "run"))]
+
+
 def test_texts_that_are_cut_prompts_that_are_left_out_and_both_directions_are_named(config, tmp_path):
     both = [(f"cat {n}", f"dog {n}") for n in range(10)]
     rows = [{"question": a, "answer": b} for pair in both for a, b in (pair, pair[::-1])]
@@ -300,6 +313,7 @@ def test_another_evaluation_makes_a_missing_index_again(finished, config):
             {"optimizer.learning_rate": 2e-3, "objective.temperature": 0.1},
             "objective.temperature: 0.05 -> 0.1; optimizer.learning_rate: 0.001 -> 0.002",
         ),
+        ({"model.product_dtype": "bfloat16"}, "model.product_dtype: 'float32' -> 'bfloat16'"),
         ({"model.encoder": "", "data.answer_length": 65}, "data.answer_length is 65, more than the 64 positions"),
         ({"model.pretrained": "nowhere", "data.path": "nowhere.csv"}, "nowhere.*; and nowhere.csv: no such file"),
     ],

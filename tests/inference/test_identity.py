@@ -93,7 +93,12 @@ def test_one_number_or_the_place_of_parameters_changes_the_identity(processor):
 
 
 @pytest.mark.parametrize(
-    "parts", [{"dtype": "bfloat16"}, {"remat": "full"}, {"config": dataclasses.replace(TINY, dropout=0.3)}]
+    "parts",
+    [
+        {"dtype": "bfloat16"},
+        {"remat": "full"},
+        {"config": dataclasses.replace(TINY, dropout=0.3, product_dtype="bfloat16")},
+    ],
 )
 def test_cost_and_training_do_not(processor, parts):
     assert identity(processor, **parts) == identity(processor)

@@ -16,6 +16,7 @@ from tiny_models import write_tiny_qwen3
 import endx_jax
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model, save_description, save_towers
+from endx_jax.export.towers import in_float32
 from endx_jax.files import sha256_of
 from endx_jax.inference.about import read_about
 from endx_jax.inference.saved import params_of_run
@@ -49,6 +50,20 @@ def test_the_model_folder_of_a_finished_run(model_folder):
     assert not {"pretrained", "init_from"} & set(about["towers"])  # paths of the machine that trained
     tensors = load_file(model_folder / "towers.safetensors")
     assert tensors["shared/encoder/layers_0/mlp_up/kernel"].dtype == np.float32
+
+
+def test_a_model_multiplies_as_its_run_did_unless_told(model_folder):
+    about = json.loads((model_folder / "endx.json").read_text())
+    about["towers"]["product_dtype"] = "bfloat16"
+    (model_folder / "endx.json").write_text(json.dumps(about))
+    own, told = endx_jax.load(model_folder), endx_jax.load(model_folder, product_dtype="float32")
+    assert (own.product_dtype, told.product_dtype) == ("bfloat16", "float32")
+    assert in_float32(own.encoder.model.answer) == in_float32(told.encoder.model.answer)  # what is exported
+    del about["towers"]["product_dtype"]  # as by earlier versions
+    (model_folder / "endx.json").write_text(json.dumps(about))
+    assert endx_jax.load(model_folder).product_dtype == "float32"
+    with one_line_error("product_dtype is float16: hidden layers exceed"):
+        endx_jax.load(model_folder, product_dtype="float16")
 
 
 def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, bert_workdir):

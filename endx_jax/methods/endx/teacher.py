@@ -23,6 +23,7 @@ from endx_jax.buckets import read_bytes
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import attend
 from endx_jax.models.pooling import Pooling
+from endx_jax.models.products import FLOAT32, dot_general_of
 from endx_jax.numerics import l2_normalize
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.settings import check
@@ -41,6 +42,7 @@ class CrossEncoder(nn.Module):
         residual: it would put the answer's content into the question's embedding.
       normalize: scales embeddings to unit L2 norm.
       dtype: dtype of the computation.
+      product_dtype: data type of the factors of linear maps in a float32 computation: see `models.products`.
     """
 
     pooling: Pooling
@@ -48,11 +50,12 @@ class CrossEncoder(nn.Module):
     residual: bool = False
     normalize: bool = False
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
+    product_dtype: str = FLOAT32
 
     def setup(self):
         """Creates the modules, which both directions share."""
-        self.attention = CrossAttention(self.heads, self.dtype)
-        self.refinement = Refinement(self.dtype)
+        self.attention = CrossAttention(self.heads, self.dtype, self.product_dtype)
+        self.refinement = Refinement(self.dtype, self.product_dtype)
 
     def __call__(self, question: Array, question_mask: Array, answer: Array, answer_mask: Array) -> tuple[Array, Array]:
         """Embeds matched pairs; row i of each input belongs to pair i.
@@ -85,6 +88,7 @@ class CrossAttention(nn.Module):
 
     heads: int
     dtype: jnp.dtype
+    product_dtype: str = FLOAT32
 
     @nn.compact
     def __call__(self, query: Array, source: Array, source_mask: Array) -> Array:
@@ -95,7 +99,7 @@ class CrossAttention(nn.Module):
         head_width = width // self.heads
 
         def project(x, name):
-            return _dense(width, self.dtype, name, use_bias=False)(x).reshape(*x.shape[:2], self.heads, head_width)
+            return _dense(self, width, name, use_bias=False)(x).reshape(*x.shape[:2], self.heads, head_width)
 
         attended = attend(
             project(query, "query"),
@@ -104,26 +108,28 @@ class CrossAttention(nn.Module):
             source_mask,
             scale=1 / math.sqrt(head_width),
         )
-        return _dense(width, self.dtype, "output", use_bias=False)(attended.reshape(query.shape))
+        return _dense(self, width, "output", use_bias=False)(attended.reshape(query.shape))
 
 
 class Refinement(nn.Module):
     """Feed-forward network of hidden width 4 D (Vaswani et al. 2017) with residual and norm (Eq. 4)."""
 
     dtype: jnp.dtype
+    product_dtype: str = FLOAT32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Maps [B, L, D] to [B, L, D]."""
         width = x.shape[-1]
-        hidden = nn.gelu(_dense(4 * width, self.dtype, "mlp_up")(x), approximate=False)
-        x = x + _dense(width, self.dtype, "mlp_down")(hidden)
+        hidden = nn.gelu(_dense(self, 4 * width, "mlp_up")(x), approximate=False)
+        x = x + _dense(self, width, "mlp_down")(hidden)
         return nn.LayerNorm(epsilon=1e-6, dtype=self.dtype, use_fast_variance=False, name="mlp_norm")(x)
 
 
-def _dense(width: int, dtype: jnp.dtype, name: str, use_bias: bool = True) -> nn.Dense:
+def _dense(part: CrossAttention | Refinement, width: int, name: str, use_bias: bool = True) -> nn.Dense:
     # Xavier initialisation: attention without a residual needs an output of the input's scale from the start.
-    return nn.Dense(width, use_bias=use_bias, dtype=dtype, kernel_init=nn.initializers.xavier_uniform(), name=name)
+    draw, product = nn.initializers.xavier_uniform(), dot_general_of(part.product_dtype, part.dtype)
+    return nn.Dense(width, use_bias=use_bias, dtype=part.dtype, kernel_init=draw, dot_general=product, name=name)
 
 
 def read_teacher(workdir: str, like: dict) -> dict:

@@ -15,7 +15,7 @@ METHOD = Method(
     collator=pair_collator,
     evaluator=evaluate_by_pairs,
     pair_scorer=pair_scorer,
-    foreign_scorer=lambda folder: load_cross_encoder(folder) or load_reranker(folder),
+    foreign_scorer=lambda *given: load_cross_encoder(*given) or load_reranker(*given),
     sharding=(
         Rule(r"pair/pooler/kernel", ("fsdp", None)),
         Rule(r"pair/classifier/kernel", (None, None)),

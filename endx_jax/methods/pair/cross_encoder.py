@@ -17,6 +17,7 @@ from endx_jax.methods.pair.classifier import POOLER_ACTIVATIONS, PairClassifier,
 from endx_jax.methods.pair.evaluator import PairScorer
 from endx_jax.models.config_keys import HuggingFaceConfig, check_values, choice, flag, fraction
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.products import FLOAT32
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place, state_shardings
@@ -77,7 +78,7 @@ class ModernBertHead(HuggingFaceConfig):
     norm_bias: bool = flag("norm_bias", default=False)
 
 
-def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
+def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> LoadedPairs | None:
     """Loads a cross-encoder: an encoder with a classifier of one output.
 
     Scores are the classifier's outputs, without the activation that sentence-transformers may apply. Prompt, maximum
@@ -85,6 +86,7 @@ def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
 
     Args:
       folder: folder that transformers or sentence-transformers wrote.
+      product_dtype: as `model.product_dtype`.
 
     Returns:
       A function of question texts and answer texts to the scorer of their pairs; None if there is no classifier.
@@ -110,7 +112,9 @@ def load_cross_encoder(folder: pathlib.Path) -> LoadedPairs | None:
     if family == "modernbert":
         own = vars(ModernBertHead.from_hugging_face(contents, folder / "config.json"))
         pooling, pooler = "mean" if own.pop("pooling") == "mean" else "first", Pooler(**own)
-    settings = ModelSettings(pretrained=str(folder), pooling=pooling, sharing="sde", normalize=False)
+    settings = ModelSettings(
+        pretrained=str(folder), pooling=pooling, sharing="sde", normalize=False, product_dtype=product_dtype
+    )
     settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
     check_config(contents, folder)
     check_values(json_files.read_optional(folder / TOKENIZER), folder / TOKENIZER, {"truncation_side": ("right",)})

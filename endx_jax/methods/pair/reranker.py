@@ -16,6 +16,7 @@ from endx_jax.methods.pair.cross_encoder import TOKENS
 from endx_jax.methods.pair.evaluator import PairScorer
 from endx_jax.models.config_keys import check_keys
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.products import FLOAT32
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place, state_shardings
@@ -71,7 +72,7 @@ class PromptScorer(PairScorer):
         return written
 
 
-def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
+def load_reranker(folder: pathlib.Path, product_dtype: str = FLOAT32) -> LoadedPairs | None:
     """Loads a language model that answers whether an answer fits a question: Qwen3-Reranker, or one with a LogitScore.
 
     The score is the logit of "yes" minus that of "no", or of the tokens that a LogitScore names, after the folder's
@@ -80,6 +81,7 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
 
     Args:
       folder: folder that transformers or sentence-transformers wrote.
+      product_dtype: as `model.product_dtype`.
 
     Returns:
       A function of question texts and answer texts to the scorer of their pairs; None if there is no such model.
@@ -96,7 +98,9 @@ def load_reranker(folder: pathlib.Path) -> LoadedPairs | None:
         return None
     check_config(contents, folder)
     source = PretrainedEncoder(folder, Head(folder, pooling="last", max_length=None), contents)
-    settings = ModelSettings(pretrained=str(folder), pooling="last", sharing="sde", normalize=False)
+    settings = ModelSettings(
+        pretrained=str(folder), pooling="last", sharing="sde", normalize=False, product_dtype=product_dtype
+    )
     settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
     tokenizer = Tokenizer(folder, rows=source.config.vocab_size)
     tokenizer.check_matches(source.config.vocab_size, folder)

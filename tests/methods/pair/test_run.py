@@ -61,6 +61,8 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
     line = (pair_workdir / "evaluation" / "test" / "trained.run.trec").read_text().splitlines()[0].split()
     pair = [test.question_ids.index(line[0]), test.candidate_ids.index(line[2])]
     np.testing.assert_allclose(score(np.array([pair])), float(line[4]), rtol=1e-4)
+    rounded = load_pairs(pair_workdir, "bfloat16")(test.questions, test.candidates)
+    assert 1e-6 < abs(rounded(np.array([pair])) - score(np.array([pair])))[0] < 0.1
 
 
 def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, endx):

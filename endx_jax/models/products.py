@@ -1,0 +1,87 @@
+"""Products of linear layers in bfloat16 with float32 sums, for CPUs: `model.product_dtype`.
+
+CPUs with the right instructions multiply bfloat16 about twice as fast as float32, but emulate all else in bfloat16, so
+that `model.dtype=bfloat16` gains nothing there. Only the factors of products are rounded here, forward and backward.
+"""
+
+import functools
+import logging
+import pathlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from endx_jax.settings import check, check_choice
+
+Array = jax.Array
+LOG = logging.getLogger("endx_jax")
+
+FLOAT32, BFLOAT16, AUTO = PRODUCT_DTYPES = ("float32", "bfloat16", "auto")
+# Flags in /proc/cpuinfo of CPUs with instructions for bfloat16 products.
+INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
+CPU_INFO = pathlib.Path("/proc/cpuinfo")
+
+_product = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
+
+
+def check_product_dtype(where: str, name: str) -> None:
+    """Raises EndxError, which begins with `where`, unless `name` is one of `PRODUCT_DTYPES`."""
+    reason = "hidden layers exceed its largest number, 65,504, and CPUs do not multiply it faster"
+    check(name != "float16", f"{where} is float16: {reason}; set it to bfloat16, float32 or auto")
+    check_choice(where, name, PRODUCT_DTYPES)
+
+
+def multiplies_bfloat16() -> bool:
+    """Returns true if the CPU has instructions for bfloat16 products; false where there is no `/proc/cpuinfo`."""
+    lines = CPU_INFO.read_text(errors="replace").splitlines() if CPU_INFO.is_file() else []
+    return any(not INSTRUCTIONS.isdisjoint(line.split()) for line in lines if line.startswith("flags"))
+
+
+def chosen_product_dtype(name: str) -> str:
+    """Returns float32 or bfloat16 for one of `PRODUCT_DTYPES`; `auto` chooses by the instructions of this CPU."""
+    return name if name != AUTO else BFLOAT16 if multiplies_bfloat16() else FLOAT32
+
+
+@functools.cache  # logs the warning once
+def product_dtype_on(platform: str, name: str) -> str:
+    """Returns `chosen_product_dtype` on a CPU, with a warning if it has no instructions for it; float32 elsewhere."""
+    chosen = chosen_product_dtype(name) if platform == "cpu" else FLOAT32
+    if chosen == BFLOAT16 and not multiplies_bfloat16():
+        needed = " or ".join(sorted(INSTRUCTIONS))
+        LOG.warning("bfloat16 products will be slow: this CPU has no instructions for them (%s); use float32", needed)
+    return chosen
+
+
+def dot_general_of(product_dtype: str, dtype: jnp.dtype) -> Callable[..., Array] | None:
+    """Returns the `dot_general` of linear layers (`nn.Dense`) that compute in `dtype`; None for JAX's own."""
+    return _dot_general if product_dtype == BFLOAT16 and dtype == jnp.float32 else None
+
+
+def _dot_general(x: Array, kernel: Array, dimensions: object = None, precision: object = None) -> Array:
+    del dimensions, precision  # always those of a linear layer
+    return bfloat16_product(x, kernel)
+
+
+@jax.custom_vjp
+def bfloat16_product(x: Array, kernel: Array) -> Array:
+    """Multiplies x [..., D] by a kernel [D, E], float32 both, rounded to bfloat16; sums and result are float32.
+
+    So are the sums of both products of its gradient, for which the rounded factors are kept.
+    """
+    return _forward(x, kernel)[0]
+
+
+def _forward(x, kernel):
+    x, kernel = x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
+    return _product(x, kernel, (((x.ndim - 1,), (0,)), ((), ()))), (x, kernel)
+
+
+def _backward(kept, gradient):
+    (x, kernel), gradient = kept, gradient.astype(jnp.bfloat16)
+    rows = tuple(range(x.ndim - 1))
+    to_x = _product(gradient, kernel, (((x.ndim - 1,), (1,)), ((), ())))
+    return to_x, _product(x, gradient, ((rows, rows), ((), ())))
+
+
+bfloat16_product.defvjp(_forward, _backward)
