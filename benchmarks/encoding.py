@@ -30,7 +30,7 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
 
 def read_texts(options: argparse.Namespace) -> dict[str, list[str]]:
     """Draws `options.texts` sentences and questions of SQuAD's dev file, without replacement."""
-    records = reqa.read(squad.files_of(options.data)[1], "sentences")
+    records = reqa.from_squad(squad.files_of(options.data)[1], "sentences")
     random = np.random.default_rng(options.seed)
     kinds = {"sentences": records.candidates, "questions": records.questions}
     return {kind: [all_[i] for i in random.permutation(len(all_))[: options.texts]] for kind, all_ in kinds.items()}

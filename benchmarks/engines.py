@@ -20,11 +20,11 @@ from endx_jax.data.readers import squad
 from endx_jax.retrieval.approximate import ENGINES
 from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.text_search import BM25, DENSE, HYBRID, Answer, TextSearch
+from endx_jax.retrieval.text_search import BM25, DENSE, HYBRID, FoundDocument, TextSearch
 
 DEPTH = 100  # answers per question that are ranked
 
-Search = Callable[[np.ndarray, Sequence[str], int], list[list[Answer]]]
+Search = Callable[[np.ndarray, Sequence[str], int], list[list[FoundDocument]]]
 
 
 def ways(path: pathlib.Path) -> dict[str, Search]:
@@ -43,7 +43,7 @@ def ways(path: pathlib.Path) -> dict[str, Search]:
     }
 
 
-def rows_of(answers: list[list[Answer]]) -> list[list[str]]:
+def rows_of(answers: list[list[FoundDocument]]) -> list[list[str]]:
     """Returns the ids of each question's documents, best first."""
     return [[answer.document.id for answer in own] for own in answers]
 
@@ -76,7 +76,7 @@ def measure(search: Search, embeddings: np.ndarray, texts: Sequence[str]) -> dic
 def main() -> None:
     """Encodes, searches and prints."""
     options = _parser().parse_args()
-    records = reqa.read(squad.files_of(options.data)[1], "sentences")
+    records = reqa.from_squad(squad.files_of(options.data)[1], "sentences")
     chosen = np.random.default_rng(options.seed).permutation(len(records.questions))[: options.questions]
     texts = [records.questions[n] for n in chosen]
     right = [{records.candidate_ids[row] for row in records.qrels[n]} for n in chosen]

@@ -25,11 +25,11 @@ from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.splits import of_few_paragraphs
-from endx_jax.experiment.model import LoadedPairs, load_pairs
+from endx_jax.experiment.model import PairScorerFactory, load_pairs
 from endx_jax.inference.encode import Output
 from endx_jax.inference.low_latency import LowLatencyEncoder
-from endx_jax.retrieval.evaluate import Evaluation, evaluate, evaluate_set
-from endx_jax.retrieval.rerank import ScorePairs, evaluate_pairs
+from endx_jax.retrieval.evaluate import Evaluation, evaluate_scores, evaluate_set
+from endx_jax.retrieval.rerank import PairScorer, evaluate_pairs
 from endx_jax.retrieval.systems import bm25_scores, dense_scores
 
 MEASURES = ("mrr", "recall@1", "recall@5", "hit@1")
@@ -72,7 +72,9 @@ def row(system: str, found: Evaluation, **more) -> dict:
     return {"system": system, **{name: 100 * found.metrics[name] for name in MEASURES}, **more}
 
 
-def compare(records: RetrievalSet, pair: LoadedPairs, runs: dict[str, str], top: list[int], timed: int) -> list[dict]:
+def compare(
+    records: RetrievalSet, pair: PairScorerFactory, runs: dict[str, str], top: list[int], timed: int
+) -> list[dict]:
     """Returns all rows of the table."""
     score, timed = pair(records.questions, records.candidates), min(timed, len(records.questions))
     every = np.arange(len(records.candidates))
@@ -85,7 +87,7 @@ def compare(records: RetrievalSet, pair: LoadedPairs, runs: dict[str, str], top:
     known, seconds = score_all(score, records)
     for name, workdir in runs.items():
         embedded = Embedded(workdir, records)
-        found = evaluate(embedded.scores, records.qrels, candidates=len(every))
+        found = evaluate_scores(embedded.scores, records.qrels, candidates=len(every))
         rows.append(row(name, found, ms=milliseconds(lambda q: embedded.ask(records.questions[q]), timed)))  # noqa: B023
         for count in top:
 
@@ -94,13 +96,13 @@ def compare(records: RetrievalSet, pair: LoadedPairs, runs: dict[str, str], top:
 
             found = evaluate_pairs(lambda pairs: known[pairs[:, 0], pairs[:, 1]], embedded.scores, records, top=count)
             rows.append(row(f"{name}, its best {count} re-ranked", found, ms=milliseconds(ask, timed)))
-    found = evaluate(lambda start, stop: known[start:stop], records.qrels, candidates=len(every))
+    found = evaluate_scores(lambda start, stop: known[start:stop], records.qrels, candidates=len(every))
     took = milliseconds(lambda question: ask_pairs(question, every), timed)
     rows.append(row("pair classifier, all pairs", found, ms=took, **{"seconds, all at once": seconds}))
     return rows
 
 
-def score_all(score: ScorePairs, records: RetrievalSet) -> tuple[np.ndarray, float]:
+def score_all(score: PairScorer, records: RetrievalSet) -> tuple[np.ndarray, float]:
     """Returns the scores [Q, N] of all pairs, and the seconds of the call, compilation included."""
     shape = len(records.questions), len(records.candidates)
     start = time.perf_counter()
@@ -119,7 +121,7 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=10, help="number of timed questions")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
-    records = of_few_paragraphs(reqa.read(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
+    records = of_few_paragraphs(reqa.from_squad(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
     counts = len(records.questions), len(records.pairs), len(records.candidates)
     print("{} questions, {} pairs, {} sentences\n".format(*counts))
     runs = dict(name.split("=", 1) for name in options.run)

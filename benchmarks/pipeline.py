@@ -28,7 +28,7 @@ from endx_jax.pretrained import locate
 
 def records_of(data: str) -> RetrievalSet:
     """Reads the training pairs of SQuAD's folder, or another file."""
-    return reqa.read(squad.files_of(data)[0]) if os.path.isdir(data) else read(data)
+    return reqa.from_squad(squad.files_of(data)[0]) if os.path.isdir(data) else read(data)
 
 
 def tokenize(options: argparse.Namespace) -> Callable[[], Pairs]:

@@ -45,7 +45,7 @@ SAME = 50  # number of questions whose answers are compared
 
 def questions(options: argparse.Namespace) -> list[bytes]:
     """Draws questions of SQuAD's dev file; returns the bodies of their requests."""
-    asked = reqa.read(squad.files_of(options.data)[1], "sentences").questions
+    asked = reqa.from_squad(squad.files_of(options.data)[1], "sentences").questions
     random = np.random.default_rng(options.seed)
     chosen = random.permutation(len(asked))[: options.questions]
     return [json.dumps({"query": asked[n], "k": 10, "mode": "dense"}).encode() for n in chosen]
@@ -53,7 +53,7 @@ def questions(options: argparse.Namespace) -> list[bytes]:
 
 def make_index(options: argparse.Namespace, path: pathlib.Path) -> None:
     """Writes an index of the first sentences of SQuAD's dev file."""
-    records = reqa.read(squad.files_of(options.data)[1], "sentences")
+    records = reqa.from_squad(squad.files_of(options.data)[1], "sentences")
     texts, ids = (column[: options.documents] for column in (records.candidates, records.candidate_ids))
     model = endx_jax.load(options.model)
     documents = [Document(id, text) for id, text in zip(ids, texts, strict=True)]

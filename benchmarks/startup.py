@@ -97,7 +97,7 @@ def _first_step(command: Sequence[str]) -> float:
 
 def _peer_command(folder: pathlib.Path, config: str, overrides: Sequence[str]) -> list[str]:
     """Writes model and pairs of the config to a file; returns the command of the peer for it."""
-    settings = resolve(train.parse([f"--config={config}", *overrides, "--config.data.cache="])[0])
+    settings = resolve(train.parse_arguments([f"--config={config}", *overrides, "--config.data.cache="])[0])
     records = read_splits(settings.data).train
     job = {
         "folder": str(locate(settings.model.pretrained)),

@@ -22,7 +22,7 @@ from peer_step import NEEDED, PLAIN, Recipe
 from endx_jax.batch import Batch
 from endx_jax.cli.memory import use_large_pages
 from endx_jax.data.batches import BatchStream
-from endx_jax.experiment.prepare import begin, prepare_run
+from endx_jax.experiment.prepare import compile_and_restore, prepare_run
 from endx_jax.parallel.sharding import to_global
 from endx_jax.pretrained.locate import locate
 
@@ -41,7 +41,7 @@ class OurStep:
     def __init__(self, options: argparse.Namespace):
         """Prepares a run and its first batches."""
         config = configure(options)
-        run, self._state, self._step = begin(prepare_run(config, pathlib.Path(tempfile.mkdtemp())))
+        run, self._state, self._step = compile_and_restore(prepare_run(config, pathlib.Path(tempfile.mkdtemp())))
         self._run = run
         self._size = config.train.global_batch_size
         start = time.perf_counter()

@@ -81,7 +81,7 @@ def filesystem(url: str) -> Any:
 
 
 @contextlib.contextmanager
-def reporting(url: str | os.PathLike) -> Iterator[None]:
+def bucket_errors(url: str | os.PathLike) -> Iterator[None]:
     """Context that converts the errors of a bucket to one line with the object's name; none for a local path.
 
     Raises:
@@ -96,10 +96,10 @@ def reporting(url: str | os.PathLike) -> Iterator[None]:
         other = isinstance(failure, ValueError) and not TENSORSTORE.match(str(failure))
         if "://" not in str(url) or other:
             raise
-        raise refusal(str(url), failure) from None
+        raise as_user_error(str(url), failure) from None
 
 
-def refusal(url: str, failure: BaseException) -> EndxError | RunInterrupted:
+def as_user_error(url: str, failure: BaseException) -> EndxError | RunInterrupted:
     """Returns the error of one line for a failure of a bucket."""
     reason = first_line(failure).partition(" [tensorstore_spec=")[0].partition(" [http_response_")[0]
     if isinstance(failure, FileNotFoundError) or re.search(r"\b404\b|NoSuchBucket", reason):
@@ -125,7 +125,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stored:
+class ObjectInfo:
     """Object in a bucket.
 
     Attributes:
@@ -139,7 +139,7 @@ class Stored:
     md5: str
 
 
-def listing(url: str, skip: Sequence[str] = ()) -> dict[str, Stored]:
+def listing(url: str, skip: Sequence[str] = ()) -> dict[str, ObjectInfo]:
     """Returns the objects below a URL by relative path, and by the path "" if the URL is an object.
 
     Args:
@@ -150,7 +150,7 @@ def listing(url: str, skip: Sequence[str] = ()) -> dict[str, Stored]:
       EndxError: the bucket can't be read, or an object's name is no relative path.
     """
     files = filesystem(url)
-    with reporting(url):
+    with bucket_errors(url):
         files.invalidate_cache()
         found = files.find(url, detail=True)
     root, objects = url.partition("://")[2], {}
@@ -163,7 +163,7 @@ def listing(url: str, skip: Sequence[str] = ()) -> dict[str, Stored]:
             raise EndxError(f"{url}: the object {path!r} has no name that a local file can have; rename it")
         tag = str(about.get("ETag", "")).strip('"')
         md5 = base64.b64decode(about["md5Hash"]).hex() if about.get("md5Hash") else tag if len(tag) == 32 else ""
-        objects[name] = Stored(about["size"], str(about.get("generation") or tag), md5)
+        objects[name] = ObjectInfo(about["size"], str(about.get("generation") or tag), md5)
     return objects
 
 
@@ -171,7 +171,7 @@ def read_bytes(path: str | os.PathLike) -> bytes | None:
     """Returns the contents of a file, local or in a bucket; None if it does not exist."""
     url = url_of(path)
     try:
-        with reporting(path):
+        with bucket_errors(path):
             return filesystem(url).cat_file(url) if url else pathlib.Path(path).read_bytes()
     except (FileNotFoundError, Missing):
         return None
@@ -188,7 +188,7 @@ def write_bytes(path: str | os.PathLike, data: bytes) -> None:
         with replacing(pathlib.Path(path), "wb") as stream:
             stream.write(data)
         return
-    with reporting(url):
+    with bucket_errors(url):
         filesystem(url).pipe_file(url, data)
 
 
@@ -196,7 +196,7 @@ def remove(path: str | os.PathLike) -> None:
     """Removes a file or folder, locally or in a bucket; no effect if it does not exist."""
     url = url_of(path)
     if url is not None:
-        with contextlib.suppress(Missing), reporting(url):
+        with contextlib.suppress(Missing), bucket_errors(url):
             filesystem(url).rm(url, recursive=True)
     elif os.path.isdir(path):
         shutil.rmtree(path)
@@ -285,7 +285,7 @@ def _version(folder: pathlib.Path) -> str:
     return (folder / VERSION).read_text() if (folder / VERSION).is_file() else ""
 
 
-def fetch(url: str, objects: Mapping[str, Stored], folder: pathlib.Path) -> None:
+def fetch(url: str, objects: Mapping[str, ObjectInfo], folder: pathlib.Path) -> None:
     """Downloads objects below a URL into a folder, each atomically, with a progress bar.
 
     Raises:
@@ -297,7 +297,7 @@ def fetch(url: str, objects: Mapping[str, Stored], folder: pathlib.Path) -> None
         for name, stored in objects.items():
             where = f"{url}/{name}" if name else url
             part = (folder / name).with_name(f".{(folder / name).name}.part")
-            with reporting_full_disk(part), reporting(where):
+            with reporting_full_disk(part), bucket_errors(where):
                 part.parent.mkdir(parents=True, exist_ok=True)
                 files.get_file(where, str(part))
                 part.replace(folder / name)
@@ -358,12 +358,12 @@ class Mirror:
         with self._lock:
             there = self._files(patterns or ["*"])
             for name in [name for name in self._uploaded if _matches(name, patterns or ["*"]) and name not in there]:
-                with reporting(self._at(name)):
+                with bucket_errors(self._at(name)):
                     files.rm_file(self._at(name))
                 del self._uploaded[name]
             for name, state in sorted(there.items(), key=lambda item: item[1]):
                 if self._uploaded.get(name) != state:
-                    with reporting(self._at(name)):
+                    with bucket_errors(self._at(name)):
                         files.put_file(str(self.folder / name), self._at(name))
                     self._uploaded[name] = state
 
@@ -387,7 +387,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def try_writing(url: str) -> None:
     """Writes and removes an object; raises EndxError or RunInterrupted if that is not possible."""
-    with reporting(url):
+    with bucket_errors(url):
         filesystem(url).pipe_file(f"{url}.try", b"")
         filesystem(url).rm_file(f"{url}.try")
 

@@ -125,7 +125,7 @@ class AppendOnlyFile:
 
 
 @contextmanager
-def aside(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+def staging_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     """Context that yields an empty temporary folder next to `folder`; removes it at its end unless it was moved.
 
     It first removes temporary folders of killed processes, and restores `folder` if one was killed in `put_in_place`.
@@ -147,12 +147,12 @@ def aside(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def put_in_place(fresh: pathlib.Path, folder: pathlib.Path) -> None:
+def replace_folder(fresh: pathlib.Path, folder: pathlib.Path) -> None:
     """Replaces `folder` by `fresh` and removes the old folder.
 
     If the process is killed between the two renames, `folder` does not exist until the next `aside` restores it.
     """
-    with aside(folder) as old:
+    with staging_folder(folder) as old:
         if os.path.lexists(folder):
             folder.rename(old / REPLACED)
         try:
@@ -229,7 +229,7 @@ def _holder(path: pathlib.Path) -> str:
     """Describes the holder of a lock file; the process in the file may have ended without the current holder's name."""
     unknown = f"another process (`fuser {path}` names it)"
     try:
-        contents = json_files.read(path)
+        contents = json_files.read_json_file(path)
         host, process, since = (json_files.value(contents, key, str(path)) for key in ("host", "process", "since"))
         if host == platform.node():
             with contextlib.suppress(PermissionError):  # another user's process

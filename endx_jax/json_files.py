@@ -55,14 +55,14 @@ def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] =
     except UnicodeDecodeError as error:
         raise EndxError(f"{where}, byte {error.start + 1}: 0x{error.object[error.start]:02x} is not UTF-8") from None
     except (RecursionError, ValueError) as error:
-        raise refusal(error, where) from None
+        raise decoder_error(error, where) from None
     if not isinstance(found, expected):
         types = expected if isinstance(expected, tuple) else (expected,)
         raise EndxError(f"{where} must be {' or '.join(kind(each()) for each in types)}, not {kind(found)}")
     return found
 
 
-def refusal(error: RecursionError | ValueError, where: str) -> EndxError:
+def decoder_error(error: RecursionError | ValueError, where: str) -> EndxError:
     """Returns the EndxError for a decoder error that is not about syntax."""
     if isinstance(error, RecursionError):
         return EndxError(f"{where}: the JSON is nested too deeply")
@@ -76,7 +76,9 @@ def _position(error: json.JSONDecodeError) -> str:
     return f", line {error.lineno}{column}" if "\n" in error.doc.rstrip() else column
 
 
-def read(file: pathlib.Path, expected: type | tuple[type, ...] = dict, *, most_bytes: int = MOST_BYTES) -> Any:
+def read_json_file(
+    file: pathlib.Path, expected: type | tuple[type, ...] = dict, *, most_bytes: int = MOST_BYTES
+) -> Any:
     """Reads and parses a JSON file: see `parse`.
 
     Raises:
@@ -96,10 +98,10 @@ def read(file: pathlib.Path, expected: type | tuple[type, ...] = dict, *, most_b
 
 def read_optional(file: pathlib.Path) -> dict:
     """Reads a JSON file that holds an object; returns an empty dictionary if there is no such file."""
-    return read(file) if file.is_file() else {}
+    return read_json_file(file) if file.is_file() else {}
 
 
-def text(value: object, where: str, *, may_be_empty: bool = False, strip: bool = True) -> str:
+def as_text(value: object, where: str, *, may_be_empty: bool = False, strip: bool = True) -> str:
     """Checks that a value is a string.
 
     Args:
@@ -133,37 +135,37 @@ def value(holder: object, key: str, where: str, default: object = _MISSING) -> o
     Raises:
       EndxError: the key is missing and has no default, or `holder` is not an object.
     """
-    fields = mapped(holder, where)
+    fields = as_object(holder, where)
     field = fields.get(key, default)
     if field is _MISSING:
-        raise EndxError(f"{where}: no {key!r} among {names(fields)}")
+        raise EndxError(f"{where}: no {key!r} among {format_names(fields)}")
     return field
 
 
 def text_at(holder: object, key: str, where: str, default: object = _MISSING, **options: bool) -> str:
     """Returns the string at `key` of an object: see `value` and `text`."""
-    return text(value(holder, key, where, default), f"{where}: {key!r}", **options)
+    return as_text(value(holder, key, where, default), f"{where}: {key!r}", **options)
 
 
 def list_at(holder: object, key: str, where: str, default: object = _MISSING) -> list:
     """Returns the list at `key` of an object: see `value` and `listed`."""
-    return listed(value(holder, key, where, default), f"{where}: {key!r}")
+    return as_list(value(holder, key, where, default), f"{where}: {key!r}")
 
 
-def names(found: Iterable[str]) -> str:
+def format_names(found: Iterable[str]) -> str:
     """Formats up to 20 names for messages, each shortened to 30 characters."""
     first = [reprlib.repr(name) for name in itertools.islice(found, 21)]
     return ", ".join([*first[:20], "..."] if len(first) > 20 else first)
 
 
-def listed(value: object, where: str) -> list:
+def as_list(value: object, where: str) -> list:
     """Returns `value` if it is a list; raises EndxError otherwise."""
     if not isinstance(value, list):
         raise EndxError(f"{where} must be a list, not {kind(value)}")
     return value
 
 
-def mapped(value: object, where: str) -> dict[str, Any]:
+def as_object(value: object, where: str) -> dict[str, Any]:
     """Returns `value` if it is an object; raises EndxError otherwise."""
     if not isinstance(value, dict):
         raise EndxError(f"{where} must be an object, not {kind(value)}")
@@ -172,7 +174,7 @@ def mapped(value: object, where: str) -> dict[str, Any]:
 
 def identifier(value: object, where: str) -> str:
     """Returns an id, which may be a string or an integer, as a string; raises EndxError for other types."""
-    return str(value) if type(value) is int else text(value, where, may_be_empty=True)
+    return str(value) if type(value) is int else as_text(value, where, may_be_empty=True)
 
 
 def identifier_at(holder: object, key: str, where: str, default: object = _MISSING) -> str:
@@ -180,7 +182,7 @@ def identifier_at(holder: object, key: str, where: str, default: object = _MISSI
     return identifier(value(holder, key, where, default), f"{where}: {key!r}")
 
 
-def whole(value: object, where: str, *, least: int = 0, most: int = 2**31 - 1) -> int:
+def as_whole(value: object, where: str, *, least: int = 0, most: int = 2**31 - 1) -> int:
     """Returns `value` if it is an integer from `least` to `most`; raises EndxError otherwise."""
     if not isinstance(value, bool) and isinstance(value, numbers.Integral) and least <= int(value) <= most:
         return int(value)
@@ -200,7 +202,7 @@ def inside(folder: pathlib.Path, value: object, where: str) -> pathlib.Path:
 
     Symbolic links are allowed, since the Hugging Face cache consists of them.
     """
-    name = text(value, where, may_be_empty=True)
+    name = as_text(value, where, may_be_empty=True)
     path = pathlib.PurePath(name)
     if path.is_absolute() or ".." in path.parts:
         raise EndxError(f"{where} is {shown(name)}, which is not in the folder of the file")

@@ -61,7 +61,7 @@ class MethodSettings:
         return 1
 
 
-def check(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
     """Raises EndxError with `message` unless `condition` is true; for `__post_init__` of settings."""
     if not condition:
         raise EndxError(message)
@@ -82,7 +82,7 @@ def check_section(section: object, where: str) -> None:
 
 def check_range(where: str, value: int, least: int, most: int) -> None:
     """Raises EndxError unless `least <= value <= most`."""
-    check(least <= value <= most, f"{where} is {value}; it must be from {least:,} to {most:,}")
+    require(least <= value <= most, f"{where} is {value}; it must be from {least:,} to {most:,}")
 
 
 def from_mapping(cls, mapping: Mapping, where: str):
@@ -104,7 +104,7 @@ def from_mapping(cls, mapping: Mapping, where: str):
             raise EndxError(f"unknown setting {where}.{name:.80}{hint} (the settings of {where}: {names})")
     for field in dataclasses.fields(cls):
         needed = field.default is field.default_factory is dataclasses.MISSING
-        check(field.name in mapping or not needed, f"{where} has no {field.name!r}")
+        require(field.name in mapping or not needed, f"{where} has no {field.name!r}")
     return cls(**{name: _typed(value, known[name], f"{where}.{name}") for name, value in mapping.items()})
 
 

@@ -14,7 +14,7 @@ from endx_jax.losses.streaming import SOFTMAX, reduce_scores
 from endx_jax.methods import Method, MethodSettings
 from endx_jax.methods.config import base_config
 from endx_jax.methods.objective import Objective, known_ids
-from endx_jax.settings import check, key
+from endx_jax.settings import key, require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DecoupledSettings(MethodSettings):
     loss_tile: int = key(-1, "Rows and columns of score tiles; 0: dense; -1: automatic.", changes_results=False)
 
     def __post_init__(self):
-        check(self.temperature > 0, f"objective.temperature is {self.temperature}; it must be positive")
+        require(self.temperature > 0, f"objective.temperature is {self.temperature}; it must be positive")
 
 
 def decoupled_loss(question, answer, *, temperature, ids, tile=None, axis_name=None):

@@ -19,7 +19,7 @@ import ray
 import endx_jax
 from endx_jax.data.corpus import read_corpus
 from endx_jax.inference.encode import Output
-from endx_jax.retrieval.corpus_encoding import STEP, begin, encode_missing, encoding_of, survey
+from endx_jax.retrieval.corpus_encoding import STEP, begin_index, encode_missing, encoding_of, survey
 
 
 class Encoder:
@@ -41,7 +41,7 @@ def main() -> None:
     options = _parser().parse_args()
     read = functools.partial(read_corpus, options.corpus)
     info = encoding_of(endx_jax.load(options.model), options.corpus, survey(read()), precision="float32")
-    done = begin(options.output, info)
+    done = begin_index(options.output, info)
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     rows = [{"texts": texts} for texts in _parts(itertools.islice(read(), done, None))]
     resources = {"num_gpus": options.gpus, "num_cpus": 1}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 
 from endx_jax.errors import EndxError, RunInterrupted
-from endx_jax.settings import check, check_choice
+from endx_jax.settings import check_choice, require
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when JAX is imported, below
 
@@ -124,7 +124,7 @@ def _options(arguments: argparse.Namespace):
     from reproduction.runs import Options
     from reproduction.tables import papers
 
-    check(min(arguments.seeds, arguments.budget) >= 0, "--seeds and --budget must not be negative")
+    require(min(arguments.seeds, arguments.budget) >= 0, "--seeds and --budget must not be negative")
     data = _named(arguments.data, "--data", {about.get("given", name) for name, about in papers().data.items()})
     weights = _named(arguments.weights, "--weights")
     return Options(arguments.output, data, weights, arguments.seeds, arguments.budget)
@@ -134,7 +134,7 @@ def _named(given: list[str], flag: str, known: Collection[str] | None = None) ->
     """Parses NAME=PLACE arguments; raises EndxError for names that are not `known`."""
     found = dict(one.partition("=")[::2] for one in given)
     for name, place in found.items():
-        check(bool(name and place), f"{flag}={name}: give NAME=PLACE, such as {flag}=squad=path/to/squad")
+        require(bool(name and place), f"{flag}={name}: give NAME=PLACE, such as {flag}=squad=path/to/squad")
         if known is not None:
             check_choice(f"NAME of {flag}=NAME=PLACE", name, sorted(known))
     return found

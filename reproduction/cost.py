@@ -9,7 +9,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.planning.chips import Chip
 from endx_jax.planning.plan import on_chips
 from endx_jax.planning.report import columns, seconds, size
-from endx_jax.planning.runs import Texts, read_texts
+from endx_jax.planning.runs import RunPairs, read_texts
 from reproduction.runs import Options, plan_of
 from reproduction.tables import Row, Table, papers
 
@@ -42,7 +42,7 @@ def cells(row: Row, options: Options, chip: Chip) -> tuple[str, ...]:
     names = {about.get("given", name): name for name, about in papers().data.items()}
     settings = resolve(plan.config(0, dataclasses.replace(options, data={**names, **options.data})))
     given = papers().data[plan.data].get("given", plan.data) in options.data
-    texts = read_texts(settings) if given else Texts(None, "not given")
+    texts = read_texts(settings) if given else RunPairs(None, "not given")
     (planned,) = on_chips(settings, texts, [chip], jax.devices()[:1])
     steps, once = settings.train.steps, planned.seconds
     if not steps and texts.pairs is not None:

@@ -17,17 +17,17 @@ from endx_jax.experiment.model import best_params, read_model
 from endx_jax.files import write_text
 from endx_jax.losses import gaussian_kl, in_batch_softmax
 from endx_jax.methods.endx import EndxObjective
-from endx_jax.methods.method import register
+from endx_jax.methods.method import register_method
 from endx_jax.methods.vae import VaeObjective
 from endx_jax.methods.vae.decoders import SOURCES
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.retrieval.evaluate import evaluate
+from endx_jax.retrieval.evaluate import evaluate_scores
 from endx_jax.retrieval.systems import dense_scores
 from reproduction import shuffled
 
-register(shuffled.METHOD)
+register_method(shuffled.METHOD)
 
 FILE = "held_out_pairs.json"
 MOST = 2000  # number of held-out pairs; the first ones are used
@@ -95,7 +95,7 @@ def compare_teacher(objective: EndxObjective, params: dict, pairs: Pairs, batch_
     found = {}
     for name, of in embeddings.items():
         question, answer = (of[side] for side in SIDES)
-        ranked = evaluate(dense_scores(question, answer), qrels, candidates=len(pairs), depth=1)
+        ranked = evaluate_scores(dense_scores(question, answer), qrels, candidates=len(pairs), depth=1)
         ids = {"question_id": question_id, "answer_id": answer_id}
         loss, _ = in_batch_softmax(jnp.asarray(question), jnp.asarray(answer), temperature=temperatures[name], **ids)
         measures = {measure: ranked.metrics[measure] for measure in MEASURES["teacher"]}

@@ -29,7 +29,7 @@ from endx_jax.models.tower import Tower
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.retrieval.evaluate import evaluate
+from endx_jax.retrieval.evaluate import evaluate_scores
 from endx_jax.retrieval.systems import dense_scores
 from endx_jax.retrieval.tables import format_table
 from reproduction.precision_recall import PrecisionRecall, precision_recall
@@ -83,7 +83,7 @@ def measure_layers(model: str, data: str, folder: pathlib.Path) -> dict:
         }
         contents = {"model": model, "sets": sizes, "layers": names, "systems": systems}
         write_text(file, json.dumps(contents) + "\n")
-    return json_files.read(file)
+    return json_files.read_json_file(file)
 
 
 def tables(measured: Mapping) -> str:
@@ -99,7 +99,7 @@ def _measured(questions: np.ndarray, candidates: np.ndarray, qrels: Sequence[Seq
     """Ranks candidates by cosine; returns metrics and the precision-recall curve."""
     scores = dense_scores(unit_rows(questions), unit_rows(candidates))
     curve = precision_recall(scores, qrels, candidates=len(candidates))
-    metrics = evaluate(scores, qrels, candidates=len(candidates)).metrics
+    metrics = evaluate_scores(scores, qrels, candidates=len(candidates)).metrics
     return {"metrics": metrics | {"ap": curve.average_precision}, "curve": thinned(curve)}
 
 

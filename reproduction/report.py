@@ -68,12 +68,12 @@ def _reasons(outcome: Outcome) -> list[str]:
 def keep(table: Table, outcomes: Sequence[Outcome], options: Options) -> pathlib.Path:
     """Writes outcomes into the table's JSON file, where other rows stay, and all of them as a page in Markdown."""
     file = options.output / table.name / f"{options.length}.json"
-    held = json_files.read(file) if file.exists() else {}
+    held = json_files.read_json_file(file) if file.exists() else {}
     for outcome in outcomes:
         held[outcome.row.row] = {name: value for name, value in dataclasses.asdict(outcome).items() if name != "row"}
     ordered = {row.row: held[row.row] for row in table.rows if row.row in held}
     write_text(file, json.dumps(ordered, indent=1) + "\n")
-    rows = [Outcome(row, **json_files.read(file)[row.row]) for row in table.rows if row.row in held]
+    rows = [Outcome(row, **json_files.read_json_file(file)[row.row]) for row in table.rows if row.row in held]
     write_text(file.with_suffix(".md"), section(table, rows, options.budget))
     return file.with_suffix(".md")
 

@@ -126,7 +126,7 @@ def few(row: Row, options: Options) -> Outcome:
         file = workdir / "few.json"
         if not file.exists():
             write_text(file, json.dumps(measure(workdir), indent=1) + "\n")
-        return _values(json_files.read(file), row)
+        return _values(json_files.read_json_file(file), row)
 
     return trained(row, options, read)
 

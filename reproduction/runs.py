@@ -15,7 +15,7 @@ from endx_jax import json_files
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.config import differences, resolve
+from endx_jax.experiment.config import config_changes, resolve
 from endx_jax.experiment.data import paths_of
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.run import run
@@ -196,7 +196,7 @@ def make(plan: RowPlan, seed: int, options: Options) -> pathlib.Path:
     workdir = plan.workdir(seed)
     config = plan.config(seed, options)
     if (workdir / workdirs.RESULTS).exists():
-        found = differences(workdirs.read_config(workdir), build_model(resolve(config)).settings)
+        found = config_changes(workdirs.read_config(workdir), build_model(resolve(config)).settings)
         if found:
             raise EndxError(f"{workdir} holds a run with other settings ({'; '.join(found)}); give another --output")
         return workdir
@@ -219,5 +219,5 @@ def _facts(workdir: pathlib.Path) -> dict:
         "seed": settings.seed,
         "steps": max((line["step"] for line in metrics), default=0),
         "batch": settings.train.global_batch_size,
-        "manifest": json_files.read(workdir / workdirs.MANIFEST),
+        "manifest": json_files.read_json_file(workdir / workdirs.MANIFEST),
     }

@@ -9,7 +9,7 @@ from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.programs import SHAPE, collectives, instructions
 from endx_jax.planning.compiled import Compiled, compile_step
-from endx_jax.planning.runs import Texts, plan_run
+from endx_jax.planning.runs import RunPairs, plan_run
 from endx_jax.planning.topologies import devices_of, missing_compiler, topology_named
 
 
@@ -25,7 +25,7 @@ def devices_or_skip(name: str) -> list:
 def plan_on(config, name: str) -> TrainPlan:
     """The run of a config on a topology, without data."""
     devices = devices_or_skip(name)
-    return plan_run(resolve(config), Texts(None, "no data"), topology_named(name).chip, devices=devices)
+    return plan_run(resolve(config), RunPairs(None, "no data"), topology_named(name).chip, devices=devices)
 
 
 def faults(train_plan: TrainPlan, compiled: Compiled) -> list[str]:

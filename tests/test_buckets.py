@@ -12,7 +12,7 @@ from loopback import Handler, LoopbackServer
 
 from endx_jax import buckets
 from endx_jax.errors import EndxError, InUse, RunInterrupted
-from endx_jax.experiment.choices import Choice, read_choice, write_choice
+from endx_jax.experiment.choices import StepMemory, read_choice, write_choice
 
 SERVERS = {"gs": gcs_server, "s3": s3_server}
 
@@ -211,7 +211,7 @@ def test_training_refuses_places_that_it_cannot_use(endx, pairs_csv, tiny_bert, 
 
 
 def test_choices_of_memory_are_kept_beside_the_compiled_programs(url):
-    choice = Choice(8, "full")
+    choice = StepMemory(8, "full")
     write_choice(f"{url}/xla", "key", choice)
     assert read_choice(f"{url}/xla", "key") == choice
     assert read_choice(f"{url}/xla", "other") is None
@@ -274,7 +274,7 @@ def test_an_error_of_tensorstore_is_one_line(status, kind, message, monkeypatch)
     with LoopbackServer(answering(status)) as server:
         monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", server.address)
         context = tensorstore.Context({"gcs_request_retries": {"max_retries": 1}})
-        with pytest.raises(kind) as raised, buckets.reporting("gs://bucket/x"):
+        with pytest.raises(kind) as raised, buckets.bucket_errors("gs://bucket/x"):
             tensorstore.open({"driver": "zarr", "kvstore": store}, context=context).result(timeout=30)
     assert re.fullmatch(message, str(raised.value))
 

@@ -21,7 +21,7 @@ from endx_jax.methods.objective import Objective
 from endx_jax.models import DualEncoder
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
-from endx_jax.retrieval.evaluate import evaluate
+from endx_jax.retrieval.evaluate import evaluate_scores
 from endx_jax.retrieval.search import top_k
 from endx_jax.settings import key
 
@@ -32,7 +32,7 @@ PUBLIC = [
     *(getattr(metrics, name) for name in metrics.__all__ if name != "TIE_RULE"),
     *(EmbeddingModel.encode, EmbeddingModel.encode_query, EmbeddingModel.encode_document),
     *(EmbeddingModel.similarity, EmbeddingModel.similarity_pairwise),
-    *(endx_jax.load, load, from_python.train, evaluation.evaluate, read, evaluate, top_k),
+    *(endx_jax.load, load, from_python.train, evaluation.evaluate, read, evaluate_scores, top_k),
     *(DualEncoder, Objective, Execution.reduce_rows, Method, key),
 ]
 

@@ -9,7 +9,15 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.errors import DiskFull
-from endx_jax.files import AppendOnlyFile, aside, expanded, put_in_place, replacing, reporting_full_disk, write_text
+from endx_jax.files import (
+    AppendOnlyFile,
+    expanded,
+    replace_folder,
+    replacing,
+    reporting_full_disk,
+    staging_folder,
+    write_text,
+)
 
 FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
 
@@ -59,7 +67,7 @@ def test_a_file_or_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_pat
     folder.mkdir()
     (folder / "file").write_text("old")
     with pytest.raises(FileNotFoundError):
-        put_in_place(tmp_path / "missing", folder)
+        replace_folder(tmp_path / "missing", folder)
     assert (folder / "file").read_text() == "old"
     assert [*tmp_path.iterdir()] == [folder]
 
@@ -141,11 +149,11 @@ def test_killed_anywhere_a_folder_is_there_at_the_next_write_and_nothing_is_left
     (tmp_path / ".folder.backup").mkdir()  # somebody else's
     command = [sys.executable, "-c", KILLED, str(folder), str(renames)]
     assert subprocess.run(command, timeout=60, check=False).returncode == (7 if renames < 2 else 0)
-    with aside(folder) as other, aside(folder) as fresh:  # one that is in use is left alone
+    with staging_folder(folder) as other, staging_folder(folder) as fresh:  # one that is in use is left alone
         assert (folder / "file").read_text() == expected
         assert len([*tmp_path.iterdir()]) == 4
         (fresh / "file").write_text("newest")
-        put_in_place(fresh, folder)
+        replace_folder(fresh, folder)
         assert other.is_dir()
     assert (folder / "file").read_text() == "newest"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".folder.backup", "folder"]
@@ -154,7 +162,7 @@ def test_killed_anywhere_a_folder_is_there_at_the_next_write_and_nothing_is_left
 def test_everybody_may_read_files_and_folders_and_their_locks_are_left(tmp_path):
     write_text(tmp_path / "file", "new")
     handles = os.listdir("/proc/self/fd")
-    with aside(tmp_path / "folder") as fresh:
-        put_in_place(fresh, tmp_path / "folder")
+    with staging_folder(tmp_path / "folder") as fresh:
+        replace_folder(fresh, tmp_path / "folder")
     assert os.listdir("/proc/self/fd") == handles
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder")] == [0o644, 0o755]

@@ -18,7 +18,7 @@ VALID = json.dumps({"sizes": [1, 2], "name": "x", "about": {"kind": None}}).enco
 def test_the_json_reader_gives_no_traceback(tmp_path, contents):
     (tmp_path / "x.json").write_bytes(contents)
     with only_user_errors():
-        json_files.read(tmp_path / "x.json")
+        json_files.read_json_file(tmp_path / "x.json")
 
 
 def test_each_kind_of_damage_is_drawn():

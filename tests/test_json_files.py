@@ -31,13 +31,13 @@ def test_json_that_is_not_an_object_is_refused_in_one_line(contents, reason):
 def test_a_file_is_read_up_to_its_limit(tmp_path):
     file = tmp_path / "x.json"
     file.write_text('{"a": 1}')
-    assert json_files.read(file, most_bytes=8) == {"a": 1}
+    assert json_files.read_json_file(file, most_bytes=8) == {"a": 1}
     with pytest.raises(EndxError, match=r"x\.json is larger than 7 bytes"):
-        json_files.read(file, most_bytes=7)
+        json_files.read_json_file(file, most_bytes=7)
     with pytest.raises(EndxError, match=r"none\.json can't be read: No such file"):
-        json_files.read(tmp_path / "none.json")
+        json_files.read_json_file(tmp_path / "none.json")
     with pytest.raises(EndxError, match="can't be read: Is a directory"):
-        json_files.read(tmp_path)
+        json_files.read_json_file(tmp_path)
     assert json_files.read_optional(tmp_path / "none.json") == {}
 
 
@@ -51,7 +51,7 @@ PAGE = "\n<!DOCTYPE html>\n<html lang=en><head><title>Sign in</title></head></ht
         *((f"x{ending}", read) for ending in (".csv", ".tsv", ".json", ".jsonl", ".jsonl.gz", ".parquet", ".arrow")),
         ("x.txt", lambda path: list(read_corpus(path))),
         ("glove.txt", read_word_vectors),
-        ("config.json", json_files.read),
+        ("config.json", json_files.read_json_file),
         ("model.safetensors", open_file),
         ("index.sqlite", Index),
     ],

@@ -6,7 +6,7 @@ import json
 import pytest
 from helpers import one_line_error
 
-from endx_jax.settings import check, check_choice, from_mapping, key, results_only
+from endx_jax.settings import check_choice, from_mapping, key, require, results_only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Example:
     inner: Inner = dataclasses.field(default_factory=Inner)
 
     def __post_init__(self):
-        check(self.count > 0, f"example.count is {self.count}; it must be positive")
+        require(self.count > 0, f"example.count is {self.count}; it must be positive")
 
 
 def test_missing_names_keep_their_defaults():

@@ -15,7 +15,7 @@ from endx_jax.batch import Tokens
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.encoders.qwen import QWEN3
 from endx_jax.encoders.t5 import T5, T5Config
-from endx_jax.inference import EmbeddingModel, Source
+from endx_jax.inference import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -69,7 +69,7 @@ def make_model(folder: pathlib.Path, *, question_length=24, answer_length=24, **
     What each tower has for itself is moved, so that towers that began alike are not.
     """
     chosen = from_mapping(ModelSettings, {"pretrained": str(folder), **settings}, "model")
-    load = pretrained.load_tokens if chosen.encoder else pretrained.load
+    load = pretrained.load_tokens if chosen.encoder else pretrained.load_encoder
     source = load(str(folder))
     sources = {"question": source, "answer": source}
     dual_encoder = build_dual_encoder(fill_in(chosen, source), sources)
@@ -82,7 +82,7 @@ def make_model(folder: pathlib.Path, *, question_length=24, answer_length=24, **
         "answer": TextProcessor(tokenizer, answer_length, chosen.answer_prompt),
     }
     encoder = TextEncoder(dual_encoder, processors, make_mesh(MeshSettings(), jax.devices()[:1]))
-    return EmbeddingModel("a/b/tiny", encoder, params, cosine=chosen.normalize, source=Source(sources))
+    return EmbeddingModel("a/b/tiny", encoder, params, cosine=chosen.normalize, source=ModelSource(sources))
 
 
 def embeddings(model: EmbeddingModel) -> dict[str, np.ndarray]:

@@ -13,10 +13,10 @@ from endx_jax import json_files
 from endx_jax.data.readers import examples, row_files, text_files
 from endx_jax.errors import EndxError, printable
 from endx_jax.retrieval import trec
-from endx_jax.retrieval.text_search import Answer
+from endx_jax.retrieval.text_search import FoundDocument
 
 
-class Question(NamedTuple):
+class NamedQuestion(NamedTuple):
     """Question with its id in the results."""
 
     id: str
@@ -28,7 +28,7 @@ TEXTS = ("text", "question", "query")
 IDS = ("_id", "id", "qid", "query_id", "query-id", "question_id")
 
 
-def read_questions(path: str) -> list[Question]:
+def read_questions(path: str) -> list[NamedQuestion]:
     """Returns all questions of a file, which may end in `.gz`; `-` is standard input.
 
     - `.csv`, `.json`, Arrow tables, and `.tsv` with a header: a row for each, with one of `TEXTS` and perhaps of `IDS`;
@@ -42,14 +42,14 @@ def read_questions(path: str) -> list[Question]:
       EndxError: the file can't be read or has no questions, a question is not valid, or two have the same id.
     """
     name, ending = ("standard input" if path == "-" else path), os.path.splitext(text_files.uncompressed(path))[1]
-    header = re.split(r'["\t]+', text_files.first_line(path).casefold()) if ending == ".tsv" else ()
-    found: Iterable[tuple[int, str, Question]]
+    header = re.split(r'["\t]+', text_files.first_text_line(path).casefold()) if ending == ".tsv" else ()
+    found: Iterable[tuple[int, str, NamedQuestion]]
     if ending in (".csv", ".json", *text_files.ARROW_ENDINGS) or not {*header}.isdisjoint((*TEXTS, *IDS)):
-        found = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.rows(path))
+        found = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.read_rows(path))
     else:
         lines = text_files.stream_lines(sys.stdin.buffer, name) if path == "-" else text_files.lines(path)
         found = _of_lines(lines, name)
-    questions: dict[str, tuple[int, Question]] = {}
+    questions: dict[str, tuple[int, NamedQuestion]] = {}
     for number, where, question in found:
         if question.id in questions:
             raise EndxError(f"{where}: line {questions[question.id][0]} has the same id {question.id[:100]!r}")
@@ -59,7 +59,7 @@ def read_questions(path: str) -> list[Question]:
     return [question for _, question in questions.values()]
 
 
-def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str, Question]]:
+def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str, NamedQuestion]]:
     objects = ids = None
     for number, line in lines:
         if not (line := line.strip()):
@@ -73,20 +73,20 @@ def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int
             identifier, *texts = line.split("\t")
             if len(texts) != 1:
                 raise EndxError(f"{where}: {1 + len(texts)} tab-separated columns where the first line has two")
-            yield number, where, Question(identifier, json_files.text(texts[0], where))
+            yield number, where, NamedQuestion(identifier, json_files.as_text(texts[0], where))
         else:
-            yield number, where, Question(str(number), json_files.text(line, where))
+            yield number, where, NamedQuestion(str(number), json_files.as_text(line, where))
 
 
-def _of_object(fields: dict, number: int, where: str) -> Question:
+def _of_object(fields: dict, number: int, where: str) -> NamedQuestion:
     key, name = (next((one for key in keys for one in examples.called(key, fields)), "") for keys in (TEXTS, IDS))
     if not key:
         raise EndxError(
-            f"{where} needs a question in {' or '.join(map(repr, TEXTS))}, not in {json_files.names(fields)}"
+            f"{where} needs a question in {' or '.join(map(repr, TEXTS))}, not in {json_files.format_names(fields)}"
         )
-    text = json_files.text(fields[key], f"{where}: {key!r}")
+    text = json_files.as_text(fields[key], f"{where}: {key!r}")
     identifier = json_files.identifier(fields.get(name, number), f"{where}: the id")
-    return Question(json_files.text(identifier, f"{where}: the id"), text)
+    return NamedQuestion(json_files.as_text(identifier, f"{where}: the id"), text)
 
 
 NARROWEST, WIDEST = 40, 100
@@ -98,7 +98,7 @@ QUESTIONS = 3
 SHOWN = ("title", "source", "url")
 
 
-def to_text(answers: Sequence[Answer]) -> str:
+def to_text(answers: Sequence[FoundDocument]) -> str:
     """Formats rank, score, id and beginning of each answer, `NARROWEST` to `WIDEST` columns wide."""
     if not answers:
         return "  nothing found\n"
@@ -107,7 +107,7 @@ def to_text(answers: Sequence[Answer]) -> str:
     return "".join(_entry(answer, ranks, width) for answer in answers)
 
 
-def _entry(answer: Answer, ranks: int, width: int) -> str:
+def _entry(answer: FoundDocument, ranks: int, width: int) -> str:
     document = answer.document
     fields = [document.id, *(str(document.metadata[key]) for key in SHOWN if key in document.metadata)]
     about = dict.fromkeys(map(_one_line, fields))
@@ -128,7 +128,7 @@ def _one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
+def to_jsonl(question: NamedQuestion, answers: Sequence[FoundDocument]) -> str:
     """Formats a question and its answers as one line of JSON."""
     listed = [
         {"rank": answer.rank, "id": answer.document.id, "score": answer.score, "text": answer.document.text}
@@ -141,7 +141,7 @@ def to_jsonl(question: Question, answers: Sequence[Answer]) -> str:
     return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(fields, ensure_ascii=False)) + "\n"
 
 
-def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
+def to_trec(question: NamedQuestion, answers: Sequence[FoundDocument], tag: str) -> str:
     """Formats each answer as a line of a TREC run.
 
     Raises:
@@ -153,7 +153,7 @@ def to_trec(question: Question, answers: Sequence[Answer], tag: str) -> str:
     return "".join(trec.run_line(name, document, one.rank, one.score, tag) for document, one in lines)
 
 
-def formatted(form: str, question: Question, answers: Sequence[Answer], *, tag: str, naming: bool) -> str:
+def formatted(form: str, question: NamedQuestion, answers: Sequence[FoundDocument], *, tag: str, naming: bool) -> str:
     """Formats a question and its answers as `text` (with the question if `naming`), `jsonl` or `trec` with a `tag`."""
     if form == "trec":
         return to_trec(question, answers, tag)

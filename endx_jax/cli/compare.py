@@ -5,7 +5,7 @@ import json
 import pathlib
 
 from endx_jax.errors import printable
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 
 def main(argv: list[str]) -> None:
@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
 
     systems = arguments.systems.split(",")
     known = len(systems) <= 2 and all(systems)
-    check(known, f"--systems={arguments.systems}: give one name, or two names separated by a comma")
+    require(known, f"--systems={arguments.systems}: give one name, or two names separated by a comma")
     runs = (arguments.first, arguments.second)
     first, second = (
         read_per_question(run, system, arguments.pool)

@@ -13,7 +13,7 @@ from endx_jax.buckets import local_copy
 from endx_jax.cli.data_flags import add_corpus_flags, add_language_flag, add_product_flag, corpus_columns
 from endx_jax.data.reqa import POOLS
 from endx_jax.errors import EndxError
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 
 def main(argv: list[str]) -> None:
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     if arguments.join:
         return _join(arguments)
-    check(bool(arguments.corpus), "nothing to encode: set --corpus=FILE or --corpus=FOLDER")
+    require(bool(arguments.corpus), "nothing to encode: set --corpus=FILE or --corpus=FOLDER")
 
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable, read_config
@@ -39,10 +39,10 @@ def main(argv: list[str]) -> None:
 
 def _join(arguments: argparse.Namespace) -> None:
     from endx_jax.parallel.console import say
-    from endx_jax.retrieval.corpus_encoding import join
+    from endx_jax.retrieval.corpus_encoding import join_shards
 
-    check(bool(arguments.output), "--join needs --output=FILE, the file of the joined index")
-    count = join(arguments.output, list(map(local_copy, arguments.join)))
+    require(bool(arguments.output), "--join needs --output=FILE, the file of the joined index")
+    count = join_shards(arguments.output, list(map(local_copy, arguments.join)))
     say(f"{count:,} documents of {len(arguments.join)} shards; the index is {arguments.output}")
 
 

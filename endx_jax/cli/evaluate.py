@@ -14,14 +14,14 @@ from etils import epath
 
 from endx_jax.cli.data_flags import add_data_flags, add_product_flag, data_settings
 from endx_jax.data.settings import POOLS
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
-    check(arguments.top >= 0, f"--top={arguments.top}: give a number of answers, or 0 for all")
-    check(min(arguments.min_questions, default=1) > 0, "--min-questions takes whole numbers of questions, above 0")
+    require(arguments.top >= 0, f"--top={arguments.top}: give a number of answers, or 0 for all")
+    require(min(arguments.min_questions, default=1) > 0, "--min-questions takes whole numbers of questions, above 0")
 
     from endx_jax.parallel import agreement, distributed
 
@@ -45,8 +45,8 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     from endx_jax.hub import local_path
     from endx_jax.parallel.console import say
 
-    check(bool(arguments.data), "--index needs --data with questions and their right documents or answers")
-    check(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
+    require(bool(arguments.data), "--index needs --data with questions and their right documents or answers")
+    require(not (arguments.rerank or arguments.reverse), "--rerank and --reverse can't be used with --index")
     data, index = local_path(arguments.data), arguments.index
     name = pathlib.Path(data).name.partition(".")[0]
     output = arguments.output or index.parent / f"{index.stem}-evaluation" / name

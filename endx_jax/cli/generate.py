@@ -20,7 +20,7 @@ from endx_jax.data.chat import Chat
 from endx_jax.data.documents import Document
 from endx_jax.data.generation import PROMPT, Journal, distinct, generate, key_of, pairs_of
 from endx_jax.files import locked, replacing
-from endx_jax.settings import check, check_range
+from endx_jax.settings import check_range, require
 
 if TYPE_CHECKING:
     from endx_jax.data.records import RetrievalSet
@@ -40,20 +40,20 @@ def main(argv: list[str]) -> None:
     output, count = pathlib.Path(arguments.output), arguments.questions
     for name, least in {"questions": 1, "concurrency": 1, "retries": 0, "filter_top": 1}.items():
         check_range(f"--{name.replace('_', '-')}", getattr(arguments, name), least, 1000)
-    check(arguments.timeout > 0, f"--timeout={arguments.timeout}: give seconds above 0")
-    check(arguments.limit is None or arguments.limit >= 0, f"--limit={arguments.limit}: give a number of passages")
+    require(arguments.timeout > 0, f"--timeout={arguments.timeout}: give seconds above 0")
+    require(arguments.limit is None or arguments.limit >= 0, f"--limit={arguments.limit}: give a number of passages")
     template = _template(arguments.prompt).replace("{count}", str(count))
     more = json_files.parse(arguments.fields, "--fields", dict)
     fields = {"model": arguments.model, "max_tokens": 200 + 100 * count} | more
     key = os.environ.get(KEY, "").strip()
     chat = Chat(arguments.endpoint, fields, key, arguments.timeout, arguments.retries)
     journal_file = output.with_name(f"{output.name}.journal")
-    check(
+    require(
         not url_of(arguments.output),
         f"{arguments.output} is in a bucket, which a kill would leave without the journal: name a local file",
     )
-    check(output.parent.is_dir(), f"{output.parent} is no folder: make it first")
-    check(journal_file.exists() or not output.exists(), f"{output} exists and has no journal: name another --output")
+    require(output.parent.is_dir(), f"{output.parent} is no folder: make it first")
+    require(journal_file.exists() or not output.exists(), f"{output} exists and has no journal: name another --output")
 
     from endx_jax.data.corpus import read_corpus
     from endx_jax.parallel.console import say
@@ -81,7 +81,7 @@ def main(argv: list[str]) -> None:
     say(f"{output if kept else 'the result'} holds {len(kept):,} pairs of {len(asked):,} passages; {dropped}")
     say(f"tokens of all answers in {journal_file}: {_tokens(arguments, journal.sent, journal.received)}")
     _name_skipped(asked, journal, unanswered, say)
-    check(bool(kept), f"no pairs are left: {output} is not written")
+    require(bool(kept), f"no pairs are left: {output} is not written")
     say(f"train on them with --config.data.path={output}")
 
 
@@ -136,7 +136,7 @@ def _name_skipped(asked: list[Document], journal: Journal, unanswered: dict[str,
         say(f"{bad:,} answers held no questions; a passage with three of them is not asked again")
     for reason, number in Counter(reasons.values()).most_common():
         ids = [name for name, why in reasons.items() if why == reason][:NAMED]
-        say(f"skipped {number:,} passages ({reason}): {json_files.names(ids)}")
+        say(f"skipped {number:,} passages ({reason}): {json_files.format_names(ids)}")
     if unanswered:
         say("run the same command again to ask for those that got no answer")
 
@@ -162,7 +162,7 @@ def _template(path: pathlib.Path | None) -> str:
     from endx_jax.data.readers import text_files
 
     template = "".join(line for _, line in text_files.lines(str(path)))
-    check("{passage}" in template, f"{path} needs the place of the passage, {{passage}}; {{count}} is optional")
+    require("{passage}" in template, f"{path} needs the place of the passage, {{passage}}; {{count}} is optional")
     return template
 
 

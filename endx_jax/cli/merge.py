@@ -8,10 +8,10 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.inference.merging import merge
+    from endx_jax.inference.merging import merge_models
     from endx_jax.parallel.console import say
 
-    merge(arguments.models, arguments.output, arguments.weights)
+    merge_models(arguments.models, arguments.output, arguments.weights)
     say(f"{arguments.output} holds the mean of {len(arguments.models)} models; use it as --model={arguments.output}")
 
 

@@ -12,7 +12,7 @@ from etils import epath
 
 from endx_jax.cli.data_flags import add_data_flags, add_product_flag, data_settings
 from endx_jax.data.settings import POOLS
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 if TYPE_CHECKING:
     from endx_jax.data.records import RetrievalSet
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.model import load_teacher
     from endx_jax.experiment.workdir import check_output
     from endx_jax.parallel.console import say
-    from endx_jax.retrieval.mining import Margin, MiningSettings, mine, score_candidates
+    from endx_jax.retrieval.mining import Margin, MiningSettings, mine_negatives, score_candidates
 
     first, last = arguments.ranks
     settings = MiningSettings(
@@ -51,7 +51,9 @@ def main(argv: list[str]) -> None:
     distilled = scorer(records.questions, records.candidates) if scorer else None
     strata = distilled if arguments.strata else None
     questions = records.questions
-    mined = mine(ranked, records.qrels, records.candidates, settings, score, records.excluded, strata, questions)
+    mined = mine_negatives(
+        ranked, records.qrels, records.candidates, settings, score, records.excluded, strata, questions
+    )
     scores = score_candidates(distilled, records.qrels, mined.negatives) if distilled else None
     about = _about(arguments, settings, source, records, mined)
     write_mined(arguments.output, records, mined.negatives, about=about, scores=scores)
@@ -64,11 +66,11 @@ def _check(arguments: argparse.Namespace) -> None:
     chosen = [name for name, value in ways.items() if value]
     if arguments.model and not arguments.index:
         chosen.append("--model")
-    check(len(chosen) == 1, "set exactly one of --bm25, --workdir=RUN, --model=NAME and --index=DIR")
-    check(
+    require(len(chosen) == 1, "set exactly one of --bm25, --workdir=RUN, --model=NAME and --index=DIR")
+    require(
         not arguments.strata or arguments.score_with, "--strata needs the model of --score-with, whose scores it covers"
     )
-    check(arguments.questions >= 0, f"--questions={arguments.questions}: give a number of questions, or 0 for all")
+    require(arguments.questions >= 0, f"--questions={arguments.questions}: give a number of questions, or 0 for all")
 
 
 def _read(arguments: argparse.Namespace) -> "RetrievalSet":

@@ -16,7 +16,7 @@ import pathlib
 
 from endx_jax.errors import naming
 from endx_jax.planning.chips import CHIPS, chip_named
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 
 def main(argv: list[str]) -> None:
@@ -25,11 +25,11 @@ def main(argv: list[str]) -> None:
 
     from endx_jax.cli import train
 
-    check(options.devices >= 0, f"--devices={options.devices}: give a positive number of devices")
+    require(options.devices >= 0, f"--devices={options.devices}: give a positive number of devices")
     determined = options.topology and (options.chip or options.devices)
-    check(not determined, "--topology determines chip and devices: remove --chip and --devices")
-    check(not options.encode or bool(options.topology or options.chip), "--encode needs --topology or --chip")
-    config, name, _ = train.parse(rest)
+    require(not determined, "--topology determines chip and devices: remove --chip and --devices")
+    require(not options.encode or bool(options.topology or options.chip), "--encode needs --topology or --chip")
+    config, name, _ = train.parse_arguments(rest)
 
     from endx_jax.planning.topologies import topology_named, topology_of
 
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> None:
             else:
                 chips = on_chips(settings, texts, CHIPS.values())
                 planned = Plan(texts, chips, machine=None if count else plan_machine(settings, texts))
-            shown, found = report.text(planned, name), report.as_dict(planned, name)
+            shown, found = report.format_plan(planned, name), report.as_dict(planned, name)
     say(shown)
     if options.json:
         write_text(options.json, json.dumps(found, indent=1) + "\n")

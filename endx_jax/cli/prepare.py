@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 from endx_jax.errors import naming
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 
 def main(argv: list[str]) -> None:
@@ -31,16 +31,16 @@ def main(argv: list[str]) -> None:
 
 def _tokenise(argv: list[str]) -> None:
     """Writes the training pairs of a config into `data.tokens`."""
-    from endx_jax.cli.train import flags_of, parse
+    from endx_jax.cli.train import flags_of, parse_arguments
     from endx_jax.experiment.config import resolve
     from endx_jax.experiment.data import read_splits
     from endx_jax.experiment.model import build_model
     from endx_jax.experiment.tokens import stored
 
-    config, _, _ = parse(argv)
+    config, _, _ = parse_arguments(argv)
     with naming(flags_of(config)):
         settings = resolve(config)
-        check(bool(settings.data.tokens), "data.tokens is not set: name the folder to write")
+        require(bool(settings.data.tokens), "data.tokens is not set: name the folder to write")
         pairs = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).pairs()
     texts = f"{len(pairs.questions):,} questions, {len(pairs.answers):,} answers"
     print(f"{settings.data.tokens} holds {len(pairs):,} pairs of {texts}")

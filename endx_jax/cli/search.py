@@ -17,12 +17,12 @@ from endx_jax import json_files
 from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, corpus_columns
 from endx_jax.errors import EndxError, printable
 from endx_jax.files import replacing
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 if TYPE_CHECKING:
-    from endx_jax.cli.answers import Question
-    from endx_jax.experiment.model import LoadedPairs
-    from endx_jax.retrieval.text_search import Answer, TextSearch
+    from endx_jax.cli.answers import NamedQuestion
+    from endx_jax.experiment.model import PairScorerFactory
+    from endx_jax.retrieval.text_search import FoundDocument, TextSearch
 
 # Number of questions that are searched together, and of documents that are added together.
 TOGETHER = 1024
@@ -33,13 +33,13 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     _check(arguments)
 
-    from endx_jax.cli.answers import Question, read_questions
+    from endx_jax.cli.answers import NamedQuestion, read_questions
 
     if arguments.questions:
         questions = read_questions(arguments.questions)
     else:
         numbered = enumerate(arguments.question, start=1)
-        questions = [Question(str(n), json_files.text(text, f"question {n}")) for n, text in numbered]
+        questions = [NamedQuestion(str(n), json_files.as_text(text, f"question {n}")) for n, text in numbered]
     if arguments.rerank:
         _pair_model(arguments.rerank, arguments.product_dtype)  # raises an error early if it is not a pair classifier
     search = _open(arguments)
@@ -63,14 +63,14 @@ def _check(arguments: argparse.Namespace) -> None:
         raise EndxError(f"""{wrong}; write JSON, such as --where='{{"lang": "en"}}'""") from None
     condition(arguments.where)
     source = arguments.workdir or arguments.index
-    check(source is not None, "nothing to search: set --workdir=RUN or --index=FILE")
-    check(not (arguments.question and arguments.questions), "give questions as arguments or by --questions, not both")
-    check(arguments.top >= 1, f"--top={arguments.top}: it must be at least 1")
-    check(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: it must be at least 1")
+    require(source is not None, "nothing to search: set --workdir=RUN or --index=FILE")
+    require(not (arguments.question and arguments.questions), "give questions as arguments or by --questions, not both")
+    require(arguments.top >= 1, f"--top={arguments.top}: it must be at least 1")
+    require(arguments.rerank_top >= 1, f"--rerank-top={arguments.rerank_top}: it must be at least 1")
     mode_fits = arguments.weight is None or arguments.mode in (None, "hybrid")
-    check(mode_fits, f"--weight is for --mode=hybrid, not {arguments.mode}")
+    require(mode_fits, f"--weight is for --mode=hybrid, not {arguments.mode}")
     asks = bool(arguments.question or arguments.questions)
-    check(asks or not arguments.output, "--output needs questions: give them as arguments or by --questions=FILE")
+    require(asks or not arguments.output, "--output needs questions: give them as arguments or by --questions=FILE")
     if not (asks or arguments.add or arguments.delete or sys.stdin.isatty()):
         raise EndxError("standard input is not a terminal: give questions, or --questions=- to read them from it")
 
@@ -123,7 +123,7 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
 
 
 def _answer_all(
-    arguments: argparse.Namespace, search: "TextSearch", questions: Sequence["Question"], stream: IO
+    arguments: argparse.Namespace, search: "TextSearch", questions: Sequence["NamedQuestion"], stream: IO
 ) -> None:
     from endx_jax.cli.answers import formatted
 
@@ -141,7 +141,7 @@ def _answer_all(
         _note(f"{len(questions):,} questions, {len(search):,} documents, {seconds:.1f} s: {arguments.output}")
 
 
-def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["Answer"]]:
+def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["FoundDocument"]]:
     count = max(arguments.top, arguments.rerank_top) if arguments.rerank else arguments.top
     from endx_jax.retrieval.filters import why_nothing
 
@@ -156,7 +156,7 @@ def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) 
 
 
 @functools.cache
-def _pair_model(workdir: pathlib.Path, product_dtype: str | None) -> "LoadedPairs":
+def _pair_model(workdir: pathlib.Path, product_dtype: str | None) -> "PairScorerFactory":
     from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.model import load_pairs
 

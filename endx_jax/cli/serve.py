@@ -17,7 +17,7 @@ from endx_jax.buckets import url_of
 from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, corpus_columns
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.serving.settings import Limits, ServingSettings
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 if TYPE_CHECKING:
     from endx_jax.retrieval.index import Index
@@ -30,12 +30,12 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
     served = arguments.workdir or arguments.index or (arguments.corpus and arguments.model)
-    check(bool(served), "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER")
-    check(not (arguments.corpus and arguments.index), "--corpus gets an index of its own: leave out --index")
-    check(0 <= arguments.port < 1 << 16, f"--port={arguments.port}: it must be from 1 to 65535, or 0 for a free port")
+    require(bool(served), "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER")
+    require(not (arguments.corpus and arguments.index), "--corpus gets an index of its own: leave out --index")
+    require(0 <= arguments.port < 1 << 16, f"--port={arguments.port}: it must be from 1 to 65535, or 0 for a free port")
     try:
         from endx_jax.serving.app import make_app
-        from endx_jax.serving.server import bind, run
+        from endx_jax.serving.server import bind, run_server
     except ModuleNotFoundError as missing:
         raise EndxError(f'a server needs the package {missing.name}: pip install "endx_jax[serve]"') from None
     from endx_jax.parallel.console import say
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         service = _service(arguments)
         address = f"http://{host}:{bound.getsockname()[1]}"
-        run(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
+        run_server(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
     say("stopped")
     sys.stderr.flush()
     os._exit(0)  # do not wait for the compute thread, which may be compiling, or reading from a disconnected disk

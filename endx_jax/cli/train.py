@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
         print(_help(wanted))
         return
     started = time.monotonic()
-    config, name, workdir = parse(argv)
+    config, name, workdir = parse_arguments(argv)
 
     from endx_jax.methods import find_method
     from endx_jax.parallel import distributed
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
         say(_next_steps(workdir, config.data.path) if embeds else _next_steps_with_pairs(workdir))
 
 
-def parse(argv: list[str]) -> tuple[ConfigDict, str, str]:
+def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
     """Parses the command line; returns the config with its overrides, its name, and the workdir.
 
     Raises:
@@ -112,7 +112,7 @@ def _help(argv: list[str]) -> str:
     from endx_jax.experiment.config import resolve
     from endx_jax.methods.config import base_config
 
-    settings = list(flattened(resolve(parse(argv)[0] if argv else base_config())))
+    settings = list(flattened(resolve(parse_arguments(argv)[0] if argv else base_config())))
     lines = {name: (f"  --config.{name}={value}", declared["doc"]) for name, value, declared in settings}
     flag_width = max(len(lines[name][0]) for name in MOST_CHANGED)
     phrases = re.compile(r"\.?$|[.:;] | \(")

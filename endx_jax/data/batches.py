@@ -25,10 +25,10 @@ AVERAGED_PAIRS = 1 << 20
 MOST_POSITIVES = 64
 
 # Rows of this process in a global batch.
-Rows = slice | np.ndarray
+RowsOfProcess = slice | np.ndarray
 
 
-class Side(NamedTuple):
+class BatchSide(NamedTuple):
     """Texts of one side of a global batch.
 
     Attributes:
@@ -67,18 +67,20 @@ class Collator:
         question = float(self.pairs.questions.length_of(question_id).mean())
         return {"question": question, "answer": answer, "hard_negatives": answer}
 
-    def sides(self, drawn: Drawn) -> dict[str, Side]:
+    def sides(self, drawn: Drawn) -> dict[str, BatchSide]:
         """Returns the texts of a global batch by side, the fields of the batch that hold them."""
         questions, answers = self.pairs.questions, self.pairs.answers
-        sides = {"question": Side(questions, drawn.question_id), "answer": Side(answers, drawn.answer_id)}
+        sides = {"question": BatchSide(questions, drawn.question_id), "answer": BatchSide(answers, drawn.answer_id)}
         if drawn.hard_id.shape[1]:
             # Missing hard negatives have the id -1 and the text of the question's answer, which adds no width.
             present = drawn.hard_id >= 0
             filled = np.where(present, drawn.hard_id, drawn.answer_id[:, None])
-            sides["hard_negatives"] = Side(answers, filled, present)
+            sides["hard_negatives"] = BatchSide(answers, filled, present)
         return sides
 
-    def batch(self, drawn: Drawn, sides: Mapping[str, Side], texts: Mapping[str, Any], rows: Rows) -> Batch:
+    def batch(
+        self, drawn: Drawn, sides: Mapping[str, BatchSide], texts: Mapping[str, Any], rows: RowsOfProcess
+    ) -> Batch:
         """Returns this process's rows of a batch, with NumPy leaves.
 
         Args:
@@ -119,7 +121,7 @@ class BatchStream:
     A `Sampler` draws the rows of a step, and a `Collator` makes a batch of them.
     """
 
-    def __init__(self, pairs: Pairs, collator: Collator | None = None, *, rows: Rows | None = None, **options):
+    def __init__(self, pairs: Pairs, collator: Collator | None = None, *, rows: RowsOfProcess | None = None, **options):
         """Prepares the order; no batch is made yet.
 
         Args:

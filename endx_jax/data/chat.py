@@ -121,8 +121,8 @@ class Chat:
         try:
             found = json_files.parse(content, "the answer", dict)
             (choice, *_) = json_files.list_at(found, "choices", "the answer") or [{}]
-            message = json_files.mapped(json_files.value(choice, "message", "choices[0]"), "message")
-            text = json_files.text(message.get("content") or "", "content", may_be_empty=True)
+            message = json_files.as_object(json_files.value(choice, "message", "choices[0]"), "message")
+            text = json_files.as_text(message.get("content") or "", "content", may_be_empty=True)
             usage = found.get("usage")
             used = usage if isinstance(usage, dict) else {}
             tokens = [used.get(name) for name in ("prompt_tokens", "completion_tokens")]

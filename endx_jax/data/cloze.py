@@ -20,7 +20,7 @@ SEVERAL = ""  # in place of the document of a text that occurs in several
 _BLOCK = re.compile(r"(?m)^#{1,6} .*|(?:^(?!#{1,6} ).*\S.*\n?)+")
 
 
-class Part(NamedTuple):
+class Cloze(NamedTuple):
     """Part `text[start:end]` of a passage, and the question that it makes."""
 
     start: int
@@ -28,7 +28,7 @@ class Part(NamedTuple):
     question: str
 
 
-def convert(passages: Iterable[Document], source: str, sentences: int, removal: float) -> RetrievalSet:
+def cloze_questions(passages: Iterable[Document], source: str, sentences: int, removal: float) -> RetrievalSet:
     """Returns passages with the questions that they make.
 
     Questions are the title of each document, for all its passages, and for each passage its headings and some of its
@@ -87,15 +87,15 @@ def make_questions(document: Document, sentences: int, removal: float) -> tuple[
     title, text = str(document.metadata.get("title", "")), document.text
     begin = len(title) if text.startswith(title) else 0
     body = text[begin:].lstrip()
-    headings, listed = [Part(0, begin, title)] if title else [], []
+    headings, listed = [Cloze(0, begin, title)] if title else [], []
     for block in _BLOCK.finditer(body):
         start = len(text) - len(body) + block.start()
         if heading := re.fullmatch(r"#{1,6} (.*\w.*)", block[0]):
             question = f"{title}: {heading[1].strip()}" if title else heading[1].strip()
-            headings.append(Part(start, start + len(block[0]), question))
+            headings.append(Cloze(start, start + len(block[0]), question))
         else:
             spans = ((start + a, start + b) for a, b in split_sentences(block[0]))
-            listed += [Part(a, b, " ".join(text[a:b].split())) for a, b in spans]
+            listed += [Cloze(a, b, " ".join(text[a:b].split())) for a, b in spans]
     if not listed:
         return [], text
     whole = [part for part in listed if len(part.question.split()) >= LEAST_WORDS]

@@ -150,7 +150,7 @@ class _Columns:
         """Raises EndxError unless one of these is the column of the text."""
         for flag, name in (("text", self.text), ("id", self.id)):
             if name and len(found := examples.called(name, row)) != 1:
-                count, known = "more than one" if found else "no", json_files.names(row)
+                count, known = "more than one" if found else "no", json_files.format_names(row)
                 raise EndxError(
                     f"{where}: {count} column {name[:100]!r} among {known}; name yours with data.{flag}_column"
                     + ", and the questions of pairs with data.question_column" * (flag == "text")
@@ -161,23 +161,23 @@ class _Columns:
         if not self.are_pairs(header):
             self.check(header, where)
         if len(set(header)) < len(header):
-            raise EndxError(f"{where}: two columns have the same name among {json_files.names(header)}")
+            raise EndxError(f"{where}: two columns have the same name among {json_files.format_names(header)}")
 
     def document(self, row: dict, number: int | str, where: str) -> Document:
         """Returns the document of a row; `number` is its id if the row has none."""
         self.check(row, where)
         row = dict(row)
         (text_key,) = examples.called(self.text, row)
-        text = json_files.text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
+        text = json_files.as_text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
         keys = ID_KEYS if self.id is None else filter(None, [self.id])
         key = next((found[0] for key in keys if (found := examples.called(key, row))), "")
         name = row.pop(key) if key else number
         if not key:
             self.say("the corpus has no column of ids: line numbers are the ids; name yours with data.id_column")
-        name = json_files.text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
+        name = json_files.as_text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
         title_key = next(iter(examples.called(self.title, row)), self.title)
         given = row.get(title_key)
-        title = json_files.text(
+        title = json_files.as_text(
             "" if json_files.is_missing(given) else given, f"{where}: {title_key!r}", may_be_empty=True
         )
         if title:
@@ -191,9 +191,9 @@ class _Columns:
 def _scalars(row: dict, where: str) -> dict[str, Scalar]:
     kept: dict[str, Scalar] = {}
     for key, value in row.items():
-        json_files.text(key, f"{where}: a key", may_be_empty=True)
+        json_files.as_text(key, f"{where}: a key", may_be_empty=True)
         if isinstance(value, str):
-            if stripped := json_files.text(value, f"{where}: {key!r}", may_be_empty=True):
+            if stripped := json_files.as_text(value, f"{where}: {key!r}", may_be_empty=True):
                 kept[key] = stripped
         elif isinstance(value, int):
             kept[key] = value if abs(value) < 2**63 else str(value)  # other programs limit numbers to 64 bits
@@ -203,7 +203,7 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
 
 
 def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
-    rows = row_files.rows(path, check=columns.check_header, split=split)
+    rows = row_files.read_rows(path, check=columns.check_header, split=split)
     for first in rows:
         listed = itertools.chain([first], rows)
         if columns.are_pairs(first[2]):
@@ -229,7 +229,7 @@ def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Place
 
 
 def _tsv(path: str, columns: _Columns) -> Iterator[Placed]:
-    first = text_files.first_line(path).split("\t")
+    first = text_files.first_text_line(path).split("\t")
     has_header = len(first) != 2 or columns.text != TEXT_KEY or not any(map(str.isdigit, first[0]))
     if has_header:
         return _rows(path, columns)
@@ -250,7 +250,7 @@ def _paragraphs(path: str, pool: str) -> Iterator[Placed]:
             yield path, Document(name, text, {"title": title})
         return
     titles: dict[str, str] = {}
-    for paragraph in formats.paragraphs(path):
+    for paragraph in formats.read_paragraphs(path):
         titles.setdefault(paragraph.context.strip(), paragraph.article)
     for number, (text, title) in enumerate(titles.items()):
         yield path, Document(f"p{number}", text, {"title": title})

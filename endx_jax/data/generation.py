@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 _THOUGHT = re.compile(r"(?s).*</think>")
 
 
-class Answer(NamedTuple):
+class GeneratedQuestions(NamedTuple):
     """Answer of the model for a passage: its questions, or the reason for which there are none; tokens both ways."""
 
     questions: tuple[str, ...]
@@ -88,7 +88,7 @@ class Journal:
                 self.torn.append(number)
                 continue
             if number == 1:
-                known = json_files.mapped(entry.get("about"), f"{where}: 'about'")
+                known = json_files.as_object(entry.get("about"), f"{where}: 'about'")
                 if changed := [name for name in {**known, **about} if known.get(name) != about.get(name)]:
                     raise EndxError(
                         f"{path} holds answers for other {', '.join(changed)}: name another --output, or delete it to "
@@ -96,22 +96,22 @@ class Journal:
                     )
                 continue
             questions = json_files.list_at(entry, "questions", where)
-            answer = Answer(
-                tuple(json_files.text(question, f"{where}: a question") for question in questions),
+            answer = GeneratedQuestions(
+                tuple(json_files.as_text(question, f"{where}: a question") for question in questions),
                 json_files.text_at(entry, "bad", where, may_be_empty=True),
-                json_files.whole(entry.get("sent"), f"{where}: 'sent'", most=MOST_TOKENS),
-                json_files.whole(entry.get("received"), f"{where}: 'received'", most=MOST_TOKENS),
+                json_files.as_whole(entry.get("sent"), f"{where}: 'sent'", most=MOST_TOKENS),
+                json_files.as_whole(entry.get("received"), f"{where}: 'received'", most=MOST_TOKENS),
             )
             self._keep(json_files.text_at(entry, "passage", where), answer)
 
-    def _keep(self, key: str, answer: Answer) -> None:
+    def _keep(self, key: str, answer: GeneratedQuestions) -> None:
         if answer.bad:
             self.bad.setdefault(key, []).append(answer.bad)
         else:
             self.questions[key] = answer.questions
         self.sent, self.received = self.sent + answer.sent, self.received + answer.received
 
-    def add(self, key: str, answer: Answer) -> None:
+    def add(self, key: str, answer: GeneratedQuestions) -> None:
         """Adds an answer, which is on disk when this returns; threads may call it.
 
         Raises:
@@ -133,7 +133,7 @@ class Journal:
         self._file.close()
 
 
-def parse(reply: Reply, count: int) -> tuple[tuple[str, ...], str]:
+def parse_reply(reply: Reply, count: int) -> tuple[tuple[str, ...], str]:
     """Returns the questions in a reply, at most `count`, and an empty string; or no questions and the reason."""
     text = _THOUGHT.sub("", reply.text)
     if not reply.complete:
@@ -143,7 +143,7 @@ def parse(reply: Reply, count: int) -> tuple[tuple[str, ...], str]:
     kept: dict[str, str] = {}
     try:
         for one in json_files.parse(listed[0], "the list", list):
-            question = " ".join(json_files.text(one, "a question").split())
+            question = " ".join(json_files.as_text(one, "a question").split())
             if len(question) <= LONGEST:
                 kept.setdefault(question.casefold(), question)
     except EndxError as failure:
@@ -177,7 +177,7 @@ def generate(
                 reply = chat.ask(prompts[text])
             except NoAnswer as failure:
                 return text, str(failure), False
-            journal.add(key, Answer(*parse(reply, count), *reply.tokens))
+            journal.add(key, GeneratedQuestions(*parse_reply(reply, count), *reply.tokens))
             if key in journal.questions:
                 break
         return text, "" if key in journal.questions else journal.bad[key][-1], True

@@ -13,7 +13,7 @@ MAKERS: dict[str, Maker] = {}
 """Functions that make data sets, by the name of the set in `data.path`."""
 
 
-def register(makers: Mapping[str, Maker]) -> None:
+def register_makers(makers: Mapping[str, Maker]) -> None:
     """Adds the functions that a config file defines as `DATA` to `MAKERS` in this process.
 
     Raises:

@@ -121,7 +121,7 @@ def _mrqa(name: str, paper: str) -> Origin:
         licence=UNSTATED,
         names=((f"{train}.jsonl",), (f"{dev}.jsonl",)),
         published=lambda: ((MRQA[train],), (MRQA[dev],)),
-        read=_each(mrqa.paragraphs),
+        read=_each(mrqa.mrqa_paragraphs),
     )
 
 
@@ -151,7 +151,7 @@ ORIGINS: dict[str, Origin] = {
         licence="CC BY-SA 4.0",
         names=((squad.FILES[0],), (squad.FILES[1],)),
         published=lambda: ((SQUAD["train-v1.1"],), (SQUAD["dev-v1.1"],)),
-        read=_each(squad.paragraphs),
+        read=_each(squad.squad_paragraphs),
     ),
     "reqa/nq": Origin(
         title="Natural Questions",
@@ -166,7 +166,7 @@ ORIGINS: dict[str, Origin] = {
             ("nq-dev-all.jsonl|v1.0-simplified_nq-dev-all.jsonl|nq-dev-*.jsonl|dev/nq-dev-*.jsonl",),
         ),
         published=lambda: (natural_questions_files("train"), natural_questions_files("dev")),
-        read=_each(natural_questions.paragraphs),
+        read=_each(natural_questions.natural_paragraphs),
     ),
     "reqa/hotpotqa": _mrqa("HotpotQA", "Yang et al. 2018, HotpotQA"),
     "reqa/newsqa": _mrqa("NewsQA", "Trischler et al. 2017, NewsQA: A Machine Comprehension Dataset"),

@@ -9,7 +9,7 @@ from endx_jax.errors import EndxError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerSpan:
     """Annotator's answer: its text, and its start as a character position in the paragraph's context."""
 
     text: str
@@ -22,7 +22,7 @@ class Question:
 
     id: str
     text: str
-    answers: tuple[Answer, ...]
+    answers: tuple[AnswerSpan, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

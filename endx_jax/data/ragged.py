@@ -77,7 +77,7 @@ def offsets_of(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     return offsets
 
 
-def places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def concatenated_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Concatenates the ranges [start, start + length) of starts [N] and lengths [N]."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
@@ -101,5 +101,5 @@ def padded(
     """
     mask = np.arange(width) < lengths[..., None]
     rows = np.full(mask.shape, fill, dtype)
-    rows[mask] = values[places(starts.ravel(), lengths.ravel())]
+    rows[mask] = values[concatenated_ranges(starts.ravel(), lengths.ravel())]
     return rows, mask

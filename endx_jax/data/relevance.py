@@ -20,7 +20,7 @@ from endx_jax.errors import EndxError
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
+class Judgements:
     """Questions with the ids of their right documents.
 
     Attributes:
@@ -36,7 +36,7 @@ class Judged:
     excluded: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def from_records(cls, records: RetrievalSet) -> "Judged":
+    def from_records(cls, records: RetrievalSet) -> "Judgements":
         """Returns the questions of a set whose candidate ids are the document ids of an index."""
         names = records.candidate_ids
         graded = records.grades or [dict.fromkeys(rows, 1) for rows in records.qrels]
@@ -47,12 +47,12 @@ class Judged:
 
 # Readers of judgements without their corpus, by format.
 JUDGED: dict[str, Callable[[str, str | None], tuple[Mapping[str, str], Mapping[str, Mapping[str, int]]]]] = {
-    BEIR: beir.judgements,
-    MSMARCO: msmarco.judgements,
+    BEIR: beir.beir_judgements,
+    MSMARCO: msmarco.msmarco_judgements,
 }
 
 
-def read_judged(folder: str, split: str | None) -> Judged:
+def read_judged(folder: str, split: str | None) -> Judgements:
     """Reads the judged questions of a BEIR or MS MARCO folder, without its corpus.
 
     Questions and documents with equal text are not merged, as in other tools that rank ids. In BEIR folders the
@@ -64,11 +64,11 @@ def read_judged(folder: str, split: str | None) -> Judged:
     found = detect_format(folder)
     queries, right = JUDGED[found](folder, split)
     excluded = tuple((name,) if found == BEIR and name not in grades else () for name, grades in right.items())
-    return Judged(tuple(right), tuple(queries[name] for name in right), tuple(right.values()), excluded)
+    return Judgements(tuple(right), tuple(queries[name] for name in right), tuple(right.values()), excluded)
 
 
 @dataclasses.dataclass(frozen=True)
-class Answered:
+class QuestionWithAnswers:
     """Question with answer strings.
 
     Attributes:
@@ -82,7 +82,7 @@ class Answered:
     answers: tuple[str, ...]
 
 
-def read_answered(path: str) -> list[Answered]:
+def read_answered(path: str) -> list[QuestionWithAnswers]:
     """Reads questions with answer strings.
 
     Known formats are NQ-open's `.jsonl`, a JSON list or an Arrow table of the same columns (`question`, and a list in
@@ -97,7 +97,7 @@ def read_answered(path: str) -> list[Answered]:
     for number, (where, question, answers) in enumerate(rows):
         if not answers:
             raise EndxError(f"{where}: the question has no answer")
-        found.append(Answered(f"q{number}", question, tuple(answers)))
+        found.append(QuestionWithAnswers(f"q{number}", question, tuple(answers)))
     return found
 
 
@@ -105,10 +105,10 @@ Row = tuple[str, str, list[str]]
 
 
 def _objects(path: str) -> Iterator[Row]:
-    for _, where, row in row_files.rows(path):
+    for _, where, row in row_files.read_rows(path):
         key = "answers" if "answers" in row else "answer"
         listed = enumerate(json_files.list_at(row, key, where))
-        answers = [json_files.text(answer, f"{where}: {key!r}, item {n}") for n, answer in listed]
+        answers = [json_files.as_text(answer, f"{where}: {key!r}, item {n}") for n, answer in listed]
         yield where, json_files.text_at(row, "question", where), answers
 
 
@@ -121,8 +121,8 @@ def _lines(path: str) -> Iterator[Row]:
             )
         answers = strings(row[1], where)
         for answer in answers:
-            json_files.text(answer, f"{where}: an answer", may_be_empty=True)
-        yield where, json_files.text(row[0], f"{where}: the question"), answers
+            json_files.as_text(answer, f"{where}: an answer", may_be_empty=True)
+        yield where, json_files.as_text(row[0], f"{where}: the question"), answers
 
 
 # Maximum characters of a list of answers, since parsing needs up to a hundred times its memory.

@@ -36,12 +36,12 @@ class Conversion:
 Path = str | os.PathLike
 
 
-def read(path: Path, pool: str = "answers", *, skip_invalid: bool = False) -> RetrievalSet:
+def from_squad(path: Path, pool: str = "answers", *, skip_invalid: bool = False) -> RetrievalSet:
     """Reads reading-comprehension data as questions and the sentences that answer them: see `convert`."""
     return convert(path, pool, skip_invalid=skip_invalid).records
 
 
-from_squad = read
+from_squad = from_squad
 
 
 def convert(paths: Path | Sequence[Path], pool: str = "answers", *, skip_invalid: bool = False) -> Conversion:
@@ -56,7 +56,7 @@ def convert(paths: Path | Sequence[Path], pool: str = "answers", *, skip_invalid
       EndxError: the format is unknown, the pool is unknown, or no answer starts in a sentence.
     """
     names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    found = (p for name in names for p in formats.paragraphs(name, skip_invalid=skip_invalid))
+    found = (p for name in names for p in formats.read_paragraphs(name, skip_invalid=skip_invalid))
     return convert_paragraphs(found, names, pool)
 
 

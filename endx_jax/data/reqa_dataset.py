@@ -92,7 +92,9 @@ def is_prepared(name: str, *, data_dir: str | os.PathLike | None = None) -> bool
     return _is_whole(_builder(name, data_dir))
 
 
-def read(name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> RetrievalSet:
+def read_prepared(
+    name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False
+) -> RetrievalSet:
     """Reads a split with the pool of all sentences, as made by `reqa.convert_paragraphs`; prepares the set if needed.
 
     Args:

@@ -7,7 +7,7 @@ from endx_jax.data import reqa
 from endx_jax.data.languages import CHOICES
 from endx_jax.data.order import Sources
 from endx_jax.data.splits import SPLITS
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import check_choice, key, require
 
 PARAGRAPHS = "paragraphs"
 POOLS = (*reqa.POOLS, PARAGRAPHS)
@@ -132,19 +132,21 @@ class DataSettings:
 
     def __post_init__(self):
         shortest = min(self.question_length, self.answer_length)
-        check(
+        require(
             shortest > 2, f"data.question_length and answer_length must exceed 2, the special tokens; one is {shortest}"
         )
         check_choice("data.held_out_by", self.held_out_by, SPLITS)
         check_choice("data.pool", self.pool, ("", *POOLS))
         check_choice("data.format", self.format, ("", DOCUMENTS))
         check_choice("data.language", self.language, CHOICES)
-        check(self.cloze_sentences >= 0, "data.cloze_sentences must not be negative")
-        check(0 <= self.cloze_removal <= 1, f"data.cloze_removal is {self.cloze_removal}; it must be from 0 to 1")
-        check(not (self.format and self.merge), "data.merge joins SQuAD's files; leave data.format empty")
-        check(not (self.format and self.tokens), "data.tokens can't hold data.format=documents; leave one empty")
-        check(self.pool == PARAGRAPHS or not self.merge, "data.merge needs data.pool=paragraphs")
-        check(not (self.merge and self.test_path), "data.merge joins the files of a folder; leave data.test_path empty")
+        require(self.cloze_sentences >= 0, "data.cloze_sentences must not be negative")
+        require(0 <= self.cloze_removal <= 1, f"data.cloze_removal is {self.cloze_removal}; it must be from 0 to 1")
+        require(not (self.format and self.merge), "data.merge joins SQuAD's files; leave data.format empty")
+        require(not (self.format and self.tokens), "data.tokens can't hold data.format=documents; leave one empty")
+        require(self.pool == PARAGRAPHS or not self.merge, "data.merge needs data.pool=paragraphs")
+        require(
+            not (self.merge and self.test_path), "data.merge joins the files of a folder; leave data.test_path empty"
+        )
         weighed = all(
             2 <= len(part) <= 4
             and isinstance(part[1], int | float)
@@ -152,26 +154,28 @@ class DataSettings:
             and all(isinstance(text, str) for text in (part[0], *part[2:]))
             for part in self.mixture
         )
-        check(
+        require(
             weighed,
             f"data.mixture is {self.mixture!r}; it must hold (path, weight) pairs with weights above 0, each with "
             "at most two prompts",
         )
-        check(
+        require(
             0 <= self.mixture_temperature < float("inf"),
             f"data.mixture_temperature is {self.mixture_temperature}; it must be finite and not negative",
         )
         check_choice("data.mixture_batches", self.mixture_batches, (MIXED, ONE_SET))
-        check(
+        require(
             not (self.mixture and self.max_train_pairs), "data.max_train_pairs can't cut a data.mixture; leave out one"
         )
-        check(
+        require(
             not self.tokens or bool(self.test_path),
             "data.tokens needs data.test_path, since no questions of `data.path` are held out; set it",
         )
-        check(self.tokenizing_processes >= 0, "data.tokenizing_processes must not be negative")
-        check(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
-        check(self.hard_negatives >= -1, f"data.hard_negatives is {self.hard_negatives}; it must be at least 0, or -1")
+        require(self.tokenizing_processes >= 0, "data.tokenizing_processes must not be negative")
+        require(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
+        require(
+            self.hard_negatives >= -1, f"data.hard_negatives is {self.hard_negatives}; it must be at least 0, or -1"
+        )
 
     @property
     def text_column(self) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.ragged import Ragged, offsets_of, places
+from endx_jax.data.ragged import Ragged, concatenated_ranges, offsets_of
 from endx_jax.data.readers.examples import Example
 from endx_jax.data.token_tables import Counts, Pairs, TextReader, TokenTable
 from endx_jax.data.tokenization import TextProcessor
@@ -127,7 +127,9 @@ def _blocks(files: Iterable[pathlib.Path], *names: str) -> Iterator[list[np.ndar
                 yield [batch.column(name).values.to_numpy().copy() for name in names]
 
 
-def merge(folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: Sequence[str], about: Mapping) -> None:
+def join_parts(
+    folder: pathlib.Path, parts: Sequence[Sequence[pathlib.Path]], names: Sequence[str], about: Mapping
+) -> None:
     """Joins parts into a store.
 
     Args:
@@ -200,7 +202,7 @@ def _equal(questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
     """Returns the keys, question * 2^32 + answer, of rows with equal hashes."""
     order = np.argsort(answers)
     begin, end = (np.searchsorted(answers, questions, side, order) for side in ("left", "right"))
-    return np.repeat(np.arange(len(questions)), end - begin) << 32 | order[places(begin, end - begin)]
+    return np.repeat(np.arange(len(questions)), end - begin) << 32 | order[concatenated_ranges(begin, end - begin)]
 
 
 def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path], kept: np.ndarray) -> None:
@@ -280,10 +282,12 @@ class TokenStore:
           EndxError: there is no complete store, or a file was changed or removed.
         """
         where = str(folder / MANIFEST)
-        manifest = json_files.read(folder / MANIFEST)
-        about, files = (json_files.mapped(json_files.value(manifest, key, where), where) for key in ("about", "sha256"))
+        manifest = json_files.read_json_file(folder / MANIFEST)
+        about, files = (
+            json_files.as_object(json_files.value(manifest, key, where), where) for key in ("about", "sha256")
+        )
         for name, side in itertools.product(("length", "pad_id"), SIDES):
-            json_files.whole(json_files.value(json_files.value(about, name, where), side, where), where)
+            json_files.as_whole(json_files.value(json_files.value(about, name, where), side, where), where)
         if set(files) not in ({*ARRAYS}, {*ARRAYS, *SCORES}):
             raise EndxError(f"{where}: 'sha256' names other files than those of a store: remove {folder}")
         for name, digest in files.items():

@@ -274,15 +274,15 @@ def read_specification(file: pathlib.Path) -> dict:
     Raises:
       EndxError: the file can't be read, or an id is negative or above `LARGEST_ID`.
     """
-    spec = json_files.read(file)
-    model = json_files.mapped(spec.get("model") or {}, f"{file}: 'model'")
+    spec = json_files.read_json_file(file)
+    model = json_files.as_object(spec.get("model") or {}, f"{file}: 'model'")
     words = model.get("vocab")
     for word, id_ in words.items() if isinstance(words, dict) else ():
         if type(id_) is not int or not 0 <= id_ <= LARGEST_ID:  # formatting messages for all words would be slow
-            json_files.whole(id_, f"{file}: the id of {json_files.shown(word)}", most=LARGEST_ID)
-    for token in json_files.listed(spec.get("added_tokens") or [], f"{file}: 'added_tokens'"):
+            json_files.as_whole(id_, f"{file}: the id of {json_files.shown(word)}", most=LARGEST_ID)
+    for token in json_files.as_list(spec.get("added_tokens") or [], f"{file}: 'added_tokens'"):
         id_ = json_files.value(token, "id", f"{file}: an added token")
-        json_files.whole(id_, f"{file}: the id of an added token", most=LARGEST_ID)
+        json_files.as_whole(id_, f"{file}: the id of an added token", most=LARGEST_ID)
     return spec
 
 

@@ -18,7 +18,7 @@ def read_layer_types(config: Mapping, default: Sequence[str], where: object) -> 
     types = config.get("layer_types")
     if types is None:
         return default
-    types = json_files.listed(types, f"{where}: 'layer_types'")
+    types = json_files.as_list(types, f"{where}: 'layer_types'")
     if len(types) != len(default) or not all(kind in [LOCAL, GLOBAL] for kind in types):
         raise EndxError(
             f"{where}: layer_types is {json_files.shown(types)}; it must name one of {LOCAL}, {GLOBAL} for each "
@@ -39,7 +39,7 @@ def read_ropes(
       head_width: width Dh of a head.
       where: the file, for messages.
     """
-    stated = json_files.mapped(config.get("rope_parameters") or {}, f"{where}: 'rope_parameters'")
+    stated = json_files.as_object(config.get("rope_parameters") or {}, f"{where}: 'rope_parameters'")
     ropes = {}
     for kind, (key, default) in bases.items():
         parameters = stated.get(kind) or (config.get("rope_scaling") if kind in scaled else None)

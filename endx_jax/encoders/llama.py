@@ -85,7 +85,7 @@ def read_window(config: Mapping, causal: bool, where: object) -> int | None:
     In causal layers the token itself counts.
     """
     window = config.get("sliding_window", 4096)
-    return None if window is None else json_files.whole(window, f"{where}: 'sliding_window'", least=2) - causal
+    return None if window is None else json_files.as_whole(window, f"{where}: 'sliding_window'", least=2) - causal
 
 
 INSIDE = {

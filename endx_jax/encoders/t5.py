@@ -68,7 +68,7 @@ class UmT5Config(T5Config):
     bias_by_layer: bool = True
 
 
-def names(config: T5Config) -> Names:
+def t5_names(config: T5Config) -> Names:
     """Returns the names of T5's weights."""
     return Names(
         outside={
@@ -94,6 +94,6 @@ def names(config: T5Config) -> Names:
 
 # Encoders saved alone may have their token table under the encoder's name.
 SPELLINGS = {"encoder.embed_tokens.weight": "shared.weight"}
-T5 = Architecture(T5Config, "T5EncoderModel", names, older_spellings=SPELLINGS)
+T5 = Architecture(T5Config, "T5EncoderModel", t5_names, older_spellings=SPELLINGS)
 MT5 = dataclasses.replace(T5, transformers_class="MT5EncoderModel")
 UMT5 = dataclasses.replace(T5, config=UmT5Config, transformers_class="UMT5EncoderModel")

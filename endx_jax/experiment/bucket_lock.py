@@ -8,7 +8,7 @@ import time
 import uuid
 
 from endx_jax import json_files
-from endx_jax.buckets import filesystem, reporting
+from endx_jax.buckets import bucket_errors, filesystem
 from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import exit_if_distributed
@@ -41,7 +41,7 @@ class BucketLock:
         """
         if not self._create():
             self._wait_for_its_end()
-            with reporting(self._url):
+            with bucket_errors(self._url):
                 self._files.rm_file(self._url)
             if not self._create():
                 raise InUse(f"{self._url} was taken by another process: {self._advice}")
@@ -51,13 +51,13 @@ class BucketLock:
     def __exit__(self, *failure) -> None:
         self._left.set()
         self._writer.join()
-        with reporting(self._url):
+        with bucket_errors(self._url):
             if self._read()[0] == self._own:
                 self._files.rm_file(self._url)
 
     def _create(self) -> bool:
         """Creates the object; returns false if it exists."""
-        with reporting(self._url):
+        with bucket_errors(self._url):
             try:
                 self._files.pipe_file(self._url, self._own, mode="create")
             except OSError:
@@ -68,7 +68,7 @@ class BucketLock:
 
     def _wait_for_its_end(self) -> None:
         """Waits until the object has not changed for `PATIENCE` seconds; raises InUse if it changes."""
-        with reporting(self._url):
+        with bucket_errors(self._url):
             contents, version = self._read()
             holder = _holder(contents)
             say(f"{self._url} is from {holder}: waiting {PATIENCE:.0f} s for a sign that it still runs")
@@ -92,7 +92,7 @@ class BucketLock:
         """Rewrites the object from time to time; ends the process if another one has taken it."""
         while not self._left.wait(EVERY):
             try:
-                with reporting(self._url):
+                with bucket_errors(self._url):
                     contents, _ = self._read()
                     if contents == self._own:
                         self._files.pipe_file(self._url, self._own)

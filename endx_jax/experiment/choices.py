@@ -15,12 +15,12 @@ from endx_jax.parallel.agreement import decided
 from endx_jax.pretrained.settings import AUTO
 
 # Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
-BUSY, ACCELERATOR_BUSY = {"cpu": 1 << 14}, 1 << 16
+TOKENS_PER_CHUNK, ACCELERATOR_TOKENS_PER_CHUNK = {"cpu": 1 << 14}, 1 << 16
 # Compiled choices after which the first of them that fits is taken.
-COMPILED = 4
+MAX_COMPILED = 4
 
 
-class Choice(NamedTuple):
+class StepMemory(NamedTuple):
     """Settings of a step that affect its memory and time, and not its results.
 
     Attributes:
@@ -37,7 +37,7 @@ class Choice(NamedTuple):
         return f"{pairs}, remat {self.remat}"
 
 
-def choices(settings: Settings, rows: int, tokens: int, platform: str) -> list[Choice]:
+def options_by_cost(settings: Settings, rows: int, tokens: int, platform: str) -> list[StepMemory]:
     """Lists the choices that the settings leave, in order of the FLOP that a step computes.
 
     `full` recomputes the layers, and a chunk recomputes the whole towers. So chunks come after all policies, and
@@ -52,16 +52,19 @@ def choices(settings: Settings, rows: int, tokens: int, platform: str) -> list[C
     setting, chunk = settings.model.remat, settings.train.tower_chunk
     remats = [setting] if setting != AUTO else ["none"] if platform == "cpu" else list(REMATS)
     if chunk >= 0:
-        return [Choice(chunk, remat) for remat in remats]
-    largest = min(rows - 1, max(1, BUSY.get(platform, ACCELERATOR_BUSY) // tokens))
+        return [StepMemory(chunk, remat) for remat in remats]
+    largest = min(rows - 1, max(1, TOKENS_PER_CHUNK.get(platform, ACCELERATOR_TOKENS_PER_CHUNK) // tokens))
     chunks = [1 << n for n in reversed(range(largest.bit_length()))]
-    whole, chunked = [Choice(0, remat) for remat in remats], [Choice(chunk, remats[0]) for chunk in chunks]
-    return [*whole, *chunked, *(Choice(chunk, remat) for chunk in chunks[-1:] for remat in remats[1:])]
+    whole, chunked = [StepMemory(0, remat) for remat in remats], [StepMemory(chunk, remats[0]) for chunk in chunks]
+    return [*whole, *chunked, *(StepMemory(chunk, remat) for chunk in chunks[-1:] for remat in remats[1:])]
 
 
 def first_that_fits(
-    ordered: Sequence[Choice], room: int, expected: Callable[[Choice], int], compiled: Callable[[Choice], int]
-) -> Choice:
+    ordered: Sequence[StepMemory],
+    room: int,
+    expected: Callable[[StepMemory], int],
+    compiled: Callable[[StepMemory], int],
+) -> StepMemory:
     """Returns the first choice whose compiled step fits into memory; the last one if none fits.
 
     The step is compiled for the first choice that is expected to fit. Its bytes then correct what is expected of the
@@ -73,10 +76,10 @@ def first_that_fits(
       expected: estimate of these bytes for a choice, from shapes.
       compiled: these bytes by the compiled step; called at most once with each choice.
     """
-    known: dict[Choice, int] = {}
+    known: dict[StepMemory, int] = {}
     scale = 1.0
     while True:
-        enough = [c for c in ordered if known.get(c, room + 1) <= room] if len(known) >= COMPILED else []
+        enough = [c for c in ordered if known.get(c, room + 1) <= room] if len(known) >= MAX_COMPILED else []
         fitting = (c for c in enough or ordered if (known[c] if c in known else scale * expected(c)) <= room)
         best = next(fitting, ordered[-1])
         if best in known:
@@ -85,20 +88,20 @@ def first_that_fits(
         scale = known[best] / expected(best)
 
 
-def read_choice(folder: str, key: str) -> Choice | None:
+def read_choice(folder: str, key: str) -> StepMemory | None:
     """Returns the choice that `write_choice` wrote, as the primary process reads it; None if there is none."""
 
     def read() -> dict | None:
         try:
-            return Choice(**json_files.parse(read_bytes(_file(folder, key)) or b"{}", "choice", dict))._asdict()
+            return StepMemory(**json_files.parse(read_bytes(_file(folder, key)) or b"{}", "choice", dict))._asdict()
         except (EndxError, RunInterrupted, OSError, TypeError):
             return None
 
     found = decided(read, "choice")
-    return Choice(**found) if found else None
+    return StepMemory(**found) if found else None
 
 
-def write_choice(folder: str, key: str, choice: Choice) -> None:
+def write_choice(folder: str, key: str, choice: StepMemory) -> None:
     """Writes a choice for later runs with the same key; no effect if the disk is full or read-only."""
     with contextlib.suppress(EndxError, RunInterrupted, OSError):
         write_bytes(_file(folder, key), (json.dumps(choice._asdict()) + "\n").encode())

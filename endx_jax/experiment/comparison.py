@@ -10,7 +10,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.readers import row_files
 from endx_jax.errors import EndxError, nearest
-from endx_jax.experiment.config import differences
+from endx_jax.experiment.config import config_changes
 from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config
 from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference, mean_over_sets, paired_difference
 from endx_jax.retrieval.evaluate import NDCG
@@ -206,7 +206,7 @@ def _read_suite(run: pathlib.Path, names: Sequence[object], system: str, pool: s
         raise EndxError(f"{run / RESULTS}: {SETS!r} is empty; evaluate the suite again")
     found = {}
     for value in names:
-        name = json_files.text(value, f"{run / RESULTS}: a name in {SETS!r}")
+        name = json_files.as_text(value, f"{run / RESULTS}: a name in {SETS!r}")
         found[name] = read_per_question(run / name, system, pool)
     first = next(iter(found.values()))
     metrics = [metric for metric in first.metrics if all(metric in part.metrics for part in found.values())]
@@ -287,7 +287,7 @@ def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
         next((path for path in (run, *run.parents)[:4] if "objective" in json_files.read_optional(path / CONFIG)), None)
         for run in (first.absolute(), second.absolute())
     ]
-    return differences(*(read_config(home) for home in homes if home)) if all(homes) else []
+    return config_changes(*(read_config(home) for home in homes if home)) if all(homes) else []
 
 
 def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str]) -> SystemResults:
@@ -306,9 +306,9 @@ def _read(file: pathlib.Path, name: str, candidates: int | None) -> SystemResult
     lines: dict[str, int] = {}
     metrics: tuple[str, ...] = ()
     rows, groups = [], []
-    for number, where, row in row_files.rows(str(file)):
+    for number, where, row in row_files.read_rows(str(file)):
         metrics = metrics or tuple(key for key in row if key not in NO_METRICS)
-        question = json_files.text(row.get("id"), f"{where}: 'id'")
+        question = json_files.as_text(row.get("id"), f"{where}: 'id'")
         if question in lines:
             raise EndxError(f"{where}: question {question!r} is also on line {lines[question]}; ids must be unique")
         lines[question] = number
@@ -335,7 +335,7 @@ def _sizes(file: pathlib.Path) -> dict[tuple[str, str], int]:
     if not file.is_file():
         return {}
     return {
-        (entry["pool"], entry["system"]): json_files.whole(
+        (entry["pool"], entry["system"]): json_files.as_whole(
             entry.get("candidates"), f"{file}: 'candidates' of {entry['system']!r}"
         )
         for entry in read_results(file)

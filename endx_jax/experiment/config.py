@@ -11,7 +11,7 @@ from endx_jax.methods import METHODS, find_method
 from endx_jax.parallel.mesh import MeshSettings
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.retrieval.evaluate import EvaluationSettings
-from endx_jax.settings import check, check_choice, check_section, from_mapping, key, results_only
+from endx_jax.settings import check_choice, check_section, from_mapping, key, require, results_only
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings
 
@@ -77,7 +77,7 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
         config = {**config, "objective": {"name": method, "values": config["objective"]}}
     sections = {name: from_mapping(cls, config.get(name, {}), name) for name, cls in known.items()}
     seed = config.get("seed", 0)
-    return Settings(seed=json_files.whole(seed, "seed", least=-(2**63), most=2**63 - 1), **sections)
+    return Settings(seed=json_files.as_whole(seed, "seed", least=-(2**63), most=2**63 - 1), **sections)
 
 
 def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:
@@ -87,11 +87,11 @@ def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:
       EndxError: both are given.
     """
     steps, epochs = overrides.get("train.steps"), overrides.get("train.epochs")
-    check(not (steps and epochs), f"train.steps={steps} and train.epochs={epochs}: give one of the two")
+    require(not (steps and epochs), f"train.steps={steps} and train.epochs={epochs}: give one of the two")
     train.update({"epochs": 0.0} if steps else {"steps": 0} if epochs else {})
 
 
-def differences(before: Settings, now: Settings) -> list[str]:
+def config_changes(before: Settings, now: Settings) -> list[str]:
     """Returns the changed settings that affect results, as `key: before -> now`, those of `DECISIVE` first.
 
     Settings that only one of two methods has are left out.
@@ -110,5 +110,5 @@ def _method_of(config: Mapping) -> str:
     check_section(section, "objective")
     name = section.get("name", "dual")
     known = ", ".join(METHODS)
-    check(isinstance(name, str), f"objective.name is {json_files.shown(name)}; it must be one of {known}")
+    require(isinstance(name, str), f"objective.name is {json_files.shown(name)}; it must be one of {known}")
     return name

@@ -91,7 +91,7 @@ def find_source(
         if kind in (MADE, DOCUMENTS):
             read_as = "read as documents" if kind == DOCUMENTS else "not reading-comprehension data"
             raise EndxError(f"{path} is {read_as}; leave data.pool empty")
-        next(formats.paragraphs(path, kind))  # raises EndxError
+        next(formats.read_paragraphs(path, kind))  # raises EndxError
     return Source((path,), kind, pool, split, prompts)
 
 
@@ -200,16 +200,16 @@ def _makers(path: str) -> Mapping[str, made.Maker]:
 def _read_named(source: Source, *_) -> RetrievalSet:
     from endx_jax.data import reqa_dataset
 
-    return reqa_dataset.read(*name_and_split(source.path))
+    return reqa_dataset.read_prepared(*name_and_split(source.path))
 
 
 def _read_cloze(source: Source, settings: DataSettings, _) -> RetrievalSet:
     documents = read_corpus(source.path, text_column=settings.text_column, split=source.split)
-    return cloze.convert(documents, source.path, settings.cloze_sentences, settings.cloze_removal)
+    return cloze.cloze_questions(documents, source.path, settings.cloze_sentences, settings.cloze_removal)
 
 
 def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
-    parts = (formats.paragraphs(path, source.kind, skip_invalid=settings.skip_invalid) for path in source.paths)
+    parts = (formats.read_paragraphs(path, source.kind, skip_invalid=settings.skip_invalid) for path in source.paths)
     paragraphs = itertools.chain.from_iterable(parts)
     if source.pool in reqa.POOLS:
         return reqa.convert_paragraphs(paragraphs, source.paths, "sentences").records

@@ -152,7 +152,7 @@ def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
     parse, values = formats.ROW_PARSERS.get(kind, columns), collections.defaultdict[str, set[str]](set)
     right: collections.Counter[tuple[str, str]] = collections.Counter()
     wrong: set[tuple[str, str]] = set()
-    for _, where, row in row_files.rows(path, invalid, split=settings.split):
+    for _, where, row in row_files.read_rows(path, invalid, split=settings.split):
         if parse is columns:
             used = columns.choose(row, where)
             for name in row:

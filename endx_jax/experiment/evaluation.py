@@ -13,7 +13,7 @@ from endx_jax.buckets import uploading
 from endx_jax.data.readers import beir
 from endx_jax.data.readers.formats import ANSWERS, detect_format
 from endx_jax.data.records import Pools, asked_documents, known_questions
-from endx_jax.data.relevance import JUDGED, Answered, Judged, read_answered, read_judged
+from endx_jax.data.relevance import JUDGED, Judgements, QuestionWithAnswers, read_answered, read_judged
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import with_many_questions
 from endx_jax.errors import EndxError
@@ -31,11 +31,11 @@ from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, find_rows
 from endx_jax.retrieval.index_file import metric_of
 from endx_jax.retrieval.index_model import IndexModel, stored_hybrid
-from endx_jax.retrieval.rerank import LoadedPairs, evaluate_pairs
+from endx_jax.retrieval.rerank import PairScorerFactory, evaluate_pairs
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.suite import SuiteResults
 from endx_jax.retrieval.systems import dense_scores, evaluate_dense
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 # Best documents kept per question of an index.
 DEPTH = 100
@@ -91,13 +91,13 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    check(bool(workdir or model), "nothing to evaluate: set --workdir, --model or --index")
+    require(bool(workdir or model), "nothing to evaluate: set --workdir, --model or --index")
     ensure_prepared([data or ""])
     path = local_path(data or "")
     sets = beir.suite_of(path, split) if path else {}
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
     for folder, part in sets.values():  # so that a damaged set is found before the others are encoded
-        beir.judgements(folder, part, skip_invalid=reading.get("skip_invalid", False))
+        beir.beir_judgements(folder, part, skip_invalid=reading.get("skip_invalid", False))
     splits = {part for _, part in sets.values()} or {split or beir.default_split(path)}
     split = splits.pop() if len(splits) == 1 else "of its name"
     read = functools.partial(_read, workdir, pool, min_questions, reading)
@@ -157,7 +157,7 @@ def _rank(
     *,
     model: EmbeddingModel,
     system: str,
-    reranker: tuple[LoadedPairs, Source, int] | None,
+    reranker: tuple[PairScorerFactory, Source, int] | None,
     reverse: bool,
     home: pathlib.Path | None,
 ) -> Results:
@@ -225,22 +225,22 @@ def evaluate_index(
     data = local_path(data)
     kind = detect_format(data) if os.path.exists(data) else ""  # otherwise a prepared set
     split = split or beir.default_split(data)
-    questions: Judged | list[Answered]
+    questions: Judgements | list[QuestionWithAnswers]
     if kind == ANSWERS:
         questions = read_answered(data)
     elif kind in JUDGED:
         questions = read_judged(data, split)
     else:
         _, read = _read(workdir, pool, (), reading, data, split)
-        questions = Judged.from_records(read.primary)
+        questions = Judgements.from_records(read.primary)
     index = Index(path)
     home = epath.Path(output) if output else None
     if home:
         check_writable(home, "--output")
     snapshot = index.snapshot
-    check(len(snapshot) > 0, f"{index.path} has no documents")
+    require(len(snapshot) > 0, f"{index.path} has no documents")
     judged = None
-    if isinstance(questions, Judged):
+    if isinstance(questions, Judgements):
         ids, texts, judged = list(questions.ids), list(questions.texts), find_rows(snapshot, questions)
         rank = functools.partial(evaluate_judged, snapshot, judged, depth=DEPTH)
     else:

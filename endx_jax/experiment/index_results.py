@@ -13,7 +13,7 @@ from endx_jax.parallel.console import say
 from endx_jax.retrieval import trec
 from endx_jax.retrieval.evaluate import Evaluation
 from endx_jax.retrieval.index import write_index
-from endx_jax.retrieval.index_evaluation import JudgedRows
+from endx_jax.retrieval.index_evaluation import JudgementRows
 from endx_jax.retrieval.results import COLUMNS, OWN_ID, entry_of, write_results
 from endx_jax.retrieval.snapshot import Snapshot
 from endx_jax.retrieval.tables import format_table
@@ -25,7 +25,7 @@ class IndexResults(NamedTuple):
     """Evaluation of the documents of an index, and their judgements, if they are not judged by answer strings."""
 
     evaluation: Evaluation
-    judged: JudgedRows | None
+    judged: JudgementRows | None
 
     def __repr__(self) -> str:
         metrics = self.evaluation.metrics
@@ -48,7 +48,7 @@ def write_index_results(
     snapshot: Snapshot,
     question_ids: Sequence[str],
     evaluation: Evaluation,
-    judged: JudgedRows | None = None,
+    judged: JudgementRows | None = None,
 ) -> None:
     """Writes the run, metrics of each question and mean metrics of the evaluation of an index, and its judgements.
 

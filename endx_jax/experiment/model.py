@@ -35,16 +35,16 @@ from endx_jax.models.products import FLOAT32
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
+from endx_jax.parallel.sharding import fetch_whole, parameter_paths, place, state_shardings
 from endx_jax.pretrained.adapters import read_adapters, write_adapters
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.settings import NO_PROMPT, ModelSettings
-from endx_jax.pretrained.stored import Stored
+from endx_jax.pretrained.stored import StoredArray
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
 from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.mining import InnerProducts
-from endx_jax.retrieval.rerank import LoadedPairs
-from endx_jax.settings import check
+from endx_jax.retrieval.rerank import PairScorerFactory
+from endx_jax.settings import require
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
 from endx_jax.training.state import without
 
@@ -98,7 +98,9 @@ class Model:
     @functools.cached_property
     def weights_sha256(self) -> str:
         """Hash of the files from which the initial parameters of the towers are read."""
-        files = {leaf.file for leaf in jax.tree.leaves(self._towers_without_adapters()) if isinstance(leaf, Stored)}
+        files = {
+            leaf.file for leaf in jax.tree.leaves(self._towers_without_adapters()) if isinstance(leaf, StoredArray)
+        }
         return hashlib.sha256("".join(map(sha256_of, sorted(files))).encode()).hexdigest()
 
     @functools.cached_property
@@ -191,7 +193,7 @@ class Model:
         return jax.eval_shape(self.dual_encoder.init, jax.random.key(0))
 
     @functools.cached_property
-    def _inherited(self) -> dict[str, Stored]:
+    def _inherited(self) -> dict[str, StoredArray]:
         """Parameters of the model of `model.init_from` by path."""
         workdir = self.settings.model.init_from
         return params_of_run(local_copy(workdir, skip=NOT_COPIED)) if workdir else {}
@@ -207,7 +209,7 @@ def build_model(settings: Settings) -> Model:
     Raises:
       EndxError: an encoder or tokenizer is missing, they do not match, or a length exceeds an encoder's positions.
     """
-    check(
+    require(
         not (settings.model.lora.rank and find_method(settings.objective.name).frozen_towers),
         f"objective.name={settings.objective.name} trains heads on frozen towers: set model.lora.rank=0",
     )
@@ -238,13 +240,13 @@ def read_model(workdir: pathlib.Path, product_dtype: str | None = None) -> Model
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
     if settings.model.lora.rank:
         return _assemble(settings, _sources(settings), folders)
-    read = pretrained.load_tokens if settings.model.encoder else pretrained.load
+    read = pretrained.load_tokens if settings.model.encoder else pretrained.load_encoder
     return _assemble(settings, {side: read(str(folder)) for side, folder in folders.items()}, folders)
 
 
 def _sources(settings: Settings) -> dict[str, pretrained.PretrainedEncoder]:
     """Reads the descriptions of the pretrained encoders by side."""
-    read = pretrained.load_tokens if settings.model.encoder else pretrained.load
+    read = pretrained.load_tokens if settings.model.encoder else pretrained.load_encoder
     question = read(settings.model.pretrained)
     answer = read(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
     return {"question": question, "answer": answer}
@@ -320,7 +322,10 @@ def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
     """Writes the adapters of a run's dual encoder in PEFT's format beside its model, if it has some."""
     if not model.base:
         return
-    towers, adapters = model.settings.model, {p: whole(x) for p, x in parameter_paths(params).items() if is_adapter(p)}
+    towers, adapters = (
+        model.settings.model,
+        {p: fetch_whole(x) for p, x in parameter_paths(params).items() if is_adapter(p)},
+    )
     bases = {"question": towers.pretrained, "answer": towers.answer_pretrained or towers.pretrained}
 
     def write() -> None:
@@ -329,7 +334,7 @@ def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
     on_primary(write, "adapters-saved")
 
 
-def foreign_pairs(folder: pathlib.Path, product_dtype: str | None = None) -> LoadedPairs | None:
+def foreign_pairs(folder: pathlib.Path, product_dtype: str | None = None) -> PairScorerFactory | None:
     """Loads a scorer of pairs of another library, such as a cross-encoder; None if no method reads the folder."""
     for name in METHODS:
         read = find_method(name).foreign_scorer
@@ -339,7 +344,7 @@ def foreign_pairs(folder: pathlib.Path, product_dtype: str | None = None) -> Loa
     return None
 
 
-def load_pairs(workdir: str | os.PathLike, product_dtype: str | None = None) -> LoadedPairs:
+def load_pairs(workdir: str | os.PathLike, product_dtype: str | None = None) -> PairScorerFactory:
     """Loads the best checkpoint of a run whose method scores pairs, or a folder of `foreign_pairs`.
 
     `product_dtype` is as in `load`.
@@ -367,7 +372,7 @@ def load_pairs(workdir: str | os.PathLike, product_dtype: str | None = None) -> 
     return functools.partial(scorer, params, progress=showing_progress())
 
 
-def load_scorer(name: str, product_dtype: str | None = None) -> LoadedPairs | None:
+def load_scorer(name: str, product_dtype: str | None = None) -> PairScorerFactory | None:
     """Loads a scorer of pairs: what `load_pairs` takes, also by its name on the hub; None if the model embeds texts.
 
     Raises:
@@ -380,7 +385,7 @@ def load_scorer(name: str, product_dtype: str | None = None) -> LoadedPairs | No
     return load_pairs(folder if url_of(name) is None else name, product_dtype)
 
 
-def load_teacher(name: str, product_dtype: str | None = None) -> LoadedPairs:
+def load_teacher(name: str, product_dtype: str | None = None) -> PairScorerFactory:
     """Loads a folder or name that scores pairs for mining and distillation: as `load_pairs`, or an embedding model.
 
     Raises:

@@ -103,7 +103,7 @@ class Subject:
     workdir: pathlib.Path | None
 
 
-def text(subject: Subject, kind: str) -> str:
+def card_text(subject: Subject, kind: str) -> str:
     """Returns the model card of a model in the format `kind`, of `USAGE`."""
     workdir = subject.workdir
     library = "jax" if kind == STABLEHLO else kind  # `library_name` on the hub
@@ -124,7 +124,7 @@ def text(subject: Subject, kind: str) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def write_run(workdir: pathlib.Path) -> None:
+def write_run_card(workdir: pathlib.Path) -> None:
     """Writes the card of a finished run into its model folder."""
     about, settings = read_about(workdir / MODEL), read_config(workdir).model
     subject = Subject(
@@ -137,7 +137,7 @@ def write_run(workdir: pathlib.Path) -> None:
         loaded_from=settings.pretrained,
         workdir=workdir,
     )
-    write_text(workdir / MODEL / "README.md", text(subject, RUN))
+    write_text(workdir / MODEL / "README.md", card_text(subject, RUN))
 
 
 def _front_matter(subject: Subject, library: str, settings: Settings | None, found: Sequence[dict]) -> str:
@@ -179,8 +179,8 @@ def _about(subject: Subject) -> str:
 def _training(workdir: pathlib.Path, settings: Settings) -> str:
     """Describes the data and the recipe."""
     data, where = read_data(workdir), f"{workdir / DATA}: 'questions'"
-    questions = json_files.mapped(data.get("questions"), where)
-    counts = ", ".join(f"{json_files.whole(count, where):,} {split}" for split, count in questions.items())
+    questions = json_files.as_object(data.get("questions"), where)
+    counts = ", ".join(f"{json_files.as_whole(count, where):,} {split}" for split, count in questions.items())
     rows = {name: _public(value) for name, value in results_only(settings).items()}
     recipe = "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in rows.items())
     made = json_files.read_optional(workdir / MANIFEST)

@@ -17,7 +17,7 @@ from endx_jax.data.splits import Splits
 from endx_jax.data.token_tables import TextReader, TrainingData
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.choices import Choice, read_choice, write_choice
+from endx_jax.experiment.choices import StepMemory, read_choice, write_choice
 from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
@@ -33,7 +33,7 @@ from endx_jax.parallel.console import say, working
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
-from endx_jax.settings import check, flattened
+from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.state import TrainState
 from endx_jax.training.step import CompiledStep, Step, compile_ahead, shape_of
@@ -93,7 +93,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     training: TrainingData = data.train
     if settings.data.tokens:
         needs_texts = settings.model.token_weights or settings.objective.given_model or model.method.frozen_towers
-        check(
+        require(
             not needs_texts,
             f"{settings.data.tokens} holds tokens and no texts, which token weights, a guide or teacher and heads on "
             "frozen towers need: leave data.tokens empty",
@@ -129,7 +129,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     return Run(workdir, model, data, training, data_sha256, mesh, train_plan, encoder)
 
 
-def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainState, Step]:
+def compile_and_restore(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainState, Step]:
     """Compiles the step, and creates or restores the state.
 
     If settings leave a choice of chunks and rematerialisation, the step is compiled until one fits into memory: see
@@ -180,7 +180,7 @@ def begin(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainS
 
 def _compile_what_fits(run: Run) -> tuple[Run, CompiledStep]:
     """Compiles the step for the first choice of the plan that fits into memory, or for the last one."""
-    steps: dict[Choice, CompiledStep] = {}
+    steps: dict[StepMemory, CompiledStep] = {}
     needed: list[str] = []
 
     def compiled(train_plan: TrainPlan) -> int:

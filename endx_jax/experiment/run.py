@@ -26,13 +26,13 @@ from endx_jax.experiment.data import ensure_prepared, pools
 from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
-from endx_jax.experiment.prepare import Run, begin, prepare_run
+from endx_jax.experiment.prepare import Run, compile_and_restore, prepare_run
 from endx_jax.experiment.searched import fit_hybrid, searched_answers, with_known
 from endx_jax.experiment.summary import log_summary
 from endx_jax.experiment.validation import UNTRAINED, add_validation, read_sets, validation, warn_of_losses
 from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
-from endx_jax.inference.saved import ABOUT, MODEL
+from endx_jax.inference.saved import MANIFEST, MODEL
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
@@ -42,7 +42,7 @@ from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index_file import metric_of
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.systems import DenseResult
-from endx_jax.settings import check, flattened
+from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
 from endx_jax.training.hooks import EarlyStopping, SavePolicy, Validation
 from endx_jax.training.loop import Hook, fit
@@ -126,7 +126,7 @@ def _evaluation(run: Run, sets: Mapping[str, RetrievalSet]) -> tuple[Evaluator, 
     evaluator = model.method.evaluator(run.train_plan.objective, run.encoder, run.mesh, settings.evaluation)
     primary = pools(held_out, settings.data).primary if held_out.questions else None
     validate = validation(evaluator, settings.evaluation, primary, sets)
-    check(
+    require(
         validate is not None or not settings.train.patience,
         "train.patience needs validation data: set data.validation_fraction above 0, or evaluation.sets",
     )
@@ -137,11 +137,11 @@ def _is_finished(run: Run) -> bool:
     """Returns true if the workdir that the primary sees holds the output of this run with the same settings."""
     needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
     if run.model.method.embeds:
-        needed += [run.workdir / workdirs.INDEX, run.workdir / MODEL / ABOUT]
+        needed += [run.workdir / workdirs.INDEX, run.workdir / MODEL / MANIFEST]
     return decided(
         lambda: (
             all(file.is_file() for file in needed)
-            and json_files.read(needed[0]) == run.model.settings.as_dict()
+            and json_files.read_json_file(needed[0]) == run.model.settings.as_dict()
             and best_step(run.workdir, run.model.settings.evaluation.metric) is not None
         ),
         "finished",
@@ -155,7 +155,7 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     checkpoints = Checkpoints(
         run.workdir, keep=train.keep_checkpoints, metric=metric, report=say, upload=upload, base=base
     )
-    run, state, train_step = begin(run, checkpoints)
+    run, state, train_step = compile_and_restore(run, checkpoints)
     start = int(state.step)
     check_parameters(state.params, start)  # each process has read pretrained weights from its own files
     # After the last check of the settings, so that a workdir can be used with other settings until training begins.
@@ -238,7 +238,7 @@ def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Hybrid | Non
         return params, None
     towers = params["dual_encoder"]
     hybrid = fit_hybrid(run, towers) if ended else None
-    teacher = run.stream.pairs.guide_identity if model.method.shares_space else ""
+    teacher = run.stream.pairs.guide_identity if model.method.searches_index_of_teacher else ""
     save_towers(run.workdir, model, towers, run.mesh, hybrid, teacher)
     return params, hybrid
 
@@ -306,7 +306,7 @@ def _report(
             )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
         if method.embeds:
-            model_card.write_run(run.workdir.folder)
+            model_card.write_run_card(run.workdir.folder)
 
     on_primary(write, "results-written")
     chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"

@@ -16,7 +16,7 @@ from endx_jax.parallel.agreement import decided
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import ScoreBlock, evaluate_set
-from endx_jax.retrieval.hybrid import ENOUGH, Hybrid, default_hybrid, fit, fit_known
+from endx_jax.retrieval.hybrid import ENOUGH, Hybrid, default_hybrid, fit_fusion, fit_known
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.search import best_of_groups
 from endx_jax.retrieval.systems import DenseResult, dense_scores
@@ -40,7 +40,7 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
     questions = run.encoder(params, "question", records.questions)
     scores = dense_scores(questions, run.encoder(params, "answer", records.candidates))
     measure = settings.evaluation.metric.rpartition("/")[2]
-    hybrid = fit(scores, records, measure, cosine=cosine)
+    hybrid = fit_fusion(scores, records, measure, cosine=cosine)
     known = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
     asked = [question for of_text in known for question in of_text]
     if _with_known(records, known) < ENOUGH or len(asked) > KNOWN:

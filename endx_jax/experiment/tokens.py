@@ -20,7 +20,7 @@ from endx_jax.buckets import url_of
 from endx_jax.data.readers import examples, formats, shards, text_files
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.splits import Splits
-from endx_jax.data.token_store import MANIFEST, SIDES, TEXTS, TokenStore, is_whole, merge, write_part
+from endx_jax.data.token_store import MANIFEST, SIDES, TEXTS, TokenStore, is_whole, join_parts, write_part
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import MADE, NAMED, Source, find_source
@@ -29,13 +29,13 @@ from endx_jax.experiment.workdir import check_writable
 from endx_jax.files import locked, sha256_of
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 # Rows of a parquet file that are one part: enough to start a process for, few enough to be repeated after a kill.
 ROWS = 1_000_000
 
 
-class Part(NamedTuple):
+class SourcePart(NamedTuple):
     """Part of a source that one process tokenises.
 
     Attributes:
@@ -45,7 +45,7 @@ class Part(NamedTuple):
     """
 
     source: Source
-    part: shards.Part
+    part: shards.FilePart
     sha256: str
 
     @property
@@ -61,7 +61,7 @@ def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], spli
       EndxError: the data can't be read, or the folder holds other files, or pairs of other data, tokenizers or lengths,
         or pairs with questions that are held out now.
     """
-    check(not url_of(settings.tokens), f"data.tokens={settings.tokens} is in a bucket: name a local folder")
+    require(not url_of(settings.tokens), f"data.tokens={settings.tokens} is in a bucket: name a local folder")
     folder = pathlib.Path(settings.tokens).expanduser()
     held_out = {*splits.validation.questions, *splits.test.questions}
     on_primary(lambda: _ensure(folder, settings, processors, held_out), "tokenised")
@@ -117,10 +117,10 @@ def _ensure(
 
 def _is_written(folder: pathlib.Path, about: Mapping) -> bool:
     """Returns true if the folder has a store; raises EndxError if it is of other data."""
-    manifest = json_files.read(folder / MANIFEST)
+    manifest = json_files.read_json_file(folder / MANIFEST)
     if not manifest:
         return False
-    known = json_files.mapped(manifest.get("about"), f"{folder / MANIFEST}: 'about'")
+    known = json_files.as_object(manifest.get("about"), f"{folder / MANIFEST}: 'about'")
     changed = [name for name in about if known.get(name) != about[name]]
     if changed:
         values = "; ".join(f"{name}: {known.get(name)} and now {about[name]}" for name in changed)
@@ -130,7 +130,7 @@ def _is_written(folder: pathlib.Path, about: Mapping) -> bool:
 
 def _write(
     folder: pathlib.Path,
-    parts: list[list[Part]],
+    parts: list[list[SourcePart]],
     settings: DataSettings,
     processors: Mapping[str, TextProcessor],
     held_out: Set[str],
@@ -167,23 +167,23 @@ def _write(
         for file, part in missing.items():
             tokenize(file, part)
     say("merging equal texts")
-    merge(folder, files, paths, about)
+    join_parts(folder, files, paths, about)
     for file in folder.glob("part-*"):
         file.unlink()
     say(f"tokenised in {time.perf_counter() - began:.0f} s")
 
 
-def _file(folder: pathlib.Path, part: Part, common: str) -> pathlib.Path:
+def _file(folder: pathlib.Path, part: SourcePart, common: str) -> pathlib.Path:
     """Returns the file of a part, named by all that determines its contents."""
     about = json.dumps([common, *part.source.prompts, part.format, part.part[1:], part.sha256])
     return folder / f"part-{hashlib.sha256(about.encode()).hexdigest()[:32]}.arrow"
 
 
-def _parts(source: Source, settings: DataSettings) -> list[Part]:
+def _parts(source: Source, settings: DataSettings) -> list[SourcePart]:
     """Returns the parts of a source in order, with the hashes of their files."""
     path = source.path
     if source.kind in (MADE, NAMED):
-        return [Part(source, shards.Part(path), source.read(settings, whole=False).sha256)]
+        return [SourcePart(source, shards.FilePart(path), source.read(settings, whole=False).sha256)]
     is_table = source.kind in formats.TABLES
     if is_table:
         files = shards.files(path, settings.split)
@@ -193,8 +193,8 @@ def _parts(source: Source, settings: DataSettings) -> list[Part]:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:
-        return [Part(source, part, digests[part.file]) for part in shards.parts(path, settings.split, ROWS)]
-    return [Part(source, shards.Part(path), repr([*digests.values()]))]
+        return [SourcePart(source, part, digests[part.file]) for part in shards.file_parts(path, settings.split, ROWS)]
+    return [SourcePart(source, shards.FilePart(path), repr([*digests.values()]))]
 
 
 def _start() -> None:
@@ -212,7 +212,7 @@ def _end_with_parent() -> None:
 
 def _tokenize(
     file: pathlib.Path,
-    part: Part,
+    part: SourcePart,
     processors: Mapping[str, TextProcessor],
     settings: DataSettings,
     held_out: Set[str],
@@ -221,7 +221,7 @@ def _tokenize(
     write_part(file, _examples(part, settings), processors, part.source.prompts, held_out)
 
 
-def _examples(part: Part, settings: DataSettings) -> Iterator[examples.Example]:
+def _examples(part: SourcePart, settings: DataSettings) -> Iterator[examples.Example]:
     """Yields the examples of a part."""
     if not part.format:
         records = part.source.read(settings, whole=False)

@@ -14,7 +14,7 @@ from endx_jax.batch import Batch
 from endx_jax.data.batches import BatchStream
 from endx_jax.data.settings import DOCUMENTS
 from endx_jax.data.token_tables import Counts, Pairs
-from endx_jax.experiment.choices import Choice, choices, first_that_fits
+from endx_jax.experiment.choices import StepMemory, first_that_fits, options_by_cost
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import Model
@@ -22,13 +22,13 @@ from endx_jax.methods.objective import Objective
 from endx_jax.models import sharding_hints
 from endx_jax.models.dropout import example_keys
 from endx_jax.parallel.execution import Execution
-from endx_jax.parallel.memory import Memory, bytes_held, bytes_kept
+from endx_jax.parallel.memory import DeviceMemory, bytes_held, bytes_kept
 from endx_jax.parallel.sharding import batch_shards, local_rows, parameter_paths, rule_of, state_shardings
 from endx_jax.pretrained.towers import compute_dtype
 from endx_jax.settings import results_only
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
-from endx_jax.training.state import TrainState, merge, split_frozen
+from endx_jax.training.state import TrainState, merge_frozen, split_frozen
 from endx_jax.training.step import Step, make_train_step
 
 # Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
@@ -55,10 +55,10 @@ class TrainPlan:
     model: Model
     mesh: Mesh
     padded: BatchStream
-    memory: Memory
+    memory: DeviceMemory
     platform: str
-    choices: Sequence[Choice]
-    choice: Choice
+    choices: Sequence[StepMemory]
+    choice: StepMemory
 
     @property
     def global_batch_size(self) -> int:
@@ -168,7 +168,7 @@ class TrainPlan:
             self.mesh.abstract_mesh.update(axis_sizes=(1,) * len(self.mesh.axis_names))
         ):
             embed, rest = self.objective.embed, (frozen, (chunk, keys))
-            kept = bytes_kept(lambda trained, rest: embed(merge(trained, rest[0]), rest[1]), trained, rest)
+            kept = bytes_kept(lambda trained, rest: embed(merge_frozen(trained, rest[0]), rest[1]), trained, rest)
         # Other devices hold a part of the layers' matrices, which are gathered a layer at a time.
         gathered = self.execution.by_layer or not self.execution.packed
         return kept - self._layer_bytes[0] if gathered else kept
@@ -211,7 +211,7 @@ class TrainPlan:
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
-    def with_choice(self, choice: Choice) -> "TrainPlan":
+    def with_choice(self, choice: StepMemory) -> "TrainPlan":
         """Returns the plan of the same run for another choice of `choices`."""
         return self if choice == self.choice else dataclasses.replace(self, choice=choice)
 
@@ -226,17 +226,17 @@ class TrainPlan:
         """
         plans = functools.cache(self.with_choice)
 
-        def expected(choice: Choice) -> int:
+        def expected(choice: StepMemory) -> int:
             return plans(choice).activations
 
-        def needed(choice: Choice) -> int:
+        def needed(choice: StepMemory) -> int:
             return compiled(plans(choice)) - bytes_held(self.state) if compiled else expected(choice)
 
         first = self.choices.index(self.choice) if self.platform == "cpu" else 0
         return plans(first_that_fits(self.choices[first:], self.room, expected, needed))
 
 
-def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platform: str = "") -> TrainPlan:
+def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: DeviceMemory, platform: str = "") -> TrainPlan:
     """Plans the batches of a run, their packing, and the execution of its steps as far as shapes tell.
 
     Args:
@@ -267,7 +267,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: Memory, platfo
     )
     platform = platform or sharding_hints.platform(mesh)
     tokens = max(1, sum(side.places for side in stream.typical().sides))
-    ordered = choices(settings, size // batch_shards(mesh), tokens, platform)
+    ordered = options_by_cost(settings, size // batch_shards(mesh), tokens, platform)
     plan = TrainPlan(model, mesh, stream, memory, platform, ordered, ordered[0])
     return plan.fitted() if len(ordered) > 1 else plan
 

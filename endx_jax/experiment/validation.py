@@ -16,7 +16,7 @@ from endx_jax.metrics.significance import FEWEST, paired_difference
 from endx_jax.retrieval.evaluate import MEAN, MEASURES, EvaluationSettings
 from endx_jax.retrieval.results import COLUMNS, Results
 from endx_jax.retrieval.tables import aligned
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 VALIDATION = "validation"
 UNTRAINED = "untrained"  # name of the system before training
@@ -62,7 +62,7 @@ def validation(
       EndxError: `evaluation.metric` is a measure of the validation split, which is empty, and there are other sets.
     """
     ranked = {VALIDATION: held_out} if held_out is not None else {}
-    check(
+    require(
         bool(ranked) or not sets or "/" in settings.metric,
         f"evaluation.metric={settings.metric} is a measure of the validation split, which is empty: set it to "
         f"{next(iter(sets), 'SET').partition('/')[0]}/{settings.metric}, or data.validation_fraction above 0",

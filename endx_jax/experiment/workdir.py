@@ -12,7 +12,7 @@ from endx_jax import json_files
 from endx_jax.buckets import Mirror, local_copy, try_writing, url_of
 from endx_jax.errors import EndxError, naming
 from endx_jax.experiment.bucket_lock import BucketLock
-from endx_jax.experiment.config import Settings, differences, resolve
+from endx_jax.experiment.config import Settings, config_changes, resolve
 from endx_jax.experiment.manifest import manifest
 from endx_jax.files import locked, write_text
 from endx_jax.inference.saved import check_embeds
@@ -95,7 +95,7 @@ def read_config(workdir: Folder | os.PathLike) -> Settings:
     file = home / CONFIG
     if not file.exists():
         raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
-    contents = json_files.read(file)
+    contents = json_files.read_json_file(file)
     if "objective" not in contents:
         raise EndxError(f"{workdir} is a pretrained model, not a run: pass it as --model")
     return resolve(contents, finished=True)
@@ -107,7 +107,7 @@ def read_data(workdir: Folder) -> dict:
     Raises:
       EndxError: the file can't be read, or has no hash.
     """
-    contents = json_files.read(workdir / DATA)
+    contents = json_files.read_json_file(workdir / DATA)
     json_files.text_at(contents, "sha256", str(workdir / DATA))
     return contents
 
@@ -131,7 +131,7 @@ def check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: st
 def _check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: str) -> None:
     if not (workdir / CONFIG).exists():
         return
-    changed = differences(read_config(workdir), settings)
+    changed = config_changes(read_config(workdir), settings)
     if changed:
         shown = "; ".join(changed) if len(changed) < 4 else f"{changed[0]}, and {len(changed) - 1} others"
         raise EndxError(

@@ -12,13 +12,13 @@ from endx_jax.export import sentence_transformers, stablehlo
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json
 from endx_jax.export.verify import REPORT, Report, check_runtime, verify
-from endx_jax.files import aside, put_in_place, write_text
+from endx_jax.files import replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel
 from endx_jax.settings import check_range
 
 FORMATS: Mapping[str, Callable[[pathlib.Path, Towers], None]] = {
-    sentence_transformers.NAME: sentence_transformers.write,
-    stablehlo.STABLEHLO: stablehlo.write,
+    sentence_transformers.NAME: sentence_transformers.write_sentence_transformers,
+    stablehlo.STABLEHLO: stablehlo.write_stablehlo,
 }
 
 
@@ -54,16 +54,16 @@ def export(
     towers = Towers.of(model)
     if truncate_dim is not None:
         _check_truncation(kind, truncate_dim, towers.width)
-    with aside(output) as fresh:
+    with staging_folder(output) as fresh:
         FORMATS[kind](fresh, towers)
-        write_text(fresh / "README.md", model_card.text(towers.subject, kind))
+        write_text(fresh / "README.md", model_card.card_text(towers.subject, kind))
         report = Report(kind, towers.name, {"endx_jax": endx_jax.__version__})
         if tolerance is not None:
             report = verify(kind, fresh, towers, tolerance)
         if truncate_dim is not None:
             sentence_transformers.truncate(fresh, truncate_dim)
         write_json(fresh / REPORT, dataclasses.asdict(report))
-        put_in_place(fresh, output if report.passed is not False else _failed(output))
+        replace_folder(fresh, output if report.passed is not False else _failed(output))
     if report.passed is False:
         largest = max(report.largest_difference.values())
         raise EndxError(

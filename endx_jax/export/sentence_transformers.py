@@ -135,7 +135,7 @@ class Writer:
         )
 
 
-def write(folder: pathlib.Path, towers: Towers) -> None:
+def write_sentence_transformers(folder: pathlib.Path, towers: Towers) -> None:
     """Writes the towers into `folder`.
 
     Raises:
@@ -146,4 +146,4 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
 
 def truncate(folder: pathlib.Path, width: int) -> None:
     """Makes an export keep the first `width` dimensions of embeddings by default."""
-    write_json(folder / CONFIG, json_files.read(folder / CONFIG) | {"truncate_dim": width})
+    write_json(folder / CONFIG, json_files.read_json_file(folder / CONFIG) | {"truncate_dim": width})

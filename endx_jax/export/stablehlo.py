@@ -21,7 +21,7 @@ from endx_jax.errors import EndxError
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json, write_tensors, write_tokenizer
 from endx_jax.files import sha256_of
-from endx_jax.inference.about import ABOUT, STABLEHLO, About, Side
+from endx_jax.inference.about import MANIFEST, STABLEHLO, ModelManifest, SideManifest
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
@@ -31,7 +31,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 EXAMPLE = pathlib.Path(__file__).parent / "scripts" / "encode_with_jax.py"
 
 
-def write(folder: pathlib.Path, towers: Towers) -> None:
+def write_stablehlo(folder: pathlib.Path, towers: Towers) -> None:
     """Writes the towers into `folder`.
 
     Raises:
@@ -51,7 +51,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
         program = folder / ("tower.stablehlo" if one else f"tower_{side}.stablehlo")
         if not program.exists():
             program.write_bytes(serialized(towers.dual_encoder.tower(side), towers.tower_params(side)))
-        sides[side] = Side(
+        sides[side] = SideManifest(
             folder="tokenizer" if one_tokenizer else f"tokenizer_{side}",
             prompt=processor.prompt,
             length=processor.length,
@@ -65,7 +65,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
                 f"the {side}s' tokenizer is written in Python and has no tokenizer.json, which "
                 f"--format={STABLEHLO} needs: use --format=sentence-transformers"
             )
-    about = About(
+    about = ModelManifest(
         STABLEHLO,
         towers.name,
         towers.width,
@@ -76,7 +76,7 @@ def write(folder: pathlib.Path, towers: Towers) -> None:
         teacher=towers.teacher,
         weights_sha256=weights_sha256,
     )
-    write_json(folder / ABOUT, dataclasses.asdict(about))
+    write_json(folder / MANIFEST, dataclasses.asdict(about))
     shutil.copyfile(EXAMPLE, folder / "encode.py")
 
 

@@ -33,7 +33,7 @@ def write_tokenizer(folder: pathlib.Path, towers: Towers, side: str, length: int
     """Writes the tokenizer's files with the maximum length."""
     towers.processors[side].tokenizer.save(folder)
     file = folder / "tokenizer_config.json"
-    write_json(file, json_files.read(file) | {"model_max_length": length})
+    write_json(file, json_files.read_json_file(file) | {"model_max_length": length})
 
 
 def write_json(file: pathlib.Path, contents: object) -> None:

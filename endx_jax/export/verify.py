@@ -150,4 +150,4 @@ def encoded_elsewhere(
             raise EndxError(f"the export failed in its runtime: {last}")
         embeddings = {side: np.load(place / f"{side}.npy") for side in SIDES}
         embeddings |= {f"prompt {name}": np.load(place / f"{n}.npy") for n, name in enumerate(prompts)}
-        return embeddings, json_files.read(place / "versions.json")
+        return embeddings, json_files.read_json_file(place / "versions.json")

@@ -9,14 +9,14 @@ from jax.sharding import Mesh
 from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
 from endx_jax.inference.about import read_about
-from endx_jax.inference.embedding_model import EmbeddingModel, Source
+from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
 from endx_jax.inference.folder import load_folder
 from endx_jax.inference.saved import described_folder, load_towers
 from endx_jax.json_files import shown
 from endx_jax.models.products import FLOAT32, check_product_dtype
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
-__all__ = ["EmbeddingModel", "Source", "load"]
+__all__ = ["EmbeddingModel", "ModelSource", "load"]
 
 
 def load(

@@ -10,7 +10,7 @@ from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.settings import check_range, from_mapping
 
-ABOUT, VERSION = "endx.json", 1
+MANIFEST, VERSION = "endx.json", 1
 STABLEHLO, TOWERS = "stablehlo", "towers"
 # Keys that version 0.1.0 also wrote, always empty in these formats.
 EMPTY = ("pooling", "projection")
@@ -18,7 +18,7 @@ INSTEAD = "load the run that it came from, or an export with --format=sentence-t
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
+class SideManifest:
     """Encoding of the texts of one side, `question` or `answer`.
 
     Attributes:
@@ -37,7 +37,7 @@ class Side:
 
 
 @dataclasses.dataclass(frozen=True)
-class About:
+class ModelManifest:
     """Contents of an `endx.json`.
 
     Attributes:
@@ -62,7 +62,7 @@ class About:
     width: int
     normalize: bool
     cosine: bool
-    sides: Mapping[str, Side]
+    sides: Mapping[str, SideManifest]
     identity: str = ""
     teacher: str = ""
     weights_sha256: str = ""
@@ -83,15 +83,15 @@ class About:
         return prompts.pop() if len(prompts) == 1 else ""
 
 
-def read_about(folder: pathlib.Path) -> About:
+def read_about(folder: pathlib.Path) -> ModelManifest:
     """Reads the `endx.json` of a folder.
 
     Raises:
       EndxError: the file can't be read, names a file outside the folder, has another version, or describes an export
         as StableHLO, which runs without endx_jax.
     """
-    file = folder / ABOUT
-    contents = json_files.read(file)
+    file = folder / MANIFEST
+    contents = json_files.read_json_file(file)
     version, kind = contents.get("version", VERSION), contents.get("format")
     if kind == STABLEHLO:
         raise EndxError(f"{folder} is an export as StableHLO, which its encode.py runs without endx_jax: {INSTEAD}")
@@ -102,13 +102,13 @@ def read_about(folder: pathlib.Path) -> About:
         )
     sides = json_files.value(contents, "sides", str(file))
     read = {side: _side(folder, json_files.value(sides, side, f"{file}: 'sides'"), f"{file}: {side}") for side in SIDES}
-    about = from_mapping(About, _without_empty(contents) | {"sides": read}, str(file))
+    about = from_mapping(ModelManifest, _without_empty(contents) | {"sides": read}, str(file))
     check_range(f"{file}: 'width'", about.width, 1, 2**31 - 1)
     return about
 
 
-def _side(folder: pathlib.Path, contents: object, where: str) -> Side:
-    side = from_mapping(Side, _without_empty(json_files.mapped(contents, where)), where)
+def _side(folder: pathlib.Path, contents: object, where: str) -> SideManifest:
+    side = from_mapping(SideManifest, _without_empty(json_files.as_object(contents, where)), where)
     check_range(f"{where}: 'length'", side.length, 1, 2**31 - 1)
     for name in ("folder", "program"):
         json_files.inside(folder, getattr(side, name), f"{where}: {name!r}")

@@ -18,7 +18,7 @@ from endx_jax.numerics import Quantized, dequantize, unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.pretrained import PretrainedEncoder
 
-Embeddings = np.ndarray | jax.Array | Quantized
+EncodedTexts = np.ndarray | jax.Array | Quantized
 
 PARAMETERS, PROMPTS = "parameters", "prompts"
 
@@ -37,7 +37,7 @@ LOG = logging.getLogger("endx_jax")
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Origin of a model, for exports.
 
     Attributes:
@@ -70,7 +70,7 @@ class EmbeddingModel:
     encoder: TextEncoder
     params: dict
     cosine: bool
-    source: Source
+    source: ModelSource
     named_prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     default_prompt: str = ""
     truncate_dim: int | None = None
@@ -124,7 +124,7 @@ class EmbeddingModel:
         convert_to_numpy: bool = True,
         precision: Precision = "float32",
         **others: object,
-    ) -> Embeddings:
+    ) -> EncodedTexts:
         """Encodes questions.
 
         Texts that are longer than the maximum length of their side are truncated; a warning is logged the first time.
@@ -175,7 +175,7 @@ class EmbeddingModel:
         convert_to_numpy: bool = True,
         precision: Precision = "float32",
         **others: object,
-    ) -> Embeddings:
+    ) -> EncodedTexts:
         """Encodes answers or documents; arguments and results are those of `encode_query`.
 
         Examples:
@@ -201,7 +201,7 @@ class EmbeddingModel:
         convert_to_numpy: bool = True,
         precision: Precision = "float32",
         **others: object,
-    ) -> Embeddings:
+    ) -> EncodedTexts:
         """Encodes texts with a model that embeds both sides alike; arguments and results are those of `encode_query`.
 
         Raises:
@@ -326,7 +326,7 @@ class EmbeddingModel:
         show_progress_bar: bool | None,
         output: Output,
         convert_to_numpy: bool,
-    ) -> Embeddings:
+    ) -> EncodedTexts:
         texts, cut_before = _check_texts(sentences), self.encoder.cut
         progress = showing_progress() if show_progress_bar is None else show_progress_bar
         embeddings = self.encoder(

@@ -18,7 +18,7 @@ from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.inference.identity import model_identity
 from endx_jax.inference.text_batches import Shapes, batches, compute_batches
-from endx_jax.json_files import whole
+from endx_jax.json_files import as_whole
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import Quantized, l2_normalize, quantize
 from endx_jax.parallel.execution import Execution
@@ -46,12 +46,12 @@ class Output:
     def __post_init__(self):
         check_choice("precision", self.precision, get_args(Precision))
         if self.width is not None:
-            whole(self.width, "truncate_dim", least=1)
+            as_whole(self.width, "truncate_dim", least=1)
 
     def __call__(self, embeddings: Array) -> Array | Quantized:
         """Converts embeddings, float32 [B, E]; raises EndxError if `width` is greater than E."""
         if self.width is not None:
-            whole(self.width, "truncate_dim", least=1, most=embeddings.shape[1])
+            as_whole(self.width, "truncate_dim", least=1, most=embeddings.shape[1])
         embeddings = embeddings[:, : self.width]
         if self.normalize:
             embeddings = l2_normalize(embeddings)
@@ -157,7 +157,9 @@ class TextEncoder:
         processor = self.processors[side]
         if prompt is not None:
             processor = dataclasses.replace(processor, prompt=prompt)
-        shapes = self.shapes(side, self.batch_size if batch_size is None else whole(batch_size, "batch_size", least=1))
+        shapes = self.shapes(
+            side, self.batch_size if batch_size is None else as_whole(batch_size, "batch_size", least=1)
+        )
         bar = tqdm.tqdm(total=len(texts), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
         towers = {"shared": self.model.tower_params(params, side)}
         tower = "question" if self.model.question == self.model.answer else side

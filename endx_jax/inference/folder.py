@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from endx_jax import json_files, pretrained
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
-from endx_jax.inference.embedding_model import EmbeddingModel, Source
+from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import FLOAT32
@@ -81,13 +81,13 @@ def _assemble(
     processors = text_processors(sources, folders, lengths, {side: usage.prompt(side) for side in SIDES})
     encoder = TextEncoder(dual_encoder, processors, mesh)
     if usage.truncate_dim is not None:
-        json_files.whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))
+        json_files.as_whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))
     return EmbeddingModel(
         name,
         encoder,
         place(params, state_shardings(params, mesh)),
         cosine=usage.cosine,
-        source=Source(sources),
+        source=ModelSource(sources),
         named_prompts=usage.prompts,
         default_prompt=usage.default_prompt,
         truncate_dim=usage.truncate_dim,

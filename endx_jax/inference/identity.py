@@ -10,7 +10,7 @@ import numpy as np
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
-from endx_jax.parallel.sharding import whole
+from endx_jax.parallel.sharding import fetch_whole
 
 # Fields of modules and of their configs that affect training or cost and no embedding.
 WITHOUT_EFFECT = frozenset((
@@ -38,7 +38,7 @@ def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, Te
     hashed_sides = SIDES if set(params) - {"shared"} else SIDES[:1]  # parameters that are all shared are hashed once
     for side in SIDES:
         processor = processors[side]
-        about = (side, describe(model.tower(side)), processor.prompt, processor.length)
+        about = (side, describe_tower(model.tower(side)), processor.prompt, processor.length)
         parameters = _hash(model.tower_params(params, side)) if side in hashed_sides else parameters
         digest.update(repr((*about, processor.tokenizer.fingerprint, parameters)).encode())
     return digest.hexdigest()
@@ -48,13 +48,13 @@ def _hash(groups: Mapping) -> str:
     """Returns the sha256 of a tower's parameters."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(groups):
-        values = whole(leaf)
+        values = fetch_whole(leaf)
         digest.update(repr((jax.tree_util.keystr(path), values.shape, values.dtype.name)).encode())
         digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
 
 
-def describe(part: object) -> object:
+def describe_tower(part: object) -> object:
     """Describes the computation of a tower without its parameters, as nested tuples."""
     if dataclasses.is_dataclass(part):  # includes Flax modules
         fields = _chosen(part) if isinstance(part, TransformerConfig) else dataclasses.fields(part)
@@ -64,7 +64,7 @@ def describe(part: object) -> object:
             if field.name not in WITHOUT_EFFECT
             and not (field.name in OPTIONAL and getattr(part, field.name) == field.default)
         }
-        return (_name(part), *((name, describe(value)) for name, value in kept.items()))
+        return (_name(part), *((name, describe_tower(value)) for name, value in kept.items()))
     return getattr(part, "__name__", part)  # poolings without parameters are functions
 
 

@@ -17,18 +17,18 @@ import numpy as np
 
 from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
-from endx_jax.files import aside, put_in_place, write_text
+from endx_jax.files import replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.about import ABOUT, read_about
-from endx_jax.inference.identity import describe
+from endx_jax.inference.about import MANIFEST, read_about
+from endx_jax.inference.identity import describe_tower
 from endx_jax.inference.saved import WEIGHTS, described_folder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.stored import write_file
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 
-def merge(sources: Sequence[str], output: str | os.PathLike, weights: Sequence[float] = ()) -> None:
+def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Sequence[float] = ()) -> None:
     """Writes the weighted mean of models as a model folder, which `endx_jax.load` reads.
 
     All models are in memory at once. The folder has the first model's prompts and lengths, and the default fusion with
@@ -44,13 +44,13 @@ def merge(sources: Sequence[str], output: str | os.PathLike, weights: Sequence[f
         the output is another folder or can't be written to.
     """
     weights, output = tuple(weights) or (1.0,) * len(sources), pathlib.Path(output)
-    check(len(sources) > 1, "give two or more models to merge")
-    check(
+    require(len(sources) > 1, "give two or more models to merge")
+    require(
         len(weights) == len(sources), f"there are {len(weights)} weights for {len(sources)} models: give one for each"
     )
     valid = all(math.isfinite(weight) and weight >= 0 for weight in weights) and sum(weights) > 0
-    check(valid, f"weights are {list(weights)}; each must be 0 or more, and one of them more than 0")
-    if output.exists() and not (output / ABOUT).is_file():
+    require(valid, f"weights are {list(weights)}; each must be 0 or more, and one of them more than 0")
+    if output.exists() and not (output / MANIFEST).is_file():
         raise EndxError(f"{output} exists and is no model folder: choose another --output")
 
     first = described_folder(local_copy(sources[0], skip=("checkpoints", "*.sqlite")))
@@ -66,13 +66,13 @@ def merge(sources: Sequence[str], output: str | os.PathLike, weights: Sequence[f
         sum(fraction * np.asarray(params[path], np.float64) for fraction, params in zip(fractions, leaves, strict=True))
         for path in leaves[0]
     )
-    with aside(output) as fresh:
-        shutil.copytree(first, fresh, ignore=shutil.ignore_patterns(WEIGHTS, ABOUT), dirs_exist_ok=True)
+    with staging_folder(output) as fresh:
+        shutil.copytree(first, fresh, ignore=shutil.ignore_patterns(WEIGHTS, MANIFEST), dirs_exist_ok=True)
         sha256 = write_file(fresh / WEIGHTS, {path: leaf.shape for path, leaf in leaves[0].items()}, means)
         teacher = about.teacher if {model.teacher for model in models} == {about.teacher} else ""
         described = dataclasses.replace(about, name=output.name, weights_sha256=sha256, hybrid=None, teacher=teacher)
-        write_text(fresh / ABOUT, json.dumps(dataclasses.asdict(described), indent=1) + "\n")
-        put_in_place(fresh, output)
+        write_text(fresh / MANIFEST, json.dumps(dataclasses.asdict(described), indent=1) + "\n")
+        replace_folder(fresh, output)
 
 
 def _check_alike(first: EmbeddingModel, other: EmbeddingModel) -> None:
@@ -85,7 +85,7 @@ def _check_alike(first: EmbeddingModel, other: EmbeddingModel) -> None:
             "architecture and one sharing"
         )
     for side in SIDES:
-        towers = [describe(model.encoder.model.tower(side)) for model in (first, other)]
+        towers = [describe_tower(model.encoder.model.tower(side)) for model in (first, other)]
         tokenizers = [model.encoder.processors[side].tokenizer.fingerprint for model in (first, other)]
         if towers[0] != towers[1] or tokenizers[0] != tokenizers[1]:
             part = "tokenizer" if towers[0] == towers[1] else "architecture, pooling or norm"

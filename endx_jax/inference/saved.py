@@ -20,8 +20,8 @@ from jax.sharding import Mesh
 from endx_jax import json_files, pretrained
 from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of, write_text
-from endx_jax.inference.about import ABOUT, TOWERS, About, Side, read_about
-from endx_jax.inference.embedding_model import EmbeddingModel, Source
+from endx_jax.inference.about import MANIFEST, TOWERS, ModelManifest, SideManifest, read_about
+from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import NO_EMBEDDINGS, text_processors
 from endx_jax.models.dual_encoder import DualEncoder
@@ -29,9 +29,9 @@ from endx_jax.models.heads import HEADS, MakeHead
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.distributed import is_primary
-from endx_jax.parallel.sharding import parameter_paths, place, state_shardings, whole
+from endx_jax.parallel.sharding import fetch_whole, parameter_paths, place, state_shardings
 from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.pretrained.stored import Stored, open_file, write_file
+from endx_jax.pretrained.stored import StoredArray, open_file, write_file
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config
 from endx_jax.settings import from_mapping
 
@@ -72,11 +72,11 @@ def save_model(
       EndxError: the folder can't be written to.
     """
     leaves = parameter_paths(params)
-    arrays = map(whole, leaves.values())
+    arrays = map(fetch_whole, leaves.values())
     failure, sha256 = None, ""
     if is_primary():
         try:
-            (folder / ABOUT).unlink(missing_ok=True)
+            (folder / MANIFEST).unlink(missing_ok=True)
             sha256 = write_file(folder / WEIGHTS, {path: leaf.shape for path, leaf in leaves.items()}, arrays)
         except EndxError as raised:
             failure = raised
@@ -87,8 +87,8 @@ def save_model(
             raise failure
         towers = {key: value for key, value in dataclasses.asdict(settings).items() if key not in ELSEWHERE}
         processors = encoder.processors.items()
-        sides = {side: Side(places[side], processor.prompt, processor.length) for side, processor in processors}
-        about = About(
+        sides = {side: SideManifest(places[side], processor.prompt, processor.length) for side, processor in processors}
+        about = ModelManifest(
             TOWERS,
             name,
             encoder.width(params),
@@ -101,29 +101,29 @@ def save_model(
             hybrid=hybrid,
             weights_sha256=sha256,
         )
-        write_text(folder / ABOUT, json.dumps(dataclasses.asdict(about), indent=1) + "\n")
+        write_text(folder / MANIFEST, json.dumps(dataclasses.asdict(about), indent=1) + "\n")
 
     on_primary(describe, "model-saved")
 
 
 def load_towers(
-    folder: pathlib.Path, about: About, mesh: Mesh, name: str, product_dtype: str | None = None
+    folder: pathlib.Path, about: ModelManifest, mesh: Mesh, name: str, product_dtype: str | None = None
 ) -> EmbeddingModel:
     """Loads the model of a folder that `save_model` wrote, described by `about`; `product_dtype` is as in `load`.
 
     Raises:
       EndxError: a file is missing or damaged, or the files do not match.
     """
-    where = f"{folder / ABOUT}: 'towers'"
-    settings = from_mapping(ModelSettings, json_files.mapped(about.towers, where), where)
+    where = f"{folder / MANIFEST}: 'towers'"
+    settings = from_mapping(ModelSettings, json_files.as_object(about.towers, where), where)
     settings = dataclasses.replace(settings, product_dtype=product_dtype or settings.product_dtype)
-    read = pretrained.load_tokens if settings.encoder else pretrained.load
+    read = pretrained.load_tokens if settings.encoder else pretrained.load_encoder
     sources = {side: read(str(folder / stated.folder)) for side, stated in about.sides.items()}
     for side, source in sources.items():
         length, positions = about.sides[side].length, encoder_config(settings, source).positions
         if positions is not None and length > positions:
             raise EndxError(
-                f"{folder / ABOUT}: the length of {side} is {length}; its encoder has {positions} positions"
+                f"{folder / MANIFEST}: the length of {side} is {length}; its encoder has {positions} positions"
             )
     dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder))
     params = _as_tree(dual_encoder, read_params(folder, about), folder)
@@ -139,13 +139,13 @@ def load_towers(
         TextEncoder(dual_encoder, processors, mesh),
         place(params, state_shardings(params, mesh)),
         cosine=about.cosine,
-        source=Source(sources),
+        source=ModelSource(sources),
         named_prompts=about.prompts,
         default_prompt=about.default_prompt,
     )
 
 
-def _make_head(about: About, folder: pathlib.Path) -> MakeHead | None:
+def _make_head(about: ModelManifest, folder: pathlib.Path) -> MakeHead | None:
     """Returns the function that makes the towers' heads, from the method in the description; None without a method.
 
     Raises:
@@ -153,14 +153,14 @@ def _make_head(about: About, folder: pathlib.Path) -> MakeHead | None:
     """
     if about.method is None:
         return None
-    where = f"{folder / ABOUT}: 'method'"
+    where = f"{folder / MANIFEST}: 'method'"
     name = json_files.text_at(about.method, "name", where)
     if name not in HEADS:
         raise EndxError(
             f"{where} is {json_files.shown(name)}, and the methods with heads are {', '.join(HEADS)}"
-            f"{nearest(name, HEADS)}: call endx_jax.methods.register(METHOD) of your own method first"
+            f"{nearest(name, HEADS)}: call endx_jax.methods.register_method(METHOD) of your own method first"
         )
-    settings = json_files.mapped(about.method.get("settings"), f"{where}: 'settings'")
+    settings = json_files.as_object(about.method.get("settings"), f"{where}: 'settings'")
     return HEADS[name](settings, f"{where}: settings")
 
 
@@ -171,9 +171,9 @@ def described_folder(path: pathlib.Path) -> pathlib.Path | None:
       EndxError: `path` is a workdir whose model has no embeddings, or whose training has not ended.
     """
     if not (path / MODEL).is_dir():
-        return path if (path / ABOUT).is_file() else None
+        return path if (path / MANIFEST).is_file() else None
     check_embeds(path)
-    if not (path / MODEL / ABOUT).is_file():
+    if not (path / MODEL / MANIFEST).is_file():
         raise EndxError(
             f"{path} holds a run whose training has not ended, and no model yet: run its training command again to "
             "resume it; with train.stop_at_step=N it ends at step N"
@@ -192,7 +192,7 @@ def check_embeds(workdir: pathlib.Path) -> None:
         raise EndxError(NO_EMBEDDINGS.format(workdir))
 
 
-def read_params(folder: pathlib.Path, about: About) -> dict[str, Stored]:
+def read_params(folder: pathlib.Path, about: ModelManifest) -> dict[str, StoredArray]:
     """Returns the parameters of a model folder by path; their values are read on use.
 
     Raises:
@@ -200,11 +200,11 @@ def read_params(folder: pathlib.Path, about: About) -> dict[str, Stored]:
     """
     file = folder / WEIGHTS
     if not file.is_file() or sha256_of(file) != about.weights_sha256:
-        raise EndxError(f"{file} is missing, or its sha256 is not the one in {ABOUT}: copy the model again")
+        raise EndxError(f"{file} is missing, or its sha256 is not the one in {MANIFEST}: copy the model again")
     return open_file(file)
 
 
-def params_of_run(workdir: pathlib.Path) -> dict[str, Stored]:
+def params_of_run(workdir: pathlib.Path) -> dict[str, StoredArray]:
     """Returns the parameters of another run's model by path; their values are read on use.
 
     Raises:
@@ -216,7 +216,7 @@ def params_of_run(workdir: pathlib.Path) -> dict[str, Stored]:
     return read_params(folder, read_about(folder))
 
 
-def _as_tree(dual_encoder: DualEncoder, params: Mapping[str, Stored], folder: pathlib.Path) -> dict:
+def _as_tree(dual_encoder: DualEncoder, params: Mapping[str, StoredArray], folder: pathlib.Path) -> dict:
     """Returns parameters by path as the parameter tree of the dual encoder.
 
     Raises:
@@ -228,7 +228,7 @@ def _as_tree(dual_encoder: DualEncoder, params: Mapping[str, Stored], folder: pa
         shapes = [leaves[path].shape if path in leaves else "none" for leaves in (expected, params)]
         if shapes[0] != shapes[1]:
             raise EndxError(
-                f"{folder / WEIGHTS} does not match {ABOUT}: {path} has the shape {shapes[1]} instead of {shapes[0]}; "
+                f"{folder / WEIGHTS} does not match {MANIFEST}: {path} has the shape {shapes[1]} instead of {shapes[0]}; "
                 "copy the model again"
             )
     return jax.tree.unflatten(jax.tree.structure(tree), [params[path] for path in expected])

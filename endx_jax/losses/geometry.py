@@ -148,7 +148,7 @@ def embedding_regression(
     # Embeddings of another width can be aligned by `geometry_alignment`, or projected.
     _check_pairs(dual, cross, where, "E")
     shard = Shard.of(dual[0].shape[0], where, axis_name)
-    dual, cross = jax.tree.map(shard.counting, (dual, cross))
+    dual, cross = jax.tree.map(shard.masked_rows, (dual, cross))
     cross = jax.lax.stop_gradient(cross) if stop_gradient else cross
     squares = [jnp.sum(jnp.square(d - c)) for d, c in zip(dual, cross, strict=True)]
     return shard.psum(squares[0] + squares[1]) / (2 * dual[0].shape[1] * jnp.maximum(_count(shard), 1)), {}
@@ -213,7 +213,7 @@ def _widths(width: Width | Mapping[str, Width]) -> tuple[dict, dict]:
 def _space(
     pair: Pair, shard: Shard, terms: Iterable[str], kernel: str, diagonal: bool, *, temperature: Scalar, widths: dict
 ) -> _Space:
-    sides = dict(zip("qa", map(shard.counting, pair), strict=True))
+    sides = dict(zip("qa", map(shard.masked_rows, pair), strict=True))
     moments = {}
     if kernel in WITH_WIDTH:
         moments = {side: _moments(x, shard.where, shard.psum) for side, x in sides.items()}

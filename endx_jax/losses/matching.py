@@ -82,7 +82,7 @@ def sampled_matching(
         where=where,
     )
     shard, loss = Shard.of(question.shape[0], where, axis_name), MATCHINGS[kind]
-    question, answer = (l2_normalize(shard.counting(x)) for x in (question, answer))
+    question, answer = (l2_normalize(shard.masked_rows(x)) for x in (question, answer))
     marks = Marks(shard.index(), shard.where, question_id, answer_id, positive_ids)
     others, of_others = shard.all_gather((answer, marks._replace(positive_ids=None)))
     wrong = jax.vmap(lambda one, all_others: negatives(jax.tree.map(lambda x: x[None], one), all_others)[0])(

@@ -218,8 +218,8 @@ class InBatch:
         pair = Marks(shard.index(), shard.where, arrays["question_id"], arrays["answer_id"], arrays["positive_ids"])
         side = functools.partial(_side, prefixes)
         sides = {
-            "q": side(shard.counting(question), None if guide is None else shard.counting(guide.question)),
-            "a": side(shard.counting(answer), None if guide is None else shard.counting(guide.answer)),
+            "q": side(shard.masked_rows(question), None if guide is None else shard.masked_rows(guide.question)),
+            "a": side(shard.masked_rows(answer), None if guide is None else shard.masked_rows(guide.answer)),
         }
         marks = {"q": pair, "a": pair if "answers" in same_side else pair._replace(positive_ids=None)}
         columns, column_marks = dict(sides), dict(marks)

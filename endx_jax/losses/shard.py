@@ -30,7 +30,7 @@ class Shard:
         """Returns the shard of `size` pairs; `where=None` includes all of them."""
         return cls(jnp.ones(size, dtype=bool) if where is None else where, axis_name)
 
-    def counting(self, x: Array) -> Array:
+    def masked_rows(self, x: Array) -> Array:
         """Returns embeddings [R, E] at least in float32, with zeros for excluded pairs, even if NaN."""
         return jnp.where(self.where[:, None], at_least_float32(x), 0)
 
@@ -64,7 +64,7 @@ class Tiles(NamedTuple):
     real: Array
 
 
-def cut(operands: Tree, marks: Tree, tile: int) -> Tiles:
+def cut_rows(operands: Tree, marks: Tree, tile: int) -> Tiles:
     """Cuts rows into as few tiles of equal size as possible; the last is padded with copies of its last row."""
     rows = length(operands)
     count = -(-rows // tile)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from endx_jax.errors import EndxError
-from endx_jax.losses.shard import Tiles, cut, joined, length
+from endx_jax.losses.shard import Tiles, cut_rows, joined, length
 
 Array = jax.Array
 Tree = Any
@@ -187,8 +187,8 @@ def _backward(reduction: Reduction, scores: Scores, keep: Keep, tile: int, remem
     given = (sums, jax.tree.map(_materialized, cotangents))
     assert reduction.pull_back is not None  # reductions without one are not differentiated
     of_scores = reduction.pull_back
-    rows = cut((moving[0], constant[0], given), marks[0], tile)
-    columns = cut((moving[1], constant[1]), marks[1], tile)
+    rows = cut_rows((moving[0], constant[0], given), marks[0], tile)
+    columns = cut_rows((moving[1], constant[1]), marks[1], tile)
 
     def of_rows(to_columns, row):
         moving_row, constant_row, given = row.operands
@@ -226,7 +226,7 @@ _reduced.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _sums(reduction: Reduction, scores: Scores, keep: Keep, tile: int, operands: Tree, marks: Tree) -> Any:
-    rows, columns = (cut(*side, tile) for side in zip(operands, marks, strict=True))
+    rows, columns = (cut_rows(*side, tile) for side in zip(operands, marks, strict=True))
 
     def of_tile(row, column):
         return reduction.of_tile(scores(row.operands, column.operands), _kept(keep, row, column))

@@ -82,7 +82,7 @@ def triplet(
         where=where,
     )
     shard = Shard.of(question.shape[0], where, axis_name)
-    question, answer = shard.counting(question), shard.counting(answer)
+    question, answer = shard.masked_rows(question), shard.masked_rows(answer)
     questions = Marks(shard.index(), shard.where, question_id, answer_id, positive_ids)
     answers = questions._replace(positive_ids=None)
     to_answers, to_questions = WEIGHTS[direction]
@@ -126,7 +126,7 @@ def quadratic_regression_conditional(
     """
     check_batch(question=question, answer=answer, where=where)
     shard = Shard.of(question.shape[0], where, axis_name)
-    distances = _squared_distances(shard.counting(question), shard.counting(answer))
+    distances = _squared_distances(shard.masked_rows(question), shard.masked_rows(answer))
     active = shard.where & (distances > margin)
     count = jnp.maximum(shard.psum(jnp.sum(shard.where, dtype=distances.dtype)), 1)
     loss = shard.psum(jnp.sum(jnp.where(active, distances, 0))) / count
@@ -150,7 +150,7 @@ class Hardest(NamedTuple):
 NONE = jnp.iinfo(jnp.int32).max
 
 
-def mine(
+def mine_hardest(
     keep: Keep, anchors: Array, candidates: Array, anchor_marks: Marks, candidate_marks: Marks, *, tile: int | None
 ) -> Hardest:
     """Finds each anchor's hardest candidates, the first one of equally hard ones, without a gradient.
@@ -240,7 +240,7 @@ def _hardest_triplets(
     shard: Shard, keep: Keep, anchors: tuple[Array, Marks], candidates: tuple[Array, Marks], tile: int | None
 ) -> _Triplets:
     (own, own_marks), (others, other_marks) = anchors, shard.all_gather(candidates)
-    hardest = mine(keep, own, others, own_marks, other_marks, tile=tile)
+    hardest = mine_hardest(keep, own, others, own_marks, other_marks, tile=tile)
     to_negative, to_positive = (
         _squared_distances(own, others.at[row].get(mode="clip")) for _, row in (hardest.negative, hardest.positive)
     )

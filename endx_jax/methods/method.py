@@ -18,7 +18,7 @@ from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
 from endx_jax.models.heads import HEADS
 from endx_jax.parallel.sharding import Rule, add_rules
-from endx_jax.retrieval.rerank import LoadedPairs
+from endx_jax.retrieval.rerank import PairScorerFactory
 from endx_jax.settings import MethodSettings, from_mapping
 
 
@@ -69,12 +69,12 @@ class Method:
     annotate: Callable[[Pairs, RetrievalSet | None, Any, Mesh], Pairs] | None = None
     evaluator: Callable[..., Evaluator] = evaluate_embeddings
     head: Callable[[Any, str, int], nn.Module | None] | None = None
-    shares_space: bool = False
+    searches_index_of_teacher: bool = False
     frozen_towers: bool = False
     sharding: tuple[Rule, ...] = ()
     warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {}
     pair_scorer: Callable[..., Any] | None = None
-    foreign_scorer: Callable[[pathlib.Path, str], LoadedPairs | None] | None = None
+    foreign_scorer: Callable[[pathlib.Path, str], PairScorerFactory | None] | None = None
 
     @property
     def embeds(self) -> bool:
@@ -113,7 +113,7 @@ def find_method(name: str) -> Method:
     return method
 
 
-def register(method: Method) -> None:
+def register_method(method: Method) -> None:
     """Adds a user's method to `METHODS`, and its heads to `models.heads.HEADS`, in this process.
 
     Raises:

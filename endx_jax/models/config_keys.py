@@ -16,7 +16,7 @@ MOST_TOKENS = 2**31 - 1  # ids are int32
 OFF: Sequence = (None, False, "", [], {})  # false is equal to zero
 
 
-def check_values(contents: Mapping, where: object, only: Mapping[str, Sequence]) -> None:
+def check_supported(contents: Mapping, where: object, only: Mapping[str, Sequence]) -> None:
     """Raises EndxError unless the values of keys are supported; `only` has them by key, the default first."""
     for key, values in only.items():
         if contents.get(key, values[0]) not in values:
@@ -41,7 +41,7 @@ def check_keys(
     Raises:
       EndxError: a value is not supported, or a key is unknown.
     """
-    check_values(contents, where, only)
+    check_supported(contents, where, only)
     pattern = re.compile("|".join([*only, *known.split()]))
     unknown = {key: value for key, value in contents.items() if value not in OFF and not pattern.fullmatch(key)}
     if unknown:

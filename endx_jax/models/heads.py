@@ -15,7 +15,7 @@ from endx_jax.models.config_keys import MOST_SIZE
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import l2_normalize
-from endx_jax.settings import check, check_choice, check_range, from_mapping, key
+from endx_jax.settings import check_choice, check_range, from_mapping, key, require
 
 Array = jax.Array
 
@@ -107,13 +107,13 @@ class HeadSettings:
         check_choice("objective.head.sides", self.sides, ("both", *SIDES))
         for name in self.functions:
             check_choice("objective.head.names", name, FUNCTIONS)
-        check(
+        require(
             len(set(self.functions)) == len(self.functions),
             f"objective.head.names is {self.names}: a head can be there once",
         )
         for name in ("width", "filters"):
             check_range(f"objective.head.{name}", getattr(self, name), 1, MOST_SIZE)
-        check(0 <= self.dropout < 1, f"objective.head.dropout is {self.dropout}; it must be in [0, 1)")
+        require(0 <= self.dropout < 1, f"objective.head.dropout is {self.dropout}; it must be in [0, 1)")
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class HeadSettings:
         Raises:
           EndxError: the embeddings have fewer dimensions than a filter sees.
         """
-        check(
+        require(
             CONVRR not in self.functions or width >= WINDOW,
             f"objective.head.names={self.names} looks at {WINDOW} dimensions at a time, and embeddings have {width}",
         )

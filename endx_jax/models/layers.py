@@ -181,7 +181,7 @@ class Rope(HuggingFaceConfig):
         """
         if head_width % 2:
             raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
-        stated = json_files.mapped(parameters or {}, f"{where}: the rotary parameters")
+        stated = json_files.as_object(parameters or {}, f"{where}: the rotary parameters")
         found = cls.from_hugging_face({"rope_theta": base} | stated, where)
         known = " ".join(name for field in dataclasses.fields(cls) for name in field.metadata["key"].names)
         check_keys(stated, where, {}, known, ignored_by="transformers")

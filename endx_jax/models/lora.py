@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from endx_jax.models.config_keys import MOST_SIZE
 from endx_jax.models.dropout import dropout
-from endx_jax.settings import check, check_choice, check_range, key
+from endx_jax.settings import check_choice, check_range, key, require
 
 Array = jax.Array
 
@@ -47,12 +47,12 @@ class LoraSettings:
 
     def __post_init__(self):
         check_range("model.lora.rank", self.rank, 0, MOST_SIZE)
-        check(0 <= self.dropout < 1, f"model.lora.dropout is {self.dropout}; it must be in [0, 1)")
+        require(0 <= self.dropout < 1, f"model.lora.dropout is {self.dropout}; it must be in [0, 1)")
         check_choice("model.lora.base_dtype", self.base_dtype, DTYPES)
         try:
             re.compile(self.targets)
         except re.error as failure:
-            check(False, f"model.lora.targets is {self.targets!r}, which is no regular expression: {failure}")
+            require(False, f"model.lora.targets is {self.targets!r}, which is no regular expression: {failure}")
 
     @property
     def factor(self) -> float:
@@ -110,7 +110,7 @@ def with_adapters(params: Mapping, settings: LoraSettings, draw_key: Array) -> d
     modules = sorted(path.removesuffix(f"/{KERNEL}") for path in leaves if is_linear(path))
     chosen = [module for module in modules if re.search(settings.targets, module)]
     such = f", such as {modules[-1]}" if modules else ": a new encoder, or none, is trained without model.lora"
-    check(bool(chosen), f"model.lora.targets is {settings.targets!r}, which matches none of the linear layers{such}")
+    require(bool(chosen), f"model.lora.targets is {settings.targets!r}, which matches none of the linear layers{such}")
     for path, leaf in leaves.items():
         if re.search(BASE, path) and len(leaf.shape) > 1:
             leaves[path] = leaf.astype(settings.base_dtype)

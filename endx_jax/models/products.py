@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from endx_jax.settings import check, check_choice
+from endx_jax.settings import check_choice, require
 
 Array = jax.Array
 LOG = logging.getLogger("endx_jax")
@@ -28,7 +28,7 @@ _product = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.flo
 def check_product_dtype(where: str, name: str) -> None:
     """Raises EndxError, which begins with `where`, unless `name` is one of `PRODUCT_DTYPES`."""
     reason = "hidden layers exceed its largest number, 65,504, and CPUs do not multiply it faster"
-    check(name != "float16", f"{where} is float16: {reason}; set it to bfloat16, float32 or auto")
+    require(name != "float16", f"{where} is float16: {reason}; set it to bfloat16, float32 or auto")
     check_choice(where, name, PRODUCT_DTYPES)
 
 

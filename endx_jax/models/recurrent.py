@@ -18,7 +18,7 @@ from endx_jax.models.layout import Layout
 from endx_jax.models.products import FLOAT32, dot_general_of
 from endx_jax.models.stack import rematerialised
 from endx_jax.numerics import at_least_float32
-from endx_jax.settings import check, check_choice
+from endx_jax.settings import check_choice, require
 
 Array = jax.Array
 State = tuple[Array, ...]  # arrays [R, B, W]; the first one is the encoding
@@ -87,7 +87,7 @@ class RecurrentConfig:
     def __post_init__(self):
         check_choice("the cell of a recurrent encoder", self.cell, CELLS)
         odd = self.bidirectional and self.width % 2
-        check(not odd, f"a bidirectional encoder needs an even width, not {self.width}: set model.encoder_width")
+        require(not odd, f"a bidirectional encoder needs an even width, not {self.width}: set model.encoder_width")
 
 
 class RecurrentEncoder(nn.Module):

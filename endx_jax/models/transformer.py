@@ -22,7 +22,7 @@ from endx_jax.models.config_keys import (
     MOST_LAYERS,
     MOST_TOKENS,
     HuggingFaceConfig,
-    check_values,
+    check_supported,
     choice,
     fraction,
     whole,
@@ -165,7 +165,7 @@ class TransformerConfig(HuggingFaceConfig):
         Raises:
           EndxError: a key is missing, a number is out of range, or the variant of the model is not supported.
         """
-        check_values(config, where, cls.ONLY)
+        check_supported(config, where, cls.ONLY)
         found = super().from_hugging_face(config, where)
         if found.position_table:
             positions = (found.positions or 0) - found.first_position

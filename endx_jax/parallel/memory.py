@@ -21,7 +21,7 @@ RUNTIME = 400 * 2**20  # bytes of a CPU process besides its arrays while it comp
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Memory of one device, or on a CPU this process's share of the host's memory.
 
     Attributes:
@@ -53,21 +53,21 @@ class Memory:
         return (left if left > 0 else max(0, self.total - used) // 2) // self.devices
 
 
-def measure() -> Memory:
+def measure() -> DeviceMemory:
     """Measures the memory of the local devices; returns the minimum over all processes on each of them."""
     devices = jax.local_devices()
     stats = devices[0].memory_stats() or {}
     if "bytes_limit" in stats:
-        memory = Memory(stats["bytes_limit"], stats.get("bytes_in_use", 0))
+        memory = DeviceMemory(stats["bytes_limit"], stats.get("bytes_in_use", 0))
     else:
         held = resident()
         free = free_host_memory()
-        memory = Memory(UNKNOWN if free is None else free + held, held + RUNTIME, len(devices))
+        memory = DeviceMemory(UNKNOWN if free is None else free + held, held + RUNTIME, len(devices))
     everyone: list = gathered([memory.total, memory.held, socket.gethostname()], "memory")
     hosts = [host for _, _, host in everyone]
     # Processes on one host see the same free memory; each uses an equal share.
     shares = [total // (1 if "bytes_limit" in stats else hosts.count(host)) for total, _, host in everyone]
-    return Memory(min(shares), max(held for _, held, _ in everyone), memory.devices)
+    return DeviceMemory(min(shares), max(held for _, held, _ in everyone), memory.devices)
 
 
 def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:

@@ -10,7 +10,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
 from endx_jax.errors import EndxError
-from endx_jax.settings import check, key
+from endx_jax.settings import key, require
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -28,10 +28,10 @@ class MeshSettings:
     def __post_init__(self):
         for name in AXES:
             size = getattr(self, name)
-            check(
+            require(
                 size == -1 or size > 0, f"mesh.{name} is {size}; it must be positive, or -1 for the devices left over"
             )
-        check([self.data, self.fsdp, self.tensor].count(-1) <= 1, "only one axis of mesh may be -1")
+        require([self.data, self.fsdp, self.tensor].count(-1) <= 1, "only one axis of mesh may be -1")
 
 
 def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -212,7 +212,7 @@ def _put(array, sharding):
     return jax.make_array_from_single_device_arrays(array.shape, sharding, placed)
 
 
-def whole(array) -> np.ndarray:
+def fetch_whole(array) -> np.ndarray:
     """Fetches a full array to this host; every process must call this if the array is split over processes."""
     if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
         from jax.experimental import multihost_utils

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from endx_jax.errors import EndxError
-from endx_jax.experiment.choices import Choice
+from endx_jax.experiment.choices import StepMemory
 from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.parallel.programs import Collective, collectives
@@ -114,7 +114,7 @@ def compile_what_fits(train_plan: TrainPlan) -> tuple[TrainPlan, Compiled]:
     Returns:
       The run with the choice, and its compiled step.
     """
-    found: dict[Choice, Compiled] = {}
+    found: dict[StepMemory, Compiled] = {}
 
     def compiled(tried: TrainPlan) -> int:
         found[tried.choice] = compile_step(tried)

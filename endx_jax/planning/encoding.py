@@ -16,8 +16,8 @@ from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.planning.chips import chip_of
 from endx_jax.planning.compiled import Compiled, compile_traced
 from endx_jax.planning.flops import traced_flops
-from endx_jax.planning.runs import Texts, plan_run
-from endx_jax.settings import check
+from endx_jax.planning.runs import RunPairs, plan_run
+from endx_jax.settings import require
 
 LENGTHS, BATCH_SIZE = (64, 512), 64  # of texts in tokens, and `--batch-size` of `endx encode`
 SIDE = "answer"
@@ -42,7 +42,7 @@ def plan_encoding(settings: Settings, devices: Sequence[jax.Device]) -> list[Enc
     Raises:
       EndxError: training or the compiler would refuse the settings, or a batch does not fit in the memory.
     """
-    run = plan_run(settings, Texts(None), chip_of(devices[0].device_kind), devices=devices)
+    run = plan_run(settings, RunPairs(None), chip_of(devices[0].device_kind), devices=devices)
     mesh, model, longest = run.mesh, run.model.dual_encoder, max(LENGTHS)
     encoder, shapes = TextEncoder(model, {}, mesh), Shapes.of(mesh, longest, BATCH_SIZE)
 
@@ -59,6 +59,6 @@ def plan_encoding(settings: Settings, devices: Sequence[jax.Device]) -> list[Enc
         traced = jax.make_jaxpr(lambda params, tokens: model.encode(params, SIDE, tokens))
         flops = traced_flops(traced(*place((params, tokens), None))) // mesh.size
         compiled = compile_traced(encoder._encode.trace(params, SIDE, tokens), (params, tokens))
-        check(not compiled.room, f"{shape[0]:,} texts of {length} tokens do not fit in the memory of {devices[0]}")
+        require(not compiled.room, f"{shape[0]:,} texts of {length} tokens do not fit in the memory of {devices[0]}")
         planned.append(Encoding(length, shape[0], flops, compiled))
     return planned

@@ -14,14 +14,14 @@ from endx_jax.parallel.console import working
 from endx_jax.parallel.memory import resident
 from endx_jax.parallel.sharding import place, to_global
 from endx_jax.planning.compiled import compile_what_fits
-from endx_jax.planning.runs import Texts, plan_run
+from endx_jax.planning.runs import RunPairs, plan_run
 
 # Steps to time: so many, and none after so many seconds.
 TIMED, ENOUGH = 3, 20.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Machine:
+class MeasuredStep:
     """Memory and time of a training step on the local devices.
 
     Attributes:
@@ -57,7 +57,7 @@ class Machine:
         return self.peak <= self.free
 
 
-def plan_machine(settings: Settings, texts: Texts) -> Machine:
+def plan_machine(settings: Settings, texts: RunPairs) -> MeasuredStep:
     """Compiles the largest step of a run for the local devices and times its first steps, if they fit.
 
     Raises:
@@ -73,7 +73,7 @@ def plan_machine(settings: Settings, texts: Texts) -> Machine:
         step = memory.devices * program.peak
         if "bytes_limit" not in (jax.local_devices()[0].memory_stats() or {}):
             process = max(process, resident())  # with what the compiler keeps
-    machine = Machine(
+    machine = MeasuredStep(
         device=jax.local_devices()[0].device_kind,
         dtype=str(jnp.dtype(train_plan.execution.dtype)),
         tower_chunk=train_plan.rows_at_once,

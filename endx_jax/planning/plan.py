@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractDevice
 
-from endx_jax.experiment.choices import Choice
+from endx_jax.experiment.choices import StepMemory
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.console import working
@@ -16,14 +16,14 @@ from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import USABLE, Chip
 from endx_jax.planning.compiled import Compiled, compile_what_fits
 from endx_jax.planning.flops import traced_flops
-from endx_jax.planning.machine import Machine
-from endx_jax.planning.runs import Texts, plan_run
+from endx_jax.planning.machine import MeasuredStep
+from endx_jax.planning.runs import RunPairs, plan_run
 from endx_jax.planning.topologies import Topology, devices_of, missing_compiler
 from endx_jax.training.step import abstract_batch
 
 
 @dataclasses.dataclass(frozen=True)
-class OnChip:
+class ChipEstimate:
     """Work of one device in a step, before compilation, on one kind of device.
 
     Times follow from the peak rates of the data sheet, which no program reaches.
@@ -72,15 +72,15 @@ class Plan:
       machine: the run on the local devices; None if other devices are planned for.
     """
 
-    texts: Texts
-    chips: Sequence[OnChip]
+    texts: RunPairs
+    chips: Sequence[ChipEstimate]
     topology: Topology | None = None
     compiled: Compiled | None = None
     missing: str = ""
-    machine: Machine | None = None
+    machine: MeasuredStep | None = None
 
 
-def plan_topology(settings: Settings, texts: Texts, topology: Topology) -> Plan:
+def plan_topology(settings: Settings, texts: RunPairs, topology: Topology) -> Plan:
     """Plans a run on a topology, and compiles its step if the compiler is installed.
 
     Args:
@@ -102,8 +102,8 @@ def plan_topology(settings: Settings, texts: Texts, topology: Topology) -> Plan:
 
 
 def on_chips(
-    settings: Settings, texts: Texts, chips: Iterable[Chip], devices: Sequence[jax.Device] | None = None
-) -> list[OnChip]:
+    settings: Settings, texts: RunPairs, chips: Iterable[Chip], devices: Sequence[jax.Device] | None = None
+) -> list[ChipEstimate]:
     """Returns the run on each chip; traces it once for chips with the same division into chunks.
 
     Args:
@@ -115,7 +115,7 @@ def on_chips(
     Raises:
       EndxError: training would refuse the settings.
     """
-    known: dict[tuple[Execution, Choice], OnChip] = {}
+    known: dict[tuple[Execution, StepMemory], ChipEstimate] = {}
     planned = []
     for chip in chips:
         train_plan = plan_run(settings, texts, chip, devices=devices)
@@ -126,10 +126,10 @@ def on_chips(
     return planned
 
 
-def on_chip(train_plan: TrainPlan, chip: Chip) -> OnChip:
+def on_chip(train_plan: TrainPlan, chip: Chip) -> ChipEstimate:
     """Returns the work of one device in a step, from shapes and the traced step."""
     state, batch = train_plan.state, abstract_batch(train_plan.largest_batch, train_plan.mesh)
-    return OnChip(
+    return ChipEstimate(
         chip=chip,
         train_plan=train_plan,
         parameters=bytes_held(state.params),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from endx_jax.planning.chips import USABLE, Chip
 from endx_jax.planning.compiled import Compiled
 from endx_jax.planning.encoding import Encoding
-from endx_jax.planning.machine import Machine
-from endx_jax.planning.plan import OnChip, Plan
+from endx_jax.planning.machine import MeasuredStep
+from endx_jax.planning.plan import ChipEstimate, Plan
 from endx_jax.planning.topologies import Topology
 from endx_jax.retrieval.tables import aligned
 
@@ -20,7 +20,7 @@ DOUBTS = (
 )
 
 
-def text(plan: Plan, name: str) -> str:
+def format_plan(plan: Plan, name: str) -> str:
     """Formats a plan as one page."""
     parts = [_heading(plan, name), _work(plan)]
     if plan.topology is None:
@@ -84,7 +84,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     return "\n".join(indent + line for line in aligned(rows))
 
 
-def _on_chip(one: OnChip) -> dict:
+def _on_chip(one: ChipEstimate) -> dict:
     names = ("parameters", "optimizer", "batch", "expected", "model_flops", "seconds")
     return {name: getattr(one, name) for name in (*names, "fits")} | one.train_plan.choice._asdict()
 
@@ -173,7 +173,7 @@ def _times(compiled: Compiled, model_flops: int, chip: Chip, title: str, tokens:
     return columns(rows)
 
 
-def _chips(chips: Sequence[OnChip]) -> str:
+def _chips(chips: Sequence[ChipEstimate]) -> str:
     rows: list[tuple[str, ...]] = [("chip", "memory", "peak", "fits", "step at least")]
     for one in chips:
         fits = "yes" if one.fits else "NO"
@@ -185,7 +185,7 @@ def _chips(chips: Sequence[OnChip]) -> str:
     )
 
 
-def _machine(machine: Machine) -> str:
+def _machine(machine: MeasuredStep) -> str:
     how = "compiled" if machine.compiled else "estimated"
     time = f"\ntimed here, a step takes {seconds(machine.seconds)}" if machine.seconds else ""
     if machine.seconds and machine.steps:

@@ -19,7 +19,7 @@ from endx_jax.experiment.model import Model, build_model, checked_length
 from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
 from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.memory import Memory, measure
+from endx_jax.parallel.memory import DeviceMemory, measure
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.chips import Chip
 from endx_jax.pretrained.published import outline, outline_tokens
@@ -27,7 +27,7 @@ from endx_jax.pretrained.towers import fill_in
 
 
 @dataclasses.dataclass(frozen=True)
-class Texts:
+class RunPairs:
     """Training pairs of a run, or the reason for their absence.
 
     Attributes:
@@ -39,7 +39,7 @@ class Texts:
     why: str = ""
 
 
-def read_texts(settings: Settings) -> Texts:
+def read_texts(settings: Settings) -> RunPairs:
     """Tokenizes the training pairs of a run as training does, if data and tokenizer can be read without a network."""
     path = settings.data.path
     try:
@@ -50,18 +50,18 @@ def read_texts(settings: Settings) -> Texts:
                 raise EndxError(f"{path} is not prepared here")
         model = build_model(settings)
         if model.method.frozen_towers:
-            return Texts(None, "only heads are trained, on vectors")
+            return RunPairs(None, "only heads are trained, on vectors")
         if settings.data.tokens:
-            return Texts(TokenStore.open(pathlib.Path(settings.data.tokens).expanduser()).pairs())
+            return RunPairs(TokenStore.open(pathlib.Path(settings.data.tokens).expanduser()).pairs())
         train, most = read_splits(settings.data).train, settings.data.max_train_pairs
         pairs = (train.first(most) if most else train).tokenize(model.processors)
-        return Texts(pairs.first(most) if most else pairs)
+        return RunPairs(pairs.first(most) if most else pairs)
     except EndxError as reason:
-        return Texts(None, str(reason))
+        return RunPairs(None, str(reason))
 
 
 def plan_run(
-    settings: Settings, texts: Texts, chip: Chip | None = None, *, devices: Sequence[jax.Device] | None = None
+    settings: Settings, texts: RunPairs, chip: Chip | None = None, *, devices: Sequence[jax.Device] | None = None
 ) -> TrainPlan:
     """Plans a run as training does, but without weights, tokenizers and possibly data.
 
@@ -75,7 +75,9 @@ def plan_run(
       EndxError: training would refuse the settings.
     """
     mesh = make_mesh(settings.mesh, devices)
-    memory, platform = (Memory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))
+    memory, platform = (
+        (DeviceMemory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))
+    )
     pairs = texts.pairs
     settings = complete(settings, None if pairs is None else pairs.counts)
     model = _outlined(settings, platform)

@@ -121,7 +121,7 @@ def read_adapter(
       EndxError: the folder is incomplete, has a variant of LoRA that is not supported or other settings, or is of
         another base.
     """
-    config = json_files.read(folder / ADAPTER)
+    config = json_files.read_json_file(folder / ADAPTER)
     _check_config(config, settings, folder / ADAPTER)
     file = folder / WEIGHTS
     tensors = open_file(file)
@@ -129,7 +129,7 @@ def read_adapter(
     if metadata_of(file).get(BASE_SHA256, base_sha256) != base_sha256:
         raise EndxError(f"{other}, whose weights have another hash: set model.pretrained to the base of the adapter")
     modules, shapes = _modules(source), shapes_of(source.architecture, source.config)
-    ranks = json_files.mapped(config.get("rank_pattern") or {}, f"{folder / ADAPTER}: 'rank_pattern'")
+    ranks = json_files.as_object(config.get("rank_pattern") or {}, f"{folder / ADAPTER}: 'rank_pattern'")
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, tensor in tensors.items():
         named = re.fullmatch(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])\.weight", name)

@@ -118,13 +118,13 @@ class PretrainedEncoder:
         return params
 
 
-def load(name: str) -> PretrainedEncoder:
+def load_encoder(name: str) -> PretrainedEncoder:
     """Finds the pretrained encoder `name` (see `locate`) and reads its description.
 
     Raises:
       EndxError: it cannot be found, has an unsupported architecture, or consists of two towers.
     """
-    return _readable(PretrainedEncoder(**describe(name)))
+    return _readable(PretrainedEncoder(**encoder_fields(name)))
 
 
 def load_sides(name: str) -> dict[str, PretrainedEncoder]:
@@ -133,7 +133,7 @@ def load_sides(name: str) -> dict[str, PretrainedEncoder]:
     return {side: _readable(pretrained) for side, pretrained in sides.items()}
 
 
-def describe(name: str) -> dict:
+def encoder_fields(name: str) -> dict:
     """Returns the fields of a `PretrainedEncoder`; raises EndxError if missing, unreadable or of two towers."""
     folder = locate(name)
     heads = list(read_heads(folder).values())
@@ -152,7 +152,11 @@ def _described(head: Head) -> dict:
             f"{head.encoder} holds an adapter ({ADAPTER}) without its base: merge it with PEFT's merge_and_unload, and "
             "save that, or train it on with model.lora.adapter"
         )
-    return {"folder": head.encoder, "head": head, "hugging_face": json_files.read(head.encoder / "config.json")}
+    return {
+        "folder": head.encoder,
+        "head": head,
+        "hugging_face": json_files.read_json_file(head.encoder / "config.json"),
+    }
 
 
 def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:

@@ -48,11 +48,11 @@ def read_list(folder: pathlib.Path) -> list[Module]:
       EndxError: the file holds no list, or an entry has no type or path, or a path outside the folder.
     """
     modules = []
-    for number, entry in enumerate(json_files.read(folder / MODULES, list)):
+    for number, entry in enumerate(json_files.read_json_file(folder / MODULES, list)):
         where = f"{folder / MODULES}, item {number}"
         kind = json_files.text_at(entry, "type", where)
         if kind.startswith(LIBRARY):  # modules of other code are refused later, whatever their keys
-            check_keys(json_files.mapped(entry, where), where, {}, "idx name path type")
+            check_keys(json_files.as_object(entry, where), where, {}, "idx name path type")
         place = json_files.inside(folder, json_files.value(entry, "path", where), f"{where}: 'path'")
         modules.append(Module(_name(kind), place))
     return modules
@@ -81,20 +81,20 @@ def _expanded(kind: str, folder: pathlib.Path, side: str, routers: set[pathlib.P
     if folder.resolve() in routers:  # by itself without end, or by others, each of which may be named many times
         raise EndxError(f"{file} is named twice as a module, perhaps by itself; remove an entry")
     routers.add(folder.resolve())
-    contents = json_files.read(file)
+    contents = json_files.read_json_file(file)
     check_keys(contents, file, {}, "types structure parameters")
     types, structure = (
-        json_files.mapped(json_files.value(contents, key, str(file)), f"{file}: {key!r}")
+        json_files.as_object(json_files.value(contents, key, str(file)), f"{file}: {key!r}")
         for key in ("types", "structure")
     )
-    parameters = json_files.mapped(contents.get("parameters", {}), f"{file}: 'parameters'")
+    parameters = json_files.as_object(contents.get("parameters", {}), f"{file}: 'parameters'")
     check_keys(parameters, file, {}, "default_route allow_empty_key route_mappings")
-    mappings = json_files.mapped(parameters.get("route_mappings") or {}, f"{file}: 'route_mappings'")
+    mappings = json_files.as_object(parameters.get("route_mappings") or {}, f"{file}: 'route_mappings'")
     route = _route(structure, mappings, TASKS[side], file)
     modules = []
-    for name in json_files.listed(json_files.value(structure, route, f"{file}: 'structure'"), f"{file}: {route!r}"):
+    for name in json_files.as_list(json_files.value(structure, route, f"{file}: 'structure'"), f"{file}: {route!r}"):
         place = json_files.inside(folder, name, f"{file}: a module of {route!r}")
-        kind = json_files.text(json_files.value(types, name, f"{file}: 'types'"), f"{file}: the type of {name!r}")
+        kind = json_files.as_text(json_files.value(types, name, f"{file}: 'types'"), f"{file}: the type of {name!r}")
         modules += _expanded(_name(kind), place, side, routers)
     return modules
 
@@ -104,9 +104,11 @@ def _route(structure: Mapping, mappings: Mapping, task: str, file: pathlib.Path)
     routes = {_pair(key, file): route for key, route in mappings.items()}
     for key in ((task, "text"), (task, None), (None, "text"), (None, None)):
         if key in routes:
-            return json_files.text(routes[key], f"{file}: the route of {key}")
+            return json_files.as_text(routes[key], f"{file}: the route of {key}")
     if task not in structure:
-        raise EndxError(f"{file} has no route for the task {task!r}; its routes are {json_files.names(structure)}")
+        raise EndxError(
+            f"{file} has no route for the task {task!r}; its routes are {json_files.format_names(structure)}"
+        )
     return task
 
 

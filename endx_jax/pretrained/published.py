@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from endx_jax.pretrained.checkpoint import PretrainedEncoder, load
+from endx_jax.pretrained.checkpoint import PretrainedEncoder, load_encoder
 from endx_jax.pretrained.locate import MINILM
 from endx_jax.pretrained.sentence_transformers import Dense, Head
 from endx_jax.pretrained.token_embeddings import PretrainedTokens, load_tokens
@@ -142,7 +142,7 @@ def outline(name: str) -> PretrainedEncoder:
     Raises:
       EndxError: as `load`, for other names.
     """
-    return PretrainedEncoder(**_described(name)) if is_known(name) else load(name)
+    return PretrainedEncoder(**_described(name)) if is_known(name) else load_encoder(name)
 
 
 def outline_tokens(name: str) -> PretrainedTokens:

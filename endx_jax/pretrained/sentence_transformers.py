@@ -9,7 +9,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.models.config_keys import check_keys, check_values
+from endx_jax.models.config_keys import check_keys, check_supported
 from endx_jax.models.dual_encoder import TASKS
 from endx_jax.pretrained.module_list import MODULES, Module, read_list, read_modules
 from endx_jax.pretrained.weights import read_tensors
@@ -195,9 +195,9 @@ def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage
     contents = json_files.read_optional(file)
     only = {"model_type": (kind,), "similarity_fn_name": ("cosine", "dot", None)}
     check_keys(contents, file, only, USAGE, ignored_by="sentence-transformers")
-    prompts = json_files.mapped(contents.get("prompts") or {}, f"{file}: 'prompts'")
+    prompts = json_files.as_object(contents.get("prompts") or {}, f"{file}: 'prompts'")
     prompts = {
-        name: json_files.text(prompt or "", f"{file}: the prompt {name!r}", may_be_empty=True, strip=False)
+        name: json_files.as_text(prompt or "", f"{file}: the prompt {name!r}", may_be_empty=True, strip=False)
         for name, prompt in prompts.items()
     }
     default = contents.get("default_prompt_name")
@@ -208,7 +208,7 @@ def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage
         prompts=prompts,
         default_prompt="" if default is None else prompts[default],
         cosine=contents.get("similarity_fn_name") != "dot",
-        truncate_dim=None if width is None else json_files.whole(width, f"{file}: 'truncate_dim'", least=1),
+        truncate_dim=None if width is None else json_files.as_whole(width, f"{file}: 'truncate_dim'", least=1),
     )
 
 
@@ -251,14 +251,14 @@ def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction
     files = [encoder / f"sentence_{name}_config.json" for name in FAMILIES]
     file = next((file for file in files if json_files.read_optional(file)), files[0])
     own, tokenizer = json_files.read_optional(file), json_files.read_optional(encoder / "tokenizer_config.json")
-    check_values(own, file, {"transformer_task": (task,)})
+    check_supported(own, file, {"transformer_task": (task,)})
     output, theirs = OUTPUTS[task]
     only: dict[str, Sequence] = {"module_output_name": (output,), "processing_kwargs": (None, {})}
     if task != "text-generation":
         only["modality_config"] = (None, {"text": {"method": "forward", "method_output_name": theirs}})
     check_keys(own, file, only, " ".join([ENCODER, *ARGUMENTS]))
     for name, known in ARGUMENTS.items():
-        given = json_files.mapped(own.get(name) or {}, f"{file}: {name!r}")
+        given = json_files.as_object(own.get(name) or {}, f"{file}: {name!r}")
         check_keys(given, f"{file}: {name!r}", {}, known + ON_THE_HUB)
         tokenizer = tokenizer | {key: value for key, value in given.items() if key == "model_max_length"}
         own = own | ({"max_seq_length": None} if "model_max_length" in given else {})
@@ -268,15 +268,15 @@ def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction
     limit = next((limit for limit in limits if limit is not None), NO_LIMIT)
     if isinstance(limit, int | float) and limit >= NO_LIMIT:
         return None
-    return json_files.whole(limit, f"{encoder}: the length limit", least=1)
+    return json_files.as_whole(limit, f"{encoder}: the length limit", least=1)
 
 
 def _pooling(file: pathlib.Path) -> str:
-    config = json_files.read(file)
+    config = json_files.read_json_file(file)
     check_keys(config, file, {"include_prompt": (True,)}, r"pooling_mode\w* (word_)?embedding_dimension")
     if "pooling_mode" in config:
         modes = config["pooling_mode"]
-        found = [modes] if isinstance(modes, str) else json_files.listed(modes, f"{file}: 'pooling_mode'")
+        found = [modes] if isinstance(modes, str) else json_files.as_list(modes, f"{file}: 'pooling_mode'")
         known = POOLING_MODES
     else:
         found = [flag for flag, on in config.items() if flag.startswith("pooling_mode_") and on]
@@ -288,13 +288,13 @@ def _pooling(file: pathlib.Path) -> str:
 
 def _dense(before: Dense | None, folder: pathlib.Path) -> Dense:
     file = folder / "config.json"
-    config = json_files.read(file)
+    config = json_files.read_json_file(file)
     check_keys(config, file, DENSE, "in_features out_features")
     if before is not None and before.function != "identity":
         raise EndxError(f"{before.folder / 'config.json'}: an activation_function between two Dense is not supported")
     return Dense(
         folder,
-        json_files.whole(config.get("out_features"), f"{file}: 'out_features'", least=1),
+        json_files.as_whole(config.get("out_features"), f"{file}: 'out_features'", least=1),
         bias=config.get("bias", True),
         function=ACTIVATIONS[config.get("activation_function", DENSE["activation_function"][0])],
         before=before,

@@ -10,7 +10,7 @@ from endx_jax.models.recurrent import CELLS
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.stack import REMATS
 from endx_jax.models.tower import FUNCTIONS
-from endx_jax.settings import check, check_choice, check_range, key
+from endx_jax.settings import check_choice, check_range, key, require
 
 NEW_ENCODERS = (*CELLS, "transformer")
 NO_ENCODER = "none"
@@ -125,9 +125,11 @@ class ModelSettings:
         check_range("model.projection", self.projection, 0, MOST_SIZE)
         for name in ("dropout", "attention_dropout"):
             rate = getattr(self, name)
-            check(rate == -1 or 0 <= rate < 1, f"model.{name} is {rate}; it must be in [0, 1), or -1")
+            require(rate == -1 or 0 <= rate < 1, f"model.{name} is {rate}; it must be in [0, 1), or -1")
         if self.layer_weights:
             total = sum(self.layer_weights)
             # RR's own mixture of three layers, 0.33 each, sums to 0.99.
-            check(abs(total - 1) < 0.011, f"model.layer_weights sum to {total:g}; they must sum to one")
-            check(not self.encoder, f"model.layer_weights mix pretrained layers, which encoder={self.encoder} has not")
+            require(abs(total - 1) < 0.011, f"model.layer_weights sum to {total:g}; they must sum to one")
+            require(
+                not self.encoder, f"model.layer_weights mix pretrained layers, which encoder={self.encoder} has not"
+            )

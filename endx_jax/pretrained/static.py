@@ -17,7 +17,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.tokenization import read_specification, refusing_broken
 from endx_jax.errors import EndxError
-from endx_jax.files import aside, expanded, write_text
+from endx_jax.files import expanded, staging_folder, write_text
 from endx_jax.models.config_keys import check_keys
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.sentence_transformers import USAGE_FILE
@@ -87,7 +87,7 @@ def cached_folder(source: pathlib.Path, fill: Callable[[pathlib.Path], None], mo
     if folder.is_dir():
         return folder
     try:
-        with aside(folder) as fresh:
+        with staging_folder(folder) as fresh:
             fill(fresh)
             fresh.rename(folder)
     except OSError as failure:

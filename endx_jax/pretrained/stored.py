@@ -39,7 +39,7 @@ FLOAT32 = np.dtype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
-class Stored:
+class StoredArray:
     """An array that is read when it is indexed by slices or converted to a NumPy array.
 
     Reading raises EndxError, which names the tensor, if a part holds NaN or infinity.
@@ -62,16 +62,16 @@ class Stored:
     strides: tuple[int, ...]
     dtype: np.dtype = FLOAT32
 
-    def astype(self, dtype: str) -> "Stored":
+    def astype(self, dtype: str) -> "StoredArray":
         """Returns the array with another type of the values that are read; `bfloat16` is one."""
         return dataclasses.replace(self, dtype=np.dtype(dtype))
 
     @property
-    def T(self) -> "Stored":
+    def T(self) -> "StoredArray":
         """Transpose of a matrix."""
         return dataclasses.replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
 
-    def split(self, parts: int) -> "list[Stored]":
+    def split(self, parts: int) -> "list[StoredArray]":
         """Returns equal parts of the first axis, whose length is a multiple of `parts`."""
         rows = self.shape[0] // parts
         return [
@@ -102,7 +102,7 @@ class Stored:
         return self[...].astype(dtype or self.dtype, copy=False)
 
 
-def open_file(file: pathlib.Path) -> dict[str, Stored]:
+def open_file(file: pathlib.Path) -> dict[str, StoredArray]:
     """Returns the tensors of a safetensors file by name, without reading them.
 
     Raises:
@@ -168,10 +168,10 @@ def write_file(
     return digest.hexdigest()
 
 
-def _described(file: pathlib.Path, name: str, about: dict, data: int) -> Stored:
+def _described(file: pathlib.Path, name: str, about: dict, data: int) -> StoredArray:
     kind, shape = about["dtype"], tuple(about["shape"])
     if kind not in DTYPES:
         raise EndxError(f"{file}: tensor {name!r} has dtype {kind}, which is none of {', '.join(DTYPES)}")
     dtype = np.dtype(DTYPES[kind])
     strides = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return Stored(file, name, dtype, data + about["data_offsets"][0], shape, strides)
+    return StoredArray(file, name, dtype, data + about["data_offsets"][0], shape, strides)

@@ -4,7 +4,7 @@ import dataclasses
 
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, fraction, whole
-from endx_jax.pretrained.checkpoint import PretrainedEncoder, describe
+from endx_jax.pretrained.checkpoint import PretrainedEncoder, encoder_fields
 from endx_jax.pretrained.weights import open_tensors
 
 # Suffixes of the token table's tensor name.
@@ -77,6 +77,6 @@ def load_tokens(name: str) -> PretrainedTokens:
     Raises:
       EndxError: it cannot be found, or its `config.json` lacks the vocabulary size or width.
     """
-    tokens = PretrainedTokens(**describe(name))
+    tokens = PretrainedTokens(**encoder_fields(name))
     _ = tokens.config  # raises early
     return tokens

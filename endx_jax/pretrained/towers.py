@@ -25,7 +25,7 @@ from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
 from endx_jax.pretrained.sentence_transformers import Dense
 from endx_jax.pretrained.settings import NEW_ENCODERS, NO_ENCODER, ModelSettings
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 # Positions of a new transformer if the pretrained config has no limit.
 POSITIONS = 512
@@ -81,7 +81,7 @@ def build_dual_encoder(
       EndxError: the towers' embeddings would differ in width, or a new encoder does not fit a token table.
     """
     widths = {side: _embedding_width(settings, sources[side]) for side in SIDES}
-    check(
+    require(
         len(set(widths.values())) == 1,
         f"the towers' embedding widths {widths['question']} and {widths['answer']} differ; set model.projection",
     )
@@ -107,7 +107,7 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: st
     encoder = _encoder(settings, source, dtype, platform)
     if settings.layer_weights:
         layers = ("token table", *encoder.outputs)
-        check(
+        require(
             len(settings.layer_weights) == len(layers),
             f"model.layer_weights has {len(settings.layer_weights)} weights for the {len(layers)} layers of "
             f"{source.folder}: {', '.join(layers)}",
@@ -142,12 +142,12 @@ def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> Encode
         return RecurrentConfig(
             settings.encoder, new.layers, new.width or tokens.width, new.bidirectional, settings.dropout
         )
-    check(
+    require(
         new.width in (0, tokens.width),
         f"model.new_encoder.width is {new.width}; a transformer has the width of its token embeddings, "
         f"{tokens.width} in {source.folder}: set it to 0",
     )
-    check(
+    require(
         tokens.width % new.heads == 0,
         f"model.new_encoder.heads is {new.heads}, which does not divide the width {tokens.width} of the token "
         f"embeddings of {source.folder}",

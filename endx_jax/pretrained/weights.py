@@ -10,7 +10,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.encoders.architecture import TensorRule
 from endx_jax.errors import EndxError
-from endx_jax.pretrained.stored import Stored, open_file
+from endx_jax.pretrained.stored import StoredArray, open_file
 
 SINGLE_FILE = "model.safetensors"
 SHARD_INDEX = "model.safetensors.index.json"
@@ -19,7 +19,7 @@ PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 CONVERT = "AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 
 
-def open_tensors(folder: pathlib.Path) -> dict[str, Stored]:
+def open_tensors(folder: pathlib.Path) -> dict[str, StoredArray]:
     """Returns the tensors in a folder's safetensors files by name; they are read as float32 on demand.
 
     Raises:
@@ -74,7 +74,7 @@ def to_ours(
     if missing := [rule.theirs for rule in rules if prefix + rule.theirs not in tensors]:
         raise EndxError(
             f"{where}: the weights have no tensor {missing[0]!r} (they lack {len(missing)} of {len(rules)} that "
-            f"config.json requires, and have {json_files.names([*tensors][:3])}, ...): take config.json and all weight "
+            f"config.json requires, and have {json_files.format_names([*tensors][:3])}, ...): take config.json and all weight "
             "files from one published folder"
         )
     for rule in rules:
@@ -82,7 +82,7 @@ def to_ours(
         expected = _their_shape(rule, shapes)
         if tensor.shape != expected:
             raise EndxError(f"{where}: {rule.theirs} has shape {tensor.shape}; config.json requires {expected}")
-        parts = tensor.split(len(rule.ours)) if isinstance(tensor, Stored) else np.split(tensor, len(rule.ours))
+        parts = tensor.split(len(rule.ours)) if isinstance(tensor, StoredArray) else np.split(tensor, len(rule.ours))
         for path, part in zip(rule.ours, parts, strict=True):
             params[path] = _transposed(part) if rule.transpose else part
     return flax.traverse_util.unflatten_dict(params, sep="/")
@@ -94,7 +94,7 @@ def _their_shape(rule: TensorRule, shapes: Mapping[str, tuple[int, ...]]) -> tup
 
 
 def _transposed(tensor: Any) -> Any:
-    return tensor.T if isinstance(tensor, Stored) else np.ascontiguousarray(tensor.T)
+    return tensor.T if isinstance(tensor, StoredArray) else np.ascontiguousarray(tensor.T)
 
 
 def to_theirs(params: Mapping, rules: Iterable[TensorRule]) -> dict[str, np.ndarray]:
@@ -114,10 +114,10 @@ def paths(params: Mapping) -> dict[str, Any]:
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     index = folder / SHARD_INDEX
     if index.is_file():
-        named = json_files.value(json_files.read(index), "weight_map", str(index))
+        named = json_files.value(json_files.read_json_file(index), "weight_map", str(index))
         places = {
             json_files.inside(folder, name, f"{index}: the file of {json_files.shown(tensor)}")
-            for tensor, name in json_files.mapped(named, f"{index}: 'weight_map'").items()
+            for tensor, name in json_files.as_object(named, f"{index}: 'weight_map'").items()
         }
         files = sorted(places)
     else:

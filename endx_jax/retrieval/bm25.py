@@ -11,7 +11,7 @@ import numpy as np
 from endx_jax.data.languages import ENGLISH, detect
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.snapshot import Snapshot
-from endx_jax.retrieval.words import Tokenizer, Words, describe, library
+from endx_jax.retrieval.words import Words, WordTokenizer, describe_words, library
 
 # Largest number of words of a question that are used: each adds a score to every document that contains it.
 LONGEST = 10_000
@@ -35,7 +35,7 @@ class BM25:
 
     DESCRIPTION = "bm25s, Lucene's variant, k1 = 0.9, b = 0.4, English Snowball stemmer, no stop words removed"
 
-    def __init__(self, words: Sequence[Words], tokenizer: Tokenizer):
+    def __init__(self, words: Sequence[Words], tokenizer: WordTokenizer):
         bm25s = library("bm25s")
         # bm25s sets its own logger to DEBUG when it is imported.
         logging.getLogger("bm25s").setLevel(logging.WARNING)
@@ -48,7 +48,7 @@ class BM25:
     @staticmethod
     def description(language: str) -> str:
         """Returns a line that describes the settings of BM25 for a language; `DESCRIPTION` is the line for English."""
-        return BM25.DESCRIPTION.replace(describe(ENGLISH), describe(language))
+        return BM25.DESCRIPTION.replace(describe_words(ENGLISH), describe_words(language))
 
     @classmethod
     def of_texts(cls, candidates: Sequence[str], language: str = "") -> "BM25":
@@ -57,7 +57,7 @@ class BM25:
         Raises:
           EndxError: bm25s or PyStemmer is not installed, or no candidate holds a word.
         """
-        tokenizer = Tokenizer(language or detect(candidates))
+        tokenizer = WordTokenizer(language or detect(candidates))
         words = tokenizer.documents(candidates)
         if not any(map(any, words)):
             raise EndxError(f"BM25 finds no word in the {len(words)} candidates: check that data.path contains texts")
@@ -111,7 +111,7 @@ class Lexical:
     """
 
     def __init__(self):
-        self._tokenizer = Tokenizer()
+        self._tokenizer = WordTokenizer()
         self._words: list[Words] = []
         self._built: _Built | None = None
         self._lock = threading.Lock()
@@ -142,7 +142,7 @@ class Lexical:
         if self._built is None or self._built.snapshot.generation != snapshot.generation:
             self._words = []
             if snapshot.info.language != self._tokenizer.language:
-                self._tokenizer = Tokenizer(snapshot.info.language)
+                self._tokenizer = WordTokenizer(snapshot.info.language)
         known, count = len(self._words), len(snapshot.living)
         for start in range(known, count, STEP):
             stop = min(start + STEP, count)

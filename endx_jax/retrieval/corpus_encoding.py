@@ -33,18 +33,18 @@ from endx_jax.retrieval.index_file import (
     IndexReader,
     count_documents,
     create,
-    describe,
     info_of,
     insert,
     is_new,
     metric_of,
+    store_info,
 )
-from endx_jax.settings import check, check_range
+from endx_jax.settings import check_range, require
 
 # Documents that are encoded and committed together; an interrupt loses these at most.
 STEP = 8192
 
-Embeddings = np.ndarray | Quantized
+CorpusVectors = np.ndarray | Quantized
 
 
 def encode_corpus(
@@ -83,7 +83,7 @@ def encode_corpus(
       EndxError: an argument is invalid, the model or the corpus can't be read, or the file holds another index.
     """
     check_range("--batch-size", batch_size, 1, 2**31 - 1)
-    check(bool(output) or shard[1] == 1, "--shard needs --output=FILE, a file for each shard")
+    require(bool(output) or shard[1] == 1, "--shard needs --output=FILE, a file for each shard")
     read = functools.partial(read_corpus, corpus, **reading)
     bar = functools.partial(tqdm.tqdm, unit="text", disable=not showing_progress(), leave=False)
     surveyed = survey(bar(read(say=say), desc="reading the corpus"))
@@ -102,7 +102,7 @@ def encode_corpus(
     # The copy has its own count of truncated texts, so that the model's encoder counts documents only.
     encode_question = functools.partial(copy.copy(model.encoder), model.params, "question", **options)
     older = Reuse(local_copy(reuse), info) if reuse else None
-    total, done = len(documents_of(info)), begin(path, info)
+    total, done = len(documents_of(info)), begin_index(path, info)
     if done == total:
         say(f"{path} is their index already; nothing to encode")
         return path
@@ -212,7 +212,7 @@ def documents_of(info: IndexInfo) -> range:
     return range(*(info.corpus["documents"] * part // count for part in (number - 1, number)))
 
 
-def begin(path: pathlib.Path, info: IndexInfo) -> int:
+def begin_index(path: pathlib.Path, info: IndexInfo) -> int:
     """Creates the index file, or finds the one that an interrupted call left; returns its number of documents.
 
     Raises:
@@ -223,18 +223,18 @@ def begin(path: pathlib.Path, info: IndexInfo) -> int:
             create(database, dataclasses.replace(info, complete=not documents_of(info)))
             return 0
         stored = info_of(database, path)
-        differing = differences(stored, info)
+        differing = index_differences(stored, info)
         if differing:
             raise EndxError(
                 f"{path} holds another index: it has {'; of '.join(differing)}. Choose another --output, or repeat the "
                 "command that began it"
             )
         if stored.language != info.language:  # set now, or not named by the file of an earlier version
-            describe(database, language=info.language)
+            store_info(database, language=info.language)
         return len(documents_of(info)) if stored.complete else count_documents(database)
 
 
-def differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> list[str]:
+def index_differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> list[str]:
     """Describes each difference between two indexes; names and paths do not count, the corpus if `corpus` is true."""
     described = []
     compared = (("model", "identity"), *((("corpus", "sha256"),) if corpus else ()))
@@ -257,9 +257,9 @@ def encode_missing(
     path: pathlib.Path,
     info: IndexInfo,
     documents: Iterable[Document],
-    encode: Callable[[Sequence[str]], Embeddings],
+    encode: Callable[[Sequence[str]], CorpusVectors],
     *,
-    encode_question: Callable[[Sequence[str]], Embeddings] | None = None,
+    encode_question: Callable[[Sequence[str]], CorpusVectors] | None = None,
     reuse: "Reuse | None" = None,
 ) -> Iterator[tuple[int, int]]:
     """Encodes the documents that are missing in an index file, and completes it.
@@ -279,7 +279,7 @@ def encode_missing(
       InUse: another process writes to the file.
       EndxError: the corpus has fewer documents than before, or the file can't be written.
     """
-    wanted, done = documents_of(info), begin(path, info)
+    wanted, done = documents_of(info), begin_index(path, info)
     stream = itertools.islice(documents, wanted.start + done, wanted.stop)
     for start in range(done, len(wanted), STEP):
         part = list(itertools.islice(stream, STEP))
@@ -293,7 +293,7 @@ def encode_missing(
             if count_documents(database) != start:
                 raise InUse(f"another process encodes documents into {path}: wait for it or stop it")
             insert(database, part, embeddings, known)
-            describe(database, complete=start + len(part) == len(wanted))
+            store_info(database, complete=start + len(part) == len(wanted))
         yield len(part), encoded
 
 
@@ -307,12 +307,14 @@ class Reuse:
           EndxError: the index is of another model, width, precision or metric than `info`.
         """
         self._reader = IndexReader(path)
-        differing = differences(self._reader.info, info, corpus=False)
+        differing = index_differences(self._reader.info, info, corpus=False)
         if differing:
             raise EndxError(f"--reuse={path} has {'; of '.join(differing)}: name another index, or leave it out")
         self._rows = {_digest(text): row for row, text in self._reader.texts()}
 
-    def encode(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> tuple[Embeddings, int]:
+    def encode(
+        self, texts: Sequence[str], encode: Callable[[Sequence[str]], CorpusVectors]
+    ) -> tuple[CorpusVectors, int]:
         """Returns the embeddings of n texts, and how many were not in the older index and had to be encoded."""
         rows = {n: row for n, text in enumerate(texts) if (row := self._rows.get(_digest(text))) is not None}
         missing = [n for n in range(len(texts)) if n not in rows]
@@ -330,7 +332,7 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
+def join_shards(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
     """Joins the indexes of all shards of a corpus into one; returns its number of documents.
 
     Raises:
@@ -345,7 +347,7 @@ def join(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
             raise EndxError(f"{reader.path} is not a shard: name the files that `endx encode --shard=I/N` wrote")
         number, count = reader.info.corpus["shard"]
         same = dataclasses.replace(first.info, corpus={**first.info.corpus, "shard": [number, count]})
-        if differing := differences(reader.info, same):
+        if differing := index_differences(reader.info, same):
             raise EndxError(f"{reader.path} does not fit {first.path}: it has {'; '.join(differing)}")
         if count != first.info.corpus["shard"][1]:
             raise EndxError(f"{reader.path} does not fit {first.path}: it is {_shard(reader.info)}, of another number")

@@ -12,7 +12,7 @@ import numpy as np
 from endx_jax import metrics
 from endx_jax.data.records import RetrievalSet, pad_ids, pad_rows
 from endx_jax.errors import EndxError
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import check_choice, key, require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class EvaluationSettings:
 
     def __post_init__(self):
         names = self.names_of_sets
-        check(
+        require(
             len({*names, MEAN}) > len(names),
             f"evaluation.sets have the names {', '.join(names)}, the last parts of their paths: rename files, so "
             f"that names differ from each other and from {MEAN}",
@@ -55,11 +55,11 @@ class EvaluationSettings:
         source, _, measure = self.metric.rpartition("/")
         check_choice("the measure of evaluation.metric", measure, MEASURES)
         if source:
-            check(bool(names), f"evaluation.metric={self.metric} names a set, and evaluation.sets is empty: set both")
+            require(bool(names), f"evaluation.metric={self.metric} names a set, and evaluation.sets is empty: set both")
             check_choice("the set of evaluation.metric", source, (*names, MEAN))
         whole = all(type(minimum) is int and minimum > 0 for minimum in self.min_questions)
-        check(whole, f"evaluation.min_questions={self.min_questions} must be whole numbers of questions, above 0")
-        check(self.batch_size > 0, "evaluation.batch_size must be positive")
+        require(whole, f"evaluation.min_questions={self.min_questions} must be whole numbers of questions, above 0")
+        require(self.batch_size > 0, "evaluation.batch_size must be positive")
 
     @property
     def names_of_sets(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Evaluation:
             yield {"question": question, "ranks": ranks[np.isfinite(ranks)].tolist(), **row}
 
 
-def evaluate(
+def evaluate_scores(
     score_block: ScoreBlock,
     qrels: Sequence[Sequence[int]],
     *,
@@ -176,7 +176,7 @@ def evaluate(
 
 def evaluate_set(score_block: ScoreBlock, records: RetrievalSet, *, depth: int = 100) -> Evaluation:
     """Ranks a retrieval set with its grades and exclusions: see `evaluate`."""
-    return evaluate(
+    return evaluate_scores(
         score_block,
         records.qrels,
         candidates=len(records.candidates),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from endx_jax.errors import EndxError
-from endx_jax.json_files import shown, text
+from endx_jax.json_files import as_text, shown
 
 # Limits of the size of a filter, since the metadata of every document is compared with it.
 MOST_CONDITIONS, MOST_VALUES, LONGEST_NAME = 100, 10_000, 200
@@ -43,7 +43,7 @@ def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or '"' in name or "\0" in name:
             reason = f"fields are names of 1 to {LONGEST_NAME} characters without quotation marks"
             raise FilterLimit(f"the filter names the field {shown(name)}: {reason}")
-        text(name, "the name of a field in the filter", may_be_empty=True)
+        as_text(name, "the name of a field in the filter", may_be_empty=True)
         path = f"$.{json.dumps(name, ensure_ascii=False)}"  # with the escapes that the stored metadata have
         if isinstance(wanted, Mapping):
             unknown = [key for key in wanted if key not in COMPARISONS]
@@ -89,4 +89,6 @@ def _scalar(name: str, value: object) -> str | int | float:
         raise EndxError(f"the filter of {name!r} compares with {shown(value)}: use a text, a number or a truth value")
     if isinstance(value, float) and math.isnan(value):
         raise EndxError(f"the filter of {name!r} compares with nan, which no value equals: use another number")
-    return text(value, f"the filter of {name!r}", may_be_empty=True, strip=False) if isinstance(value, str) else value
+    return (
+        as_text(value, f"the filter of {name!r}", may_be_empty=True, strip=False) if isinstance(value, str) else value
+    )

@@ -11,7 +11,7 @@ import numpy as np
 from endx_jax.data.records import RetrievalSet
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import ScoreBlock, evaluate_set
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 Ranking = Sequence[tuple[int, float]]
 
@@ -49,8 +49,8 @@ class Hybrid:
 
     def __post_init__(self):
         valid = self.weight is None or 0 <= self.weight < math.inf
-        check(valid, f"the weight of BM25 must be a number from 0 up, and is {self.weight}")
-        check(0 <= self.known < math.inf, f"the weight of known questions must be from 0 up, and is {self.known}")
+        require(valid, f"the weight of BM25 must be a number from 0 up, and is {self.weight}")
+        require(0 <= self.known < math.inf, f"the weight of known questions must be from 0 up, and is {self.known}")
 
     def __str__(self) -> str:
         if self.weight is None:
@@ -95,7 +95,7 @@ def default_hybrid(*, cosine: bool) -> Hybrid:
     return Hybrid(WEIGHT) if cosine else Hybrid(None, known=0.0)
 
 
-def fit(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
+def fit_fusion(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
     """Returns the fusion with the best `measure` for validation questions and their pool.
 
     The weight is chosen from `GRID` for cosines; for other scores, reciprocal ranks or dense scores alone are chosen.

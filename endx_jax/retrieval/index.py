@@ -26,11 +26,11 @@ from endx_jax.retrieval.index_file import (
     IndexReader,
     changing,
     create,
-    describe,
+    delete_documents,
     info_of,
     insert,
     is_new,
-    remove,
+    store_info,
 )
 from endx_jax.retrieval.search import Neighbours
 from endx_jax.retrieval.snapshot import Snapshot
@@ -124,7 +124,7 @@ def _make_empty(database: sqlite3.Connection, path: pathlib.Path, info: IndexInf
         )
     for table in ("documents", "deleted"):
         database.execute(f"DELETE FROM {table}")
-    describe(database, **vars(info))
+    store_info(database, **vars(info))
 
 
 class Index:
@@ -279,7 +279,7 @@ class Index:
         if not documents:
             return 0
         with self._changing() as database:
-            replaced = remove(database, [document.id for document in documents])
+            replaced = delete_documents(database, [document.id for document in documents])
             if replaced and not replace:
                 raise EndxError(
                     f"{self.path} already contains document {_some(replaced)}: delete it, or choose another id"
@@ -298,7 +298,7 @@ class Index:
         if not names:
             return
         with self._changing() as database:
-            removed = set(remove(database, names))
+            removed = set(delete_documents(database, names))
             if missing := [name for name in names if name not in removed]:
                 raise EndxError(f"{self.path} has no document {_some(missing)}: check the ids")
 
@@ -321,7 +321,7 @@ class Index:
                     "change"
                 )
             yield database
-            describe(database, changed=True)
+            store_info(database, changed=True)
         _ = self.snapshot
 
 

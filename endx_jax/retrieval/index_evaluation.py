@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from endx_jax.data.documents import Document
-from endx_jax.data.relevance import Answered, Judged, contains_answer, searchable
+from endx_jax.data.relevance import Judgements, QuestionWithAnswers, contains_answer, searchable
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.evaluate import Evaluation, default_block, evaluate
+from endx_jax.retrieval.evaluate import Evaluation, default_block, evaluate_scores
 from endx_jax.retrieval.snapshot import Snapshot
 
 # Values of k for top-k accuracy (DPR; Dong et al. 2022, Table 3).
 CUTOFFS = (5, 20, 100)
 
 
-class JudgedRows(NamedTuple):
+class JudgementRows(NamedTuple):
     """Judgements of the documents of an index, by rows of a snapshot.
 
     Attributes:
@@ -31,7 +31,7 @@ class JudgedRows(NamedTuple):
     excluded: list[list[int]]
 
 
-def find_rows(snapshot: Snapshot, judged: Judged) -> JudgedRows:
+def find_rows(snapshot: Snapshot, judged: Judgements) -> JudgementRows:
     """Finds the judged documents in an index.
 
     Raises:
@@ -47,10 +47,10 @@ def find_rows(snapshot: Snapshot, judged: Judged) -> JudgedRows:
         )
     graded = [sorted((rows[name], grade) for name, grade in grades.items()) for grades in judged.right]
     right, gains = ([[pair[n] for pair in of_question] for of_question in graded] for n in (0, 1))
-    return JudgedRows(right, gains, [[rows[name] for name in names if name in rows] for names in judged.excluded])
+    return JudgementRows(right, gains, [[rows[name] for name in names if name in rows] for names in judged.excluded])
 
 
-def evaluate_judged(snapshot: Snapshot, judged: JudgedRows, questions: np.ndarray, *, depth: int) -> Evaluation:
+def evaluate_judged(snapshot: Snapshot, judged: JudgementRows, questions: np.ndarray, *, depth: int) -> Evaluation:
     """Ranks the right documents among all of the index by `evaluate`.
 
     The scores that are computed at a time take an eighth of the memory of the embeddings, or 64 MB.
@@ -62,7 +62,7 @@ def evaluate_judged(snapshot: Snapshot, judged: JudgedRows, questions: np.ndarra
       depth: number of best documents kept per question.
     """
     rows, bytes_of_row = len(snapshot.living), snapshot.info.width * snapshot.info.dtype.itemsize
-    evaluation = evaluate(
+    evaluation = evaluate_scores(
         snapshot.corpus.scores(questions),
         judged.right,
         candidates=rows,
@@ -75,7 +75,11 @@ def evaluate_judged(snapshot: Snapshot, judged: JudgedRows, questions: np.ndarra
 
 
 def evaluate_answered(
-    snapshot: Snapshot, answered: Sequence[Answered], questions: np.ndarray, *, cutoffs: Sequence[int] = CUTOFFS
+    snapshot: Snapshot,
+    answered: Sequence[QuestionWithAnswers],
+    questions: np.ndarray,
+    *,
+    cutoffs: Sequence[int] = CUTOFFS,
 ) -> Evaluation:
     """Computes top-k accuracy as in DPR (Karpukhin et al. 2020) and Dong et al. (2022): see `data.relevance`.
 

@@ -116,7 +116,7 @@ class IndexInfo:
         return np.dtype(self.precision).newbyteorder("<")
 
 
-class Stored(NamedTuple):
+class StoredEmbeddings(NamedTuple):
     """Embeddings of n documents, or of n known questions, in the order of their rows.
 
     Attributes:
@@ -133,7 +133,7 @@ class Stored(NamedTuple):
 
 
 @contextlib.contextmanager
-def reporting(path: pathlib.Path) -> Iterator[None]:
+def sqlite_errors(path: pathlib.Path) -> Iterator[None]:
     """Context that converts errors of SQLite to one-line errors about `path`.
 
     Raises:
@@ -205,7 +205,7 @@ def _quickly(database: sqlite3.Connection) -> Iterator[None]:
 @contextlib.contextmanager
 def changing(path: pathlib.Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
     """Context of a write transaction, which is undone if the block raises an error; errors as in `reporting`."""
-    with reporting(path), contextlib.closing(connect(path, mode)) as database:
+    with sqlite_errors(path), contextlib.closing(connect(path, mode)) as database:
         database.execute("BEGIN IMMEDIATE")
         yield database
         database.execute("COMMIT")
@@ -219,10 +219,10 @@ def create(database: sqlite3.Connection, info: IndexInfo) -> None:
         database.execute(statement)
     database.execute(f"PRAGMA application_id={APPLICATION}")
     database.execute(f"PRAGMA user_version={VERSION}")
-    describe(database, **vars(info))
+    store_info(database, **vars(info))
 
 
-def describe(database: sqlite3.Connection, **fields: object) -> None:
+def store_info(database: sqlite3.Connection, **fields: object) -> None:
     """Stores fields of `IndexInfo`."""
     values = [(key, json.dumps(value, ensure_ascii=False)) for key, value in fields.items()]
     database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", values)
@@ -257,18 +257,18 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
     for name in ("changed", "complete"):
         if not isinstance(field(name), bool):
             raise EndxError(f"{path}: {name!r} must be true or false, not {json_files.shown(field(name))}")
-    model = json_files.mapped(field("model"), f"{path}: 'model'")
+    model = json_files.as_object(field("model"), f"{path}: 'model'")
     for key in ("name", "identity"):
-        json_files.text(model.get(key, ""), f"{path}: {key!r} of the model", may_be_empty=True)
+        json_files.as_text(model.get(key, ""), f"{path}: {key!r} of the model", may_be_empty=True)
     return IndexInfo(
-        width=json_files.whole(field("width"), f"{path}: 'width'", least=1),
+        width=json_files.as_whole(field("width"), f"{path}: 'width'", least=1),
         precision=str(field("precision")),
         metric=str(field("metric")),
         model=model,
-        corpus=json_files.mapped(field("corpus"), f"{path}: 'corpus'"),
+        corpus=json_files.as_object(field("corpus"), f"{path}: 'corpus'"),
         changed=field("changed") is True,
         complete=field("complete") is True,
-        content=json_files.text(field("content"), f"{path}: 'content'"),
+        content=json_files.as_text(field("content"), f"{path}: 'content'"),
         language=str(field("language")),
     )
 
@@ -353,7 +353,7 @@ def _blobs(documents: Sequence[Document], embeddings: np.ndarray | Quantized) ->
     yield from zip(map(np.ndarray.tobytes, vectors), factors, strict=True)
 
 
-def remove(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
+def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
     """Deletes the documents with these ids; returns the ids that had one."""
     rows = database.execute(f"SELECT row, id FROM documents WHERE id IN {_LISTED}", [json.dumps(ids)]).fetchall()
     database.executemany("INSERT INTO deleted (row, id) VALUES (?, ?)", rows)
@@ -382,7 +382,7 @@ class IndexReader:
         """
         self.path, self._lock = path, threading.RLock()
         check_is_file(path)
-        with reporting(path):
+        with sqlite_errors(path):
             self._database = connect(path)
             weakref.finalize(self, self._database.close)
             with contextlib.suppress(sqlite3.OperationalError):  # of files or file systems that do not allow it
@@ -399,7 +399,7 @@ class IndexReader:
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """Context in which all reads of this thread see one state, and other threads wait."""
-        with self._lock, reporting(self.path):
+        with self._lock, sqlite_errors(self.path):
             self._database.execute("BEGIN")
             try:
                 self.info = info_of(self._database, self.path)
@@ -422,15 +422,15 @@ class IndexReader:
             raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
         return deletions[-1][0] if deletions else after, [(row, name) for _, row, name in deletions]
 
-    def embeddings(self, after: int = 0, table: str = DOCUMENTS) -> Iterator[Stored]:
+    def embeddings(self, after: int = 0, table: str = DOCUMENTS) -> Iterator[StoredEmbeddings]:
         """Yields the embeddings of all rows of a table above `after`, some thousand at a time."""
         query = f"SELECT {_COLUMNS[table]} FROM {self._table(table)} WHERE row > ? ORDER BY row"
-        with self._lock, reporting(self.path):
+        with self._lock, sqlite_errors(self.path):
             cursor = self._database.execute(query, [after])
             while rows := cursor.fetchmany(STEP):
                 yield self._stored(rows)
 
-    def embeddings_of(self, rows: Sequence[int]) -> Stored:
+    def embeddings_of(self, rows: Sequence[int]) -> StoredEmbeddings:
         """Returns the embeddings of n rows, in their order; a row may occur several times."""
         columns: dict[int, tuple] = {}
         for start in range(0, len(rows), STEP):
@@ -438,19 +438,19 @@ class IndexReader:
             columns |= {values[0]: values for values in self._rows(query, json.dumps(rows[start : start + STEP]))}
         return self._stored([columns[row] for row in rows]) if rows else self.no_embeddings()
 
-    def no_embeddings(self, table: str = DOCUMENTS) -> Stored:
+    def no_embeddings(self, table: str = DOCUMENTS) -> StoredEmbeddings:
         """Returns arrays of no rows."""
         scales = np.zeros(0, np.float32) if self.info.precision == "int8" else None
         none = np.zeros(0, np.int64)
         vectors = np.zeros((0, self.info.width), self.info.dtype)
-        return Stored(none, vectors, scales, none if table == QUESTIONS else None)
+        return StoredEmbeddings(none, vectors, scales, none if table == QUESTIONS else None)
 
     def _table(self, name: str) -> str:
         """Returns the name of a table, or an empty subquery if the file has no table of known questions."""
         there = name == DOCUMENTS or self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", name)
         return name if there else f"(SELECT *, 0 AS document FROM {DOCUMENTS} LIMIT 0)"
 
-    def _stored(self, columns: Sequence[tuple[int, object, object, object]]) -> Stored:
+    def _stored(self, columns: Sequence[tuple[int, object, object, object]]) -> StoredEmbeddings:
         """Checks rows, embeddings and scales as the file has them."""
         rows, blobs, scales, documents = zip(*columns, strict=True)
         size = self.info.dtype.itemsize * self.info.width
@@ -466,7 +466,7 @@ class IndexReader:
         floats = np.array(scales, np.float32) if quantized else embeddings
         if not np.isfinite(floats).all():
             raise EndxError(f"{self.path} is damaged: an embedding contains nan or infinity; {REMEDY}")
-        return Stored(
+        return StoredEmbeddings(
             np.array(rows, np.int64),
             embeddings,
             floats if quantized else None,
@@ -517,15 +517,15 @@ class IndexReader:
         where = f"{self.path}, metadata of document {identifier!r}"
         parsed = json_files.parse(str(metadata), where, dict)
         if "\\u" in str(metadata):  # an escape may stand for half a surrogate pair, which can't be written as UTF-8
-            json_files.text(json.dumps(parsed, ensure_ascii=False), where)
+            json_files.as_text(json.dumps(parsed, ensure_ascii=False), where)
         return Document(str(identifier), str(text), parsed, tuple(map(str, questions)))
 
     def _stream(self, query: str) -> Iterator[Any]:
-        with self._lock, reporting(self.path):
+        with self._lock, sqlite_errors(self.path):
             yield from self._database.execute(query)
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._lock, reporting(self.path):
+        with self._lock, sqlite_errors(self.path):
             return self._database.execute(query, values).fetchall()
 
 

@@ -10,7 +10,7 @@ from endx_jax.buckets import local_copy
 from endx_jax.data.languages import ENGLISH
 from endx_jax.errors import EndxError
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.about import ABOUT, read_about
+from endx_jax.inference.about import MANIFEST, read_about
 from endx_jax.inference.saved import MODEL, described_folder
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.hybrid import Hybrid, default_hybrid
@@ -72,7 +72,7 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: st
     stored = read_about(folder).hybrid if folder else None
     if stored is None:
         return default
-    hybrid = from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{ABOUT}: 'hybrid'")
+    hybrid = from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{MANIFEST}: 'hybrid'")
     return hybrid if hybrid.bm25 == BM25.description(language) else default
 
 
@@ -85,7 +85,7 @@ def hybrid_of(index: Index, path_or_name: str | os.PathLike | None = None) -> Hy
 def _home(index: Index) -> pathlib.Path | None:
     """Returns the workdir that contains the index, or None."""
     places = index.path.absolute().parents
-    return next((place for place in places if (place / MODEL / ABOUT).is_file()), None)
+    return next((place for place in places if (place / MODEL / MANIFEST).is_file()), None)
 
 
 def _named(index: Index) -> str:

@@ -14,11 +14,11 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.retrieval.bm25 import BM25, highest
-from endx_jax.retrieval.rerank import LoadedPairs, ScorePairs
+from endx_jax.retrieval.rerank import PairScorer, PairScorerFactory
 from endx_jax.retrieval.search import top_k
 from endx_jax.retrieval.snapshot import Snapshot
-from endx_jax.retrieval.systems import Encode
-from endx_jax.settings import check
+from endx_jax.retrieval.systems import EncodeSide
+from endx_jax.settings import require
 
 # Reasons for rejecting a candidate in the window of ranks.
 RIGHT, DUPLICATE, NEAR, DOUBTED = REASONS = ("right", "equal text", "margin", "teacher")
@@ -68,12 +68,12 @@ class MiningSettings:
     margin: Margin = Margin()
 
     def __post_init__(self):
-        check(self.negatives >= 1, f"{self.negatives} negatives per question are too few: keep at least 1")
+        require(self.negatives >= 1, f"{self.negatives} negatives per question are too few: keep at least 1")
         window = f"ranks {self.first_rank} to {self.last_rank}"
-        check(1 <= self.first_rank <= self.last_rank, f"{window} are empty: the first must be from 1 to the last")
+        require(1 <= self.first_rank <= self.last_rank, f"{window} are empty: the first must be from 1 to the last")
         for value in filter(None, (self.margin.absolute, self.margin.relative)):
             message = f"a margin of {value} admits negatives that score above the right answers; give one of at least 0"
-            check(value > 0, message)
+            require(value > 0, message)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,14 +104,14 @@ class Mined(NamedTuple):
     dropped: dict[str, int]
 
 
-def mine(
+def mine_negatives(
     ranked: Ranked,
     qrels: Sequence[Sequence[int]],
     candidates: Sequence[str],
     settings: MiningSettings,
-    teacher: ScorePairs | None = None,
+    teacher: PairScorer | None = None,
     excluded: Sequence[Sequence[int]] | None = None,
-    strata: ScorePairs | None = None,
+    strata: PairScorer | None = None,
     questions: Sequence[str] | None = None,
 ) -> Mined:
     """Selects hard negatives from a ranking.
@@ -141,9 +141,9 @@ def mine(
         kept = [ranks[:wanted] for ranks in places]
     else:
         limit = (settings.margin or Margin(absolute=0.0)).limit(lowest_right(teacher, qrels))
-        kept = _confirmed(ranked.rows, places, limit, wanted, teacher, dropped)
+        kept = _first_unrejected(ranked.rows, places, limit, wanted, teacher, dropped)
     if strata:
-        kept = _spread(ranked.rows, kept, settings.negatives, strata)
+        kept = _stratified(ranked.rows, kept, settings.negatives, strata)
     negatives = [
         [Negative(int(rows[place]), float(scores[place]), place + 1) for place in ranks]
         for rows, scores, ranks in zip(ranked.rows, ranked.scores, kept, strict=True)
@@ -152,7 +152,7 @@ def mine(
 
 
 def score_candidates(
-    score: ScorePairs, qrels: Sequence[Sequence[int]], negatives: Sequence[Sequence[Negative]]
+    score: PairScorer, qrels: Sequence[Sequence[int]], negatives: Sequence[Sequence[Negative]]
 ) -> list[dict[int, float]]:
     """Scores each question's right candidates and negatives, for distillation; returns the scores by row.
 
@@ -172,7 +172,7 @@ def score_candidates(
     ]
 
 
-def lowest_right(score: ScorePairs, qrels: Sequence[Sequence[int]]) -> np.ndarray:
+def lowest_right(score: PairScorer, qrels: Sequence[Sequence[int]]) -> np.ndarray:
     """Returns the lowest score of each question's right candidates: float32 [Q]."""
     pairs = np.asarray([(question, row) for question, right in enumerate(qrels) for row in right], int).reshape(-1, 2)
     lowest = np.full(len(qrels), np.inf, np.float32)
@@ -211,7 +211,7 @@ def _places_left(
     return left
 
 
-def _confirmed(rows, places, limit, wanted: int, teacher: ScorePairs, dropped: Counter) -> list[list[int]]:
+def _first_unrejected(rows, places, limit, wanted: int, teacher: PairScorer, dropped: Counter) -> list[list[int]]:
     """Returns the first `wanted` positions of each question that the teacher does not score above the limit."""
     kept: list[list[int]] = [[] for _ in places]
     waiting = [iter(ranks) for ranks in places]
@@ -231,7 +231,7 @@ def _confirmed(rows, places, limit, wanted: int, teacher: ScorePairs, dropped: C
                 kept[question].append(place)
 
 
-def _spread(rows, places, wanted: int, score: ScorePairs) -> list[list[int]]:
+def _stratified(rows, places, wanted: int, score: PairScorer) -> list[list[int]]:
     """Returns up to `wanted` positions of each question, in order, spread over all scores.
 
     It is the stratified sampling of Jang et al. 2026 (arXiv 2604.04734), without chance: the candidates in the order of
@@ -269,7 +269,7 @@ def rank_by_bm25(records: RetrievalSet, depth: int, *, progress: bool = False) -
     return Ranked(rows, scores, lambda: lowest)
 
 
-def rank_by_embeddings(encode: Encode, records: RetrievalSet, depth: int) -> Ranked:
+def rank_by_embeddings(encode: EncodeSide, records: RetrievalSet, depth: int) -> Ranked:
     """Ranks the `depth` best by inner product, exactly; all embeddings are in memory."""
     questions, candidates = encode("question", records.questions), encode("answer", records.candidates)
     nearest = top_k(questions, candidates, depth)
@@ -277,7 +277,7 @@ def rank_by_embeddings(encode: Encode, records: RetrievalSet, depth: int) -> Ran
     return Ranked(nearest.rows, nearest.scores, lambda: lowest_right(score, records.qrels))
 
 
-def rank_by_pairs(scores_of: LoadedPairs, records: RetrievalSet, depth: int) -> Ranked:
+def rank_by_pairs(scores_of: PairScorerFactory, records: RetrievalSet, depth: int) -> Ranked:
     """Ranks the `depth` best of BM25's best candidates, at least `RERANKED`, by the scores of a reranker."""
     first = rank_by_bm25(records, max(depth, RERANKED))
     score, found = scores_of(records.questions, records.candidates), first.rows >= 0
@@ -288,7 +288,9 @@ def rank_by_pairs(scores_of: LoadedPairs, records: RetrievalSet, depth: int) -> 
     return Ranked(rows, scores, lambda: lowest_right(score, records.qrels))
 
 
-def rank_by_index(encode: Encode, snapshot: Snapshot, records: RetrievalSet, depth: int) -> tuple[RetrievalSet, Ranked]:
+def rank_by_index(
+    encode: EncodeSide, snapshot: Snapshot, records: RetrievalSet, depth: int
+) -> tuple[RetrievalSet, Ranked]:
     """Ranks the `depth` best documents of an index, which may hold more documents than the set.
 
     An index of the set's own candidates gives the result of `rank_by_embeddings`.
@@ -333,7 +335,7 @@ class InnerProducts:
         self._questions, self._candidates = questions, candidates
 
     @classmethod
-    def of_texts(cls, encode: Encode, questions: Sequence[str], candidates: Sequence[str]) -> "InnerProducts":
+    def of_texts(cls, encode: EncodeSide, questions: Sequence[str], candidates: Sequence[str]) -> "InnerProducts":
         """Returns inner products of texts, each encoded on first use."""
         sides = zip(SIDES, (questions, candidates), strict=True)
         return cls(*(_Encoded(functools.partial(encode, side), texts) for side, texts in sides))

@@ -6,16 +6,16 @@ import numpy as np
 
 from endx_jax.data.records import RetrievalSet
 from endx_jax.retrieval.evaluate import Evaluation, ScoreBlock, evaluate_set
-from endx_jax.retrieval.text_search import Answer
+from endx_jax.retrieval.text_search import FoundDocument
 
 # (question, answer) rows, int [n, 2], to scores float32 [n].
-ScorePairs = Callable[[np.ndarray], np.ndarray]
+PairScorer = Callable[[np.ndarray], np.ndarray]
 # (question texts, answer texts) to the scorer of their pairs, given by rows.
-LoadedPairs = Callable[[Sequence[str], Sequence[str]], ScorePairs]
+PairScorerFactory = Callable[[Sequence[str], Sequence[str]], PairScorer]
 
 
 def evaluate_pairs(
-    score: ScorePairs, first: ScoreBlock | None, records: RetrievalSet, *, top: int, depth: int = 100
+    score: PairScorer, first: ScoreBlock | None, records: RetrievalSet, *, top: int, depth: int = 100
 ) -> Evaluation:
     """Ranks the pool for every question: the `top` best of a first stage by pair scores, then the others in its order.
 
@@ -38,7 +38,7 @@ def evaluate_pairs(
     scores = score(_pairs(best)).reshape(best.shape)
 
     def combined(start: int, stop: int) -> np.ndarray:
-        below = _below(np.asarray(first(start, stop)), scores[start:stop].min(axis=1))
+        below = _shifted_below(np.asarray(first(start, stop)), scores[start:stop].min(axis=1))
         np.put_along_axis(below, best[start:stop], scores[start:stop], axis=1)
         return below
 
@@ -46,11 +46,11 @@ def evaluate_pairs(
 
 
 def rerank_answers(
-    scores_of: Callable[[Sequence[str], Sequence[str]], ScorePairs],
+    scores_of: Callable[[Sequence[str], Sequence[str]], PairScorer],
     questions: Sequence[str],
-    answers: Sequence[Sequence[Answer]],
+    answers: Sequence[Sequence[FoundDocument]],
     k: int,
-) -> list[list[Answer]]:
+) -> list[list[FoundDocument]]:
     """Returns the k best of the answers that a first stage found.
 
     Args:
@@ -69,7 +69,7 @@ def rerank_answers(
     pairs = [(question, row[answer.document.id]) for question, ranked in enumerate(answers) for answer in ranked]
     scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(ranked) for ranked in answers])[:-1])
     return [
-        [Answer(rank, float(values[n]), ranked[n].document) for rank, n in enumerate(best, start=1)]
+        [FoundDocument(rank, float(values[n]), ranked[n].document) for rank, n in enumerate(best, start=1)]
         for ranked, values in zip(answers, scores, strict=True)
         for best in [np.argsort(-values, kind="stable")[:k].tolist()]
     ]
@@ -81,7 +81,7 @@ def _pairs(best: np.ndarray) -> np.ndarray:
     return np.stack([questions.ravel(), best.ravel()], axis=1)
 
 
-def _below(first: np.ndarray, lowest: np.ndarray) -> np.ndarray:
+def _shifted_below(first: np.ndarray, lowest: np.ndarray) -> np.ndarray:
     """Returns scores [b, N] with the order and ties of `first` [b, N], all below the `lowest` [b] of their question.
 
     They are decreasing whole numbers: the scores of the first stage, shifted, could become equal in float32.

@@ -182,12 +182,12 @@ def read_results(file: pathlib.Path) -> list[dict]:
     Raises:
       EndxError: the file can't be read, or one of these is missing or of another type.
     """
-    entries = json_files.listed(json_files.value(json_files.read(file), "evaluations", str(file)), str(file))
+    entries = json_files.as_list(json_files.value(json_files.read_json_file(file), "evaluations", str(file)), str(file))
     for number, entry in enumerate(entries):
         where = f"{file}: evaluation {number}"
         for key in ("pool", "system", "direction"):
             json_files.text_at(entry, key, where, may_be_empty=True)
-        metrics = json_files.mapped(json_files.value(entry, "metrics", where), f"{where}: 'metrics'")
+        metrics = json_files.as_object(json_files.value(entry, "metrics", where), f"{where}: 'metrics'")
         for name, value in metrics.items():
             json_files.number(value, f"{where}: {json_files.shown(name)}")
     return entries

@@ -346,7 +346,7 @@ class Corpus:
         else:
             chunks, kept = 1, max(FEWEST_KEPT, power_of_two(k))
             rows = 1 if count == 1 else max(8, power_of_two(count))
-            tile = tile._replace(candidates=tile.candidates * _together(self._tiles, rows, tile))
+            tile = tile._replace(candidates=tile.candidates * _tiles_per_step(self._tiles, rows, tile))
         best = empty_best(chunks * mesh.size, rows, kept, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
         questions = fill_up(questions, chunks * rows).reshape(chunks, rows, -1)
         questions = place(questions, NamedSharding(mesh, WHOLE))
@@ -436,7 +436,7 @@ def _tiles(count: int, size: int, block: int) -> int:
     return round_up(needed, max(1, power_of_two(needed) // 8))
 
 
-def _together(tiles: int, rows: int, tile: Tile) -> int:
+def _tiles_per_step(tiles: int, rows: int, tile: Tile) -> int:
     """Returns the number of tiles scored at a time for `rows` questions, a divisor of `tiles`."""
     most = max(1, SCORES // (rows * tile.candidates))
     return next(number for number in range(min(most, tiles), 0, -1) if tiles % number == 0)

@@ -11,7 +11,7 @@ from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized, dequantize
 from endx_jax.retrieval.filters import condition
-from endx_jax.retrieval.index_file import DOCUMENTS, QUESTIONS, IndexReader, Stored
+from endx_jax.retrieval.index_file import DOCUMENTS, QUESTIONS, IndexReader, StoredEmbeddings
 from endx_jax.retrieval.search import Corpus, Neighbours, best_of_groups, fits
 
 # Share of deleted rows above which the rows are numbered again.
@@ -20,7 +20,7 @@ DELETED = 0.5
 FILTERS = 16
 
 
-class Memory:
+class GrowingEmbeddings:
     """Embeddings of an index in memory, with reserved memory behind them for those that are added.
 
     Attributes:
@@ -29,7 +29,7 @@ class Memory:
       table: table of the embeddings.
     """
 
-    def __init__(self, reader: IndexReader, stored: Stored, table: str = DOCUMENTS):
+    def __init__(self, reader: IndexReader, stored: StoredEmbeddings, table: str = DOCUMENTS):
         """Takes embeddings without reserved memory."""
         self.reader, self.stored, self._reserved, self.table = reader, stored, stored, table
 
@@ -57,7 +57,7 @@ def _aligned(size: int, like: np.ndarray) -> np.ndarray:
     return memory[start : start + count].view(like.dtype).reshape(size, *like.shape[1:])
 
 
-def _write(columns: Stored, start: int, values: Stored) -> None:
+def _write(columns: StoredEmbeddings, start: int, values: StoredEmbeddings) -> None:
     for column, part in zip(jax.tree.leaves(columns), jax.tree.leaves(values), strict=True):
         column[start : start + len(part)] = part
 
@@ -79,7 +79,7 @@ class Snapshot:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: GrowingEmbeddings,
         living: np.ndarray,
         generation: int = 0,
         before: Corpus | None = None,
@@ -104,7 +104,7 @@ class Snapshot:
     @classmethod
     def read(cls, reader: IndexReader, generation: int = 0, table: str = DOCUMENTS) -> "Snapshot":
         """Reads all embeddings."""
-        memory = Memory(reader, reader.no_embeddings(table), table)
+        memory = GrowingEmbeddings(reader, reader.no_embeddings(table), table)
         memory.extend()
         known = cls.read(reader, generation, QUESTIONS) if table == DOCUMENTS else None
         return cls(memory, np.ones(len(memory.stored.rows), bool), generation, known=known)
@@ -116,7 +116,9 @@ class Snapshot:
         living = ~np.isin(memory.stored.rows if memory.stored.documents is None else memory.stored.documents, deleted)
         living[: len(self.living)] &= self.living
         if np.count_nonzero(living) < (1 - DELETED) * len(living):
-            memory = Memory(memory.reader, jax.tree.map(lambda column: column[living], memory.stored), memory.table)
+            memory = GrowingEmbeddings(
+                memory.reader, jax.tree.map(lambda column: column[living], memory.stored), memory.table
+            )
             return Snapshot(memory, np.ones(len(memory.stored.rows), bool), self.generation + 1, known=known)
         before = None if moved else vars(self).get("corpus", self._before)
         return Snapshot(memory, living, self.generation, before, known)

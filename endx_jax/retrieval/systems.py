@@ -71,7 +71,7 @@ def _products(questions, candidates, rows, columns):
 
 
 # (side, texts) to float32 [n, E], of unit norm if embeddings are compared by cosine.
-Encode = Callable[[str, Sequence[str]], np.ndarray]
+EncodeSide = Callable[[str, Sequence[str]], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class DenseResult:
 
 
 def evaluate_dense(
-    encode: Encode,
+    encode: EncodeSide,
     pools: Pools,
     *,
     reverse: bool = False,

@@ -15,9 +15,9 @@ from endx_jax.retrieval.hybrid import FUSED, Hybrid, Ranking, default_hybrid
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_file import COSINE
 from endx_jax.retrieval.snapshot import Snapshot
-from endx_jax.settings import check, check_choice
+from endx_jax.settings import check_choice, require
 
-Encode = Callable[[list[str]], np.ndarray]
+EncodeBatch = Callable[[list[str]], np.ndarray]
 
 DENSE, BM25, HYBRID = MODES = ("dense", "bm25", "hybrid")
 # Largest number of documents for which BM25 is used by default; splitting them into words takes seconds.
@@ -25,7 +25,7 @@ WORDS_OF = 200_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class FoundDocument:
     """Document found for a question.
 
     Attributes:
@@ -52,8 +52,8 @@ class TextSearch:
     def __init__(
         self,
         index: Index,
-        encode_query: Encode | None = None,
-        encode_document: Encode | None = None,
+        encode_query: EncodeBatch | None = None,
+        encode_document: EncodeBatch | None = None,
         *,
         engine: str = "exact",
         hybrid: Hybrid | None = None,
@@ -102,7 +102,7 @@ class TextSearch:
         embeddings: np.ndarray | None = None,
         mode: str | None = None,
         where: Mapping[str, object] | None = None,
-    ) -> list[list[Answer]]:
+    ) -> list[list[FoundDocument]]:
         """Answers questions.
 
         Args:
@@ -118,7 +118,7 @@ class TextSearch:
         """
         mode = mode or self.default_mode
         check_choice("mode", mode, MODES)
-        check(k >= 1, f"k must be at least 1, and is {k}")
+        require(k >= 1, f"k must be at least 1, and is {k}")
         if embeddings is None and mode != BM25 and questions:
             if self._encode_query is None:
                 raise EndxError(f"there is no model to encode questions: load one, or search with mode {BM25!r}")
@@ -142,7 +142,7 @@ class TextSearch:
         documents = snapshot.read_documents({row for ranking in rankings for row, _ in ranking})
         readable = [[(row, score) for row, score in ranking if row in documents] for ranking in rankings]
         return [
-            [Answer(rank, score, documents[row]) for rank, (row, score) in enumerate(ranking, start=1)]
+            [FoundDocument(rank, score, documents[row]) for rank, (row, score) in enumerate(ranking, start=1)]
             for ranking in readable
         ]
 

@@ -63,7 +63,7 @@ class Words(list[Any]):
         return self.length
 
 
-class Tokenizer:
+class WordTokenizer:
     """Splits texts into lower-case, stemmed words; no stop words are removed.
 
     Words are runs of two or more letters, digits and marks, in NFKC. Of scripts without spaces between words, and of
@@ -158,7 +158,7 @@ class _Known(dict[str, tuple[str, ...]]):
         return words
 
 
-def describe(language: str) -> str:
+def describe_words(language: str) -> str:
     """Returns how the texts of a language are split into words, for messages."""
     if language in BIGRAMS:
         return f"character bigrams of {language.title()}"

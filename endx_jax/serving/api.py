@@ -23,7 +23,7 @@ from endx_jax.errors import EndxError
 from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
 from endx_jax.retrieval.filters import FilterLimit, condition, why_nothing
-from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, encode, in_pieces, while_connected
+from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, encode_in_pieces, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.middleware import refuse
 from endx_jax.serving.schemas import (
@@ -40,7 +40,7 @@ from endx_jax.serving.schemas import (
     StoredDocument,
     Taken,
 )
-from endx_jax.serving.service import Ask, Service, cut
+from endx_jax.serving.service import Ask, Service, truncate_width
 from endx_jax.serving.settings import Limits
 
 
@@ -112,8 +112,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         if body.dimensions is not None and body.dimensions > model.width:
             raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
         with batcher.request():
-            encoded = await encode(batcher, request.receive, side, body.input)
-        rows: Any = cut(encoded.embeddings, body.dimensions or model.width, model.cosine)
+            encoded = await encode_in_pieces(batcher, request.receive, side, body.input)
+        rows: Any = truncate_width(encoded.embeddings, body.dimensions or model.width, model.cosine)
         if body.encoding_format == "base64":
             rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
         data = [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)]
@@ -151,8 +151,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         check_texts("documents", body.documents, limits)
         with batcher.request():
             if service.pairs is None:
-                asked = await encode(batcher, request.receive, "question", [body.query])
-                answers = await encode(batcher, request.receive, "answer", body.documents)
+                asked = await encode_in_pieces(batcher, request.receive, "question", [body.query])
+                answers = await encode_in_pieces(batcher, request.receive, "answer", body.documents)
                 scores = answers.embeddings @ asked.embeddings[0]
                 read = {"usage": usage(asked, answers), **note_of("answer", answers)}
             else:
@@ -210,8 +210,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             asked = [question for document in documents for question in document.questions]
             if asked:
                 check_texts("questions", asked, limits)
-            encoded = await encode(batcher, request.receive, "answer", texts)
-            known = (await encode(batcher, request.receive, "question", asked)).embeddings if asked else None
+            encoded = await encode_in_pieces(batcher, request.receive, "answer", texts)
+            known = (await encode_in_pieces(batcher, request.receive, "question", asked)).embeddings if asked else None
             # The change is made even if the client disconnects from here on.
             await asyncio.shield(run_in_threadpool(service.add, documents, encoded.embeddings, known, split))
         ids = [document.id for document in documents]

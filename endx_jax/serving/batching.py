@@ -192,7 +192,7 @@ async def _hang_up(receive: Receive) -> None:
         pass
 
 
-async def encode(batcher: Batcher, receive: Receive, side: str, texts: Sequence[str]) -> Encoded:
+async def encode_in_pieces(batcher: Batcher, receive: Receive, side: str, texts: Sequence[str]) -> Encoded:
     """Encodes any number of texts."""
     encoded = await in_pieces(batcher, receive, functools.partial(Encode, side), texts)
     return Encoded(*map(np.concatenate, zip(*encoded, strict=True)))

@@ -97,7 +97,7 @@ class Embedding(BaseModel):
     embedding: list[float] | str
 
 
-class Usage(BaseModel):
+class TokenUsage(BaseModel):
     """Numbers of tokens that were encoded."""
 
     prompt_tokens: int
@@ -110,7 +110,7 @@ class EmbeddingsResponse(BaseModel):
     object: Literal["list"]
     data: list[Embedding]
     model: str
-    usage: Usage
+    usage: TokenUsage
     note: str | None = None
 
 
@@ -193,7 +193,7 @@ class RerankResponse(BaseModel):
 
     model: str
     results: list[RerankResult]
-    usage: Usage
+    usage: TokenUsage
     note: str | None = None
 
 

@@ -100,7 +100,7 @@ def _signalled() -> Callable[[], Awaitable[object]]:
     return stopped.wait
 
 
-def run(app: FastAPI, bound: socket.socket, limits: Limits) -> None:
+def run_server(app: FastAPI, bound: socket.socket, limits: Limits) -> None:
     """Serves until SIGTERM or SIGINT: see `serve`."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve(app, bound, limits))

@@ -16,8 +16,8 @@ from endx_jax.inference.encode import Output
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import unit_rows
-from endx_jax.retrieval.rerank import LoadedPairs
-from endx_jax.retrieval.text_search import WORDS_OF, Answer, TextSearch
+from endx_jax.retrieval.rerank import PairScorerFactory
+from endx_jax.retrieval.text_search import WORDS_OF, FoundDocument, TextSearch
 from endx_jax.serving.settings import Limits
 
 
@@ -51,7 +51,7 @@ class Ask:
     where: Mapping[str, object] | None = None
 
 
-def search_result(answer: Answer, longest: int) -> dict[str, Any]:
+def search_result(answer: FoundDocument, longest: int) -> dict[str, Any]:
     """Returns the fields of a `schemas.SearchResult`, with at most `longest` characters of each.
 
     Metadata entries and questions are kept or dropped whole.
@@ -117,7 +117,7 @@ class Service:
         model: EmbeddingModel,
         search: TextSearch,
         max_text: int = Limits.max_text,
-        pairs: LoadedPairs | None = None,
+        pairs: PairScorerFactory | None = None,
     ):
         """Stores the parts.
 
@@ -216,7 +216,7 @@ class Service:
 
     def _of_index(self, embeddings: Sequence[np.ndarray]) -> np.ndarray:
         """Concatenates embeddings and truncates them to the width of the index."""
-        return cut(np.concatenate(embeddings), self.search.index.info.width, self.model.cosine)
+        return truncate_width(np.concatenate(embeddings), self.search.index.info.width, self.model.cosine)
 
     def _answers(
         self, questions: Sequence[Ask], embeddings: np.ndarray | None
@@ -234,7 +234,7 @@ class Service:
         ]
 
 
-def cut(embeddings: np.ndarray, width: int, cosine: bool) -> np.ndarray:
+def truncate_width(embeddings: np.ndarray, width: int, cosine: bool) -> np.ndarray:
     """Truncates embeddings, float32 [N, E], to `width` dimensions, and normalizes them again if `cosine` is true."""
     if width == embeddings.shape[1]:
         return embeddings

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from endx_jax.settings import check, key
+from endx_jax.settings import key, require
 
 
 def _limit(default: float, doc: str):
@@ -26,7 +26,7 @@ class Limits:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            check(getattr(self, field.name) > 0, f"--{field.name.replace('_', '-')} must be positive")
+            require(getattr(self, field.name) > 0, f"--{field.name.replace('_', '-')} must be positive")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from endx_jax import json_files
-from endx_jax.buckets import listing, read_bytes, remove, reporting, url_of, write_bytes
+from endx_jax.buckets import bucket_errors, listing, read_bytes, remove, url_of, write_bytes
 from endx_jax.errors import DiskFull, EndxError, RunInterrupted, first_line
 from endx_jax.files import reporting_full_disk
 from endx_jax.parallel.agreement import decided, on_primary, together
@@ -91,7 +91,7 @@ class Checkpoints:
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Restores the exact state of a step, without the base, with the shardings of `like`, from any topology."""
-        with reporting(self.workdir / FOLDER / str(step)):
+        with bucket_errors(self.workdir / FOLDER / str(step)):
             items = self._manager.restore(step, args=_split(self._without_base(like), ocp.args.StandardRestore))
         return TrainState(step=items.progress["step"], params=items.params, opt_state=items.progress["opt_state"])
 
@@ -137,7 +137,7 @@ class Checkpoints:
         """Raises one error for a full disk or a bucket that fails; removes the incomplete checkpoint if it can."""
         folder = self.workdir / FOLDER
         try:
-            with reporting_full_disk(folder / str(step)), reporting(folder / str(step)):
+            with reporting_full_disk(folder / str(step)), bucket_errors(folder / str(step)):
                 yield
         except (EndxError, RunInterrupted):
             self._failed = True
@@ -185,7 +185,7 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
         )
     folder = _folder(workdir) / FOLDER
     try:
-        with reporting(folder / str(step)):
+        with bucket_errors(folder / str(step)):
             # Orbax leaves parameters that it does not find as they are in `like`, and omits those that are not in it.
             stored = parameter_paths(ocp.PyTreeCheckpointHandler().metadata(folder / str(step) / "params").tree)
             expected, groups = parameter_paths(like), {*like}
@@ -236,7 +236,7 @@ def hash_files(folder: epath.Path, kind: str) -> dict[str, str]:
 
 
 def _hash_file(file: epath.Path, kind: str) -> str:
-    with reporting(file), file.open("rb") as stream:
+    with bucket_errors(file), file.open("rb") as stream:
         return hashlib.file_digest(stream, kind).hexdigest()
 
 
@@ -294,12 +294,12 @@ def _parse_manifest(contents: bytes, where: str) -> dict:
       EndxError: it is not a manifest.
     """
     manifest = json_files.parse(contents, where, dict)
-    metrics = json_files.mapped(json_files.value(manifest, "metrics", where) or {}, where)
+    metrics = json_files.as_object(json_files.value(manifest, "metrics", where) or {}, where)
     kind = MD5 if MD5 in manifest else SHA256
-    hashes = json_files.mapped(json_files.value(manifest, kind, where), where)
+    hashes = json_files.as_object(json_files.value(manifest, kind, where), where)
     return {
         "metrics": {name: json_files.number(value, where) for name, value in metrics.items()},
-        "hashes": {name: json_files.text(value, where) for name, value in hashes.items()},
+        "hashes": {name: json_files.as_text(value, where) for name, value in hashes.items()},
         "kind": kind,
     }
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import jax
 
 from endx_jax.batch import Batch
-from endx_jax.settings import check, check_range, key
+from endx_jax.settings import check_range, key, require
 from endx_jax.training.state import TrainState
 
 
@@ -62,20 +62,22 @@ class TrainSettings:
     )
 
     def __post_init__(self):
-        check(0 <= self.global_batch_size != 1, "train.global_batch_size must be at least 2, for negatives, or 0")
-        check(
+        require(0 <= self.global_batch_size != 1, "train.global_batch_size must be at least 2, for negatives, or 0")
+        require(
             min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs),
             f"train.steps={self.steps} and train.epochs={self.epochs}: set one of the two",
         )
-        check(self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive")
-        check(
+        require(
+            self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive"
+        )
+        require(
             self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0),
             f"train.patience={self.patience} must be a number of validations, and needs train.evaluate_every",
         )
-        check(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
+        require(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
         check_range("train.profiler_port", self.profiler_port, 0, 65535)
-        check(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
-        check(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
+        require(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
+        require(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
 
     def sized(self, pairs: int) -> "TrainSettings":
         """Returns settings with a batch size and a length for `pairs` training pairs, where they are 0."""

@@ -56,7 +56,7 @@ def read_metrics(file: pathlib.Path) -> list[dict]:
         where = f"{file}, line {number}"
         try:
             values = json_files.parse(line, where, dict)
-            json_files.whole(values.get("step"), f"{where}: 'step'")
+            json_files.as_whole(values.get("step"), f"{where}: 'step'")
         except EndxError:
             continue
         lines.append(values)

@@ -9,7 +9,7 @@ import optax
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import check_choice, key, require
 
 SCHEDULES = ("linear", "cosine", "constant")
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
@@ -57,8 +57,8 @@ class OptimizerSettings:
     def __post_init__(self):
         check_choice("optimizer.name", self.name, OPTIMIZERS)
         check_choice("optimizer.schedule", self.schedule, SCHEDULES)
-        check(self.learning_rate >= 0, f"optimizer.learning_rate is {self.learning_rate}; it must not be negative")
-        check(self.warmup_steps >= -1, f"optimizer.warmup_steps is {self.warmup_steps}; it must be -1 or more")
+        require(self.learning_rate >= 0, f"optimizer.learning_rate is {self.learning_rate}; it must not be negative")
+        require(self.warmup_steps >= -1, f"optimizer.warmup_steps is {self.warmup_steps}; it must be -1 or more")
 
 
 def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Array], jax.Array]:

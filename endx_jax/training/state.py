@@ -75,6 +75,6 @@ def without(params: dict, patterns: Sequence[str]) -> dict:
     return flax.traverse_util.unflatten_dict(kept, sep="/")
 
 
-def merge(trained, frozen):
+def merge_frozen(trained, frozen):
     """Merges trained and frozen parameters; the inverse of `split_frozen`."""
     return jax.tree.map(lambda a, b: b if a is None else a, trained, frozen, is_leaf=lambda leaf: leaf is None)

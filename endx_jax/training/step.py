@@ -12,8 +12,8 @@ import optax
 
 from endx_jax.batch import Batch
 from endx_jax.parallel.sharding import batch_sharding
-from endx_jax.settings import check
-from endx_jax.training.state import TrainState, merge, split_frozen
+from endx_jax.settings import require
+from endx_jax.training.state import TrainState, merge_frozen, split_frozen
 
 # Messages of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm", or without its arguments
 # "HLO temporaries (25.91G) exceeds available HBM (15.75G)".
@@ -22,12 +22,12 @@ NO_ROOM = re.compile(
 )
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
-Objective = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+LossFunction = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 
 
 def make_train_step(
-    objective: Objective,
+    objective: LossFunction,
     optimizer: optax.GradientTransformation,
     schedule: Callable[[jax.Array], jax.Array],
     *,
@@ -57,7 +57,7 @@ def make_train_step(
         trained, fixed = split_frozen(state.params, frozen)
 
         def compute(trained):
-            return _checked(objective(merge(trained, fixed), batch, rng, state.step))
+            return _checked(objective(merge_frozen(trained, fixed), batch, rng, state.step))
 
         (loss, metrics), gradients = jax.value_and_grad(compute, has_aux=True)(trained)
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
@@ -68,7 +68,7 @@ def make_train_step(
             "learning_rate": schedule(state.step),
             "tokens": sum((jnp.sum(side.lengths) for side in batch.sides), start=jnp.int32(0)),
         }
-        params = merge(optax.apply_updates(trained, updates), fixed)
+        params = merge_frozen(optax.apply_updates(trained, updates), fixed)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
@@ -77,10 +77,10 @@ def make_train_step(
 def _checked(result: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Returns the result of an objective; raises EndxError unless it is a loss and metrics that are single numbers."""
     pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
-    check(pair, f"the objective of the method returns a {type(result).__name__}; it must be (loss, metrics by name)")
+    require(pair, f"the objective of the method returns a {type(result).__name__}; it must be (loss, metrics by name)")
     for name, value in {"loss": result[0], **result[1]}.items():
         said = f"{name!r} of the method's objective has shape {jnp.shape(value)}; it must be one number, such as a mean"
-        check(jnp.ndim(value) == 0, said)
+        require(jnp.ndim(value) == 0, said)
     return result
 
 

@@ -17,7 +17,7 @@ from endx_jax.methods.endx import EndxObjective
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import say
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.retrieval.evaluate import MEASURES, evaluate
+from endx_jax.retrieval.evaluate import MEASURES, evaluate_scores
 from endx_jax.retrieval.systems import dense_scores
 from endx_jax.training import metric_log
 from reproduction.figures import drawing
@@ -48,7 +48,7 @@ def minimum_questions(study: Study) -> dict:
         def mrr(part, source=source) -> np.ndarray:
             questions = study.embed(source, "question")[[places["q", name] for name in part.question_ids]]
             answers = study.embed(source, "answer")[[places["a", name] for name in part.candidate_ids]]
-            found = evaluate(dense_scores(questions, answers), part.qrels, candidates=len(answers), depth=1)
+            found = evaluate_scores(dense_scores(questions, answers), part.qrels, candidates=len(answers), depth=1)
             return np.asarray(jax.device_get(MEASURES["mrr"](found.ranks)), np.float64)
 
         of_question = dict(zip(records.question_ids, mrr(records), strict=True))

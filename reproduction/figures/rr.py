@@ -15,7 +15,7 @@ def precision_recall(study: Study) -> dict:
     models, sets = [], []
     for source in study.sources:
         folder, _, system = source.place.rpartition("#")
-        measured = json_files.read(pathlib.Path(folder) / "layers.json")
+        measured = json_files.read_json_file(pathlib.Path(folder) / "layers.json")
         check_choice(f"{source.name}: the system of {folder}", system, measured["systems"])
         found = measured["systems"][system][TEST]
         models.append({"name": source.name, "average_precision": found["metrics"]["ap"], **found["curve"]})

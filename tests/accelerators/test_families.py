@@ -56,7 +56,7 @@ def test_families(model_type, topology, tmp_path, effort):
     if topology.startswith("h200"):
         keys |= dict.fromkeys(keys.keys() & {"num_hidden_layers", "n_layers", "num_layers"}, FEW)
     (tmp_path / "config.json").write_text(json.dumps(keys))
-    config, *_ = train.parse(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
+    config, *_ = train.parse_arguments(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
     effort(-1.0)
     assert faults(*compiled_on(config, topology)) == []
 
@@ -76,7 +76,7 @@ def test_small_decoders(model_type, topology, tmp_path, effort):
     if model_type == "gemma3_text":
         keys["sliding_window_pattern"] = 2
     (tmp_path / "config.json").write_text(json.dumps(keys))
-    config, *_ = train.parse(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
+    config, *_ = train.parse_arguments(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
     config.train.global_batch_size, config.data.question_length, config.data.answer_length = 16, 32, 64
     effort(-1.0)
     train_plan, compiled = compiled_on(config, topology)

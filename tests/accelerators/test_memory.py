@@ -9,7 +9,7 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 from endx_jax.cli import train
 from endx_jax.experiment.config import resolve
 from endx_jax.planning.compiled import compile_step, compile_what_fits
-from endx_jax.planning.runs import Texts, plan_run
+from endx_jax.planning.runs import RunPairs, plan_run
 from endx_jax.planning.topologies import topology_named
 
 
@@ -19,7 +19,7 @@ def test_activations_are_recomputed_where_the_step_does_not_fit(tmp_path, effort
         write_tiny_bert(tmp_path / "bert", num_hidden_layers=1, hidden_size=128, intermediate_size=512), "none.csv"
     )
     config.train.global_batch_size = 512
-    run = resolve(config), Texts(None, "no data")
+    run = resolve(config), RunPairs(None, "no data")
     whole = plan_run(*run, chip, devices=devices)
     assert whole.choice == (0, "none")
 
@@ -33,7 +33,7 @@ def test_activations_are_recomputed_where_the_step_does_not_fit(tmp_path, effort
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["bert_base_sde", "minilm", "t5:base,sde"])
 def test_the_estimate_is_that_of_the_compiled_step(recipe, effort):
-    config, *_ = train.parse([f"--config={recipe}"])
+    config, *_ = train.parse_arguments([f"--config={recipe}"])
     config.train.global_batch_size = 128
     config.model.remat = "none"
     train_plan = plan_on(config, "v5e:2x2")

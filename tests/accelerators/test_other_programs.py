@@ -78,7 +78,7 @@ def test_exact_search():
 @pytest.mark.parametrize("recipe", ["minilm", "t5:base,sde"])
 @pytest.mark.parametrize("topology", ["v5e:2x2", "h200:1"])
 def test_encoders(recipe, topology):
-    config, *_ = train.parse([f"--config={recipe}"])
+    config, *_ = train.parse_arguments([f"--config={recipe}"])
     devices = devices_or_skip(topology)
     for one in plan_encoding(resolve(config), devices):
         assert one.length * one.texts == BATCH_SIZE * max(LENGTHS)

@@ -26,7 +26,7 @@ PASSED: dict[tuple[str, bytes], str] = {}
 @pytest.mark.parametrize("topology", ["v5e:2x2", "h200:1"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes(recipe, topology, effort):
-    config, *_ = train.parse([f"--config={recipe}"])
+    config, *_ = train.parse_arguments([f"--config={recipe}"])
     try:
         planned = plan_on(config, topology)
     except EndxError as error:

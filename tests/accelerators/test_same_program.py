@@ -5,7 +5,7 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.experiment import prepare as preparation
 from endx_jax.experiment.config import resolve
-from endx_jax.parallel.memory import Memory
+from endx_jax.parallel.memory import DeviceMemory
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.compiled import trace_step
 from endx_jax.planning.runs import plan_run, read_texts
@@ -19,7 +19,7 @@ def test_plan_and_training_lower_the_same_bytes(tiny_bert, pairs_csv, tmp_path, 
     planned = plan_run(resolve(config), read_texts(resolve(config)), chip, devices=devices)
 
     monkeypatch.setattr(preparation, "make_mesh", lambda settings: make_mesh(settings, devices))
-    monkeypatch.setattr(preparation, "measure", lambda: Memory(chip.memory))
+    monkeypatch.setattr(preparation, "measure", lambda: DeviceMemory(chip.memory))
     run = preparation.prepare_run(config, tmp_path)
     (batch,) = run.stream.profiles()
     lowered = run.train_plan.train_step.lower(run.train_plan.state, abstract_batch(batch, run.mesh))

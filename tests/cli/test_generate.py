@@ -14,7 +14,7 @@ from chat_server import ChatServer, questions, reply
 
 from endx_jax.data import generation
 from endx_jax.data.chat import Reply
-from endx_jax.data.generation import Journal, key_of, parse
+from endx_jax.data.generation import Journal, key_of, parse_reply
 from endx_jax.data.readers import read
 from endx_jax.experiment.model import load_pairs
 
@@ -273,14 +273,14 @@ def test_torn_lines_inside_a_journal_are_skipped_with_their_numbers(corpus, endx
 def test_the_end_of_a_line_that_a_kill_cut_is_dropped(tmp_path):
     file, about = tmp_path / "journal", {"model": "m", "prompt": ["a"]}
     journal = Journal(file, about)
-    journal.add("k1", generation.Answer(("q",), "", 1, 2))
+    journal.add("k1", generation.GeneratedQuestions(("q",), "", 1, 2))
     journal.close()
     whole = file.read_bytes()
     for cut in range(1, len(whole)):
         file.write_bytes(whole[:-cut])
         found = Journal(file, about)
         assert found.questions == {}
-        found.add("k1", generation.Answer(("q",), "", 1, 2))
+        found.add("k1", generation.GeneratedQuestions(("q",), "", 1, 2))
         found.close()
         assert file.read_bytes() == whole
     again = Journal(file, about)
@@ -290,14 +290,14 @@ def test_the_end_of_a_line_that_a_kill_cut_is_dropped(tmp_path):
 
 def test_a_reply_is_searched_for_its_list():
     text = '<think>["not", "these"]</think>\nHere:\n```json\n["One?", " two  words? ", "one?", "Three?", "Four?"]\n```'
-    assert parse(Reply(text, True, (0, 0)), 3) == (("One?", "two words?", "Three?"), "")
+    assert parse_reply(Reply(text, True, (0, 0)), 3) == (("One?", "two words?", "Three?"), "")
 
 
 @pytest.mark.parametrize(
     "text", ["I cannot do that", '["what is', "[]", "[1, 2]", '[{"question": "x"}]', '["", " "]', f'["{"x" * 1001}"]']
 )
 def test_a_reply_without_questions_has_a_reason(text):
-    questions, reason = parse(Reply(text, True, (0, 0)), 3)
+    questions, reason = parse_reply(Reply(text, True, (0, 0)), 3)
     assert questions == ()
     assert reason
 

@@ -11,11 +11,11 @@ import pytest
 from helpers import one_line_error
 
 import endx_jax
-from endx_jax.cli.answers import Question, read_questions, to_jsonl, to_text
+from endx_jax.cli.answers import NamedQuestion, read_questions, to_jsonl, to_text
 from endx_jax.data.documents import Document
 from endx_jax.experiment.model import load_pairs
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.text_search import Answer
+from endx_jax.retrieval.text_search import FoundDocument
 
 
 @pytest.fixture(scope="module")
@@ -278,25 +278,25 @@ def test_a_reader_that_leaves_early_is_no_mistake(workdir, monkeypatch, search):
 
 def test_known_questions_are_shown_above_the_text_and_an_equal_source_once():
     document = Document("a.md", "By card.", {"source": "a.md"}, tuple(f"how {n}?" for n in range(5)))
-    shown = to_text([Answer(1, 0.5, document)])
+    shown = to_text([FoundDocument(1, 0.5, document)])
     assert shown == " 1  0.5000  a.md\n    Q: how 0? / how 1? / how 2? (and 2 more)\n    By card.\n"
-    found = json.loads(to_jsonl(Question("1", "q"), [Answer(1, 0.5, document)]))
+    found = json.loads(to_jsonl(NamedQuestion("1", "q"), [FoundDocument(1, 0.5, document)]))
     assert found["answers"][0]["questions"] == [*document.questions]
 
 
 def test_a_narrow_terminal_shows_answers_too(monkeypatch):
     monkeypatch.setenv("COLUMNS", "3")
     document = Document("a.md", "By card. " * 20, {}, tuple(f"how {n}?" for n in range(5)))
-    assert to_text([Answer(1, 0.5, document)]).startswith(" 1  0.5000  a.md\n    Q: how 0? /")
+    assert to_text([FoundDocument(1, 0.5, document)]).startswith(" 1  0.5000  a.md\n    Q: how 0? /")
 
 
 def test_control_characters_of_documents_are_shown_as_escapes():
     text = "\x1b]52;c;Y3VybA==\x07 a\x9b31m\r\nb"
     document = Document(text[:9], f"{text} {'word ' * 30}", {"title": text}, (text,))
-    shown = to_text([Answer(1, 0.5, document)])
+    shown = to_text([FoundDocument(1, 0.5, document)])
     assert shown.startswith(r" 1  0.5000  \x1b]52;c;Y3 · \x1b]52;c;Y3VybA==\x07 a\x9b31m b" + "\n")
     assert shown.count(r"\x1b]52;c;Y3VybA==\x07 a\x9b31m b") == 3
-    line = to_jsonl(Question("1", text), [Answer(1, 0.5, document)])
+    line = to_jsonl(NamedQuestion("1", text), [FoundDocument(1, 0.5, document)])
     assert all(character.isprintable() for character in (shown + line).replace("\n", ""))
     assert json.loads(line)["answers"][0]["text"] == document.text
 

@@ -20,9 +20,9 @@ QUICKSTART = str(CONFIGS / "quickstart.py")
 def test_a_file_and_its_recipe_are_the_same_config(tmp_path):
     own = tmp_path / "quickstart.py"
     own.write_text('from endx_jax.methods import config\nget_config = config.load_recipe("quickstart").get_config\n')
-    by_name, *names = train.parse(["--config=quickstart"])
+    by_name, *names = train.parse_arguments(["--config=quickstart"])
     for file in (QUICKSTART, own):
-        by_file, *same = train.parse([f"--config={file}"])
+        by_file, *same = train.parse_arguments([f"--config={file}"])
         assert (by_file.to_dict(), same) == (by_name.to_dict(), names)
     assert names == ["quickstart", "runs/quickstart"]
 
@@ -34,35 +34,35 @@ def test_every_file_in_configs_is_a_recipe():
 
 def test_settings_are_overridden():
     changes = ["--config.train.steps=7", "--config.objective.temperature=0.1", "--workdir=here"]
-    config, _, workdir = train.parse(["--config=quickstart", *changes])
+    config, _, workdir = train.parse_arguments(["--config=quickstart", *changes])
     assert (config.train.steps, config.objective.temperature, workdir) == (7, 0.1, "here")
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_t5_is_trained_with_every_sharing(sharing):
-    config, name, workdir = train.parse([f"--config=t5:base,{sharing}"])
+    config, name, workdir = train.parse_arguments([f"--config=t5:base,{sharing}"])
     assert (config.model.sharing, config.model.pretrained) == (sharing, "google/t5-v1_1-base")
     assert (name, workdir) == (f"t5_base_{sharing}", f"runs/t5_base_{sharing}")
 
 
 def test_the_file_of_t5_base_ade_spl_is_the_recipe_with_these_arguments():
-    by_file, *same = train.parse([f"--config={CONFIGS / 't5_base_ade_spl.py'}"])
-    by_name, *names = train.parse(["--config=t5:base,ade_spl"])
+    by_file, *same = train.parse_arguments([f"--config={CONFIGS / 't5_base_ade_spl.py'}"])
+    by_name, *names = train.parse_arguments(["--config=t5:base,ade_spl"])
     assert (by_file.to_dict(), same) == (by_name.to_dict(), names)
 
 
 @pytest.mark.parametrize("method", ENDX.METHODS)
 @pytest.mark.parametrize("encoder", ENDX.ENCODERS)
 def test_endx_and_its_baseline_are_trained_with_every_encoder(method, encoder):
-    config, _, _ = train.parse([f"--config=endx:{method},{encoder}"])
+    config, _, _ = train.parse_arguments([f"--config=endx:{method},{encoder}"])
     assert (config.objective.name, config.model.encoder or "bert") == (method, encoder)
     assert resolve(config).as_dict() == json.loads(config.to_json_best_effort())
 
 
 def test_heads_go_on_from_where_the_ones_below_them_are_left():
     for arguments in ("", ":answer", ":both,sentence"):
-        below, _, workdir = train.parse([f"--config=fcrr{arguments}"])
-        config, _, _ = train.parse([f"--config=fcrr_convrr{arguments}"])
+        below, _, workdir = train.parse_arguments([f"--config=fcrr{arguments}"])
+        config, _, _ = train.parse_arguments([f"--config=fcrr_convrr{arguments}"])
         assert (below.objective.head.names, config.objective.head.names) == ("fcrr", "fcrr+convrr")
         assert config.model.init_from == str(workdir)
         assert config.model.encoder == ("" if "sentence" in arguments else "none")
@@ -71,7 +71,7 @@ def test_heads_go_on_from_where_the_ones_below_them_are_left():
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.py")), ids=lambda file: file.stem)
 def test_every_config_is_one_that_a_run_accepts(file):
-    config, _, _ = train.parse([f"--config={file}"])
+    config, _, _ = train.parse_arguments([f"--config={file}"])
     assert resolve(config).as_dict() == json.loads(config.to_json_best_effort())
 
 
@@ -105,7 +105,7 @@ def test_every_config_is_one_that_a_run_accepts(file):
 )
 def test_unknown_arguments_are_refused_in_one_line(arguments, message):
     with one_line_error(message):
-        train.parse(arguments)
+        train.parse_arguments(arguments)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_unknown_arguments_are_refused_in_one_line(arguments, message):
     ],
 )
 def test_steps_on_the_command_line_replace_the_recipes_epochs_and_the_other_way_round(recipe, arguments, length):
-    config, _, _ = train.parse([f"--config={recipe}", *arguments])
+    config, _, _ = train.parse_arguments([f"--config={recipe}", *arguments])
     assert (config.train.steps, config.train.epochs) == length
 
 
@@ -149,7 +149,7 @@ def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, message, tm
     file = tmp_path / "mine.py"
     file.write_bytes(text.encode("latin-1"))
     with one_line_error(f"^(--config={file})?{message}"):
-        train.parse([f"--config={file}"])
+        train.parse_arguments([f"--config={file}"])
 
 
 def test_a_config_file_is_executed_once(tmp_path):
@@ -159,7 +159,7 @@ def test_a_config_file_is_executed_once(tmp_path):
         "log = pathlib.Path(__file__).with_suffix('.log')\n"
         "log.write_text((log.read_text() if log.exists() else '') + 'x')\n"
     )
-    train.parse([f"--config={file}", "--config.train.steps=3"])
+    train.parse_arguments([f"--config={file}", "--config.train.steps=3"])
     assert (tmp_path / "mine.log").read_text() == "x"
 
 

@@ -3,7 +3,7 @@
 import pytest
 from helpers import one_line_error
 
-from endx_jax.data.cloze import convert, document_of, make_questions
+from endx_jax.data.cloze import cloze_questions, document_of, make_questions
 from endx_jax.data.documents import Document
 
 TEXT = "Cats sleep most of the day. Dogs bark at night and at noon. Fish. Birds sing in the early morning."
@@ -60,7 +60,7 @@ def test_a_title_is_a_question_for_all_passages_of_its_document():
         row("b", "Many live in the zoo now.", "Animals"),
         row("c", "Red.", "Colours"),
     ]
-    records = convert(passages, "docs", 0, 1.0)
+    records = cloze_questions(passages, "docs", 0, 1.0)
     assert records.questions == ("Animals", "Colours")
     assert records.qrels == ((0, 1), (2,))
     assert records.candidate_ids == ("a", "b", "c")
@@ -72,7 +72,7 @@ def test_what_occurs_in_several_documents_is_left_out():
     passages = [row(title, f"{title} is what this page describes here. {title}.", title) for title in ("Cats", "Dogs")]
     passages += [row(f"notice of {title}", notice, title) for title in ("Cats", "Dogs")]
     passages.append(row("site", "One more page is here.", "Cats", source="elsewhere"))
-    records = convert(passages, "docs", 5, 1.0)
+    records = cloze_questions(passages, "docs", 5, 1.0)
     assert not any("Copyright" in text for text in (*records.questions, *records.candidates))
     assert "Cats" not in records.questions  # the title of two documents
     assert "Dogs" in records.questions
@@ -91,4 +91,4 @@ def test_what_occurs_in_several_documents_is_left_out():
 )
 def test_documents_that_make_no_pairs_are_refused(passages, message):
     with one_line_error(message):
-        convert(passages, "docs", 2, 0.9)
+        cloze_questions(passages, "docs", 2, 0.9)

@@ -157,7 +157,7 @@ def test_squad_has_the_ids_that_evaluation_gives(tmp_path):
     records = formats.read(file)
     assert [(d.id, d.text) for d in paragraphs] == [*zip(records.candidate_ids, records.candidates, strict=True)]
     for pool in reqa.POOLS:
-        records, found = reqa.read(file, pool), list(read_corpus(file, pool=pool))
+        records, found = reqa.from_squad(file, pool), list(read_corpus(file, pool=pool))
         assert [(d.id, d.text) for d in found] == [*zip(records.candidate_ids, records.candidates, strict=True)]
         assert {d.text: d.metadata["title"] for d in found}["Dogs bark."] == "Dogs"
 

@@ -7,8 +7,8 @@ import pytest
 from helpers import refusal
 
 from endx_jax.data.relevance import (
-    Answered,
-    Judged,
+    Judgements,
+    QuestionWithAnswers,
     contains_answer,
     read_answered,
     read_judged,
@@ -30,7 +30,7 @@ def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):
     (beir / "queries.jsonl").write_text("\n".join(queries))
     qrels = "query-id\tcorpus-id\tscore\n2\tb\t1\n1\ta\t1\n1\tb\t0\n2\tc\t1\n2\tb\t1\n3\ta\t1\n"
     (beir / "qrels" / "dev.tsv").write_text(qrels)
-    expected = Judged(("2", "1", "3"), ("two", "one", "one"), ({"b": 1, "c": 1}, {"a": 1}, {"a": 1}), ((),) * 3)
+    expected = Judgements(("2", "1", "3"), ("two", "one", "one"), ({"b": 1, "c": 1}, {"a": 1}, {"a": 1}), ((),) * 3)
     assert read_judged(str(marco), "dev") == expected
     assert read_judged(str(beir), None) == dataclasses.replace(expected, excluded=(("2",), ("1",), ("3",)))
     (beir / "qrels" / "dev.tsv").write_text(qrels + "9\ta\t1\n")
@@ -50,7 +50,10 @@ def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):
 def test_questions_with_answers(tmp_path, name, text, packed):
     path = tmp_path / (name + packed)
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    assert read_answered(str(path)) == [Answered("q0", "who", ('A "B"', "C")), Answered("q1", "when", ("D's",))]
+    assert read_answered(str(path)) == [
+        QuestionWithAnswers("q0", "who", ('A "B"', "C")),
+        QuestionWithAnswers("q1", "when", ("D's",)),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 from small_squad import asked
 
-from endx_jax.data.reqa import Conversion, convert, read
+from endx_jax.data.reqa import Conversion, convert, from_squad
 from endx_jax.errors import EndxError
 
 CATS = "Cats sleep a lot. Dr. Doe says so. They also eat."
@@ -102,7 +102,7 @@ def test_places_count_white_space_at_the_ends_and_newlines(tmp_path):
 
 def test_an_unknown_pool_is_refused():
     with pytest.raises(EndxError, match="pool is 'sentence', which is none of answers, sentences; did you mean 'sent"):
-        read("x.json", pool="sentence")
+        from_squad("x.json", pool="sentence")
 
 
 def counts(conversion: Conversion) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ def test_a_questions_group_is_its_article_and_its_hard_negatives_the_rest_of_its
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"data": [article, other]}))
     for pool in ("answers", "sentences"):
-        records = read(path, pool)
+        records = from_squad(path, pool)
         assert dict(zip(records.questions, records.groups, strict=True)) == {
             "q?": "Pets",
             "r?": "Pets",
@@ -149,4 +149,4 @@ def test_a_questions_group_is_its_article_and_its_hard_negatives_the_rest_of_its
         everything = {"q?": {SAYS, EAT, "They run."}, "r?": {SLEEP, EAT}, "s?": set()}
         assert hard == {question: found & set(records.candidates) for question, found in everything.items()}
     assert EAT in records.candidates
-    assert EAT not in read(path, "answers").candidates
+    assert EAT not in from_squad(path, "answers").candidates

@@ -20,7 +20,7 @@ from endx_jax.data import origins, reqa, reqa_dataset
 from endx_jax.data.origins import ORIGINS, SPLITS, PublishedFile
 from endx_jax.data.readers.squad import FILES
 from endx_jax.data.records import RetrievalSet
-from endx_jax.data.reqa_dataset import from_articles, prepare, read, summary, to_articles
+from endx_jax.data.reqa_dataset import from_articles, prepare, read_prepared, summary, to_articles
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def no_conversion(monkeypatch):
 
 def test_the_prepared_set_equals_the_conversion(data, source):
     for split, name in zip(SPLITS, FILES, strict=True):
-        assert read("reqa/squad", split, data_dir=data) == reqa.read(source / name, "sentences")
+        assert read_prepared("reqa/squad", split, data_dir=data) == reqa.from_squad(source / name, "sentences")
 
 
 def test_it_is_where_tfds_keeps_things_and_tfds_can_read_it(data):
@@ -76,7 +76,7 @@ def test_natural_questions_in_parts_are_one_set(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(full(n, f"q{n}", html, whole, title=f"T{n}")) + "\n" for n in numbers))
     folder = prepare("reqa/nq", source=tmp_path / "nq", data_dir=tmp_path / "data")
-    found = read("reqa/nq", "train", data_dir=tmp_path / "data")
+    found = read_prepared("reqa/nq", "train", data_dir=tmp_path / "data")
     assert (found.questions, found.groups) == (("q1", "q2", "q3"), ("T1", "T2", "T3"))
     assert (found.candidates, found.qrels) == (("Bees fly.", "They sting."), ((1,), (1,), (1,)))
     (tmp_path / "nq" / "train" / "nq-train-01.jsonl").unlink()
@@ -144,7 +144,7 @@ def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, m
     assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
     monkeypatch.setattr(reqa_dataset, "to_articles", whole)
     prepare(source=source, data_dir=tmp_path / "data")
-    assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
+    assert len(read_prepared("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
 
 
 def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, monkeypatch):
@@ -157,7 +157,7 @@ def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, 
     monkeypatch.setattr(reqa_dataset, "to_articles", overtaken)
     prepare(source=source, data_dir=tmp_path / "data")
     assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.1.0"]
-    assert len(read("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
+    assert len(read_prepared("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
 
 
 def test_a_folder_that_is_not_whole_is_refused(data, source):
@@ -173,7 +173,7 @@ def test_damaged_records_are_refused(data):
     contents[200] ^= 4
     records.write_bytes(contents)
     with one_line_error(r"1\.1\.0 is damaged \(.*hash mismatch.*\); remove the folder and prepare it again"):
-        read("reqa/squad", "train", data_dir=data)
+        read_prepared("reqa/squad", "train", data_dir=data)
 
 
 def test_a_data_directory_that_cannot_be_written_is_refused(source, tmp_path):
@@ -186,12 +186,12 @@ def test_unknown_names_are_answered_with_the_known_ones(tmp_path):
     with one_line_error("the prepared set is 'reqa/squid', which is none of reqa/squad, .*did you mean 'reqa/squad'"):
         prepare("reqa/squid", data_dir=tmp_path)
     with one_line_error("the split of reqa/squad is 'test', which is none of train, validation"):
-        read("reqa/squad", "test", data_dir=tmp_path)
+        read_prepared("reqa/squad", "test", data_dir=tmp_path)
 
 
 def test_reading_never_begins_a_download_of_gigabytes(tmp_path):
     with one_line_error(r"reqa/nq is not prepared, and its files are 4\d\.\d GB: .*`endx prepare reqa/nq`"):
-        read("reqa/nq", "train", data_dir=tmp_path)
+        read_prepared("reqa/nq", "train", data_dir=tmp_path)
 
 
 def test_tensorflow_is_never_asked_for(source, tmp_path):
@@ -227,8 +227,8 @@ def test_the_published_files_are_fetched_checked_and_converted(published, tmp_pa
     prepare(data_dir=tmp_path / "data")
     assert set(published.fetched) == set(FILES)
     for split, name in zip(SPLITS, FILES, strict=True):
-        expected = reqa.read(tmp_path / "published" / name, "sentences")
-        assert read("reqa/squad", split, data_dir=tmp_path / "data") == expected
+        expected = reqa.from_squad(tmp_path / "published" / name, "sentences")
+        assert read_prepared("reqa/squad", split, data_dir=tmp_path / "data") == expected
     told = summary("reqa/squad", data_dir=tmp_path / "data")
     assert [told[split]["published"] for split in SPLITS] == [True, True]
     assert capfd.readouterr() == ("", "")
@@ -252,7 +252,7 @@ def test_packed_files_are_fetched_and_joined(tmp_path, monkeypatch):
         published = (tuple(pinned[:2]), tuple(pinned[2:]))
         origin = dataclasses.replace(ORIGINS["multireqa/squad"], published=lambda: published)
         monkeypatch.setitem(ORIGINS, "multireqa/squad", origin)
-        found = read("multireqa/squad", "validation", data_dir=tmp_path / "data")
+        found = read_prepared("multireqa/squad", "validation", data_dir=tmp_path / "data")
     assert (found.questions, found.candidates) == (("what?",), ("In dev: Bees fly.",))
     assert (tmp_path / "data" / "multireqa" / "squad" / "1.1.0").is_dir()
     # The published files under their published names are the same source.
@@ -290,7 +290,7 @@ def test_a_network_that_refuses_is_refused_at_once(published, tmp_path):
     published.__exit__()
     began = time.monotonic()
     with one_line_error(r"not prepared in .*data, and SQuAD can't be downloaded .* \(ConnectionError\)"):
-        read("reqa/squad", "train", data_dir=tmp_path / "data")
+        read_prepared("reqa/squad", "train", data_dir=tmp_path / "data")
     assert time.monotonic() - began < reqa_dataset.TIMEOUT
 
 
@@ -326,13 +326,13 @@ def test_the_counts_of_squad(test_data, tmp_path):
     counts = {
         split: (len(found.questions), len(found.candidates), len(found.pairs))
         for split in SPLITS
-        for found in [read("reqa/squad", split, data_dir=tmp_path)]
+        for found in [read_prepared("reqa/squad", split, data_dir=tmp_path)]
     }
     # As tests/data/test_reqa.py counts the files.
     assert counts == {"train": (87355, 91617, 87446), "validation": (10539, 10246, 11388)}
     told = summary("reqa/squad", data_dir=tmp_path)
     assert {split: (t["questions"], t["candidates"], t["pairs"]) for split, t in told.items()} == counts
-    assert read("reqa/squad", "validation", data_dir=tmp_path) == reqa.read(
+    assert read_prepared("reqa/squad", "validation", data_dir=tmp_path) == reqa.from_squad(
         test_data / "data" / "squad" / "dev-v1.1.json.gz", "sentences"
     )
 

@@ -96,7 +96,7 @@ def test_words_that_begin_a_sentence_break_again_and_white_space_is_in_none():
 
 
 def test_spans_of_real_paragraphs_cover_all_but_white_space(test_data):
-    paragraphs = squad.paragraphs(str(test_data / "data/squad/dev-v1.1.json.gz"))
+    paragraphs = squad.squad_paragraphs(str(test_data / "data/squad/dev-v1.1.json.gz"))
     for context in (paragraph.context for paragraph in paragraphs):
         at = 0
         for start, end in split_sentences(context):

@@ -6,15 +6,19 @@ import jax
 import pytest
 from tiny_bert import tiny_recipe
 
-from endx_jax.experiment.choices import Choice, choices, first_that_fits, read_choice, write_choice
+from endx_jax.experiment.choices import StepMemory, first_that_fits, options_by_cost, read_choice, write_choice
 from endx_jax.experiment.config import resolve
 from endx_jax.models.stack import REMATS
 from endx_jax.planning.compiled import trace_step
 from endx_jax.planning.flops import traced_flops
-from endx_jax.planning.runs import Texts, plan_run
+from endx_jax.planning.runs import RunPairs, plan_run
 
-WHOLE = [Choice(0, remat) for remat in REMATS]
-ORDERED = [*WHOLE, *(Choice(rows, "none") for rows in (8, 4, 2, 1)), *(Choice(1, remat) for remat in [*REMATS][1:])]
+WHOLE = [StepMemory(0, remat) for remat in REMATS]
+ORDERED = [
+    *WHOLE,
+    *(StepMemory(rows, "none") for rows in (8, 4, 2, 1)),
+    *(StepMemory(1, remat) for remat in [*REMATS][1:]),
+]
 NEEDS = [400, 250, 110, 60, 210, 105, 55, 30, 25, 20, 10]  # bytes of each
 
 
@@ -33,26 +37,26 @@ def with_settings(settings, chunk, remat):
     [
         (-1, "auto", "tpu", ORDERED),
         (-1, "auto", "cpu", [choice for choice in ORDERED if choice.remat == "none"]),
-        (-1, "dots", "tpu", [Choice(rows, "dots") for rows in (0, 8, 4, 2, 1)]),
+        (-1, "dots", "tpu", [StepMemory(rows, "dots") for rows in (0, 8, 4, 2, 1)]),
         (0, "auto", "gpu", WHOLE),
-        (5, "auto", "cpu", [Choice(5, "none")]),
-        (5, "full", "tpu", [Choice(5, "full")]),
+        (5, "auto", "cpu", [StepMemory(5, "none")]),
+        (5, "full", "tpu", [StepMemory(5, "full")]),
     ],
 )
 def test_settings_leave_some_choices(settings, chunk, remat, platform, expected):
-    assert choices(with_settings(settings, chunk, remat), 16, 48, platform) == expected
+    assert options_by_cost(with_settings(settings, chunk, remat), 16, 48, platform) == expected
 
 
 def test_chunks_are_not_larger_than_keeps_a_device_busy(settings):
-    assert choices(settings, 4096, 320, "tpu")[4] == Choice(128, "none")
-    assert choices(settings, 4096, 2**20, "tpu")[4] == Choice(1, "none")
-    assert choices(settings, 1, 320, "tpu") == WHOLE
+    assert options_by_cost(settings, 4096, 320, "tpu")[4] == StepMemory(128, "none")
+    assert options_by_cost(settings, 4096, 2**20, "tpu")[4] == StepMemory(1, "none")
+    assert options_by_cost(settings, 1, 320, "tpu") == WHOLE
 
 
 def test_the_order_is_that_of_the_computed_flop(settings):
-    plan = plan_run(settings, Texts(None), devices=jax.devices()[:1])
+    plan = plan_run(settings, RunPairs(None), devices=jax.devices()[:1])
     flops = []
-    for choice in [*WHOLE, Choice(8, "none"), Choice(4, "none"), Choice(4, "full")]:
+    for choice in [*WHOLE, StepMemory(8, "none"), StepMemory(4, "none"), StepMemory(4, "full")]:
         flops.append(traced_flops(trace_step(plan.with_choice(choice)).jaxpr))
     assert flops == sorted(flops)
     assert flops[3] > 1.2 * flops[0]  # the forward pass again

@@ -1,7 +1,7 @@
 import pytest
 
 from endx_jax.errors import EndxError
-from endx_jax.experiment.config import differences, resolve
+from endx_jax.experiment.config import config_changes, resolve
 from endx_jax.methods import find_method
 from endx_jax.methods.config import base_config, load_recipe
 
@@ -40,10 +40,10 @@ def test_only_what_changes_results_counts_as_a_difference():
     config.mesh.fsdp = 2
     config.train.log_every = 99
     config.train.stop_at_step = 3
-    assert differences(before, resolve(config)) == []
+    assert config_changes(before, resolve(config)) == []
     config.seed = 7
     config.optimizer.multipliers = ((".*", 2.0),)
-    assert differences(before, resolve(config)) == [
+    assert config_changes(before, resolve(config)) == [
         "seed: 0 -> 7",
         "optimizer.multipliers: [['.*', 1.0]] -> [['.*', 2.0]]",
     ]
@@ -53,7 +53,7 @@ def test_the_settings_that_decide_others_come_first_and_those_of_one_method_are_
     before, config = base_config(), base_config(find_method("endx").settings())
     config.seed, config.data.path = 7, "a.csv"
     named = ["objective.name: 'dual' -> 'endx'", "data.path: '' -> 'a.csv'", "seed: 0 -> 7"]
-    assert differences(resolve(before), resolve(config)) == named
+    assert config_changes(resolve(before), resolve(config)) == named
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def read(path, **changes):
 
 def test_a_folder_of_squad_is_trained_on_and_its_dev_file_reported(folder):
     found = read(folder)
-    assert found.test == reqa.read(folder / "dev-v1.1.json.gz", "sentences")
+    assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
     assert found == read(folder / "train-v1.1.json", test_path=str(folder / "dev-v1.1.json.gz"))
     trained = found.train.questions + found.validation.questions
     assert len(trained) == 38  # 40, but for the two of article 19, which are reported on
@@ -133,7 +133,7 @@ def test_a_pool_is_for_reading_comprehension_only(pairs_csv):
 def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     """Mined negatives, a folder of another format, are trained on beside a test set after ReQA."""
     found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
-    assert found.test == reqa.read(folder / "dev-v1.1.json.gz", "sentences")
+    assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
     assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
     with one_line_error("is not reading-comprehension data .squad"):
         read(pairs_csv, test_path=str(pairs_csv))
@@ -159,7 +159,7 @@ def test_documents_are_trained_on_and_questions_of_a_test_set_ranked(folder, tmp
     documents = str(write_documents(tmp_path))
     settings = DataSettings(path=documents, format="documents", answer_column="body", test_path=dev)
     found = read_splits(dataclasses.replace(settings, pool="answers"))
-    assert found.test == reqa.read(dev, "sentences")
+    assert found.test == reqa.from_squad(dev, "sentences")
     questions = {*found.train.questions, *found.validation.questions}
     assert questions == {text for n in range(20) for text in (f"T{n}", f"This is the text of number {n}.")}
     assert len(found.validation.questions) == 2  # of one document

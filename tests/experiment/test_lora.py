@@ -15,7 +15,7 @@ from tiny_models import write_tiny_qwen3
 import endx_jax
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model, load_pairs, read_model
-from endx_jax.experiment.prepare import begin, prepare_run
+from endx_jax.experiment.prepare import compile_and_restore, prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.export.run import export
 from endx_jax.methods.config import base_config
@@ -130,7 +130,7 @@ def test_a_run_starts_from_the_adapters_of_another_on_the_same_base(trained, dec
 
 def steps(config, workdir, count=2):
     """Losses of the first steps, and the parameters after them."""
-    prepared, state, step = begin(prepare_run(config, workdir))
+    prepared, state, step = compile_and_restore(prepare_run(config, workdir))
     losses = []
     for n in range(count):
         batch = to_global(prepared.stream[n], prepared.mesh, config.train.global_batch_size)

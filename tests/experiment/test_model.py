@@ -18,9 +18,9 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.pretrained import load
+from endx_jax.pretrained import load_encoder
 from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.pretrained.stored import Stored
+from endx_jax.pretrained.stored import StoredArray
 from endx_jax.training import checkpoints
 from endx_jax.training.monitor import Monitor, NonFiniteLoss
 from endx_jax.training.state import split_frozen
@@ -69,7 +69,7 @@ def test_only_encoders_with_positions_limit_the_length(config):
 def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_csv):
     model, mesh = build_model(resolve(tiny_recipe(tiny_bert, pairs_csv))), make_mesh(MeshSettings(fsdp=4, tensor=2))
     params = model.initial_params()
-    assert all(isinstance(leaf, Stored) for leaf in jax.tree.leaves(params["dual_encoder"]["shared"]["encoder"]))
+    assert all(isinstance(leaf, StoredArray) for leaf in jax.tree.leaves(params["dual_encoder"]["shared"]["encoder"]))
     placed = place(params, state_shardings(params, mesh))
     chex.assert_trees_all_equal(jax.device_get(placed), jax.tree.map(np.asarray, params))
 
@@ -100,7 +100,7 @@ def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
         ({"question_prompt": "none"}, ("", "tell: ")),
         ({"encoder": "transformer"}, ("", "")),
     ):
-        sources = dict.fromkeys(SIDES, load(str(folder)))
+        sources = dict.fromkeys(SIDES, load_encoder(str(folder)))
         found = _with_prompts(ModelSettings(pretrained=str(folder), **given), sources)
         assert (found.question_prompt, found.answer_prompt) == right
 

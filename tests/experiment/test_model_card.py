@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import endx_jax
-from endx_jax.experiment.model_card import text
+from endx_jax.experiment.model_card import card_text
 from endx_jax.export.towers import Towers
 
 
@@ -37,7 +37,7 @@ def front_matter(card):
 
 
 def test_a_run_tells_its_data_recipe_and_results(towers, trained_workdir, tiny_bert, pairs_csv):
-    card = text(towers.subject, "sentence-transformers")
+    card = card_text(towers.subject, "sentence-transformers")
     assert front_matter(card)[:2] == ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
     assert "Data: `pairs.csv` (questions: " in card
     counts = json.loads((trained_workdir / "data.json").read_text())["questions"]
@@ -53,7 +53,7 @@ def test_a_run_tells_its_data_recipe_and_results(towers, trained_workdir, tiny_b
 
 
 def test_the_card_names_the_training_data_of_minilm(towers):
-    card = text(
+    card = card_text(
         dataclasses.replace(towers, workdir=None, loaded_from="all-MiniLM-L6-v2").subject, "sentence-transformers"
     )
     assert "base_model:\n- sentence-transformers/all-MiniLM-L6-v2\n" in card
@@ -70,7 +70,7 @@ def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, t
     config["evaluation"]["sets"] = ["/home/me/beir/nfcorpus:test"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     shutil.copy(trained_workdir / "data.json", tmp_path / "data.json")
-    card = text(dataclasses.replace(towers, workdir=tmp_path).subject, "sentence-transformers")
+    card = card_text(dataclasses.replace(towers, workdir=tmp_path).subject, "sentence-transformers")
     assert "no record of the training data of `bert`" in card
     assert "no record of the training data of `org/other-bert`" in card
     assert "base_model:\n- org/other-bert\n" in card
@@ -83,7 +83,7 @@ def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, t
 def test_a_run_without_results_has_no_table(towers, trained_workdir, tmp_path):
     for name in ("config.json", "data.json"):
         shutil.copy(trained_workdir / name, tmp_path / name)
-    card = text(dataclasses.replace(towers, workdir=tmp_path).subject, "stablehlo")
+    card = card_text(dataclasses.replace(towers, workdir=tmp_path).subject, "stablehlo")
     assert "## Training" in card
     assert "## Results" not in card
     assert f"JAX {jax.__version__} wrote these programs" in card

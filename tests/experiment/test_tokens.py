@@ -23,7 +23,7 @@ from tiny_bert import tiny_recipe
 from endx_jax.data.batches import Pairs
 from endx_jax.data.readers.examples import Example, Named
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.token_store import MANIFEST, SIDES, TokenStore, merge, write_part
+from endx_jax.data.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
@@ -197,7 +197,7 @@ def test_ids_of_large_vocabularies_are_kept(tmp_path):
 
     part = tmp_path / "part-0.arrow"
     write_part(part, iter([Example(Named("q"), [Named("a")], [])]), dict.fromkeys(SIDES, table))
-    merge(tmp_path, [[part]], ["x"], {name: dict.fromkeys(SIDES, 4) for name in ("length", "pad_id")})
+    join_parts(tmp_path, [[part]], ["x"], {name: dict.fromkeys(SIDES, 4) for name in ("length", "pad_id")})
     assert TokenStore.open(tmp_path).pairs().questions.ids.tolist() == [1 << 16]
 
 
@@ -281,9 +281,9 @@ def test_an_interrupted_tokenisation_keeps_its_whole_parts(settings, processors,
 
     def merge_all(*args):
         kept.update(parts_of(settings))
-        merge(*args)
+        join_parts(*args)
 
-    monkeypatch.setattr("endx_jax.experiment.tokens.merge", merge_all)
+    monkeypatch.setattr("endx_jax.experiment.tokens.join_parts", merge_all)
     pairs = stored(settings, processors, read_splits(settings)).pairs()
     assert len(kept) == 3
     assert {name for name in before if kept[name] != before[name]} == ({part.name} if damage else set())

@@ -9,19 +9,19 @@ from helpers import one_line_error
 from tiny_bert import LAYERS, tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
-from endx_jax.experiment.choices import Choice
+from endx_jax.experiment.choices import StepMemory
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
-from endx_jax.experiment.prepare import begin, prepare_run
+from endx_jax.experiment.prepare import compile_and_restore, prepare_run
 from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel import MeshSettings, make_mesh, to_global
-from endx_jax.parallel.memory import ACCELERATOR_SHARE, Memory, bytes_held
+from endx_jax.parallel.memory import ACCELERATOR_SHARE, DeviceMemory, bytes_held
 from endx_jax.parallel.sharding import place
 from endx_jax.training.step import CompiledStep
 
-PLENTY = Memory(2**40)
-WHOLE = [Choice(0, remat) for remat in REMATS]
+PLENTY = DeviceMemory(2**40)
+WHOLE = [StepMemory(0, remat) for remat in REMATS]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,7 +55,7 @@ def arranged(run, memory):
 
 def with_room_for(run, activations):
     """Memory of which half is the state and so many bytes of activations."""
-    return Memory(2 * (bytes_held(run.train_plan.state) + activations))
+    return DeviceMemory(2 * (bytes_held(run.train_plan.state) + activations))
 
 
 def test_all_rows_are_encoded_at_once_where_they_fit(run):
@@ -83,9 +83,9 @@ def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_
     matrices = LAYERS * (4 * 32 * 32 + 2 * 32 * 64) * 4  # bytes of the layers' kernels
     # On CPUs a step may use half of the memory.
     held = 2 * bytes_held(run.train_plan.state)
-    assert not execution(Memory(held + 2 * 2 * matrices), data=1, fsdp=2).by_layer
-    assert execution(Memory(matrices), data=1, fsdp=2).by_layer
-    assert not execution(Memory(matrices), data=2, fsdp=1).by_layer
+    assert not execution(DeviceMemory(held + 2 * 2 * matrices), data=1, fsdp=2).by_layer
+    assert execution(DeviceMemory(matrices), data=1, fsdp=2).by_layer
+    assert not execution(DeviceMemory(matrices), data=2, fsdp=1).by_layer
     adapted = execution(PLENTY, rank=4, data=1, fsdp=2)
     assert (adapted.by_layer, adapted.packed) == (True, True)
 
@@ -96,9 +96,9 @@ def test_a_chunk_has_at_least_one_row(run):
 
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
     monkeypatch.setattr(preparing, "compile_ahead", lambda *_: pytest.fail("compiled"))
-    run = preparing.dataclasses.replace(run, train_plan=arranged(run, Memory(1000)))
+    run = preparing.dataclasses.replace(run, train_plan=arranged(run, DeviceMemory(1000)))
     with one_line_error("a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):
-        begin(run)
+        compile_and_restore(run)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(1.5, 8), (1.0, 16), (0.1, 16), (2.5, 4)])
@@ -112,7 +112,7 @@ def test_chunks_shrink_where_the_compiled_step_takes_more(run, monkeypatch, caps
         return CompiledStep({}, plan.rows_at_once, bytes_held(plan.state) + int(share * plan.activations))
 
     monkeypatch.setattr(preparing, "_compile", compile_plan)
-    begun, state, step = begin(run)
+    begun, state, step = compile_and_restore(run)
     assert tried == [16, rows][: 1 + (rows < 16)]
     assert begun.train_plan.rows_at_once == step.fallback == rows
     assert begun.model.settings.train.tower_chunk == -1
@@ -124,12 +124,12 @@ def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
     """On a CPU, whose estimate stands unless the program needs more."""
     train_plan = arranged(run, with_room_for(run, run.train_plan.activations * 15 // 16))
     monkeypatch.setattr(preparing, "_compile", lambda *_: CompiledStep({}, None, 1))
-    begun, *_ = begin(preparing.dataclasses.replace(run, train_plan=train_plan))
+    begun, *_ = compile_and_restore(preparing.dataclasses.replace(run, train_plan=train_plan))
     assert begun.train_plan.rows_at_once == 8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice", [Choice(8, "full"), *WHOLE[1:], Choice(4, "none")])
+@pytest.mark.parametrize("choice", [StepMemory(8, "full"), *WHOLE[1:], StepMemory(4, "none")])
 def test_no_choice_changes_the_loss(run, choice):
     create = jax.jit(run.train_plan.create)
 
@@ -156,7 +156,7 @@ def accelerated(run, tmp_path):
     model = preparing.dataclasses.replace(run.model, settings=settings)
 
     def on_accelerator(room):
-        memory = Memory(1 + math.ceil((bytes_held(run.train_plan.state) + room) / ACCELERATOR_SHARE))
+        memory = DeviceMemory(1 + math.ceil((bytes_held(run.train_plan.state) + room) / ACCELERATOR_SHARE))
         train_plan = plan_training(model, run.mesh, run.stream.pairs, memory, "tpu")
         return preparing.dataclasses.replace(run, model=model, train_plan=train_plan)
 
@@ -182,12 +182,12 @@ def compiler(monkeypatch):
 
 def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(run, accelerated, compiler, capsys):
     compiled, room = compiler(lambda plan: plan.activations), run.train_plan.activations
-    begun, _, step = begin(accelerated(room))
+    begun, _, step = compile_and_restore(accelerated(room))
     assert compiled == [(WHOLE[0], 1)]
     assert step.fallback == begun.train_plan.choice == WHOLE[0]
 
     smaller = accelerated(room * 3 // 4)
-    begun, *_ = begin(smaller)
+    begun, *_ = compile_and_restore(smaller)
     chosen = begun.train_plan.choice
     assert compiled[1:] == [(chosen, 1)]
     assert chosen in WHOLE[1:]
@@ -196,7 +196,7 @@ def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(r
     assert f"; compiling it with all pairs at once, remat {chosen.remat}" in capsys.readouterr().out
 
     compiled.clear()
-    again, *_ = begin(accelerated(room * 3 // 4))
+    again, *_ = compile_and_restore(accelerated(room * 3 // 4))
     assert again.train_plan.choice == chosen
     assert compiled == [(chosen, len(again.stream.profiles()))]
     assert "compiling it with" not in capsys.readouterr().out
@@ -204,7 +204,7 @@ def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(r
 
 def test_an_estimate_that_is_too_high_costs_one_more_program(run, accelerated, compiler):
     compiled = compiler(lambda plan: plan.activations * 2 // 3)
-    begun, *_ = begin(accelerated(run.train_plan.activations * 3 // 4))
+    begun, *_ = compile_and_restore(accelerated(run.train_plan.activations * 3 // 4))
     assert begun.train_plan.choice == WHOLE[0]
     assert len(compiled) == 2
     assert compiled[1][0] == WHOLE[0]
@@ -215,8 +215,8 @@ def test_a_run_that_no_choice_fits_is_refused(run, accelerated, compiler):
     few = [found.train_plan.choices[n] for n in (0, 3, -1)]  # tracing takes long
     train_plan = preparing.dataclasses.replace(found.train_plan, choices=few)
     with one_line_error(r"a step needs 1099\.5 GB of memory and 0\.0 GB are free"):
-        begin(preparing.dataclasses.replace(found, train_plan=train_plan))
-    assert compiled[-1][0] == Choice(1, "full")
+        compile_and_restore(preparing.dataclasses.replace(found, train_plan=train_plan))
+    assert compiled[-1][0] == StepMemory(1, "full")
 
 
 def test_a_cached_choice_depends_on_what_determines_the_program(run, accelerated):

@@ -8,7 +8,7 @@ from tiny_models import TEXTS, embeddings, make_model
 
 import endx_jax
 from endx_jax.export.run import export
-from endx_jax.export.sentence_transformers import NAME, write
+from endx_jax.export.sentence_transformers import NAME, write_sentence_transformers
 from endx_jax.export.towers import Towers
 
 HELD = ("sde", "ade", "ade_ste", "ade_spl", "t5")
@@ -16,7 +16,7 @@ HELD = ("sde", "ade", "ade_ste", "ade_spl", "t5")
 
 @pytest.fixture(scope="module")
 def written(export_with):
-    return export_with(write)
+    return export_with(write_sentence_transformers)
 
 
 def contents(file):
@@ -89,13 +89,13 @@ def test_sentence_transformers_makes_the_same_embeddings(written, expected, name
 
 def test_encoders_without_a_module_are_refused(models, tmp_path):
     with one_line_error("sentence-transformers does not support a new encoder .*: use --format=stablehlo"):
-        write(tmp_path, Towers.of(models["gru"]))
+        write_sentence_transformers(tmp_path, Towers.of(models["gru"]))
 
 
 def test_multi_hop_pooling_is_refused(one_layer_bert, tmp_path):
     model = make_model(one_layer_bert, pooling="multi_hop", multi_hop={"hops": 2})
     with one_line_error("sentence-transformers does not support multi-hop pooling: use --format=stablehlo"):
-        write(tmp_path, Towers.of(model))
+        write_sentence_transformers(tmp_path, Towers.of(model))
 
 
 def test_truncation_is_a_default_of_the_export_alone(models, tmp_path):

@@ -11,7 +11,7 @@ from helpers import one_line_error
 from tiny_models import TEXTS, make_model
 
 import endx_jax
-from endx_jax.export.stablehlo import write
+from endx_jax.export.stablehlo import write_stablehlo
 from endx_jax.export.towers import Towers
 
 pytest.importorskip("flatbuffers", reason="flatbuffers, which jax.export writes with, is not installed")
@@ -21,7 +21,7 @@ NAMES = ("ade_spl", "t5", "gru", pytest.param("sde", marks=pytest.mark.slow))
 
 @pytest.fixture(scope="module")
 def written(export_with):
-    return export_with(write)
+    return export_with(write_stablehlo)
 
 
 def program(folder):
@@ -83,7 +83,9 @@ def test_towers_of_two_shapes_are_two_programs(models, one_layer_bert, tmp_path)
     model = make_model(one_layer_bert, sharing="ade")
     towers = Towers.of(model)
     plain = towers.dual_encoder.answer.clone(normalize=False)
-    write(tmp_path, dataclasses.replace(towers, dual_encoder=dataclasses.replace(towers.dual_encoder, answer=plain)))
+    write_stablehlo(
+        tmp_path, dataclasses.replace(towers, dual_encoder=dataclasses.replace(towers.dual_encoder, answer=plain))
+    )
     assert sorted(file.name for file in tmp_path.glob("*.stablehlo")) == [
         "tower_answer.stablehlo",
         "tower_question.stablehlo",

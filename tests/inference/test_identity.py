@@ -9,7 +9,7 @@ from helpers import TINY, random_params, tower
 
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.encoders.t5 import T5Config
-from endx_jax.inference.identity import describe, model_identity
+from endx_jax.inference.identity import describe_tower, model_identity
 from endx_jax.models import DualEncoder, TransformerEncoder
 from endx_jax.models.pooling import MultiHopAttention, first
 from endx_jax.models.sharing import SHARINGS
@@ -53,7 +53,7 @@ def test_changes_that_affect_embeddings_change_the_identity(processor):
 
 def test_parts_that_came_later_decide_where_a_tower_has_them(processor):
     """Where it has none its identity is as it was before, so that indexes of then still serve."""
-    named = str(describe(tower()))
+    named = str(describe_tower(tower()))
     assert not any(part in named for part in ("head'", "token_weights", "layer_weights"))
     found = {
         identity(processor, **parts)
@@ -67,13 +67,13 @@ def test_families_that_had_modules_of_their_own_are_described_as_they_were():
     sizes = (("vocab_size", 50), ("width", 16), ("layers", 2), ("heads", 2))
     read = (("mlp_width", 24), ("positions", 32), ("token_types", 2), ("activation", "gelu"))
     bert = ("BertConfig", *sizes, *read, ("norm_epsilon", 1e-12), ("pad_id", 0))
-    assert describe(TransformerEncoder(TINY)) == ("BertEncoder", ("config", bert))
+    assert describe_tower(TransformerEncoder(TINY)) == ("BertEncoder", ("config", bert))
     t5 = T5Config(vocab_size=50, width=16, layers=2, heads=2, head_width=4, mlp_width=24)
     read = (("head_width", 4), ("mlp_width", 24), ("buckets", 32), ("max_distance", 128), ("norm_epsilon", 1e-6))
     expected = ("T5Config", *sizes, *read, ("pad_id", 0), ("positions", None))
-    assert describe(TransformerEncoder(t5)) == ("T5Encoder", ("config", expected))
+    assert describe_tower(TransformerEncoder(t5)) == ("T5Encoder", ("config", expected))
     plain = dataclasses.replace(t5, gated=False)
-    assert describe(TransformerEncoder(plain)) == ("T5Encoder", ("config", (*expected, ("gated", False))))
+    assert describe_tower(TransformerEncoder(plain)) == ("T5Encoder", ("config", (*expected, ("gated", False))))
 
 
 def test_one_number_or_the_place_of_parameters_changes_the_identity(processor):

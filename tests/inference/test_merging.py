@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import endx_jax
 from endx_jax.files import sha256_of
-from endx_jax.inference.merging import merge
+from endx_jax.inference.merging import merge_models
 
 LAYER = "shared/encoder/layers_0/mlp_up/kernel"
 
@@ -35,7 +35,7 @@ def changed(workdir, folder, change, **described):
 
 
 def test_the_weighted_mean_of_two_models(bert_workdir, other, tmp_path):
-    merge([str(bert_workdir), str(other)], tmp_path / "merged", [3, 1])
+    merge_models([str(bert_workdir), str(other)], tmp_path / "merged", [3, 1])
     first, merged = (load_file(f / "towers.safetensors") for f in (bert_workdir / "model", tmp_path / "merged"))
     np.testing.assert_allclose(merged[LAYER], 0.75 * first[LAYER] + 0.25 * 3.0, rtol=1e-6)
     for path in set(first) - {LAYER}:
@@ -51,7 +51,7 @@ def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(bert
     file.write_text(json.dumps(json.loads(file.read_text()) | {"hybrid": {"weight": 0.5}, "teacher": "t"}))
 
     def merged_with(second):
-        merge([str(run), str(second)], tmp_path / "merged")
+        merge_models([str(run), str(second)], tmp_path / "merged")
         about = json.loads((tmp_path / "merged" / "endx.json").read_text())
         return about["hybrid"], about["teacher"]
 
@@ -62,7 +62,7 @@ def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(bert
 
 def test_a_run_is_merged_with_its_pretrained_model(bert_workdir, tiny_bert, tmp_path):
     run = changed(bert_workdir, tmp_path / "run", lambda tensors: None, normalize=False)
-    merge([str(run), str(tiny_bert)], tmp_path / "merged", [0, 1])
+    merge_models([str(run), str(tiny_bert)], tmp_path / "merged", [0, 1])
     merged, pretrained = (endx_jax.load(place) for place in (tmp_path / "merged", tiny_bert))
     np.testing.assert_allclose(merged.encode(["who"]), pretrained.encode(["who"]), atol=1e-6)
 
@@ -70,20 +70,20 @@ def test_a_run_is_merged_with_its_pretrained_model(bert_workdir, tiny_bert, tmp_
 def test_other_models_weights_and_folders_are_refused(bert_workdir, other, tmp_path):
     run, output = str(bert_workdir), tmp_path / "merged"
     with one_line_error("give two or more models"):
-        merge([run], output)
+        merge_models([run], output)
     with one_line_error("3 weights for 2 models"):
-        merge([run, str(other)], output, [1, 1, 1])
+        merge_models([run, str(other)], output, [1, 1, 1])
     for wrong in ([0, 0], [1, -1], [1, float("nan")]):
         with one_line_error("each must be 0 or more"):
-            merge([run, str(other)], output, wrong)
+            merge_models([run, str(other)], output, wrong)
     pooled = changed(bert_workdir, tmp_path / "pooled", lambda tensors: None, pooling="first")
     with one_line_error("another architecture, pooling or norm of the question tower"):
-        merge([run, str(pooled)], output)
+        merge_models([run, str(pooled)], output)
     worded = changed(bert_workdir, tmp_path / "worded", lambda tensors: None)
     for file in worded.rglob("tokenizer.json"):
         file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
     with one_line_error("another tokenizer of the question tower"):
-        merge([run, str(worded)], output)
+        merge_models([run, str(worded)], output)
     shallow = changed(
         bert_workdir,
         tmp_path / "wide",
@@ -91,10 +91,10 @@ def test_other_models_weights_and_folders_are_refused(bert_workdir, other, tmp_p
         projection=8,
     )
     with one_line_error("does not have the parameters of .* such as shared/projection/kernel"):
-        merge([run, str(shallow)], output)
+        merge_models([run, str(shallow)], output)
     (tmp_path / "mine").mkdir()
     with one_line_error("exists and is no model folder"):
-        merge([run, str(other)], tmp_path / "mine")
+        merge_models([run, str(other)], tmp_path / "mine")
     assert not output.exists()
 
 

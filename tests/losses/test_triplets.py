@@ -153,7 +153,7 @@ def test_the_first_of_equally_hard_candidates_is_taken(tile):
     every, all_count = jnp.arange(6), jnp.ones(6, bool)
     answers = false_negatives.Marks(every, all_count, None, jnp.array([7, 7, 8, 7, 8, 8]), None)
     question = jax.tree.map(lambda x: x[:1], answers)
-    mine = jax.jit(functools.partial(triplets.mine, false_negatives.negatives, tile=tile))
+    mine = jax.jit(functools.partial(triplets.mine_hardest, false_negatives.negatives, tile=tile))
     found = mine(jnp.zeros((1, 1)), candidates, question, answers)
     # Farthest of the right ones: 1 and 3 at distance 4. Nearest of the negatives: 2 and 4 at distance 1.
     rows = found.positive[1].item(), found.negative[1].item()

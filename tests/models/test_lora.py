@@ -15,7 +15,7 @@ from endx_jax.models.dropout import dropout, example_keys, position_keys
 from endx_jax.models.lora import BASE, Linear, LoraSettings, is_adapter, merged, with_adapters
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.settings import from_mapping
-from endx_jax.training.state import merge, split_frozen
+from endx_jax.training.state import merge_frozen, split_frozen
 
 LORA = LoraSettings(rank=3, alpha=6.0)
 TOKENS = padded(texts([5, 2, 1]), 5)
@@ -98,7 +98,7 @@ def products(params, frozen):
     trained, fixed = split_frozen(params, frozen)
 
     def loss(trained):
-        return jnp.sum(jnp.sin(model().apply({"params": merge(trained, fixed)}, TOKENS)))
+        return jnp.sum(jnp.sin(model().apply({"params": merge_frozen(trained, fixed)}, TOKENS)))
 
     traced = jax.make_jaxpr(jax.grad(loss))(trained)
     return {eq.outvars[0].aval.shape for eq in equations(traced) if eq.primitive.name == "dot_general"}

@@ -23,7 +23,7 @@ from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_sha
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.gathering import Gathered, gathered_by_layer
 from endx_jax.parallel.programs import collectives
-from endx_jax.training.state import merge, split_frozen
+from endx_jax.training.state import merge_frozen, split_frozen
 
 CONFIG = T5Config(vocab_size=50, width=32, layers=2, heads=4, head_width=8, mlp_width=48, dropout=0.2)
 ROWS, LENGTH = 16, 12
@@ -138,7 +138,7 @@ def step_in_chunks(scan_layers: bool, layers: int, dropping: bool, execution: Ex
     trained, fixed = split_frozen(given, [BASE])
 
     def loss(trained, fixed, rows):
-        merged = merge(trained, fixed)
+        merged = merge_frozen(trained, fixed)
         embeddings = execution.map_rows(lambda p, r: model.apply({"params": p}, *r), merged, rows)
         return jnp.mean(jnp.cos(3 * embeddings))
 

@@ -5,7 +5,7 @@ import jax
 import pytest
 
 from endx_jax.parallel import memory
-from endx_jax.parallel.memory import Memory, free_host_memory, measure
+from endx_jax.parallel.memory import DeviceMemory, free_host_memory, measure
 
 KIB = 2**10
 
@@ -55,11 +55,11 @@ def test_free_memory_is_the_least_of_the_hosts_and_the_control_groups(tmp_path, 
 @pytest.mark.parametrize(
     ("memory", "state", "activations"),
     [
-        (Memory(1000), 100, 400),  # 100 + 400 are half of 1000
-        (Memory(1000, held=200), 100, 200),
-        (Memory(1000, held=100, devices=4), 50, 50),  # (500 - 100 - 4 * 50) for each of four devices
-        (Memory(1000), 900, 50),
-        (Memory(1000), 1100, 0),
+        (DeviceMemory(1000), 100, 400),  # 100 + 400 are half of 1000
+        (DeviceMemory(1000, held=200), 100, 200),
+        (DeviceMemory(1000, held=100, devices=4), 50, 50),  # (500 - 100 - 4 * 50) for each of four devices
+        (DeviceMemory(1000), 900, 50),
+        (DeviceMemory(1000), 1100, 0),
     ],
 )
 def test_a_step_stays_under_half_of_the_memory(memory, state, activations):
@@ -76,11 +76,11 @@ class Device:
 
 def test_accelerators_have_memory_of_their_own_and_cpus_share_the_host_s(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [Device({"bytes_limit": 80, "bytes_in_use": 5})] * 2)
-    assert measure() == Memory(80, 5)
+    assert measure() == DeviceMemory(80, 5)
     monkeypatch.setattr(jax, "local_devices", lambda: [Device(None)] * 2)
     monkeypatch.setattr(memory, "free_host_memory", lambda: 1000)
     monkeypatch.setattr(memory, "resident", lambda: 10)
-    assert measure() == Memory(1010, 10 + memory.RUNTIME, 2)
+    assert measure() == DeviceMemory(1010, 10 + memory.RUNTIME, 2)
 
 
 def test_this_process_holds_what_it_has_written():

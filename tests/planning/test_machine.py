@@ -6,15 +6,15 @@ import pytest
 from tiny_bert import tiny_recipe
 
 from endx_jax.experiment.config import resolve
-from endx_jax.parallel.memory import Memory
+from endx_jax.parallel.memory import DeviceMemory
 from endx_jax.planning import machine as machines
 from endx_jax.planning import report, runs
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.machine import plan_machine
 from endx_jax.planning.plan import Plan, on_chips
-from endx_jax.planning.runs import Texts, read_texts
+from endx_jax.planning.runs import RunPairs, read_texts
 
-NO_DATA = Texts(None, "not read")
+NO_DATA = RunPairs(None, "not read")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_steps_are_timed_and_the_run_is_estimated(config):
     assert 0 < machine.seconds < 60
     known = dataclasses.replace(found, machine=dataclasses.replace(machine, seconds=25.0))
     expected = "timed here, a step takes 25.00 s: about 2.5 minutes for the 6 steps of the run, without compilation and"
-    assert expected in report.text(known, "tiny")
+    assert expected in report.format_plan(known, "tiny")
     assert report.as_dict(known, "tiny")["machine"]["seconds"] == 25.0
 
 
@@ -62,12 +62,12 @@ def test_the_length_of_a_run_of_unknown_data_is_not_estimated(config):
     settings = resolve(config)
     found = planned_here(settings, NO_DATA)
     assert (found.machine.steps, found.machine.seconds > 0) == (0, True)
-    assert report.text(found, "tiny").splitlines()[-1].startswith("timed here, a step takes ")
-    assert "of the run" not in report.text(found, "tiny")
+    assert report.format_plan(found, "tiny").splitlines()[-1].startswith("timed here, a step takes ")
+    assert "of the run" not in report.format_plan(found, "tiny")
 
 
 def test_a_step_that_does_not_fit_is_not_timed(config, monkeypatch):
-    monkeypatch.setattr(runs, "measure", lambda: Memory(10**6))
+    monkeypatch.setattr(runs, "measure", lambda: DeviceMemory(10**6))
     machine = plan_machine(resolve(config), NO_DATA)
     assert (machine.fits, machine.seconds) == (False, None)
 

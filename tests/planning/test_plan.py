@@ -13,10 +13,10 @@ from endx_jax.planning import report
 from endx_jax.planning.chips import CHIPS, chip_named, chip_of
 from endx_jax.planning.compiled import Compiled
 from endx_jax.planning.plan import Plan, on_chips, plan_topology
-from endx_jax.planning.runs import Texts
+from endx_jax.planning.runs import RunPairs
 from endx_jax.planning.topologies import topology_named
 
-NO_DATA = Texts(None, "not read")
+NO_DATA = RunPairs(None, "not read")
 SIZE = 16 * 10**9
 TABLE = 4 * len(vocabulary()) * WIDTH  # bytes
 COMPILED = Compiled(
@@ -111,7 +111,7 @@ def test_what_is_recomputed_is_no_work_of_the_model(settings):
 def test_a_compiled_step_is_reported(settings, compiler):
     compiler(COMPILED)
     found = plan_topology(settings, NO_DATA, topology_named("v5e:2x4"))
-    shown = report.text(found, "tiny")
+    shown = report.format_plan(found, "tiny")
     assert shown.startswith("tiny: 16 pairs a step on v5e:2x4, 8 devices (data 8 x fsdp 1 x tensor 1)")
     assert "3.00 GB, 17% of 17.2 GB: it fits" in shown
     assert "all-reduce" in shown
@@ -129,7 +129,7 @@ def test_a_compiled_step_is_reported(settings, compiler):
 def test_a_step_that_does_not_fit_says_how_much_is_missing(settings, compiler):
     compiler(dataclasses.replace(COMPILED, peak=SIZE + 10**9, room=10**9, fits=False, collectives=[]))
     found = plan_topology(settings, NO_DATA, topology_named("v5e:2x4"))
-    assert report.text(found, "tiny").endswith("it does NOT fit: the compiler lacks 1.00 GB")
+    assert report.format_plan(found, "tiny").endswith("it does NOT fit: the compiler lacks 1.00 GB")
     assert report.as_dict(found, "tiny")["compiled"]["fits"] is False
 
 
@@ -137,14 +137,14 @@ def test_without_the_compiler_exact_figures_and_the_roofline_remain(settings, mo
     monkeypatch.setattr(planning, "missing_compiler", lambda chip: "install the extra compile-tpu")
     found = plan_topology(settings, NO_DATA, topology_named("v5e:2x4"))
     assert found.compiled is None
-    lines = report.text(found, "tiny").splitlines()
+    lines = report.format_plan(found, "tiny").splitlines()
     assert lines[-1] == "not compiled for v5e:2x4: install the extra compile-tpu"
     assert "step of at least" in lines[-2]
     assert any("at the peak" in line and "estimated from shapes" in line for line in lines)
 
 
 def test_the_report_says_what_is_exact(planned):
-    lines = report.text(planned, "tiny").splitlines()
+    lines = report.format_plan(planned, "tiny").splitlines()
     assert lines[0] == "tiny: 16 pairs a step on 8 devices (data 8 x fsdp 1 x tensor 1)"
     assert "every question 24 tokens, every answer 24: not read" in lines[3]
     told = {line.split("  ")[1].strip(): line.split()[-1] for line in lines if line.startswith("  ")}

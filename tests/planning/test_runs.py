@@ -9,14 +9,14 @@ import pytest
 from tiny_bert import WIDTH, tiny_recipe
 
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.prepare import begin, prepare_run
+from endx_jax.experiment.prepare import compile_and_restore, prepare_run
 from endx_jax.methods.config import load_recipe
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.compiled import compile_step
 from endx_jax.planning.plan import on_chip
-from endx_jax.planning.runs import Texts, plan_run, read_texts
+from endx_jax.planning.runs import RunPairs, plan_run, read_texts
 
 SPLIT = {"mesh": {"fsdp": 2, "tensor": 2}}
 
@@ -45,7 +45,7 @@ def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, me
     config.optimizer.name = optimizer
     config.model.projection = 16
     run = prepare_run(config.to_dict() | mesh, tmp_path)
-    _, state, _ = begin(run)
+    _, state, _ = compile_and_restore(run)
     settings = run.model.settings
     planned = plan_run(settings, read_texts(settings))
     work = on_chip(planned, CHIPS["v4"])
@@ -60,20 +60,20 @@ def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, me
 def test_a_run_whose_batch_is_not_set_is_planned(config, texts, size):
     config.train.update(global_batch_size=0, steps=0, epochs=0.0)
     settings = resolve(config)
-    planned = plan_run(settings, read_texts(settings) if texts else Texts(None))
+    planned = plan_run(settings, read_texts(settings) if texts else RunPairs(None))
     assert planned.model.settings.train.global_batch_size == size
 
 
 def test_a_run_that_distils_is_planned_without_its_data(config):
     config.objective.distillation.loss, config.data.hard_negatives, config.train.global_batch_size = "margin_mse", 2, 8
     settings = resolve(config)
-    assert plan_run(settings, Texts(None)).padded[0].teacher.shape == (8, 3)
+    assert plan_run(settings, RunPairs(None)).padded[0].teacher.shape == (8, 3)
 
 
 @pytest.mark.parametrize(("guide", "width"), [("", WIDTH), ("all-MiniLM-L6-v2", 384)])
 def test_the_embeddings_of_a_guide_are_planned(config, tiny_bert, guide, width):
     config.objective.contrastive.guide = guide or str(tiny_bert)
-    planned = plan_run(resolve(config), Texts(None)).largest_batch.guide
+    planned = plan_run(resolve(config), RunPairs(None)).largest_batch.guide
     assert planned.question.shape == planned.answer.shape == (16, width)
 
 
@@ -86,7 +86,7 @@ def without_sources(program):
 @pytest.mark.slow
 def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
     run = prepare_run(config, tmp_path)
-    _, _, step = begin(run)
+    _, _, step = compile_and_restore(run)
     (program,) = step.programs.values()
     settings = run.model.settings
     compiled = compile_step(plan_run(settings, read_texts(settings)))
@@ -139,7 +139,7 @@ def test_bytes_are_those_of_a_device():
 def test_split_matrices_are_not_expected_whole():
     config = load_recipe("t5").get_config("xxl,sde")  # 19 GB of parameters, split over eight devices
     config.model.remat = "full"
-    planned = plan_run(resolve(config), Texts(None, "no data"), CHIPS["v5p"])
+    planned = plan_run(resolve(config), RunPairs(None, "no data"), CHIPS["v5p"])
     work = on_chip(planned, CHIPS["v5p"])
     assert work.parameters == pytest.approx(2.39e9, rel=0.01)
     assert 2 * work.parameters < work.expected < 12e9

@@ -28,7 +28,7 @@ SIDES = ("question", "answer")
 
 def towers(folder, lora=LORA):
     """The dual encoder on a folder, its sources, and its parameters with new adapters whose B is not zero."""
-    source = pretrained.load(str(folder))
+    source = pretrained.load_encoder(str(folder))
     settings = fill_in(ModelSettings(pretrained=str(folder), lora=lora, normalize=False, pooling="mean"), source)
     sources = dict.fromkeys(SIDES, source)
     model = build_dual_encoder(settings, sources)
@@ -85,7 +85,7 @@ def test_a_written_adapter_is_read_back(written, decoder):
 
 
 def test_adapters_of_other_settings_bases_and_kinds_are_refused(written, decoder, tmp_path):
-    source = pretrained.load(str(decoder))
+    source = pretrained.load_encoder(str(decoder))
 
     def read(settings=LORA, base="ab", source=source):
         return read_adapter(written, source, settings, base)
@@ -96,10 +96,10 @@ def test_adapters_of_other_settings_bases_and_kinds_are_refused(written, decoder
         read(dataclasses.replace(LORA, alpha=32.0))
     with one_line_error("the adapter is of another base than .*, whose weights have another hash"):
         read(base="cd")
-    wider = pretrained.load(str(write_tiny_qwen3(tmp_path / "wider", intermediate_size=56)))
+    wider = pretrained.load_encoder(str(write_tiny_qwen3(tmp_path / "wider", intermediate_size=56)))
     with one_line_error(r"of another base than .*: .*layers.0.mlp.* has the shape \(.*48.*\) instead of \(.*56.*\)"):
         read(source=wider)
-    shallow = pretrained.load(str(write_tiny_qwen3(tmp_path / "shallow", num_hidden_layers=1)))
+    shallow = pretrained.load_encoder(str(write_tiny_qwen3(tmp_path / "shallow", num_hidden_layers=1)))
     with one_line_error("which has no linear layer 'layers.1.self_attn.q_proj' in its"):
         read(source=shallow)
     _, sources, params = towers(decoder, dataclasses.replace(LORA, targets="attention"))

@@ -42,7 +42,7 @@ def spelt_as_of_old(tensors: dict) -> dict:
 
 def test_a_folder_is_described_without_reading_its_weights(folder):
     (folder / "model.safetensors").unlink()
-    source = pretrained.load(str(folder))
+    source = pretrained.load_encoder(str(folder))
     assert source.folder == folder
     assert source.architecture is BERT
     assert (source.config.width, source.config.layers) == (WIDTH, LAYERS)
@@ -50,33 +50,33 @@ def test_a_folder_is_described_without_reading_its_weights(folder):
 
 
 def test_weights_go_there_and_back_bit_for_bit(folder):
-    source = pretrained.load(str(folder))
+    source = pretrained.load_encoder(str(folder))
     params = source.params()
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype("float32")}
     written = to_theirs(params, BERT.rules(source.config, paths(params)))
     chex.assert_trees_all_equal(written, load_file(folder / "model.safetensors"))
-    config = pretrained.load(str(folder)).config
+    config = pretrained.load_encoder(str(folder)).config
     with pytest.raises(KeyError, match="encoder/layers_0/adapter/kernel"):
         list(BERT.rules(config, ["encoder/norm/scale", "encoder/layers_0/adapter/kernel"]))
 
 
 def test_older_names_and_tensors_of_no_use_change_nothing(folder):
-    expected = pretrained.load(str(folder)).params()
+    expected = pretrained.load_encoder(str(folder)).params()
     rewrite_tensors(folder, spelt_as_of_old)
-    chex.assert_trees_all_equal(pretrained.load(str(folder)).params(), expected)
+    chex.assert_trees_all_equal(pretrained.load_encoder(str(folder)).params(), expected)
     extra = {"pooler.dense.weight": np.ones((2, 2), np.float32), "embeddings.position_ids": np.arange(64)[None]}
     rewrite_tensors(folder, lambda tensors: tensors | extra)
-    chex.assert_trees_all_equal(pretrained.load(str(folder)).params(), expected)
+    chex.assert_trees_all_equal(pretrained.load_encoder(str(folder)).params(), expected)
 
 
 def test_a_tensor_beside_those_of_a_layer_is_refused_and_others_are_named(folder):
     rewrite_tensors(folder, lambda tensors: tensors | {"linear.weight": np.ones((2, 2), np.float32)})
     with pytest.warns(UserWarning, match="1 tensors of the weights are not used: linear.weight"):
-        pretrained.load(str(folder)).params()
+        pretrained.load_encoder(str(folder)).params()
     name = "encoder.layer.0.attention.self.query.lora_A"
     rewrite_tensors(folder, lambda tensors: tensors | {name: np.ones((2, 2), np.float32)})
     with one_line_error(rf"the weights have a tensor '{name}', unknown in BertModel: merge its adapters into the"):
-        pretrained.load(str(folder)).params()
+        pretrained.load_encoder(str(folder)).params()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_tensor_beside_those_of_a_layer_is_refused_and_others_are_named(folder
 def test_an_unknown_key_of_a_config_is_named(folder, changes, message):
     rewrite_config(folder, **changes)
     with pytest.warns(UserWarning, match=message):
-        pretrained.load(str(folder))
+        pretrained.load_encoder(str(folder))
 
 
 # Keys of published files that embeddings do not depend on, by family.
@@ -137,7 +137,7 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name):
     doubled = (found[0] * 2, *found[1:])
     wrong, right = (str(shape).replace("(", r"\(").replace(")", r"\)") for shape in (doubled, found))
     with one_line_error(rf"{folder}: {name} has shape {wrong}; config\.json requires {right}"):
-        pretrained.load(str(folder)).params()
+        pretrained.load_encoder(str(folder)).params()
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder, name):
 def test_a_config_we_cannot_build_is_refused_at_once(folder, changes, message):
     rewrite_config(folder, **changes)
     with one_line_error(message):
-        pretrained.load(str(folder))
+        pretrained.load_encoder(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_broken_config_is_named(folder, contents, message):
     else:
         (folder / "config.json").write_bytes(contents)
     with one_line_error(message):
-        pretrained.load(str(folder))
+        pretrained.load_encoder(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_broken_config_is_named(folder, contents, message):
 def test_sizes_other_than_the_weights_are_refused_before_memory_is_taken(folder, changes, tensor):
     rewrite_config(folder, **changes)
     with one_line_error(f"{tensor} has shape .* config.json requires"):
-        pretrained.load(str(folder)).stored_params()
+        pretrained.load_encoder(str(folder)).stored_params()
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -214,13 +214,13 @@ def test_an_adapter_is_refused(folder, alone):
     if alone:
         (folder / "config.json").unlink()
     with one_line_error(r"holds an adapter \(adapter_config\.json\) without its base: merge it"):
-        pretrained.load(str(folder))
+        pretrained.load_encoder(str(folder))
 
 
 def test_missing_tensors_are_named_and_layers_without_any_before_memory_is_taken(folder):
     rewrite_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if k != "embeddings.LayerNorm.bias"})
     with one_line_error(rf"{folder}: the weights have no tensor 'embeddings\.LayerNorm\.bias'"):
-        pretrained.load(str(folder)).params()
+        pretrained.load_encoder(str(folder)).params()
     rewrite_config(folder, num_hidden_layers=1_000)
     with one_line_error("the weights have no tensor 'encoder.layer.999'"):
-        pretrained.load(str(folder)).stored_params()
+        pretrained.load_encoder(str(folder)).stored_params()

@@ -55,7 +55,7 @@ def test_parts_that_both_sides_name_are_shared(tmp_path, query, document, after,
 def test_towers_of_two_widths_or_two_encoders_are_refused(tmp_path):
     folder = write_routes(tmp_path, ["Transformer", "Pooling"], ["Transformer-b", "Pooling"])
     with one_line_error(r"different towers for questions and answers; .*: \S+/Transformer or \S+/Transformer-b$"):
-        pretrained.load(str(folder))
+        pretrained.load_encoder(str(folder))
     folder = write_routes(tmp_path / "widths", ["Transformer", "Pooling", "Dense-6"], ["Transformer", "Pooling"])
     with one_line_error("have 6 dimensions and answer embeddings by .* have 32; use encoders of equal width"):
         finished_towers(pretrained.load_sides(str(folder)))
@@ -63,7 +63,7 @@ def test_towers_of_two_widths_or_two_encoders_are_refused(tmp_path):
 
 def test_training_starts_from_the_folder_s_projection(tmp_path):
     modules = ["Transformer", "Pooling", "Dense-6"]
-    source = pretrained.load(str(write_routes(tmp_path, modules, modules)))
+    source = pretrained.load_encoder(str(write_routes(tmp_path, modules, modules)))
     kernel, tokens = source.params()["projection"]["kernel"], padded(texts((5, 3)), 8)
 
     def built(**settings):

@@ -14,7 +14,7 @@ from helpers import one_line_error
 from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from tiny_bert import write_tiny_bert
 
-from endx_jax.pretrained import load, locate
+from endx_jax.pretrained import load_encoder, locate
 
 # The package's `locate` is the function; its module is only reached by its full name.
 module = importlib.import_module("endx_jax.pretrained.locate")
@@ -56,7 +56,7 @@ def test_a_package_carries_the_published_model(minilm):
 def test_a_folder_of_the_published_name_comes_first(tmp_path, monkeypatch):
     write_tiny_bert(tmp_path / "all-MiniLM-L6-v2")
     monkeypatch.chdir(tmp_path)
-    assert load("all-MiniLM-L6-v2").config.width == 32
+    assert load_encoder("all-MiniLM-L6-v2").config.width == 32
 
 
 def test_the_hub_is_asked_for_what_we_read_only(tmp_path, monkeypatch):
@@ -162,7 +162,7 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(tmp_path):
 
     folder = first.stdout.strip()
     assert folder.endswith(COMMIT), first.stderr
-    assert load(folder).params()
+    assert load_encoder(folder).params()
     assert sorted(hub.fetched) == sorted(
         ["1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     )

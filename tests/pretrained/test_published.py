@@ -72,10 +72,10 @@ def test_every_shape_is_counted_above_and_short_names_mean_the_same():
 
 
 def test_the_known_shapes_are_those_of_the_real_folders(minilm, test_data):
-    real, known = pretrained.load(minilm), outline(minilm)
+    real, known = pretrained.load_encoder(minilm), outline(minilm)
     assert known.config == real.config
     assert dataclasses.replace(known.head, encoder=real.head.encoder) == real.head
-    real = pretrained.load(str(test_data / "weights" / "t5_v1_1_small_encoder"))
+    real = pretrained.load_encoder(str(test_data / "weights" / "t5_v1_1_small_encoder"))
     assert outline("google/t5-v1_1-small").config == real.config
 
 

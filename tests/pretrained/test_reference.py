@@ -59,7 +59,7 @@ def reference(library, minilm):
 @pytest.mark.parametrize("scanned_from", [100, 1])
 def test_the_real_model_embeds_as_sentence_transformers_does(minilm, reference, scanned_from, monkeypatch):
     monkeypatch.setattr(stack, "SCANNED_FROM", scanned_from)
-    found = ours(pretrained.load(minilm), SENTENCES)
+    found = ours(pretrained.load_encoder(minilm), SENTENCES)
     np.testing.assert_allclose(found, reference.encode(SENTENCES), rtol=0, atol=1e-5)
 
 
@@ -70,7 +70,7 @@ def test_the_real_model_on_two_hundred_texts_of_squad(minilm, reference, test_da
     questions = [qa["question"] for paragraph in paragraphs for qa in paragraph["qas"]][:160]
     contexts = [paragraph["context"] for paragraph in paragraphs][:40]
     assert len(questions + contexts) == 200
-    source = pretrained.load(minilm)
+    source = pretrained.load_encoder(minilm)
     for texts in (questions, contexts):  # apart, so that questions are not padded to the length of contexts
         np.testing.assert_allclose(ours(source, texts), reference.encode(texts), rtol=0, atol=1e-5)
 
@@ -78,7 +78,7 @@ def test_the_real_model_on_two_hundred_texts_of_squad(minilm, reference, test_da
 def test_the_real_model_in_bfloat16_stays_near(minilm, reference):
     """Measured: cosines with the float32 reference are 3e-5 short of 1, similarities 2e-3 off."""
     texts = SENTENCES[:8]
-    found, expected = ours(pretrained.load(minilm), texts, dtype="bfloat16"), reference.encode(texts)
+    found, expected = ours(pretrained.load_encoder(minilm), texts, dtype="bfloat16"), reference.encode(texts)
     assert np.abs(np.sum(found * expected, axis=1) - 1).max() < 2e-4
     assert np.abs(found @ found.T - expected @ expected.T).max() < 5e-3
 
@@ -91,7 +91,7 @@ def test_folders_that_the_library_writes_are_read(library, tiny_bert, tmp_path, 
     parts = [modules.Transformer(str(tiny_bert), max_seq_length=20), modules.Pooling(WIDTH, pooling_mode=mode)]
     model = library.SentenceTransformer(modules=parts + [modules.Normalize()] * normalize, device="cpu")
     model.save_pretrained(str(tmp_path))
-    source = pretrained.load(str(tmp_path))
+    source = pretrained.load_encoder(str(tmp_path))
     assert (source.head.pooling, source.head.normalize, source.head.max_length) == (pooling, normalize, 20)
     texts = ["the cat sat on a mat", "who?", "what is in the dog and where is it, then, if not on the mat"]
     np.testing.assert_allclose(ours(source, texts), model.encode(texts), rtol=0, atol=1e-5)

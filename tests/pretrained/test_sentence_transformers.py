@@ -60,7 +60,7 @@ def test_a_plain_folder_states_no_pooling_and_is_not_normalised(tmp_path):
 
 
 def test_the_real_model_states_its_head(minilm):
-    source = pretrained.load(minilm)
+    source = pretrained.load_encoder(minilm)
     assert source.head == Head(source.folder, pooling="mean", normalize=True, max_length=256)
 
 
@@ -102,7 +102,7 @@ def test_an_encoder_in_a_folder_within_is_found_with_its_tokenizer(tiny_bert, tm
     shutil.copytree(tiny_bert, tmp_path / "model" / "0_Transformer")
     limits = {"sentence_bert_config.json": {"max_seq_length": 12}}
     write_head(tmp_path / "model", types=OLD, pooling=FLAGS, encoder="0_Transformer", limits=limits)
-    source = pretrained.load(str(tmp_path / "model"))
+    source = pretrained.load_encoder(str(tmp_path / "model"))
     assert source.folder == tmp_path / "model" / "0_Transformer"
     assert source.head.max_length == 12
     Tokenizer(source.folder).check_matches(source.config.vocab_size, source.folder)

@@ -17,7 +17,7 @@ from tiny_bert import write_tokenizer
 
 from endx_jax.parallel import MeshSettings, make_mesh, place
 from endx_jax.parallel.environment import COORDINATOR, COUNT, INDEX
-from endx_jax.pretrained.stored import Stored, open_file
+from endx_jax.pretrained.stored import StoredArray, open_file
 
 PARTS = [
     (slice(None), slice(None)),
@@ -28,7 +28,7 @@ PARTS = [
 ]
 
 
-def stored(folder: pathlib.Path, *shape: int, dtype=np.float32, name: str = "x") -> tuple[Stored, np.ndarray]:
+def stored(folder: pathlib.Path, *shape: int, dtype=np.float32, name: str = "x") -> tuple[StoredArray, np.ndarray]:
     values = np.random.default_rng(0).normal(size=shape).astype(dtype)
     save_file({"before": np.zeros(3, np.float32), name: values}, folder / f"{name}.safetensors")
     return open_file(folder / f"{name}.safetensors")[name], values.astype(np.float32)
@@ -56,7 +56,7 @@ def test_numbers_and_whole_arrays_are_read_too(tmp_path):
 def test_each_device_is_given_its_part_and_no_more_is_read(tmp_path, monkeypatch):
     tensor, values = stored(tmp_path, 8, 6)
     read = []
-    monkeypatch.setattr(Stored, "__getitem__", watched(read, Stored.__getitem__))
+    monkeypatch.setattr(StoredArray, "__getitem__", watched(read, StoredArray.__getitem__))
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
     placed = place(tensor, NamedSharding(mesh, PartitionSpec("fsdp", "tensor")))
     np.testing.assert_array_equal(placed, values)

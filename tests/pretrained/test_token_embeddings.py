@@ -24,7 +24,7 @@ def write(folder, tensors, **config):
 
 def test_token_vectors_of_a_known_encoder_are_its_own(tmp_path):
     folder = str(write_tiny_bert(tmp_path / "bert", hidden_dropout_prob=0.3))
-    tokens, encoder = pretrained.load_tokens(folder), pretrained.load(folder)
+    tokens, encoder = pretrained.load_tokens(folder), pretrained.load_encoder(folder)
     assert tokens.config == TokensConfig(len(vocabulary()), WIDTH, POSITIONS, dropout=0.3)
     chex.assert_trees_all_equal(tokens.params(), {"token_embedder": encoder.params()["token_embedder"]})
 
@@ -46,7 +46,7 @@ def test_token_vectors_of_other_models_are_found(tmp_path, table, config, expect
     assert tokens.config == TokensConfig(4, 2, **expected)
     chex.assert_trees_all_equal(tokens.params(), {"token_embedder": {"embedding": TABLE}})
     with one_line_error("model_type 'x' is not supported"):
-        pretrained.load(folder)
+        pretrained.load_encoder(folder)
 
 
 def test_a_missing_table_is_named(tmp_path):

@@ -25,7 +25,9 @@ TOKENS = padded(texts((5, 3)), 8)
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """One layer, which is compiled more quickly than two."""
-    return pretrained.load(str(write_tiny_bert(tmp_path_factory.mktemp("towers") / "bert", num_hidden_layers=1)))
+    return pretrained.load_encoder(
+        str(write_tiny_bert(tmp_path_factory.mktemp("towers") / "bert", num_hidden_layers=1))
+    )
 
 
 def both(source):
@@ -45,14 +47,14 @@ def embed(model, params, keys=None):
 
 def test_unset_settings_come_from_the_folder_and_given_ones_are_kept(tmp_path, source):
     folder = write_tiny_bert(tmp_path, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.0)
-    filled = fill_in(ModelSettings(), pretrained.load(str(folder)))
+    filled = fill_in(ModelSettings(), pretrained.load_encoder(str(folder)))
     assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("mean", 0.25, 0.0)
     filled = fill_in(ModelSettings(pooling="first", dropout=0.0, attention_dropout=0.5), source)
     assert (filled.pooling, filled.dropout, filled.attention_dropout) == ("first", 0.0, 0.5)
 
 
 def test_a_pooling_that_no_file_states_is_named(tmp_path):
-    source = pretrained.load(str(write_tiny_bert(tmp_path / "bert")))
+    source = pretrained.load_encoder(str(write_tiny_bert(tmp_path / "bert")))
     with pytest.warns(UserWarning, match="is an encoder that states no pooling .* is the mean of its tokens"):
         fill_in(ModelSettings(), source)
     with warnings.catch_warnings():

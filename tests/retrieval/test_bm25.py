@@ -11,10 +11,10 @@ import pytest
 from endx_jax.data.documents import Document
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.bm25 import BM25, Lexical, Tokenizer
-from endx_jax.retrieval.evaluate import evaluate
+from endx_jax.retrieval.bm25 import BM25, Lexical, WordTokenizer
+from endx_jax.retrieval.evaluate import evaluate_scores
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.index_file import changing, describe
+from endx_jax.retrieval.index_file import changing, store_info
 from endx_jax.retrieval.results import Results
 
 # Stems written out by hand, so that the twin needs no stemmer: cats -> cat, chases, chased -> chase.
@@ -58,7 +58,7 @@ def test_scores_equal_the_formula_and_nothing_is_printed(capfd, caplog):
 
 
 def test_a_question_of_unknown_words_ranks_the_middle_of_the_pool():
-    found = evaluate(BM25.of_texts(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
+    found = evaluate_scores(BM25.of_texts(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
 
 
@@ -106,9 +106,9 @@ def test_ranks_as_bm25_over_the_documents(index, k):
 
 def test_follows_the_index_and_splits_each_text_once(index, monkeypatch):
     searching, split = Lexical(), []
-    splitting = Tokenizer._split
+    splitting = WordTokenizer._split
     monkeypatch.setattr(
-        Tokenizer, "_split", lambda self, texts, known: (split.extend(texts), splitting(self, texts, known))[1]
+        WordTokenizer, "_split", lambda self, texts, known: (split.extend(texts), splitting(self, texts, known))[1]
     )
     searching.search(index.snapshot, ASKED, 10)
     index.add([Document("new", "the mouse ends")], np.ones((1, 2)))
@@ -136,7 +136,7 @@ def test_an_index_names_its_language_by_which_questions_are_split(tmp_path):
     assert found[0] == 1
     fields = {name: value for name, value in vars(index.info).items() if name != "language"}
     with changing(tmp_path / "index") as database:  # by an earlier version
-        describe(database, **fields)
+        store_info(database, **fields)
     old = Index(tmp_path / "index")
     assert (old.info.language, Lexical().search(old.snapshot, ["haus"], 5)) == ("english", [[]])
     old.add([Document("2", "Das Haus")], np.ones((1, 2)))

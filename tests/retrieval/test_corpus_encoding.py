@@ -11,7 +11,7 @@ from endx_jax.data.documents import Document
 from endx_jax.errors import InUse
 from endx_jax.numerics import Quantized
 from endx_jax.retrieval import corpus_encoding
-from endx_jax.retrieval.corpus_encoding import Reuse, begin, documents_of, encode_missing, join, survey
+from endx_jax.retrieval.corpus_encoding import Reuse, begin_index, documents_of, encode_missing, join_shards, survey
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.index_file import IndexInfo
 
@@ -48,7 +48,7 @@ def embed_int8(texts) -> Quantized:
 
 def run(path, info, encode=embed, documents=DOCUMENTS, reuse=None) -> list[tuple[int, int]]:
     """What `encode_missing` yields."""
-    begin(path, info)
+    begin_index(path, info)
     return [*encode_missing(path, info, documents, encode, reuse=reuse)]
 
 
@@ -65,12 +65,12 @@ def test_a_corpus_becomes_an_index(tmp_path):
     assert (info["model"]["identity"], info["corpus"]["path"]) == ("1" * 64, "c.jsonl")
     assert [document for _, document in documents] == DOCUMENTS
     np.testing.assert_array_equal(embeddings, embed([document.text for document in DOCUMENTS]))
-    assert begin(tmp_path / "i", info_of()) == 23
+    assert begin_index(tmp_path / "i", info_of()) == 23
     assert run(tmp_path / "i", info_of(), encode=None) == []
     run(tmp_path / "i", info_of())
     same = info_of()
     same = dataclasses.replace(same, model={**same.model, "name": "n"}, corpus={**same.corpus, "path": "p"})
-    assert begin(tmp_path / "i", same) == 23
+    assert begin_index(tmp_path / "i", same) == 23
 
 
 @pytest.mark.parametrize("encode", [embed, embed_int8])
@@ -89,7 +89,7 @@ def test_interrupted_anywhere_it_resumes_after_the_last_commit(tmp_path, encode)
         if calls < 5:
             with pytest.raises(KeyboardInterrupt):
                 run(path, info, mortal)
-            assert begin(path, info) == 5 * calls
+            assert begin_index(path, info) == 5 * calls
             with one_line_error("is not finished: repeat the `endx encode` command that began it"):
                 Index(path)
         assert sum(new for _, new in run(path, info, encode)) == (23 if calls == 5 else 23 - 5 * calls)
@@ -136,10 +136,10 @@ def test_the_corpus_is_read_as_it_is_encoded(tmp_path):
 @pytest.mark.parametrize("finished", [True, False])
 def test_another_encoding_is_refused(tmp_path, change, difference, finished):
     path = tmp_path / "i"
-    run(path, info_of()) if finished else begin(path, info_of())
+    run(path, info_of()) if finished else begin_index(path, info_of())
     before = path.read_bytes()
     with one_line_error("holds another index: it has .*Choose another --output, or repeat the command") as refusal:
-        begin(path, info_of(**change))
+        begin_index(path, info_of(**change))
     assert difference in str(refusal.value)
     assert path.read_bytes() == before
 
@@ -157,13 +157,13 @@ def test_another_encoding_is_refused(tmp_path, change, difference, finished):
 def test_another_corpus_is_refused(tmp_path, changed):
     run(tmp_path / "i", info_of())
     with one_line_error(r"it has corpus c.jsonl \(23 documents, sha256 .* and not c.jsonl \(2"):
-        begin(tmp_path / "i", info_of(changed))
+        begin_index(tmp_path / "i", info_of(changed))
 
 
 def test_a_corpus_that_shrinks_meanwhile_or_an_index_of_something_else_is_refused(tmp_path):
     write_index(tmp_path / "i", np.ones((1, 4), "f4"), DOCUMENTS[:1], metric="cosine", model={"name": "m"})
     with one_line_error("holds another index"):
-        begin(tmp_path / "i", info_of())
+        begin_index(tmp_path / "i", info_of())
     with one_line_error("is shorter than when it was first read"):
         run(tmp_path / "shrinks", info_of(), documents=DOCUMENTS[:12])
     assert run(tmp_path / "shrinks", info_of()) == [(5, 5), (5, 5), (3, 3)]
@@ -176,7 +176,7 @@ def test_shards_are_joined_to_the_index_of_the_whole(tmp_path, count):
     for n, shard in enumerate(shards, start=1):
         run(shard, info_of(shard=[n, count]))
     assert sum(len(documents_of(Index(shard).info)) for shard in shards) == 23
-    assert join(tmp_path / "joined", shards[::-1]) == 23
+    assert join_shards(tmp_path / "joined", shards[::-1]) == 23
     assert contents(tmp_path / "joined") == contents(tmp_path / "whole")
 
 
@@ -192,7 +192,7 @@ def test_shards_that_do_not_make_a_whole_are_refused(tmp_path):
     }
     for name, info in others.items():
         run(tmp_path / name, info)
-    begin(tmp_path / "begun", info_of(shard=[4, 4]))
+    begin_index(tmp_path / "begun", info_of(shard=[4, 4]))
     for last, message in (
         ([], "of 4 shards these are missing: 4; name the files of all"),
         ([shards[2]], "shard3 and .*shard3 are both shard 3 of 4"),
@@ -203,12 +203,12 @@ def test_shards_that_do_not_make_a_whole_are_refused(tmp_path):
         (["begun"], "begun is not finished"),
     ):
         with one_line_error(message):
-            join(tmp_path / "joined", [*shards[:3], *(tmp_path / name for name in last)])
+            join_shards(tmp_path / "joined", [*shards[:3], *(tmp_path / name for name in last)])
     Index(shards[3]).delete(["d22"])
     with one_line_error("shard4 was changed since it was encoded: encode this shard again"):
-        join(tmp_path / "joined", shards)
+        join_shards(tmp_path / "joined", shards)
     with one_line_error("whole exists: name another --output"):
-        join(tmp_path / "whole", shards[:1] and [shards[0], shards[1], shards[2], make_again(shards[3])])
+        join_shards(tmp_path / "whole", shards[:1] and [shards[0], shards[1], shards[2], make_again(shards[3])])
     assert not (tmp_path / "joined").exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from endx_jax import metrics
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.evaluate import default_block, evaluate
+from endx_jax.retrieval.evaluate import default_block, evaluate_scores
 
 RECALL = ["recall@1", "recall@2", "recall@5", "recall@10", "recall@20", "recall@50", "recall@100"]
 NAMES = ["mrr", "mrr@10", "p@1", *RECALL, "avg_recall", "hit@1", "hit@5", "hit@10", "ndcg@10", "map"]
@@ -31,7 +31,7 @@ def padded(qrels):
 
 def test_values_by_hand():
     scores = np.array([[0.9, 0.1, 0.5], [0.2, 0.2, 0.2], [0.1, 0.3, 0.2]], np.float32)
-    found = evaluate(from_rows(scores), [[0], [1], [0, 2]], candidates=3, depth=2)
+    found = evaluate_scores(from_rows(scores), [[0], [1], [0, 2]], candidates=3, depth=2)
     assert found.ranks.tolist() == [[1, np.inf], [2, np.inf], [2, 3]]
     assert found.metrics["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
     assert found.metrics["recall@1"] == pytest.approx((1 + 0 + 0) / 3)
@@ -43,7 +43,7 @@ def test_values_by_hand():
 
 def test_streaming_equals_one_pass_over_everything():
     scores, qrels = draw()
-    found = evaluate(from_rows(scores), qrels, candidates=130, block=16)
+    found = evaluate_scores(from_rows(scores), qrels, candidates=130, block=16)
     ranks = metrics.ranks(scores, padded(qrels))
     np.testing.assert_array_equal(found.ranks, ranks)
     assert list(found.metrics) == NAMES
@@ -72,8 +72,8 @@ def test_blocks_change_nothing_and_no_more_than_one_is_asked_for_at_once(block):
         asked.append((start, stop))
         return jnp.asarray(scores[start:stop])
 
-    expected = evaluate(from_rows(scores), qrels, candidates=130)
-    found = evaluate(score_block, qrels, candidates=130, block=block)
+    expected = evaluate_scores(from_rows(scores), qrels, candidates=130)
+    found = evaluate_scores(score_block, qrels, candidates=130, block=block)
     assert asked == [(start, min(start + block, 50)) for start in range(0, 50, block)]
     np.testing.assert_array_equal(found.ranks, expected.ranks)
     np.testing.assert_array_equal(found.top_ids, expected.top_ids)
@@ -89,7 +89,7 @@ def test_default_block_keeps_scores_within_64_megabytes(candidates, block):
 
 def test_per_question_rows_are_json_and_average_to_the_metrics():
     scores, qrels = draw(candidates=90)
-    found = evaluate(from_rows(scores), qrels, candidates=90)
+    found = evaluate_scores(from_rows(scores), qrels, candidates=90)
     assert found.top_ids.shape == (50, 90)  # the depth is cut to the pool
     rows = [json.loads(json.dumps(row, allow_nan=False)) for row in found.per_question()]
     assert [row["question"] for row in rows] == list(range(50))
@@ -110,11 +110,11 @@ def test_per_question_rows_are_json_and_average_to_the_metrics():
 )
 def test_bad_judgements_are_refused(qrels, message):
     with pytest.raises(EndxError, match=message):
-        evaluate(from_rows(np.zeros((2, 3), np.float32)), qrels, candidates=3)
+        evaluate_scores(from_rows(np.zeros((2, 3), np.float32)), qrels, candidates=3)
 
 
 def test_nan_scores_are_refused_and_the_question_is_named():
     scores = np.zeros((5, 3), np.float32)
     scores[3, 1] = np.nan
     with pytest.raises(EndxError, match="question 3 contain nan"):
-        evaluate(from_rows(scores), [[0]] * 5, candidates=3, block=2)
+        evaluate_scores(from_rows(scores), [[0]] * 5, candidates=3, block=2)

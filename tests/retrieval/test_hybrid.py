@@ -8,11 +8,11 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.data.records import Pools, RetrievalSet
-from endx_jax.inference.about import ABOUT
+from endx_jax.inference.about import MANIFEST
 from endx_jax.retrieval import hybrid
 from endx_jax.retrieval.bm25 import BM25
-from endx_jax.retrieval.evaluate import evaluate
-from endx_jax.retrieval.hybrid import GRID, WEIGHT, Hybrid, fit, reciprocal_ranks
+from endx_jax.retrieval.evaluate import evaluate_scores
+from endx_jax.retrieval.hybrid import GRID, WEIGHT, Hybrid, fit_fusion, reciprocal_ranks
 from endx_jax.retrieval.index_model import stored_hybrid
 from endx_jax.retrieval.results import Results
 from endx_jax.retrieval.systems import evaluate_dense
@@ -86,7 +86,7 @@ def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
                 found[n, row] = score
     else:
         found = scores + weight * words
-    expected = evaluate(lambda a, b: found[a:b].astype(np.float32), records.qrels, candidates=40, block=16)
+    expected = evaluate_scores(lambda a, b: found[a:b].astype(np.float32), records.qrels, candidates=40, block=16)
     np.testing.assert_array_equal(results.evaluations["all"]["hybrid"].ranks, expected.ranks)
     np.testing.assert_allclose(results.evaluations["all"]["hybrid"].top_scores, expected.top_scores, atol=1e-6)
     assert results.evaluations["all"]["hybrid"].metrics["mrr"] > results.evaluations["all"]["model"].metrics["mrr"]
@@ -98,7 +98,7 @@ def test_the_weight_is_fitted_on_validation_questions():
     assert {0.0, WEIGHT} <= {*GRID}
 
     def fitted(dense, **options):
-        return fit(lambda a, b: dense[a:b], records, "mrr", **{"cosine": True, **options})
+        return fit_fusion(lambda a, b: dense[a:b], records, "mrr", **{"cosine": True, **options})
 
     # Noise needs the largest weight; scores that are perfect need none, and keep the default.
     noise = fitted(10 * asked @ ranked.T)
@@ -107,19 +107,19 @@ def test_the_weight_is_fitted_on_validation_questions():
     # Words that mislead get none: each answer is perfect but for a small margin.
     misled = dataclasses.replace(records, qrels=tuple(((n + 1) % 60,) for n in range(60)))
     right = np.roll(np.eye(60, dtype=np.float32), 1, axis=1) * 0.001
-    assert fit(lambda a, b: right[a:b], misled, "mrr", cosine=True) == Hybrid(0.0, 60)
-    assert fit(lambda a, b: right[a:b], misled, "mrr", cosine=False) == Hybrid(0.0, 60, known=0.0)
+    assert fit_fusion(lambda a, b: right[a:b], misled, "mrr", cosine=True) == Hybrid(0.0, 60)
+    assert fit_fusion(lambda a, b: right[a:b], misled, "mrr", cosine=False) == Hybrid(0.0, 60, known=0.0)
     assert fitted(asked @ ranked.T, cosine=False) == Hybrid(None, 60, known=0.0)
 
 
 def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
     folder = tmp_path / "run"
-    about = json.loads((trained_workdir / "model" / ABOUT).read_text())
+    about = json.loads((trained_workdir / "model" / MANIFEST).read_text())
     assert Hybrid(**about["hybrid"]) == Hybrid()  # there are too few validation questions
     folder.mkdir()
 
     def stored(**changed):
-        (folder / ABOUT).write_text(json.dumps({**about, **changed}))
+        (folder / MANIFEST).write_text(json.dumps({**about, **changed}))
         return stored_hybrid(folder, cosine=True)
 
     fitted = {"weight": 0.05, "questions": 123, "bm25": BM25.DESCRIPTION}

@@ -19,7 +19,7 @@ from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.numerics import quantize
 from endx_jax.retrieval import index_file
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.index_file import COSINE, changing, describe
+from endx_jax.retrieval.index_file import COSINE, changing, store_info
 from endx_jax.retrieval.search import top_k
 
 EMBEDDINGS = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
@@ -484,7 +484,7 @@ def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypat
 )
 def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
     with changing(path) as database:
-        describe(database, **fields)
+        store_info(database, **fields)
     with one_line_error(message):
         Index(path)
 

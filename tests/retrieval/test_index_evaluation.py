@@ -5,11 +5,11 @@ import pytest
 
 from endx_jax import metrics
 from endx_jax.data.documents import Document
-from endx_jax.data.relevance import Answered, Judged
+from endx_jax.data.relevance import Judgements, QuestionWithAnswers
 from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.index_evaluation import JudgedRows, evaluate_answered, evaluate_judged, find_rows, passage
+from endx_jax.retrieval.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows, passage
 
 # Along the first axis the documents score 6, 5, 4, 3, 2, 1.
 EMBEDDINGS = np.stack([np.arange(6.0, 0, -1), np.zeros(6)], axis=1).astype(np.float32)
@@ -28,7 +28,7 @@ def index(tmp_path):
 
 def judged(*ids, excluded=()):
     """Judgements of one question."""
-    return Judged(("q",), ("?",), (dict.fromkeys(ids, 1),), (excluded,))
+    return Judgements(("q",), ("?",), (dict.fromkeys(ids, 1),), (excluded,))
 
 
 def test_ids_are_found_and_missing_ones_named(index):
@@ -41,7 +41,7 @@ def test_ids_are_found_and_missing_ones_named(index):
 
 
 def test_right_documents_are_ranked_among_all_that_are_there(index):
-    right = JudgedRows([[1, 3], [5]], [[1, 1], [1]], [[], []])
+    right = JudgementRows([[1, 3], [5]], [[1, 1], [1]], [[], []])
     found = evaluate_judged(index.snapshot, right, np.repeat(QUESTION, 2, 0), depth=2)
     assert found.ranks.tolist() == [[2, 4], [6, np.inf]]
     assert found.metrics["mrr"] == pytest.approx((1 / 2 + 1 / 6) / 2)
@@ -56,10 +56,10 @@ def test_right_documents_are_ranked_among_all_that_are_there(index):
 
 def test_top_k_accuracy_looks_for_answers_in_texts_and_not_in_titles(index):
     answered = [
-        Answered("q0", "where is York", ("england",)),  # second
-        Answered("q1", "what is old", ("York", "old")),  # first, by its text
-        Answered("q2", "which is it", ("Rome",)),  # a title only
-        Answered("q3", "where is Lima", ("peru", "norway")),  # fourth, before the fifth
+        QuestionWithAnswers("q0", "where is York", ("england",)),  # second
+        QuestionWithAnswers("q1", "what is old", ("York", "old")),  # first, by its text
+        QuestionWithAnswers("q2", "which is it", ("Rome",)),  # a title only
+        QuestionWithAnswers("q3", "where is Lima", ("peru", "norway")),  # fourth, before the fifth
     ]
     found = evaluate_answered(index.snapshot, answered, np.repeat(QUESTION, 4, 0), cutoffs=(1, 2, 4))
     assert found.ranks.tolist() == [[2], [1], [np.inf], [4]]
@@ -90,7 +90,7 @@ def test_ranks_equal_those_of_all_scores_at_once(tmp_path, monkeypatch, scales, 
     write_index(tmp_path / "i", embeddings, documents, metric="inner product", model={"name": "x"})
     index = Index(tmp_path / "i")
     index.delete([f"d{n}" for n in range(20, 50)])
-    found = evaluate_judged(index.snapshot, JudgedRows(right, gains, excluded), questions, depth=300)
+    found = evaluate_judged(index.snapshot, JudgementRows(right, gains, excluded), questions, depth=300)
     scores = questions @ candidates.T
     scores[:, 20:50] = -np.inf
     for row, rows in zip(scores, excluded, strict=True):

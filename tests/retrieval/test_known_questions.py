@@ -13,7 +13,7 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.numerics import quantize, unit_rows
 from endx_jax.retrieval.approximate import ENGINES
-from endx_jax.retrieval.corpus_encoding import begin, encode_missing, encoding_of, join, survey
+from endx_jax.retrieval.corpus_encoding import begin_index, encode_missing, encoding_of, join_shards, survey
 from endx_jax.retrieval.hybrid import Hybrid, fit_known
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.text_search import TextSearch
@@ -161,9 +161,9 @@ def test_shards_are_joined_with_their_known_questions(tmp_path):
     for number in (1, 2):
         shard = dataclasses.replace(info, corpus={**info.corpus, "shard": [number, 2]})
         path = tmp_path / f"part{number}"
-        begin(path, shard)
+        begin_index(path, shard)
         list(encode_missing(path, shard, iter(faq()), embed, encode_question=embed))
-    join(tmp_path / "whole", [tmp_path / "part1", tmp_path / "part2"])
+    join_shards(tmp_path / "whole", [tmp_path / "part1", tmp_path / "part2"])
     assert [document for _, document in Index(tmp_path / "whole").snapshot.documents()] == faq()
 
 

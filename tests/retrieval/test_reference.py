@@ -10,7 +10,7 @@ from endx_jax.data.documents import Document
 from endx_jax.data.readers import beir
 from endx_jax.data.records import Pools
 from endx_jax.data.relevance import read_judged
-from endx_jax.retrieval.evaluate import evaluate, evaluate_set
+from endx_jax.retrieval.evaluate import evaluate_scores, evaluate_set
 from endx_jax.retrieval.index import Index, write_index
 from endx_jax.retrieval.index_evaluation import evaluate_judged, find_rows
 from endx_jax.retrieval.results import Results
@@ -53,7 +53,7 @@ def both(reference, tmp_path):
     names = {str(measure): name for name, measure in measures.items()}
 
     def values(scores, candidate_ids):
-        found = evaluate(lambda a, b: scores[a:b], QRELS, candidates=CANDIDATES, depth=CANDIDATES)
+        found = evaluate_scores(lambda a, b: scores[a:b], QRELS, candidates=CANDIDATES, depth=CANDIDATES)
         ids = [f"q{n}" for n in range(QUESTIONS)], candidate_ids
         write_system(tmp_path, "t", *ids, found)
         write_qrels(tmp_path / "qrels", *ids, QRELS)
@@ -152,7 +152,7 @@ def expected_means(reference, qrels, run) -> dict[str, float]:
 def test_graded_binary_and_shared_ids_have_the_reference_s_means(reference, judged_folder, tmp_path):
     folder, judged, scores, run = judged_folder
     expected = expected_means(reference, judged, run)
-    records = beir.read(str(folder))
+    records = beir.read_beir(str(folder))
     found = evaluate_set(lambda a, b: scores[a:b], records)
     assert {name: found.metrics[name] for name in MEASURES} == pytest.approx(expected, abs=1e-6)
     results = Results("data", "test", Pools(all=records))
@@ -186,8 +186,8 @@ def test_an_index_of_such_a_folder_has_the_same_means(reference, judged_folder, 
 
 def test_tied_right_candidates_share_their_mean_gain():
     scores = np.float32([[3, 2, 2, 1]])
-    found = evaluate(lambda a, b: scores[a:b], [[1, 2]], candidates=4, gains=[[1, 3]])
-    other = evaluate(lambda a, b: scores[a:b], [[1, 2]], candidates=4, gains=[[3, 1]])
+    found = evaluate_scores(lambda a, b: scores[a:b], [[1, 2]], candidates=4, gains=[[1, 3]])
+    other = evaluate_scores(lambda a, b: scores[a:b], [[1, 2]], candidates=4, gains=[[3, 1]])
     ideal = 3 / np.log2(2) + 1 / np.log2(3)
     assert found.metrics["ndcg@10"] == pytest.approx((2 / np.log2(3) + 2 / np.log2(4)) / ideal)
     assert found.metrics == other.metrics

@@ -6,7 +6,7 @@ import pytest
 from endx_jax.data.documents import Document
 from endx_jax.data.records import RetrievalSet
 from endx_jax.retrieval.rerank import evaluate_pairs, rerank_answers
-from endx_jax.retrieval.text_search import Answer
+from endx_jax.retrieval.text_search import FoundDocument
 
 Q, N = 5, 9
 DRAW = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def test_lists_of_different_lengths_keep_their_own_answers():
         return lambda pairs: np.array([PAIRS[q, int(answers[a])] for q, a in pairs], np.float32)
 
     first = [[3, 1], [], [4], [0, 5, 2], []]
-    answers = [[Answer(n, 0.0, Document(f"d{row}", str(row))) for n, row in enumerate(own, 1)] for own in first]
+    answers = [[FoundDocument(n, 0.0, Document(f"d{row}", str(row))) for n, row in enumerate(own, 1)] for own in first]
     found = rerank_answers(scores_of, ["?"] * 5, answers, k=9)
     assert [[int(answer.document.text) for answer in own] for own in found] == [
         sorted([3, 1], key=lambda c: -PAIRS[0, c]),
@@ -87,7 +87,7 @@ def test_lists_of_different_lengths_keep_their_own_answers():
         sorted([0, 5, 2], key=lambda c: -PAIRS[3, c]),
         [],
     ]
-    assert found[2] == [Answer(1, float(PAIRS[2, 4]), answers[2][0].document)]
+    assert found[2] == [FoundDocument(1, float(PAIRS[2, 4]), answers[2][0].document)]
 
 
 def test_documents_are_compared_by_their_texts_and_get_new_ranks():
@@ -95,7 +95,7 @@ def test_documents_are_compared_by_their_texts_and_get_new_ranks():
         return lambda pairs: np.array([-len(questions[q]) * len(answers[a]) for q, a in pairs], np.float32)
 
     documents = [Document("x", "aaa"), Document("y", "a"), Document("z", "aa")]
-    answers = [Answer(rank, 9.0 - rank, document) for rank, document in enumerate(documents, start=1)]
+    answers = [FoundDocument(rank, 9.0 - rank, document) for rank, document in enumerate(documents, start=1)]
     found = rerank_answers(scores_of, ["??", "?"], [answers, answers[:1]], k=2)
-    assert found[0] == [Answer(1, -2.0, documents[1]), Answer(2, -4.0, documents[2])]
-    assert found[1] == [Answer(1, -3.0, documents[0])]
+    assert found[0] == [FoundDocument(1, -2.0, documents[1]), FoundDocument(2, -4.0, documents[2])]
+    assert found[1] == [FoundDocument(1, -3.0, documents[0])]

@@ -8,7 +8,7 @@ import pytest
 from endx_jax.data.records import Pools, RetrievalSet
 from endx_jax.data.splits import with_many_questions
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.evaluate import evaluate
+from endx_jax.retrieval.evaluate import evaluate_scores
 from endx_jax.retrieval.systems import dense_scores, evaluate_dense
 
 
@@ -43,8 +43,8 @@ def test_scores_are_float32_inner_products():
 def test_every_block_size_gives_the_same_bits(block):
     question, candidate, qrels = draw()
     score_block = dense_scores(question, candidate)
-    expected = evaluate(score_block, qrels, candidates=701)
-    found = evaluate(score_block, qrels, candidates=701, block=block)
+    expected = evaluate_scores(score_block, qrels, candidates=701)
+    found = evaluate_scores(score_block, qrels, candidates=701, block=block)
     np.testing.assert_array_equal(found.ranks, expected.ranks)
     np.testing.assert_array_equal(found.top_ids, expected.top_ids)
     np.testing.assert_array_equal(found.top_scores, expected.top_scores)
@@ -71,8 +71,8 @@ def test_candidates_sharded_over_a_mesh_rank_alike():
     candidate = rng.integers(-3, 4, (88 * len(devices), 6)).astype(np.float32)
     mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     sharded = jax.device_put(candidate, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
-    expected = evaluate(dense_scores(question, candidate), qrels, candidates=len(candidate))
-    found = evaluate(dense_scores(question, sharded), qrels, candidates=len(candidate))
+    expected = evaluate_scores(dense_scores(question, candidate), qrels, candidates=len(candidate))
+    found = evaluate_scores(dense_scores(question, sharded), qrels, candidates=len(candidate))
     np.testing.assert_array_equal(found.ranks, expected.ranks)
     np.testing.assert_array_equal(found.top_ids, expected.top_ids)
 

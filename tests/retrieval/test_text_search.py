@@ -9,7 +9,7 @@ from endx_jax.retrieval import text_search
 from endx_jax.retrieval.approximate import ENGINES
 from endx_jax.retrieval.hybrid import Hybrid
 from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.text_search import Answer, TextSearch
+from endx_jax.retrieval.text_search import FoundDocument, TextSearch
 
 TEXTS = ["cats sleep", "dogs bark", "cats bark", "fish"]
 ANIMALS = ("cat", "dog", "fish")
@@ -34,8 +34,8 @@ def ids(answers):
 def test_answers_carry_rank_score_and_document(index):
     cat, fish = TextSearch(index, encode).search(["my cat", "a fish"], 2, mode="dense")
     assert cat == [
-        Answer(1, 1.0, Document("d0", "cats sleep", {"line": 0})),
-        Answer(2, 1.0, Document("d2", "cats bark", {"line": 2})),
+        FoundDocument(1, 1.0, Document("d0", "cats sleep", {"line": 0})),
+        FoundDocument(2, 1.0, Document("d2", "cats bark", {"line": 2})),
     ]
     assert [(answer.rank, answer.score) for answer in fish] == [(1, 1.0), (2, 0.0)]
     assert ids(fish)[0] == "d3"

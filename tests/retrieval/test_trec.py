@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.evaluate import evaluate
+from endx_jax.retrieval.evaluate import evaluate_scores
 from endx_jax.retrieval.trec import write_qrels, write_run, write_system
 
 IDS = np.array([[2, 0], [1, 2]], np.int32)
@@ -40,7 +40,7 @@ def test_scores_read_back_exactly(tmp_path):
 
 def test_per_question_lines(tmp_path):
     scores = np.float32([[1, 2, 0], [3, 3, 0]])
-    found = evaluate(lambda start, stop: scores[start:stop], [[0], [1]], candidates=3)
+    found = evaluate_scores(lambda start, stop: scores[start:stop], [[0], [1]], candidates=3)
     write_system(tmp_path, "bm25", ["é 1", "q2"], ["a", "b", "c"], found)
     assert (tmp_path / "bm25.run.trec").read_text().splitlines()[0] == "é%201 Q0 b 1 2 bm25"
     rows = [

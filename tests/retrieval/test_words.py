@@ -5,7 +5,7 @@ import unicodedata
 import pytest
 
 from endx_jax.retrieval.bm25 import BM25
-from endx_jax.retrieval.words import Tokenizer
+from endx_jax.retrieval.words import WordTokenizer
 
 # Language, a text, and its words.
 WORDS = [
@@ -33,8 +33,8 @@ WORDS = [
 
 @pytest.mark.parametrize(("language", "text", "words"), WORDS)
 def test_texts_are_split_by_language(language, text, words):
-    assert Tokenizer(language)([text]) == [words]
-    assert Tokenizer(language)([unicodedata.normalize("NFD", text)]) == [words]
+    assert WordTokenizer(language)([text]) == [words]
+    assert WordTokenizer(language)([unicodedata.normalize("NFD", text)]) == [words]
 
 
 def test_parts_of_words_find_documents_and_do_not_change_their_length():
@@ -42,6 +42,6 @@ def test_parts_of_words_find_documents_and_do_not_change_their_length():
     scores = index.scores(["50", "notepad", "3.14", "14"]) > 0
     assert scores.tolist() == [[True, True], [True, False], [False, True], [False, True]]
     texts = ["version 3.14 and 2.0 of C++", "the academy 奎章閣學士院 of 24.10", "cats"]
-    assert [document.length for document in Tokenizer().documents(texts)] == [4, 6, 1]
-    assert [document.length for document in Tokenizer("german").documents(["Version 2.0"])] == [2]
-    assert Tokenizer("greek")(["ΚΩΔΙΚΟΣ"]) == Tokenizer("greek")(["κωδικος"])
+    assert [document.length for document in WordTokenizer().documents(texts)] == [4, 6, 1]
+    assert [document.length for document in WordTokenizer("german").documents(["Version 2.0"])] == [2]
+    assert WordTokenizer("greek")(["ΚΩΔΙΚΟΣ"]) == WordTokenizer("greek")(["κωδικος"])

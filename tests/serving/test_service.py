@@ -6,8 +6,8 @@ import pytest
 from endx_jax.data.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.retrieval.snapshot import Snapshot
-from endx_jax.retrieval.text_search import Answer
-from endx_jax.serving.service import Ask, Encode, Service, cut, search_result
+from endx_jax.retrieval.text_search import FoundDocument
+from endx_jax.serving.service import Ask, Encode, Service, search_result, truncate_width
 
 TEXTS = ["where is the cat 3", "the mat of 7"]
 
@@ -43,9 +43,9 @@ def test_an_error_of_one_client_is_returned_in_its_place(service):
 
 @pytest.mark.parametrize(("cosine", "expected"), [(True, [[0.6, 0.8]]), (False, [[3.0, 4.0]])])
 def test_embeddings_that_are_cut_keep_to_what_they_are_compared_by(cosine, expected):
-    np.testing.assert_allclose(cut(np.float32([[3, 4, 12]]), 2, cosine), np.float32(expected))
+    np.testing.assert_allclose(truncate_width(np.float32([[3, 4, 12]]), 2, cosine), np.float32(expected))
     whole = np.float32([[3, 4, 12]])
-    assert cut(whole, 3, cosine) is whole
+    assert truncate_width(whole, 3, cosine) is whole
 
 
 def test_hits_hold_the_beginnings_of_long_documents(service):
@@ -68,14 +68,14 @@ def test_hits_hold_the_beginnings_of_long_documents(service):
     ],
 )
 def test_texts_and_metadata_are_shortened_to_five_characters_each(text, metadata, expected):
-    found = search_result(Answer(1, 0.5, Document("x", text, metadata)), 5)
+    found = search_result(FoundDocument(1, 0.5, Document("x", text, metadata)), 5)
     assert (found["text"], found["metadata"], found["truncated"]) == expected
 
 
 def test_known_questions_of_a_hit_are_whole_or_left_out():
-    found = search_result(Answer(1, 0.5, Document("x", "t", {}, ("abc", "de", "f"))), 5)
+    found = search_result(FoundDocument(1, 0.5, Document("x", "t", {}, ("abc", "de", "f"))), 5)
     assert (found["questions"], found["truncated"]) == (["abc", "de"], True)
-    assert "questions" not in search_result(Answer(1, 0.5, Document("x", "t")), 5)
+    assert "questions" not in search_result(FoundDocument(1, 0.5, Document("x", "t")), 5)
 
 
 def test_a_document_is_read_once_for_all_questions_of_a_batch(service, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.batch import Batch, Tokens
-from endx_jax.training.state import TrainState, merge, split_frozen
+from endx_jax.training.state import TrainState, merge_frozen, split_frozen
 from endx_jax.training.step import make_train_step
 
 PARAMS = {"a": {"kernel": np.ones(2), "bias": np.full(2, 2.0)}, "b": {"kernel": np.full(2, 3.0)}}
@@ -16,7 +16,7 @@ def test_parts_have_the_leaves_of_their_paths_and_merge_to_the_whole():
     trained, frozen = split_frozen(PARAMS, ["^a/k", "b/"])
     assert trained == {"a": {"kernel": None, "bias": PARAMS["a"]["bias"]}, "b": {"kernel": None}}
     assert frozen == {"a": {"kernel": PARAMS["a"]["kernel"], "bias": None}, "b": {"kernel": PARAMS["b"]["kernel"]}}
-    chex.assert_trees_all_equal(merge(trained, frozen), PARAMS)
+    chex.assert_trees_all_equal(merge_frozen(trained, frozen), PARAMS)
     trained, frozen = split_frozen(PARAMS, [])
     chex.assert_trees_all_equal(trained, PARAMS)
     assert jax.tree.leaves(frozen) == []

@@ -24,7 +24,9 @@ def is_table(file: str) -> bool:
     return file.lower().endswith(ARROW_ENDINGS)
 
 
-def rows(file: str, groups: tuple[int, int] | None = None, before: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+def arrow_rows(
+    file: str, groups: tuple[int, int] | None = None, before: int = 0
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number from 1, row) of a file, without columns of types that JSON does not have, such as dates.
 
     Args:
@@ -48,7 +50,7 @@ def rows(file: str, groups: tuple[int, int] | None = None, before: int = 0) -> I
                     yield number, row
 
 
-def parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
+def row_group_parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
     """Returns (first row group and end of the last, rows before them) of parts of at least `size` rows, if possible.
 
     Feather and Arrow files are one part, without row groups.

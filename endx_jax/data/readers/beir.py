@@ -21,13 +21,13 @@ from endx_jax.data.readers import row_files, text_files
 from endx_jax.data.readers.shards import BEIR_PARTS
 from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
-from endx_jax.files import aside, put_in_place
+from endx_jax.files import replace_folder, staging_folder
 
 HEADER = "query-id\tcorpus-id\tscore"
 NEGATIVES_HEADER = f"{HEADER}\trank"
 
 
-def read(folder: str, split: str | None = None, *, whole: bool = True, skip_invalid: bool = False) -> RetrievalSet:
+def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip_invalid: bool = False) -> RetrievalSet:
     """Reads one split; a document is right for a query if its judgement has a score above 0, which is its grade.
 
     A candidate's text is `title`, a space, `text`. Only queries with a right document become questions. Equal texts
@@ -116,7 +116,7 @@ def _has_parts(folder: str) -> bool:
     return any(os.path.exists(os.path.join(folder, part)) for part in BEIR_PARTS)
 
 
-def judgements(
+def beir_judgements(
     folder: str, split: str | None = None, *, skip_invalid: bool = False
 ) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """Returns the queries of a split that have a right document, by id, and the grades of these documents by id.
@@ -242,7 +242,7 @@ def _documents(path: str, named: Container[str] | None, invalid: text_files.Inva
     A document may be empty, as in some published corpora, unless it is judged right.
     """
     found: dict[str, str] = {}
-    for _, where, row in row_files.rows(path, invalid):
+    for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
             title, text = _text(row, "title", where) if "title" in row else "", _text(row, "text", where)
             if named is None or _id(row, where) in named:
@@ -262,14 +262,14 @@ def _queries(
     """Returns the text of all queries by id, and the group of those with one; those in `asked` must have a text."""
     found: dict[str, str] = {}
     groups: dict[str, str] = {}
-    for _, where, row in row_files.rows(path, invalid):
+    for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
             name = _add(found, row, _text(row, "text", where), where)
             if not found[name] and name in asked:
                 raise EndxError(f"{where}: 'text' is empty")
             metadata = row.get("metadata")
             if isinstance(metadata, dict) and isinstance(metadata.get("group"), str):
-                groups[name] = json_files.text(metadata["group"], f"{where}: the group", may_be_empty=True)
+                groups[name] = json_files.as_text(metadata["group"], f"{where}: the group", may_be_empty=True)
     return found, groups
 
 
@@ -281,7 +281,7 @@ def _add(found: dict[str, str], row: dict, text: str, where: str) -> str:
 
 
 def _id(row: dict, where: str) -> str:
-    return json_files.text(json_files.identifier_at(row, "_id", where), f"{where}: '_id'")
+    return json_files.as_text(json_files.identifier_at(row, "_id", where), f"{where}: '_id'")
 
 
 def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[str, str, int, str]]:
@@ -299,7 +299,7 @@ def _judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
     if not path.endswith(".parquet"):
         yield from _table(path, HEADER)
         return
-    for _, where, row in row_files.rows(path):
+    for _, where, row in row_files.read_rows(path):
         query, document = (json_files.identifier_at(row, name, where) for name in ("query-id", "corpus-id"))
         yield where, [query, document, f"{json_files.number(row.get('score', 1), where):g}"]
 
@@ -387,7 +387,7 @@ def write_mined(
             raise EndxError(
                 f"the id {name!r} contains a tab, a line break or white space at its ends: give the data other ids"
             )
-    with aside(folder) as fresh:
+    with staging_folder(folder) as fresh:
         documents = ({"_id": records.candidate_ids[n], "title": "", "text": records.candidates[n]} for n in rows)
         _write_lines(fresh / "corpus.jsonl", documents)
         _write_lines(fresh / "queries.jsonl", (_query(records, row) for row in range(len(records.questions))))
@@ -400,7 +400,7 @@ def write_mined(
             scored = ((q, row, f"{score:.6g}") for q, known in enumerate(scores) for row, score in known.items())
             _write_table(fresh / "scores" / f"{split}.tsv", HEADER, records, scored)
         (fresh / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        put_in_place(fresh, folder)
+        replace_folder(fresh, folder)
 
 
 def _query(records: RetrievalSet, row: int) -> dict:

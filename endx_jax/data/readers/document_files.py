@@ -132,7 +132,7 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
     data = b""
     try:
         data = pathlib.Path(file).read_bytes()
-        text = pdf_files.read(file) if ending == ".pdf" else data.decode("utf-8-sig")
+        text = pdf_files.read_pdf(file) if ending == ".pdf" else data.decode("utf-8-sig")
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     except ImportError:
         raise EndxError('in PDF, which needs pip install "endx_jax[pdf]"') from None

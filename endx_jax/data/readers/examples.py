@@ -193,7 +193,7 @@ def _example(question: Named, right: list[Named], wrong: list[Named], row: dict,
         for key, passages in sides.items():
             if columns[key] is None and passages:
                 raise EndxError(f"{where}: {key!r} is missing, but the row has other scores")
-            values = json_files.listed([] if columns[key] is None else columns[key], f"{where}: {key!r}")
+            values = json_files.as_list([] if columns[key] is None else columns[key], f"{where}: {key!r}")
             if len(values) != len(passages):
                 raise EndxError(f"{where}: {key!r} has {len(values)} scores for {len(passages)} passages")
             found = [json_files.number(score, f"{where}: {key}[{n}]") for n, score in enumerate(values)]
@@ -214,7 +214,7 @@ def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list
     for place, passage in enumerate(json_files.list_at(row, key, where)):
         at = f"{where}: {key}[{place}]"
         title = json_files.value(passage, "title", at, "")
-        title = "" if json_files.is_missing(title) else json_files.text(title, f"{at}: 'title'", may_be_empty=True)
+        title = "" if json_files.is_missing(title) else json_files.as_text(title, f"{at}: 'title'", may_be_empty=True)
         text = json_files.text_at(passage, "text", at, may_be_empty=True)
         name = next((passage[identifier] for identifier in id_keys if identifier in passage), "")
         named = Named(f"{title} {text}".strip(), json_files.identifier(name, f"{at}: the id")) if text else Named("")
@@ -225,8 +225,8 @@ def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list
 def _texts(value: object, where: str) -> list[Named]:
     """Returns the texts of a string or a list of strings."""
     if not isinstance(value, list):
-        return [Named("" if json_files.is_missing(value) else json_files.text(value, where, may_be_empty=True))]
-    return [Named(json_files.text(item, f"{where}, item {n}", may_be_empty=True)) for n, item in enumerate(value)]
+        return [Named("" if json_files.is_missing(value) else json_files.as_text(value, where, may_be_empty=True))]
+    return [Named(json_files.as_text(item, f"{where}, item {n}", may_be_empty=True)) for n, item in enumerate(value)]
 
 
 class Columns(NamedTuple):
@@ -259,7 +259,7 @@ def _choose(name: str, default: str, others: Iterable[Iterable[str]], known: lis
     header = "; if this line is a row, add a line of names above it, such as question and answer" * unnamed
     raise EndxError(
         f"{where}: {'more than one' if found else 'no'} column {(found or [name])[0]!r} among "
-        f"{json_files.names(known)}; name yours with data.question_column and data.answer_column{header}"
+        f"{json_files.format_names(known)}; name yours with data.question_column and data.answer_column{header}"
     )
 
 
@@ -328,7 +328,7 @@ class ColumnParser:
                 "%s: only 0 and 1 (or true and false) in %s, which is not used; if they say which answers are right, "
                 "name the column `label`",
                 where.rpartition(", ")[0] or where,
-                json_files.names(unused),
+                json_files.format_names(unused),
             )
 
     def asked(self, row: dict, where: str) -> Iterable[dict]:
@@ -345,7 +345,7 @@ class ColumnParser:
         columns = self.choose(row, where)
         question, answers = json_files.text_at(row, columns.question, where), row[columns.answer]
         if not isinstance(answers, list):
-            answers = [json_files.text(answers, f"{where}: {columns.answer!r}")]
+            answers = [json_files.as_text(answers, f"{where}: {columns.answer!r}")]
         right = _filled(_texts(answers, f"{where}: {columns.answer!r}"))
         wrong = [text for name in columns.negatives for text in _texts(row.get(name), f"{where}: {name!r}")]
         labels = (LABEL.fullmatch(str(row[name]).strip()) for name in columns.labels)

@@ -29,9 +29,9 @@ ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *text_files.ARROW_ENDINGS)
 
 # Readers of reading-comprehension data, to which `data.pool` applies.
 PARAGRAPH_READERS: dict[str, Callable[[str, text_files.InvalidRows], Iterable[Paragraph]]] = {
-    SQUAD: squad.paragraphs,
-    MRQA: mrqa.paragraphs,
-    NATURAL_QUESTIONS: natural_questions.paragraphs,
+    SQUAD: squad.squad_paragraphs,
+    MRQA: mrqa.mrqa_paragraphs,
+    NATURAL_QUESTIONS: natural_questions.natural_paragraphs,
     MULTIREQA: lambda path, _: mrqa.multireqa_paragraphs(path),
 }
 # Parsers of the rows of other tools' training files.
@@ -118,12 +118,12 @@ def read(
             raise EndxError(f"{path} holds questions with lists of answer strings and no passages: {where}")
         text_files.LOG.warning("%s: each text of a list of answers is a right answer of its question; %s", path, where)
     if found in PARAGRAPH_READERS:
-        return whole_paragraphs(paragraphs(path, found, skip_invalid=skip_invalid), path, merge=True)
+        return whole_paragraphs(read_paragraphs(path, found, skip_invalid=skip_invalid), path, merge=True)
     if found == BEIR:
         _check_not_squad(path)
-        return beir.read(path, split, whole=whole, skip_invalid=skip_invalid)
+        return beir.read_beir(path, split, whole=whole, skip_invalid=skip_invalid)
     if found == MSMARCO:
-        return msmarco.read(path, split)
+        return msmarco.read_msmarco(path, split)
     invalid = text_files.InvalidRows(path, skip=skip_invalid)
     merged = examples.ExampleSet()
     for where, example in row_examples(path, found, (question_column, answer_column), invalid, split=split):
@@ -140,21 +140,21 @@ def row_examples(
     invalid: text_files.InvalidRows,
     *,
     split: str | None = None,
-    part: shards.Part | None = None,
+    part: shards.FilePart | None = None,
 ) -> Iterator[tuple[str, examples.Example]]:
     """Yields (location, example) of the rows of a table, or of a part of it.
 
     Its format `kind` is one of `TABLES`; `names` are the columns of question and answer of `COLUMNS`.
     """
     columns = examples.ColumnParser(names)
-    rows = row_files.rows(path, invalid, check=columns.choose, split=split, part=part)
+    rows = row_files.read_rows(path, invalid, check=columns.choose, split=split, part=part)
     parse = ROW_PARSERS.get(kind, columns)
     for _, where, row in columns.labelled(rows) if parse is columns else rows:
         with invalid.row():
             yield where, parse(row, where)
 
 
-def paragraphs(path: str, kind: str = "", *, skip_invalid: bool = False) -> Iterator[Paragraph]:
+def read_paragraphs(path: str, kind: str = "", *, skip_invalid: bool = False) -> Iterator[Paragraph]:
     """Yields the paragraphs of reading-comprehension data in file order, without merging.
 
     Args:
@@ -212,10 +212,10 @@ def format_of(path: str) -> str:
     file = files[0]
     ending = text_files.ending(file, ENDINGS)
     if ending in (".csv", ".tsv"):
-        return ANSWERS if _is_answers_line(text_files.first_line(file)) else COLUMNS
+        return ANSWERS if _is_answers_line(text_files.first_text_line(file)) else COLUMNS
     if ending == ".json" and not text_files.holds_list(file) and not text_files.list_inside(file):
         return SQUAD
-    rows = (row for part in files for _, _, row in row_files.rows(part, text_files.InvalidRows(path, skip=True)))
+    rows = (row for part in files for _, _, row in row_files.read_rows(part, text_files.InvalidRows(path, skip=True)))
     row = next(rows, {})
     found = next((name for name, choices in _KEYS.items() if any(keys <= row.keys() for keys in choices)), COLUMNS)
     has_list = any(isinstance(row.get(key), list) for key in ("answer", "answers"))

@@ -17,7 +17,7 @@ import reprlib
 from collections.abc import Iterator, Sequence
 
 from endx_jax import json_files
-from endx_jax.data.paragraphs import Answer, Paragraph, Question, QuestionIds, split_sentences
+from endx_jax.data.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds, split_sentences
 from endx_jax.data.readers import row_files
 from endx_jax.data.readers.text_files import InvalidRows, uncompressed
 from endx_jax.errors import EndxError
@@ -107,7 +107,7 @@ class Context:
         return f"context of {self.questions[0].id}"
 
 
-def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
+def mrqa_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
     """Yields the contexts of an MRQA file without marks, with the first span of each question's first answer.
 
     MRQA found most spans by string search, and recommends the first span of the first answer, with which HotpotQA and
@@ -133,7 +133,7 @@ def contexts(path: str, *, every_span: bool = False, invalid: InvalidRows | None
       invalid: handler of invalid contexts; by default they raise EndxError.
     """
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
-    for _, where, row in row_files.rows(path, invalid):
+    for _, where, row in row_files.read_rows(path, invalid):
         if "header" in row and "context" not in row:
             continue
         questions: list[Question] = []
@@ -158,7 +158,7 @@ def _question(row: object, where: str, context: Unmarked, length: int, every_spa
             start = _start(span, f"{place}.char_spans[{k}]", length)
             spans.append((start, str(json_files.value(answer, "text", place))))
     chosen = sorted(set(spans)) if every_span else spans[:1]
-    return Question(name, text, tuple(Answer(answer, context.place(start)) for start, answer in chosen))
+    return Question(name, text, tuple(AnswerSpan(answer, context.place(start)) for start, answer in chosen))
 
 
 def _start(span: object, where: str, length: int) -> int:
@@ -214,10 +214,10 @@ def join_multireqa(candidates: str, paths: Sequence[str]) -> Iterator[Paragraph]
 def _bounds(path: str) -> dict[str, tuple[int, array.array]]:
     """Returns the first line and the sentences (start, end, start, end, ...) of each context by its first question."""
     found: dict[str, tuple[int, array.array]] = {}
-    for number, where, row in row_files.rows(path):
+    for number, where, row in row_files.read_rows(path):
         name = json_files.text_at(row, "candidate_id", where)
         start, end = (
-            json_files.whole(json_files.value(row, key, where), f"{where}: {key!r}", most=_MOST_CHARACTERS)
+            json_files.as_whole(json_files.value(row, key, where), f"{where}: {key!r}", most=_MOST_CHARACTERS)
             for key in ("response_start", "response_end")
         )
         if end <= start:

@@ -13,7 +13,7 @@ from endx_jax.errors import EndxError
 COLLECTION = "collection.tsv"
 
 
-def read(folder: str, split: str | None = None) -> RetrievalSet:
+def read_msmarco(folder: str, split: str | None = None) -> RetrievalSet:
     """Reads the judged queries of one split and the passages that are right for them.
 
     The collection of 8.8 million passages is scanned once; only right passages are kept in memory. This is the pool of
@@ -38,7 +38,7 @@ def read(folder: str, split: str | None = None) -> RetrievalSet:
     return examples.records(path)
 
 
-def judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+def msmarco_judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """Returns the judged queries of a split by id, and the grades of their right passages, all 1, by id.
 
     Arguments and errors are those of `read`; the collection is not read.
@@ -101,7 +101,7 @@ def _texts(path: str, wanted: Mapping[str, int], judgements: str) -> dict[str, s
         if name in wanted:
             if found.setdefault(name, text) != text:
                 raise EndxError(f"{where}: the id {name[:100]!r} belongs to two texts")
-            json_files.text(text, f"{where}: the text that {judgements}, line {wanted[name]}, names")
+            json_files.as_text(text, f"{where}: the text that {judgements}, line {wanted[name]}, names")
     missing = next((name for name in wanted if name not in found), None)
     if missing is not None:
         raise EndxError(f"{judgements}, line {wanted[missing]}: {missing[:100]!r} is not in {os.path.basename(path)}")
@@ -118,6 +118,10 @@ def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:
         where = f"{path}, line {number}"
         name, *texts = line.split("\t")
         if len(texts) == 1:
-            yield where, json_files.text(name, f"{where}: the id"), json_files.text(texts[0], where, may_be_empty=True)
+            yield (
+                where,
+                json_files.as_text(name, f"{where}: the id"),
+                json_files.as_text(texts[0], where, may_be_empty=True),
+            )
         elif line.strip():
             raise EndxError(f"{where}: {1 + len(texts)} tab-separated columns where each line has an id and a text")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from endx_jax import json_files
-from endx_jax.data.paragraphs import Answer, Paragraph, Question, QuestionIds
+from endx_jax.data.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds
 from endx_jax.data.readers import row_files
 from endx_jax.data.readers.mrqa import TAG
 from endx_jax.data.readers.text_files import InvalidRows
@@ -83,13 +83,13 @@ class _Page:
 
     def _byte(self, number: int, key: str) -> int:
         where = f"{self.where}: document_tokens[{number}].{key}"
-        return json_files.whole(self._of_token(number, key), where, most=len(self._html))
+        return json_files.as_whole(self._of_token(number, key), where, most=len(self._html))
 
     def _of_token(self, number: int, key: str) -> Any:
         return json_files.value(self._tokens[number], key, f"{self.where}: document_tokens[{number}]")
 
 
-def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
+def natural_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
     """Yields the paragraphs that contain answers, in file order, each with one question; reads one page at a time.
 
     A paragraph is the text of a long answer without tags. Words are separated as in the page. Simplified files do not
@@ -103,7 +103,7 @@ def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragr
       EndxError: the file is invalid; the message has the line.
     """
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
-    for _, where, row in row_files.rows(path, invalid):
+    for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
             yield from [*_paragraphs(row, where, ids)]
 
@@ -115,8 +115,8 @@ def _paragraphs(row: dict, where: str, ids: QuestionIds) -> Iterator[Paragraph]:
     page = _Page(row, where)
     for long, short in _answers(row, page).items():
         context, places = page.text(long)
-        json_files.text(context, f"{where}: the paragraph", may_be_empty=True)
-        title = json_files.text(_title(row, name), f"{where}: the title", may_be_empty=True)
+        json_files.as_text(context, f"{where}: the paragraph", may_be_empty=True)
+        title = json_files.as_text(_title(row, name), f"{where}: the title", may_be_empty=True)
         answers = dict.fromkeys(answer for span in short if (answer := _answer(page, span, places)))
         if answers:
             yield Paragraph(title, context, (Question(name, text, tuple(answers)),))
@@ -144,7 +144,7 @@ def _answers(row: Mapping, page: _Page) -> dict[range, list[range]]:
 def _span(holder: object, where: str, within: range) -> range:
     """Returns a span of tokens; raises EndxError if it is empty or not in `within`."""
     start, end = (
-        json_files.whole(json_files.value(holder, key, where), f"{where}.{key}", most=within.stop)
+        json_files.as_whole(json_files.value(holder, key, where), f"{where}.{key}", most=within.stop)
         for key in ("start_token", "end_token")
     )
     if not within.start <= start < end:
@@ -152,10 +152,10 @@ def _span(holder: object, where: str, within: range) -> range:
     return range(start, end)
 
 
-def _answer(page: _Page, span: range, places: Mapping[int, int]) -> Answer | None:
+def _answer(page: _Page, span: range, places: Mapping[int, int]) -> AnswerSpan | None:
     """Returns the answer, which starts at its first token that is not a tag; None if there is no such token."""
     start = next((places[number] for number in span if number in places), None)
-    return None if start is None else Answer(page.text(span)[0], start)
+    return None if start is None else AnswerSpan(page.text(span)[0], start)
 
 
 def _title(row: Mapping, name: str) -> str:

@@ -14,7 +14,7 @@ import sys
 SECONDS, SECONDS_PER_MB, MOST_MEMORY = 10, 5, 1_500_000_000
 
 
-def read(file: str) -> str:
+def read_pdf(file: str) -> str:
     """Returns the text of a PDF file; raises ImportError without pypdf, TimeoutError at a limit, else ValueError."""
     if importlib.util.find_spec("pypdf") is None:
         raise ImportError("pypdf")

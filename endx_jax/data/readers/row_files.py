@@ -7,7 +7,7 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.readers import arrow, text_files
-from endx_jax.data.readers.shards import Part, files
+from endx_jax.data.readers.shards import FilePart, files
 from endx_jax.data.readers.text_files import InvalidRows
 from endx_jax.errors import EndxError
 
@@ -21,13 +21,13 @@ DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # line before the header in files that Excel reads
 
 
-def rows(
+def read_rows(
     path: str,
     invalid: InvalidRows | None = None,
     *,
     check: Callable[[list[str], str], object] = lambda names, where: None,
     split: str | None = None,
-    part: Part | None = None,
+    part: FilePart | None = None,
 ) -> Iterator[Row]:
     """Yields the rows of a table: lines of JSONL, items of a JSON list, or rows of CSV, TSV or Arrow.
 
@@ -47,10 +47,10 @@ def rows(
     """
     invalid = invalid or InvalidRows(path)
     total = 0
-    for file, groups, before in [part] if part else map(Part, files(path, split)):
+    for file, groups, before in [part] if part else map(FilePart, files(path, split)):
         ending = text_files.uncompressed(file)[-4:]
         if arrow.is_table(file):
-            for number, row in arrow.rows(file, groups, before):
+            for number, row in arrow.arrow_rows(file, groups, before):
                 total += 1
                 yield total, f"{file}, row {number}", row
         elif ending in DELIMITERS:
@@ -72,7 +72,7 @@ def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:
         if line.strip():
             where = f"{path}, line {number}"
             with invalid.row():
-                text_files.check_values(line, where)
+                text_files.limit_values(line, where)
                 yield number, where, json_files.parse(line.rstrip(), where, dict)
 
 
@@ -95,9 +95,9 @@ def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) 
 
 def _delimiter(path: str, choices: str) -> str:
     """Returns the delimiter that Excel's line `sep=` names, or that splits the first line into most unquoted fields."""
-    if named := SEPARATOR.fullmatch(text_files.first_line(path)):
+    if named := SEPARATOR.fullmatch(text_files.first_text_line(path)):
         return named[1]
-    return max(choices, key=text_files.first_line(path, ignore=r'"[^"]*"').count)
+    return max(choices, key=text_files.first_text_line(path, ignore=r'"[^"]*"').count)
 
 
 def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:

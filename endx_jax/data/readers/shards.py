@@ -21,7 +21,7 @@ BEIR_PARTS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl
 SPLIT = re.compile(r"(?:^|/)(train|validation|valid|dev|test)(?=[-_./\d])")
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """File of a table, or a range of its row groups.
 
     Attributes:
@@ -70,12 +70,12 @@ def first_split(path: str) -> list[str]:
     return next(iter(_splits(path).values())) if holds_shards(path) else [path]
 
 
-def parts(path: str, split: str | None, rows: int) -> list[Part]:
+def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
     """Returns parts of a table of about `rows` rows, which can be read independently; text files are one part each."""
     return [
-        Part(file, *part)
+        FilePart(file, *part)
         for file in files(path, split)
-        for part in (arrow.parts(file, rows) if arrow.is_table(file) else [(None, 0)])
+        for part in (arrow.row_group_parts(file, rows) if arrow.is_table(file) else [(None, 0)])
     ]
 
 
@@ -83,10 +83,10 @@ def _splits(path: str) -> dict[str, list[str]]:
     """Returns the files of each split of a folder or pattern, or all under an empty name if there are no splits."""
     folder = pathlib.Path(path)
     if (folder / SPLITS).is_file():
-        names = json_files.list_at(json_files.read(folder / SPLITS), "splits", str(folder / SPLITS))
+        names = json_files.list_at(json_files.read_json_file(folder / SPLITS), "splits", str(folder / SPLITS))
         if not names:
             raise EndxError(f"{folder / SPLITS}: no splits; save the data set again")
-        names = [json_files.text(name, f"{folder / SPLITS}: a split") for name in names]
+        names = [json_files.as_text(name, f"{folder / SPLITS}: a split") for name in names]
         return {name: _saved(folder / _inside(name, folder / SPLITS)) for name in names}
     if (folder / STATE).is_file():
         return {"": _saved(folder)}
@@ -117,7 +117,7 @@ def _inside_of(folder: str) -> list[str]:
 def _saved(folder: pathlib.Path) -> list[str]:
     """Returns the files of a `save_to_disk` folder of one split."""
     state = folder / STATE
-    entries = json_files.list_at(json_files.read(state), "_data_files", str(state))
+    entries = json_files.list_at(json_files.read_json_file(state), "_data_files", str(state))
     if not entries:
         raise EndxError(f"{state}: no files; save the data set again")
     return [str(folder / _inside(json_files.text_at(entry, "filename", str(state)), state)) for entry in entries]

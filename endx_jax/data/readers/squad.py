@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from endx_jax import json_files
-from endx_jax.data.paragraphs import Answer, Paragraph, Question, QuestionIds
+from endx_jax.data.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds
 from endx_jax.data.readers import text_files
 from endx_jax.data.readers.text_files import InvalidRows, find, read_json
 from endx_jax.errors import EndxError
@@ -23,7 +23,7 @@ def files_of(folder: str | os.PathLike) -> tuple[str, str]:
     return train, dev
 
 
-def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
+def squad_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
     """Yields the paragraphs of a SQuAD file in file order.
 
     An article without a title gets the title `article N`, counted from 0. A question marked `is_impossible` has no
@@ -40,7 +40,7 @@ def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragr
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
     contents = read_json(path)
     if "data" not in contents:
-        known = json_files.names(contents)
+        known = json_files.format_names(contents)
         raise EndxError(f"{path} is one object with the keys {known}, not SQuAD's 'data': {text_files.OBJECTS}")
     for number, article in enumerate(json_files.list_at(contents, "data", path)):
         at = f"{path}: data[{number}]"
@@ -59,7 +59,7 @@ def paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragr
 
 def _question(question: object, where: str, context_length: int) -> Question:
     text = json_files.text_at(question, "question", where, strip=False)
-    name = json_files.text(json_files.identifier_at(question, "id", where), f"{where}: 'id'", strip=False)
+    name = json_files.as_text(json_files.identifier_at(question, "id", where), f"{where}: 'id'", strip=False)
     impossible = json_files.value(question, "is_impossible", where, False)
     if not isinstance(impossible, bool):
         raise EndxError(f"{where}: 'is_impossible' must be true or false, not {json_files.kind(impossible)}")
@@ -74,7 +74,7 @@ def _question(question: object, where: str, context_length: int) -> Question:
     return Question(name, text, tuple(answers))
 
 
-def _answer(answer: object, where: str, context_length: int) -> Answer:
+def _answer(answer: object, where: str, context_length: int) -> AnswerSpan:
     text = json_files.text_at(answer, "text", where, strip=False)
     start = json_files.value(answer, "answer_start", where)
-    return Answer(text, json_files.whole(start, f"{where}: 'answer_start'", most=context_length - 1))
+    return AnswerSpan(text, json_files.as_whole(start, f"{where}: 'answer_start'", most=context_length - 1))

@@ -138,7 +138,7 @@ def head(path: str, size: int = HEAD) -> str:
         return file.read(size).decode("utf-8", errors="ignore")
 
 
-def first_line(path: str, ignore: str = r"\A\s+") -> str:
+def first_text_line(path: str, ignore: str = r"\A\s+") -> str:
     """Returns the first non-empty line of a text file, without its line end and without matches of `ignore`."""
     return re.split(r"[\r\n]", re.sub(ignore, "", head(path).lstrip("\r\n")), maxsplit=1)[0]
 
@@ -186,7 +186,7 @@ def conversion(raw: bytes) -> str:
     return f'save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f {encoding} -t UTF-8 OLD > NEW{others}'
 
 
-def check_values(text: str, where: str, most: int = MOST_VALUES) -> None:
+def limit_values(text: str, where: str, most: int = MOST_VALUES) -> None:
     """Raises EndxError if a JSON text has more than `most` values."""
     if len(text) > most and sum(map(text.count, ",[{")) > most:
         raise EndxError(f"{where}: more than {most:,} values in one line or item; break it up")
@@ -203,7 +203,7 @@ def read_json(path: str) -> dict:
     if len(contents) > json_files.MOST_BYTES:
         raise EndxError(f"{path}: larger than {json_files.MOST_BYTES:,} bytes; break it up")
     text = _decode(contents, path)
-    check_values(text, path, most=10 * MOST_VALUES)
+    limit_values(text, path, most=10 * MOST_VALUES)
     return json_files.parse(text, path, dict, extra="; a file of one object a line is named .jsonl")
 
 
@@ -268,7 +268,7 @@ def items(path: str) -> Iterator[tuple[int, dict]]:
             except UnicodeDecodeError as error:
                 reason = f"0x{error.object[error.start]:02x} is not UTF-8: {conversion(error.object)}"
                 raise EndxError(f"{path}, after line {line}: {reason}") from None
-            check_values(text, where)
+            limit_values(text, where)
 
 
 def _decode_object(text: str, start: int, path: str, line: int, *, ended: bool = False) -> tuple[dict, int] | None:
@@ -285,7 +285,7 @@ def _decode_object(text: str, start: int, path: str, line: int, *, ended: bool =
         line += text.count("\n", start, error.pos)
         raise EndxError(f"{path}, line {line}: broken JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:
-        raise json_files.refusal(error, f"{path}, line {line}") from None
+        raise json_files.decoder_error(error, f"{path}, line {line}") from None
 
 
 def endings_in(folder: str) -> str:

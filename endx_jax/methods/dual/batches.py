@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import Collator, Rows, Side
+from endx_jax.data.batches import BatchSide, Collator, RowsOfProcess
 from endx_jax.data.order import Drawn
 from endx_jax.data.ragged import Ragged
 from endx_jax.data.records import RetrievalSet
@@ -58,7 +58,9 @@ class ContrastiveCollator(Collator):
     log_q: np.ndarray | None = None
     distils: bool = False
 
-    def batch(self, drawn: Drawn, sides: Mapping[str, Side], texts: Mapping[str, Any], rows: Rows) -> ContrastiveBatch:
+    def batch(
+        self, drawn: Drawn, sides: Mapping[str, BatchSide], texts: Mapping[str, Any], rows: RowsOfProcess
+    ) -> ContrastiveBatch:
         """Returns this process's rows of a batch, with NumPy leaves."""
         batch = super().batch(drawn, sides, texts, rows)
         log_q = None if self.log_q is None else self.log_q[batch.answer_id]

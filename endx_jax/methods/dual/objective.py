@@ -16,7 +16,7 @@ from endx_jax.methods.dual.batches import loss_arrays
 from endx_jax.methods.dual.settings import SIGMOID, SOFTMAX, DualSettings
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.numerics import at_least_float32, l2_normalize
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 Array = jax.Array
 
@@ -62,7 +62,7 @@ class DualObjective(Objective):
         )
         ids = {name: value for name, value in arrays.items() if name not in ignored}
         width = embeddings.question.shape[1]
-        check(
+        require(
             max(settings.matryoshka_dims, default=0) <= width,
             f"objective.matryoshka_dims is {settings.matryoshka_dims}, but the embeddings have {width} numbers",
         )

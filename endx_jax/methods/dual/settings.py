@@ -6,7 +6,7 @@ from endx_jax.losses import Ceiling, Prefixes
 from endx_jax.losses.distillation import DISTILLATIONS
 from endx_jax.losses.pair_scores import SAME_SIDE
 from endx_jax.losses.softmax import DIRECTIONS, JOINT
-from endx_jax.settings import MethodSettings, check, check_choice, key
+from endx_jax.settings import MethodSettings, check_choice, key, require
 
 SOFTMAX, SIGMOID = LOSSES = ("softmax", "sigmoid")
 
@@ -44,8 +44,8 @@ class ContrastiveSettings:
         for side in self.same_side:
             check_choice("objective.contrastive.same_side", side, SAME_SIDE)
         pair = len(self.ceiling) in (0, 2)
-        check(pair, f"objective.contrastive.ceiling is {self.ceiling}; it must be (share, margin), or empty")
-        check(
+        require(pair, f"objective.contrastive.ceiling is {self.ceiling}; it must be (share, margin), or empty")
+        require(
             not (self.answer_frequencies and self.loss == SIGMOID),
             "objective.contrastive.answer_frequencies corrects the softmax: set it to False, or loss=softmax",
         )
@@ -77,11 +77,11 @@ class DistillationSettings:
     def __post_init__(self):
         if self.loss:
             check_choice("objective.distillation.loss", self.loss, DISTILLATIONS)
-        check(
+        require(
             min(self.weight, self.contrastive_weight) >= 0,
             "objective.distillation.weight and contrastive_weight must not be negative",
         )
-        check(self.temperature > 0, f"objective.distillation.temperature is {self.temperature}; it must be positive")
+        require(self.temperature > 0, f"objective.distillation.temperature is {self.temperature}; it must be positive")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,18 +119,18 @@ class DualSettings(MethodSettings):
     )
 
     def __post_init__(self):
-        check(self.temperature > 0, f"objective.temperature is {self.temperature}; it must be positive")
+        require(self.temperature > 0, f"objective.temperature is {self.temperature}; it must be positive")
         check_choice("objective.direction", self.direction, (*DIRECTIONS, JOINT))
-        check(
+        require(
             self.contrastive.loss != SIGMOID or self.direction == DualSettings.direction,
             f"objective.direction is {self.direction!r}, which the sigmoid loss does not have: leave it, or set "
             "objective.contrastive.loss=softmax",
         )
-        check(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
+        require(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
         dims, weights = self.matryoshka_dims, self.matryoshka_weights
         distinct = len(set(dims)) == len(dims) and all(dim > 0 for dim in dims)
-        check(distinct, f"objective.matryoshka_dims is {dims}; they must be positive and distinct")
-        check(
+        require(distinct, f"objective.matryoshka_dims is {dims}; they must be positive and distinct")
+        require(
             len(weights) in (0, len(dims)),
             f"objective.matryoshka_weights has {len(weights)} weights for {len(dims)} matryoshka_dims",
         )

@@ -9,7 +9,7 @@ from endx_jax.methods.embedding_distillation.objective import (
     EmbeddingDistillationSettings,
 )
 from endx_jax.methods.method import Method
-from endx_jax.settings import check
+from endx_jax.settings import require
 
 
 def taught_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> ContrastiveCollator:
@@ -19,7 +19,7 @@ def taught_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_gr
       EndxError: hard negatives are requested.
     """
     del settings
-    check(
+    require(
         not hard_negatives,
         "objective.name=embedding_distillation compares no texts with each other: set data.hard_negatives to 0",
     )
@@ -32,7 +32,7 @@ METHOD = Method(
     EmbeddingDistillationObjective,
     collator=taught_collator,
     annotate=embed_by_guide,
-    shares_space=True,
+    searches_index_of_teacher=True,
 )
 
 __all__ = ["METHOD", "EmbeddingDistillationObjective", "EmbeddingDistillationSettings"]

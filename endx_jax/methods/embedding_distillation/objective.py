@@ -16,7 +16,7 @@ from endx_jax.losses import Guide, embedding_regression
 from endx_jax.methods.dual import ContrastiveBatch
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.numerics import l2_normalize
-from endx_jax.settings import MethodSettings, check, check_choice, key
+from endx_jax.settings import MethodSettings, check_choice, key, require
 
 Array = jax.Array
 Pair = tuple[Array, Array]
@@ -54,7 +54,7 @@ class EmbeddingDistillationObjective(Objective):
     settings: EmbeddingDistillationSettings
 
     def __post_init__(self):
-        check(
+        require(
             bool(self.settings.teacher),
             "objective.teacher is empty: set it to the workdir, folder or name of the model to learn from",
         )
@@ -68,7 +68,7 @@ class EmbeddingDistillationObjective(Objective):
 
     def _loss(self, _, rows: tuple[Pair, Pair], axis_name) -> LossAndMetrics:
         ours, theirs = (pair[0].shape[1] for pair in rows)
-        check(
+        require(
             ours == theirs,
             f"the embeddings have {ours} numbers and those of objective.teacher={self.settings.teacher} {theirs}: set "
             f"model.projection={theirs}",

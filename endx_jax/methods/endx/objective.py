@@ -19,7 +19,7 @@ from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings,
 from endx_jax.methods.endx.teacher import CrossEncoder, read_teacher
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.models.dropout import fold
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import check_choice, key, require
 
 Array = jax.Array
 
@@ -88,23 +88,23 @@ class EndxSettings(DualSettings):
         check_choice("objective.teacher_shares", self.teacher_shares, SHARED_WITH_TEACHER)
         for term, _ in self.weights:
             check_choice("objective.weights", term, TERMS)
-        check(
+        require(
             not (self.ramp_steps and self.ramp_epochs),
             f"objective.ramp_steps and ramp_epochs are {self.ramp_steps} and {self.ramp_epochs}: set one to 0",
         )
         for name in ("ramp_steps", "ramp_epochs", "ramp_start", "teacher_temperature"):
-            check(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
-        check(
+            require(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
+        require(
             not self.teacher_frozen or (bool(self.teacher_from) and self.teacher_shares != "encoder"),
             "objective.teacher_frozen keeps the teacher of another run: name its workdir in objective.teacher_from, "
             "and set objective.teacher_shares to nothing or token_embedder",
         )
-        check(
+        require(
             not (self.teacher_model and (self.teacher_from or self.contrastive.guide)),
             "objective.teacher_model takes the place of the cross-encoder, and of a guide: leave "
             "objective.teacher_from and objective.contrastive.guide empty",
         )
-        check(
+        require(
             len(self.alignment_temperatures) == 2 and min(self.alignment_temperatures) > 0,
             f"objective.alignment_temperatures is {self.alignment_temperatures}; it must be two positive numbers",
         )

@@ -26,7 +26,7 @@ from endx_jax.models.pooling import Pooling
 from endx_jax.models.products import FLOAT32, dot_general_of
 from endx_jax.numerics import l2_normalize
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.settings import check
+from endx_jax.settings import require
 from endx_jax.training.checkpoints import best_step, restore_params
 
 Array = jax.Array
@@ -148,9 +148,9 @@ def read_teacher(workdir: str, like: dict) -> dict:
     where, file = f"objective.teacher_from={workdir}", f"{workdir}/config.json"
     about = json_files.parse(read_bytes(file) or b"{}", file, dict)
     objective, evaluation = (
-        json_files.mapped(about.get(name, {}), f"{file}: {name!r}") for name in ("objective", "evaluation")
+        json_files.as_object(about.get(name, {}), f"{file}: {name!r}") for name in ("objective", "evaluation")
     )
-    check(
+    require(
         objective.get("name") == "endx",
         f"{where} holds no run of objective.name=endx: name the workdir of one",
     )
@@ -162,5 +162,5 @@ def read_teacher(workdir: str, like: dict) -> dict:
     teacher = restore_params(workdir, step, {"teacher": wanted})["teacher"]
     for path, leaf in parameter_paths(teacher).items():
         finite = bool(np.isfinite(leaf).all())
-        check(finite, f"{where}: {path} of checkpoint {step} holds NaN or infinity; name another workdir")
+        require(finite, f"{where}: {path} of checkpoint {step} holds NaN or infinity; name another workdir")
     return teacher

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Tokens
-from endx_jax.data.batches import Collator, Rows, Side
+from endx_jax.data.batches import BatchSide, Collator, RowsOfProcess
 from endx_jax.data.order import Drawn
-from endx_jax.data.ragged import places
+from endx_jax.data.ragged import concatenated_ranges
 from endx_jax.data.token_tables import Pairs, TokenTable
 from endx_jax.errors import EndxError
 
@@ -66,7 +66,7 @@ class PairCollator(Collator):
         mean = super().mean_lengths()
         return {SIDE: mean["question"] + mean["answer"]}
 
-    def sides(self, drawn: Drawn) -> dict[str, Side]:
+    def sides(self, drawn: Drawn) -> dict[str, BatchSide]:
         """Returns the B (1 + K) joined texts of a global batch."""
         question_id, answer_id, hard = drawn.question_id, drawn.answer_id, drawn.hard_id
         taken = np.concatenate([self.positives(question_id, answer_id), hard], axis=1)
@@ -76,11 +76,11 @@ class PairCollator(Collator):
         answers = np.where(where, answers, answer_id[:, None])
         questions = np.broadcast_to(question_id[:, None], answers.shape)
         tables = cast(TokenTable, self.pairs.questions), cast(TokenTable, self.pairs.answers)
-        joined = join(*tables, np.stack([questions.ravel(), answers.ravel()], axis=1))
-        return {SIDE: Side(joined, np.arange(where.size).reshape(where.shape), where)}
+        joined = join_texts(*tables, np.stack([questions.ravel(), answers.ravel()], axis=1))
+        return {SIDE: BatchSide(joined, np.arange(where.size).reshape(where.shape), where)}
 
     def batch(  # type: ignore[override]  # another batch, for another objective
-        self, drawn: Drawn, sides: Mapping[str, Side], texts: Mapping[str, Any], rows: Rows
+        self, drawn: Drawn, sides: Mapping[str, BatchSide], texts: Mapping[str, Any], rows: RowsOfProcess
     ) -> PairBatch:
         """Returns this process's rows of a batch, with NumPy leaves."""
         where = cast(np.ndarray, sides[SIDE].present)
@@ -113,7 +113,7 @@ def pair_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_grou
     return PairCollator(pairs, mask_groups, settings.negatives)
 
 
-def join(
+def join_texts(
     first: TokenTable, second: TokenTable, rows: np.ndarray, between: Sequence[int] = (), limit: int = 0
 ) -> TokenTable:
     """Joins texts of two tables as `[CLS] first [SEP] second [SEP]`.
@@ -142,7 +142,7 @@ def join(
     for n, id_ in enumerate(between, start=-len(between)):
         ids[starts[1] + n] = id_
     for source, begin, start, length, uncut in zip((first, second), begins, starts, lengths, whole, strict=True):
-        ids[places(start, length)] = source.ids[places(begin, length)]
+        ids[concatenated_ranges(start, length)] = source.ids[concatenated_ranges(begin, length)]
         ids[start + length - 1] = source.ids[begin + uncut - 1]  # the [SEP] of a text that was cut
     return TokenTable(ids, table.offsets, first.pad_id, second=seconds.astype(np.int32))
 

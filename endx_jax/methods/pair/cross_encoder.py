@@ -14,8 +14,8 @@ from endx_jax.encoders.architecture import LEAVES, TensorRule
 from endx_jax.errors import EndxError
 from endx_jax.inference.folder import LONGEST, text_processors
 from endx_jax.methods.pair.classifier import POOLER_ACTIVATIONS, PairClassifier, Pooler
-from endx_jax.methods.pair.evaluator import PairScorer
-from endx_jax.models.config_keys import HuggingFaceConfig, check_values, choice, flag, fraction
+from endx_jax.methods.pair.evaluator import ClassifierScorer
+from endx_jax.models.config_keys import HuggingFaceConfig, check_supported, choice, flag, fraction
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import FLOAT32
 from endx_jax.parallel.console import showing_progress
@@ -27,7 +27,7 @@ from endx_jax.pretrained.sentence_transformers import CLASSIFIER, NO_LIMIT, Head
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
 from endx_jax.pretrained.weights import open_tensors, paths, to_ours
-from endx_jax.retrieval.rerank import LoadedPairs
+from endx_jax.retrieval.rerank import PairScorerFactory
 
 TOKENIZER = "tokenizer_config.json"
 # Tokens of the pairs that are scored together on an accelerator.
@@ -78,7 +78,7 @@ class ModernBertHead(HuggingFaceConfig):
     norm_bias: bool = flag("norm_bias", default=False)
 
 
-def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> LoadedPairs | None:
+def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> PairScorerFactory | None:
     """Loads a cross-encoder: an encoder with a classifier of one output.
 
     Scores are the classifier's outputs, without the activation that sentence-transformers may apply. Prompt, maximum
@@ -117,7 +117,7 @@ def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> Lo
     )
     settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
     check_config(contents, folder)
-    check_values(json_files.read_optional(folder / TOKENIZER), folder / TOKENIZER, {"truncation_side": ("right",)})
+    check_supported(json_files.read_optional(folder / TOKENIZER), folder / TOKENIZER, {"truncation_side": ("right",)})
     if (folder / MODULES).is_file() and [module.kind for module in read_list(folder)] != ["Transformer"]:
         raise EndxError(f"{folder / MODULES}: a cross-encoder may have no modules beside its Transformer")
     prompts = {"question": read_usage(folder, "CrossEncoder").default_prompt, "answer": ""}
@@ -130,7 +130,7 @@ def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> Lo
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
     params = {"dual_encoder": towers, "pair": _head(folder, classifier, known)}
     mesh = make_mesh(MeshSettings(), jax.local_devices())
-    scorer = PairScorer(classifier, processors, mesh, max(1, TOKENS // positions), between, positions)
+    scorer = ClassifierScorer(classifier, processors, mesh, max(1, TOKENS // positions), between, positions)
     return functools.partial(scorer, place(params, state_shardings(params, mesh)), progress=showing_progress())
 
 

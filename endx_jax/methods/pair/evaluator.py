@@ -16,18 +16,18 @@ from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.text_batches import Shapes, batches, compute_batches
-from endx_jax.methods.pair.batches import join
+from endx_jax.methods.pair.batches import join_texts
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
 from endx_jax.retrieval.bm25 import BM25
 from endx_jax.retrieval.evaluate import Evaluation, EvaluationSettings
-from endx_jax.retrieval.rerank import ScorePairs, evaluate_pairs
+from endx_jax.retrieval.rerank import PairScorer, evaluate_pairs
 from endx_jax.retrieval.results import Results
 
 
-class PairScorer:
+class ClassifierScorer:
     """Scorer of pairs; it keeps the compiled programs, so create one and pass it the parameters.
 
     Attributes:
@@ -76,7 +76,7 @@ class PairScorer:
 
     def __call__(
         self, params: dict, questions: Sequence[str], answers: Sequence[str], *, progress: bool = False
-    ) -> ScorePairs:
+    ) -> PairScorer:
         """Returns a function that scores pairs of these texts, which are tokenized once.
 
         Args:
@@ -102,7 +102,7 @@ class PairScorer:
     def tokenized(self, questions: Sequence[str], answers: Sequence[str]) -> Callable[[np.ndarray], TokenTable]:
         """Returns a function from int [n, 2], rows of questions and of answers, to the joined texts."""
         first, second = (self.processors[side](texts) for side, texts in zip(SIDES, (questions, answers), strict=True))
-        return lambda pairs: join(first, second, pairs, self.between, self._cut)
+        return lambda pairs: join_texts(first, second, pairs, self.between, self._cut)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ class PairEvaluator:
       settings: settings of the method, with the number of questions and of answers per question.
     """
 
-    scorer: PairScorer
+    scorer: ClassifierScorer
     settings: PairSettings
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
@@ -157,6 +157,6 @@ def evaluate_by_pairs(
 
 def pair_scorer(
     objective: PairObjective, processors: Mapping[str, TextProcessor], mesh: Mesh, batch_size: int
-) -> PairScorer:
+) -> ClassifierScorer:
     """Returns the `PairScorer` of an objective."""
-    return PairScorer(objective.classifier, processors, mesh, batch_size)
+    return ClassifierScorer(objective.classifier, processors, mesh, batch_size)

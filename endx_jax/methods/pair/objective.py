@@ -10,7 +10,7 @@ from endx_jax.methods.objective import LossAndMetrics, Objective
 from endx_jax.methods.pair.batches import PairBatch
 from endx_jax.methods.pair.classifier import PairClassifier, Pooler
 from endx_jax.models.dropout import fold
-from endx_jax.settings import MethodSettings, check, check_choice, key
+from endx_jax.settings import MethodSettings, check_choice, key, require
 
 Array = jax.Array
 
@@ -32,7 +32,7 @@ class PairSettings(MethodSettings):
     def __post_init__(self):
         check_choice("objective.loss", self.loss, LOSSES)
         for name in ("negatives", "top", "questions"):
-            check(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
+            require(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
 
 
 @dataclasses.dataclass(frozen=True)

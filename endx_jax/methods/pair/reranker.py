@@ -13,7 +13,7 @@ from endx_jax.data.tokenization import BROKEN, TextProcessor, Tokenizer, refusin
 from endx_jax.errors import EndxError
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.cross_encoder import TOKENS
-from endx_jax.methods.pair.evaluator import PairScorer
+from endx_jax.methods.pair.evaluator import ClassifierScorer
 from endx_jax.models.config_keys import check_keys
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import FLOAT32
@@ -26,7 +26,7 @@ from endx_jax.pretrained.sentence_transformers import NO_LIMIT, Head, max_length
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
 from endx_jax.pretrained.weights import open_tensors
-from endx_jax.retrieval.rerank import LoadedPairs, ScorePairs
+from endx_jax.retrieval.rerank import PairScorer, PairScorerFactory
 
 # Supported language models, whose token scores have no cap. Without modules.json, only the first, as Qwen3-Reranker.
 KINDS = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
@@ -46,7 +46,7 @@ OUTPUTS = ("lm_head.weight", "model.embed_tokens.weight")
 MARKS = ("first-4f1c", "second-4f1c")
 
 
-class PromptScorer(PairScorer):
+class PromptScorer(ClassifierScorer):
     """Scorer of pairs that are written as one text; if it is too long, the end of the answer is cut."""
 
     def __init__(self, classifier: PairClassifier, tokenizer: Tokenizer, around: Sequence[str], length: int):
@@ -72,7 +72,7 @@ class PromptScorer(PairScorer):
         return written
 
 
-def load_reranker(folder: pathlib.Path, product_dtype: str = FLOAT32) -> LoadedPairs | None:
+def load_reranker(folder: pathlib.Path, product_dtype: str = FLOAT32) -> PairScorerFactory | None:
     """Loads a language model that answers whether an answer fits a question: Qwen3-Reranker, or one with a LogitScore.
 
     The score is the logit of "yes" minus that of "no", or of the tokens that a LogitScore names, after the folder's
@@ -112,7 +112,7 @@ def load_reranker(folder: pathlib.Path, product_dtype: str = FLOAT32) -> LoadedP
     scorer = PromptScorer(classifier, tokenizer, around, min(length for length in lengths if length))
     placed = place(params, state_shardings(params, scorer.mesh))
 
-    def load(questions: Sequence[str], answers: Sequence[str]) -> ScorePairs:
+    def load(questions: Sequence[str], answers: Sequence[str]) -> PairScorer:
         return scorer(placed, questions, answers, progress=showing_progress())
 
     return load
@@ -141,11 +141,11 @@ def _head(folder: pathlib.Path, tokenizer: Tokenizer, logit_score: pathlib.Path 
     words = [_ids(tokenizer, word) for word in ("yes", "no")]
     if logit_score:
         file = logit_score / "config.json"
-        stated = json_files.read(file)
+        stated = json_files.read_json_file(file)
         check_keys(stated, file, {"module_input_name": ("causal_logits",)}, "true_token_id false_token_id")
         names = ["true_token_id", *["false_token_id"] * (stated.get("false_token_id") is not None)]
         size = scores.shape[0] - 1 if scores else 0
-        words = [[json_files.whole(stated.get(name), f"{file}: {name!r}", most=size)] for name in names]
+        words = [[json_files.as_whole(stated.get(name), f"{file}: {name!r}", most=size)] for name in names]
     if scores is None or any(len(ids) != 1 for ids in words):
         lacks = (
             f"the weights have none of {', '.join(OUTPUTS)}" if scores is None else '"yes" or "no" is no single token'

@@ -10,7 +10,7 @@ from endx_jax.losses.softmax import DIRECTIONS
 from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, known_ids
 from endx_jax.models.heads import HeadSettings
-from endx_jax.settings import MethodSettings, check, check_choice, key
+from endx_jax.settings import MethodSettings, check_choice, key, require
 
 Array = jax.Array
 
@@ -38,8 +38,8 @@ class ResidualSettings(MethodSettings):
     def __post_init__(self):
         check_choice("objective.loss", self.loss, LOSSES)
         check_choice("objective.direction", self.direction, DIRECTIONS)
-        check(self.margin >= 0, f"objective.margin is {self.margin}; it must not be negative")
-        check(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
+        require(self.margin >= 0, f"objective.margin is {self.margin}; it must not be negative")
+        require(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ResidualObjective(Objective):
     settings: ResidualSettings
 
     def __post_init__(self):
-        check(self.model.question.normalize, "objective.name=residual makes unit vectors: leave model.normalize on")
+        require(self.model.question.normalize, "objective.name=residual makes unit vectors: leave model.normalize on")
 
     def embed(self, params: dict, rows: tuple[Batch, Array]) -> Embeddings:
         """Embeds pairs, given as (batch, dropout keys [B]); each row is independent of the others."""

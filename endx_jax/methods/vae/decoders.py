@@ -20,7 +20,7 @@ from endx_jax.models.dropout import fold, position_keys
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.recurrent import RecurrentConfig, RecurrentLayer
 from endx_jax.models.tower import TokenEmbedder
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import check_choice, key, require
 
 Array = jax.Array
 
@@ -148,8 +148,8 @@ class DecodingSettings:
     def __post_init__(self):
         check_choice("objective.decodes", self.decodes, SOURCES)
         check_choice("objective.decoder", self.decoder, DECODERS)
-        check(self.decoder_width > 0, f"objective.decoder_width is {self.decoder_width}; it must be positive")
-        check(0 < self.word_share <= 1, f"objective.word_share is {self.word_share}; it must be in (0, 1]")
+        require(self.decoder_width > 0, f"objective.decoder_width is {self.decoder_width}; it must be positive")
+        require(0 < self.word_share <= 1, f"objective.word_share is {self.word_share}; it must be in (0, 1]")
 
 
 @dataclasses.dataclass(frozen=True)

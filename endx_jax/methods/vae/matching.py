@@ -13,7 +13,7 @@ from endx_jax.methods.method import Method
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, known_ids
 from endx_jax.models.dropout import fold
 from endx_jax.models.dual_encoder import DualEncoder
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import check_choice, key, require
 
 Array = jax.Array
 
@@ -35,7 +35,7 @@ class MatchingSettings(DualSettings):
     def __post_init__(self):
         super().__post_init__()
         check_choice("objective.match", self.match, MATCHES)
-        check(self.negatives >= 0, f"objective.negatives is {self.negatives}; it must not be negative")
+        require(self.negatives >= 0, f"objective.negatives is {self.negatives}; it must not be negative")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class MatchingObjective(DualObjective):
 
 def check_cosines(model: DualEncoder, settings: MatchingSettings) -> None:
     """Raises EndxError if the loss needs cosines and the towers do not normalize embeddings."""
-    check(
+    require(
         settings.match == IN_BATCH or model.question.normalize,
         f"objective.match={settings.match} needs cosines: set model.normalize=True or objective.match={IN_BATCH}",
     )

@@ -21,7 +21,7 @@ from endx_jax.models.dropout import fold
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.tower import Projection
 from endx_jax.numerics import l2_normalize
-from endx_jax.settings import check, check_choice, key
+from endx_jax.settings import check_choice, key, require
 
 Array = jax.Array
 
@@ -54,17 +54,17 @@ class VaeSettings(MatchingSettings, DecodingSettings):
         DecodingSettings.__post_init__(self)
         check_choice("objective.match_on", self.match_on, ("sample", "mean"))
         for name in ("matching_weight", "reconstruction_weight", "kl_weight", "free_bits"):
-            check(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
-        check(
+            require(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
+        require(
             not (self.anneal_steps and self.anneal_epochs),
             f"objective.anneal_steps and anneal_epochs are {self.anneal_steps} and {self.anneal_epochs}: set one to 0",
         )
-        check(
+        require(
             min(self.anneal_steps, self.anneal_epochs) >= 0,
             "objective.anneal_steps and anneal_epochs must not be negative",
         )
         for name in ("mean_scale", "initial_deviation"):
-            check(getattr(self, name) > 0, f"objective.{name} is {getattr(self, name)}; it must be positive")
+            require(getattr(self, name) > 0, f"objective.{name} is {getattr(self, name)}; it must be positive")
 
 
 @flax.struct.dataclass
@@ -96,7 +96,7 @@ class VaeObjective(Objective):
     settings: VaeSettings
 
     def __post_init__(self):
-        check(
+        require(
             self.model.question.projection is not None,
             "objective.name=vae needs a latent space: set model.projection to its width (Yu et al.: 512)",
         )
@@ -131,7 +131,7 @@ class VaeObjective(Objective):
         The metrics are those of the matching loss, `matching_loss`, `kl_weight`, and for each side `nll/SIDE` and
         `kl/SIDE` in nats per text and `word_nll/SIDE` in nats per word.
         """
-        check(batch.hard_negatives is None, "objective.name=vae takes no hard negatives: set data.hard_negatives=0")
+        require(batch.hard_negatives is None, "objective.name=vae takes no hard negatives: set data.hard_negatives=0")
         settings, size, posteriors = self.settings, batch.question_id.shape[0], embedded
         matched = self._embeddings(posteriors, sampled=settings.match_on == "sample")
         matching, metrics = self.matching.match(params, matched, batch, keys)

@@ -125,9 +125,9 @@ def test_rows_are_numbered_through_all_batches_and_parts(tmp_path, ending):
     path = write(tmp_path / f"x{ending}", rows)
     with pytest.raises(EndxError, match=f"x{ending}, row 171: 'answer' is empty"):
         read(path)
-    parts = shards.parts(str(path), None, 70)
+    parts = shards.file_parts(str(path), None, 70)
     assert [part.before for part in parts] == ([0, 70, 140] if ending == ".parquet" else [0])
-    places = [where for part in parts for _, where, _ in row_files.rows(str(path), part=part)]
+    places = [where for part in parts for _, where, _ in row_files.read_rows(str(path), part=part)]
     assert places == [f"{path}, row {n + 1}" for n in range(200)]
 
 

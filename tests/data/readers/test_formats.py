@@ -95,12 +95,12 @@ def mrqa_file(tmp_path):
 def test_other_data_hold_no_paragraphs(pairs_csv):
     assert detect_format(str(pairs_csv)) not in formats.PARAGRAPH_READERS
     with one_line_error("natural_questions, multireqa. but columns; leave data.pool empty"):
-        list(formats.paragraphs(str(pairs_csv)))
+        list(formats.read_paragraphs(str(pairs_csv)))
 
 
 def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path):
     dev = write_squad(tmp_path / "squad") / "dev-v1.1.json"
-    parts = [*formats.paragraphs(str(dev)), *formats.paragraphs(str(mrqa_file))]
+    parts = [*formats.read_paragraphs(str(dev)), *formats.read_paragraphs(str(mrqa_file))]
     found = whole_paragraphs(parts, "both", merge=False)
     assert found.questions == ("who flies?", "lost?", "who walks?", "what?")
     assert found.candidates == ("Bees fly. They sting.", "Ants walk.")
@@ -113,7 +113,7 @@ def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path
 
 @pytest.mark.parametrize("pool", ["", *reqa.POOLS])
 def test_a_corpus_of_it_has_the_ids_that_its_questions_are_judged_by(mrqa_file, pool):
-    records = reqa.read(mrqa_file, pool) if pool else formats.read(mrqa_file)
+    records = reqa.from_squad(mrqa_file, pool) if pool else formats.read(mrqa_file)
     found = list(read_corpus(mrqa_file, pool=pool))
     assert [document.id for document in found] == [*records.candidate_ids]
     assert [document.text for document in found] == [*records.candidates]

@@ -122,8 +122,8 @@ def everything(path: str) -> None:
     readers = [
         lambda: read(path),
         lambda: read(path, whole=False, skip_invalid=True),
-        lambda: list(formats.paragraphs(path)),
-        lambda: reqa.read(path),
+        lambda: list(formats.read_paragraphs(path)),
+        lambda: reqa.from_squad(path),
         corpus,
         lambda: read_answered(path),
     ]

@@ -7,7 +7,7 @@ from helpers import one_line_error
 from small_mrqa import HEADER, asked, line
 
 from endx_jax.data import read
-from endx_jax.data.paragraphs import Answer, Question
+from endx_jax.data.paragraphs import AnswerSpan, Question
 from endx_jax.data.readers import mrqa
 from endx_jax.data.readers.mrqa import unmark
 from endx_jax.data.reqa import convert
@@ -27,10 +27,10 @@ def write(tmp_path):
 
 def test_the_first_span_of_the_first_answer_counts_and_marks_are_gone(write):
     question = asked("q1", "who eats?", TITLED, ("Ray", "Ray eats", "Ray [SEP]"), ("She",))
-    (found,) = mrqa.paragraphs(write(line(TITLED, question)))
+    (found,) = mrqa.mrqa_paragraphs(write(line(TITLED, question)))
     assert found.context == "Ann Lee Ann Lee sings. She eats. Bob Ray Bob Ray eats. He – 漢 – sings."
     (answer,) = found.questions[0].answers
-    assert answer == Answer("Ray", found.context.index("Ray eats"))
+    assert answer == AnswerSpan("Ray", found.context.index("Ray eats"))
     assert found.article == "context of q1"
     question = asked("q1", "what?", TITLED, ("eats. [PAR] [TLE] Bob",))
     assert convert(write(line(TITLED, question))).records.candidates == ("She eats.",)
@@ -52,7 +52,7 @@ def test_sentences_end_at_marks_and_by_the_rules_between(write):
 
 def test_a_context_without_marks_is_as_it_was_white_space_included(write):
     context = " (CNN) -- It rains.\n\n\n\nWax on, wax off: Why?\n"
-    (found,) = mrqa.paragraphs(write(line(context, asked("q1", "what?", context, ("Wax on",)))))
+    (found,) = mrqa.mrqa_paragraphs(write(line(context, asked("q1", "what?", context, ("Wax on",)))))
     assert (found.context, found.sentences) == (context, None)
     records = convert(write(line(context, asked("q1", "what?", context, ("Wax on",)))), "sentences").records
     assert records.candidates == ("(CNN) -- It rains.", "Wax on, wax off: Why?")
@@ -68,9 +68,9 @@ def test_all_spans_in_the_order_of_the_context(write):
             "q1",
             "who?",
             (
-                Answer("She", text.index("She")),
-                Answer("Ray", text.index("Ray Bob")),
-                Answer("Ray", text.index("Ray eats")),
+                AnswerSpan("She", text.index("She")),
+                AnswerSpan("Ray", text.index("Ray Bob")),
+                AnswerSpan("Ray", text.index("Ray eats")),
             ),
         ),
     )
@@ -80,8 +80,8 @@ def test_contexts_without_text_or_questions_are_passed_over(write):
     rows = [line("", asked("q0", "?", "")), line("[DOC] ", asked("q1", "?", "")), line("Nobody asks.")]
     context = "Ann sings."
     path = write(*rows, line(context, asked("q2", "who?", context, ("Ann",)), asked("q3", "unanswered?", context)))
-    (found,) = mrqa.paragraphs(path)
-    assert [question.answers for question in found.questions] == [(Answer("Ann", 0),), ()]
+    (found,) = mrqa.mrqa_paragraphs(path)
+    assert [question.answers for question in found.questions] == [(AnswerSpan("Ann", 0),), ()]
     assert read(path).questions == ("who?",)
 
 
@@ -90,7 +90,7 @@ def test_a_line_is_in_memory_at_a_time(write):
     path = write(line("Ann sings.", asked("q1", "who?", "Ann sings.", ("Ann",))))
     with open(path, "a") as file:
         file.write("{")
-    found = mrqa.paragraphs(path)
+    found = mrqa.mrqa_paragraphs(path)
     assert next(found).context == "Ann sings."
     with one_line_error(r"x\.jsonl, line 3, column 2: broken JSON"):
         next(found)
@@ -126,7 +126,7 @@ def broken(key: str, value: object) -> dict:
 )
 def test_a_broken_line_is_named(write, key, value, message):
     with one_line_error(rf"x\.jsonl, line 2: {message}"):
-        list(mrqa.paragraphs(write(broken(key, value))))
+        list(mrqa.mrqa_paragraphs(write(broken(key, value))))
 
 
 HOTPOT = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."

@@ -40,7 +40,7 @@ def test_the_pool_is_the_passages_that_are_right_for_something(folder):
 
 
 def test_judgements_without_the_collection_keep_ids_apart(folder):
-    queries, right = msmarco.judgements(str(folder))
+    queries, right = msmarco.msmarco_judgements(str(folder))
     assert queries == {"10": "what is it", "11": "who is it"}
     assert {query: list(passages) for query, passages in right.items()} == {"10": ["2", "0"], "11": ["3"]}
 

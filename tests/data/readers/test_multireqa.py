@@ -67,7 +67,7 @@ def folder(tmp_path) -> str:
 
 def test_the_sentences_are_those_of_the_boundaries_without_marks(folder):
     assert formats.detect_format(folder) in formats.PARAGRAPH_READERS
-    search, squad = formats.paragraphs(folder)
+    search, squad = formats.read_paragraphs(folder)
     assert [search.context[start:end] for start, end in search.sentences] == [
         "Ann Lee - Songs",
         "Ann sang;",
@@ -100,15 +100,15 @@ def test_boundaries_without_their_context_or_of_another_text_are_refused(tmp_pat
     candidates = bounds("SQuAD", SQUAD, ["b1"], "Bees fly.") + bounds("SQuAD", SQUAD, ["z9"], "Bees")
     path = write(tmp_path, candidates, line(SQUAD, asked("b1", "who?", SQUAD, ("Bees",))))
     with one_line_error(r"candidates\.json\.gz, line 2: question 'z9' is not in .*SearchQA\.jsonl; give MRQA's file"):
-        list(formats.paragraphs(path))
+        list(formats.read_paragraphs(path))
     candidates = bounds("SQuAD", SQUAD, ["b1"], "Bees", "They sting, e.g. cows.")
     path = write(tmp_path, candidates, line("Bees.", asked("b1", "who?", "Bees.", ("Bees",))))
     with one_line_error(r"SearchQA\.jsonl, line 2: a sentence of MultiReQA ends at character 32 of this context, .* 5"):
-        list(formats.paragraphs(path))
+        list(formats.read_paragraphs(path))
     path = write(tmp_path, bounds("SQuAD", SQUAD, ["b1"], "Bees"))
     (tmp_path / "SearchQA.jsonl").unlink()
     with one_line_error(r"no texts beside candidates\.json\.gz; put MRQA's \.jsonl\.gz of the same split there"):
-        list(formats.paragraphs(path))
+        list(formats.read_paragraphs(path))
 
 
 @pytest.mark.parametrize(
@@ -124,14 +124,14 @@ def test_broken_boundaries_are_refused_by_line(tmp_path, row, message):
     whole = {"candidate_id": "SQuAD_b1/_0", "response_start": 2, "response_end": 5}
     path = write(tmp_path, [whole, whole | row], line(SQUAD, asked("b1", "who?", SQUAD, ("Bees",))))
     with one_line_error(rf"candidates\.json\.gz, line 2: {message}"):
-        list(formats.paragraphs(path))
+        list(formats.read_paragraphs(path))
 
 
 @pytest.mark.slow
 def test_squad_with_reqas_own_sentences_as_boundaries_is_what_its_own_reader_gives(test_data, tmp_path):
     """All of the development file, white space and all; 10,250 is the size of the index that ReQA's README prints."""
     source = str(test_data / "data" / "squad" / "dev-v1.1.json.gz")
-    found = squad.paragraphs(source)
+    found = squad.squad_paragraphs(source)
     candidates, contexts = [], []
     for paragraph in found:
         names = "/".join(question.id for question in paragraph.questions)

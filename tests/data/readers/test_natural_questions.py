@@ -7,7 +7,7 @@ from helpers import one_line_error
 from small_natural_questions import NO_ANSWER, annotation, full, page, simplified, span
 
 from endx_jax.data import read
-from endx_jax.data.paragraphs import Answer
+from endx_jax.data.paragraphs import AnswerSpan
 from endx_jax.data.readers import formats, natural_questions
 from endx_jax.data.reqa import convert
 
@@ -35,17 +35,17 @@ def write(tmp_path):
 
 def test_the_full_files_tell_where_white_space_stands_and_in_simplified_ones_tokens_stand_apart(write):
     """As ReQA: one space where the page has some outside of tags, none where only a tag parts two tokens."""
-    (found,) = natural_questions.paragraphs(write(full(1, "what are bees", HTML, annotation(FIRST, KAESE))))
+    (found,) = natural_questions.natural_paragraphs(write(full(1, "what are bees", HTML, annotation(FIRST, KAESE))))
     assert found.context == "The bee (Apis) is small2. It flies – to Käse."
     assert found.article == "Bees"
     (question,) = found.questions
     assert (question.id, question.text) == ("1", "what are bees")
-    assert question.answers == (Answer("Käse", found.context.index("Käse")),)
+    assert question.answers == (AnswerSpan("Käse", found.context.index("Käse")),)
     row = simplified(full(1, "what are bees", HTML, annotation(FIRST, KAESE), title="Honey_bee%C3%A9"))
-    (found,) = natural_questions.paragraphs(write(row))
+    (found,) = natural_questions.natural_paragraphs(write(row))
     assert found.context == "The bee ( Apis ) is small 2 . It flies – to Käse ."
     assert found.article == "Honey beeé"
-    assert found.questions[0].answers == (Answer("Käse", found.context.index("Käse")),)
+    assert found.questions[0].answers == (AnswerSpan("Käse", found.context.index("Käse")),)
 
 
 @pytest.mark.parametrize("form", [lambda row: row, simplified])
@@ -59,7 +59,7 @@ def test_one_short_answer_of_a_single_annotator_counts(write, form):
         annotation(FIRST, yes_no="YES"),
     ]
     rows = [form(full(2 + n, f"dropped {n}", HTML, found)) for n, found in enumerate(dropped)]
-    (found,) = natural_questions.paragraphs(write(*rows, kept))
+    (found,) = natural_questions.natural_paragraphs(write(*rows, kept))
     assert found.questions[0].text == "kept"
 
 
@@ -73,9 +73,9 @@ def test_every_short_answer_of_several_annotators_counts(write):
         annotation(FIRST, KAESE),
     ]
     path = write(full(1, "what are bees", HTML, *annotations))
-    first, second = natural_questions.paragraphs(path)
+    first, second = natural_questions.natural_paragraphs(path)
     assert [answer.text for answer in first.questions[0].answers] == ["Apis", "Käse"]
-    assert (second.context, second.questions[0].answers) == ("It stings.", (Answer("stings", 3),))
+    assert (second.context, second.questions[0].answers) == ("It stings.", (AnswerSpan("stings", 3),))
     conversion = convert(path)
     assert conversion.records.candidates == ("The bee (Apis) is small2.", "It flies – to Käse.", "It stings.")
     assert conversion.records.qrels == ((0, 1, 2),)
@@ -88,8 +88,8 @@ def test_an_answer_starts_at_its_first_word(write):
     short = span(tokens, "<Br> in hives")
     long = {"start_token": 0, "end_token": len(tokens)}
     rows = full(1, "where", html, annotation(long, short)), full(2, "?", html, annotation(long, span(tokens, "<Br>")))
-    (found,) = natural_questions.paragraphs(write(*rows))
-    assert found.questions[0].answers == (Answer("in hives", found.context.index("in")),)
+    (found,) = natural_questions.natural_paragraphs(write(*rows))
+    assert found.questions[0].answers == (AnswerSpan("in hives", found.context.index("in")),)
 
 
 def test_whole_paragraphs_and_packed_files(write, tmp_path):
@@ -103,7 +103,7 @@ def test_whole_paragraphs_and_packed_files(write, tmp_path):
     assert records.groups == ("Bees",)
     row = full(9, "what", HTML, annotation(FIRST, APIS))
     del row["document_title"], row["document_url"]
-    (found,) = natural_questions.paragraphs(write(row))
+    (found,) = natural_questions.natural_paragraphs(write(row))
     assert found.article == "page of 9"
 
 
@@ -133,4 +133,4 @@ def test_whole_paragraphs_and_packed_files(write, tmp_path):
 def test_a_broken_line_is_named(write, change, message):
     row = full(1, "what are bees", HTML, annotation(FIRST, APIS))
     with one_line_error(rf"x\.jsonl, line 2: {message}"):
-        list(natural_questions.paragraphs(write(full(2, "?", HTML, annotation(FIRST, APIS)), row | change)))
+        list(natural_questions.natural_paragraphs(write(full(2, "?", HTML, annotation(FIRST, APIS)), row | change)))

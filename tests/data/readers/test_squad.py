@@ -8,7 +8,7 @@ import helpers
 import pytest
 
 from endx_jax.data import read
-from endx_jax.data.paragraphs import Answer, Question
+from endx_jax.data.paragraphs import AnswerSpan, Question
 from endx_jax.data.readers import squad
 
 REAL = os.environ.get("ENDX_TEST_DATA")
@@ -50,9 +50,9 @@ def test_equal_questions_and_equal_paragraphs_are_merged(tmp_path):
     assert records.candidates == ("A first.", "A second.")
     assert records.candidate_ids == ("p0", "p1")
     assert records.qrels == ((0, 1), (0,), (0,))
-    first, second, third = squad.paragraphs(str(write(tmp_path, example())))
+    first, second, third = squad.squad_paragraphs(str(write(tmp_path, example())))
     assert first.context == "A first. "
-    assert first.questions[1] == Question("i2", " Who? ", (Answer("A", 0),))
+    assert first.questions[1] == Question("i2", " Who? ", (AnswerSpan("A", 0),))
     assert (second.context, third.context) == ("A second.", "A first.")
 
 
@@ -155,7 +155,7 @@ def test_invalid_questions_can_be_skipped_and_ids_may_be_whole_numbers(tmp_path,
 @pytest.mark.skipif(not REAL, reason="ENDX_TEST_DATA is not set: no real SQuAD at hand")
 def test_the_real_development_set_has_its_published_counts():
     path = pathlib.Path(REAL) / "data" / "squad" / "dev-v1.1.json.gz"
-    paragraphs = list(squad.paragraphs(str(path)))
+    paragraphs = list(squad.squad_paragraphs(str(path)))
     questions = [question.text for paragraph in paragraphs for question in paragraph.questions]
     assert (len(paragraphs), len(questions), len(set(questions))) == (2067, 10570, 10539)
     records = read(path)

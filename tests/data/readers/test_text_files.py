@@ -64,7 +64,7 @@ def test_broken_gzip_is_refused_whatever_is_broken(tmp_path):
 def test_objects_skip_blank_lines_and_count_them(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n\n {"a": 2}')
-    assert list(row_files.rows(str(path))) == [(1, f"{path}, line 1", {"a": 1}), (3, f"{path}, line 3", {"a": 2})]
+    assert list(row_files.read_rows(str(path))) == [(1, f"{path}, line 1", {"a": 1}), (3, f"{path}, line 3", {"a": 2})]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_objects_skip_blank_lines_and_count_them(tmp_path):
 def test_broken_objects_are_refused_with_their_place(tmp_path, line, reason):
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n' + line + "\n")
-    assert refusal(lambda: list(row_files.rows(str(path)))) == f"{path}, {reason}"
+    assert refusal(lambda: list(row_files.read_rows(str(path)))) == f"{path}, {reason}"
 
 
 ITEMS = [{"a": 1.25, "b": [{"é": "\\"}]}, {}, {"c": "x" * 30, "d": [True, None, "]}"]}] * 3
@@ -126,9 +126,9 @@ def test_broken_lists_are_refused_with_their_line(tmp_path, text, reason, size, 
     ],
 )
 def test_values_that_are_not_texts_are_refused_and_others_stripped(value, reason):
-    assert refusal(lambda: json_files.text(value, "f, line 3: 'q'")) == f"f, line 3: 'q' {reason}"
-    assert json_files.text(" \ta  b\u00a0\n", "x") == "a  b"
-    assert json_files.text("  ", "x", may_be_empty=True) == ""
+    assert refusal(lambda: json_files.as_text(value, "f, line 3: 'q'")) == f"f, line 3: 'q' {reason}"
+    assert json_files.as_text(" \ta  b\u00a0\n", "x") == "a  b"
+    assert json_files.as_text("  ", "x", may_be_empty=True) == ""
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -141,7 +141,7 @@ def test_deep_nesting_and_long_numbers_are_refused(tmp_path, value, holder):
     path = tmp_path / "x.json"
     path.write_text(holder % value)
     reason = "the JSON is nested too deeply" if value == DEEP else "a whole number has more than 4,300 digits"
-    assert refusal(lambda: list(row_files.rows(str(path)))).endswith(reason)
+    assert refusal(lambda: list(row_files.read_rows(str(path)))).endswith(reason)
 
 
 def bomb(path, *parts: tuple[bytes, int]):

@@ -11,7 +11,7 @@ from tiny_bert import WIDTH, WORDS, tiny_recipe
 import endx_jax
 from endx_jax.cli import encode
 from endx_jax.experiment.run import run
-from endx_jax.inference.merging import merge
+from endx_jax.inference.merging import merge_models
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationSettings
 from endx_jax.retrieval.index import Index
 from endx_jax.retrieval.index_model import IndexModel
@@ -89,5 +89,5 @@ def test_only_the_teacher_s_index_is_searched_and_no_documents_are_added(student
 def test_copies_of_the_student_know_their_teacher(student, trained_workdir, bert_workdir, tmp_path):
     model, identity = endx_jax.load(student), endx_jax.load(trained_workdir).identity
     assert (model.teacher, endx_jax.load(bert_workdir).teacher) == (identity, "")
-    merge([str(student), str(student)], tmp_path / "merged")
+    merge_models([str(student), str(student)], tmp_path / "merged")
     assert endx_jax.load(tmp_path / "merged").teacher == identity

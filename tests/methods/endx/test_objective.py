@@ -23,7 +23,7 @@ from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.sharding import parameter_paths, partition_spec
-from endx_jax.training.state import TrainState, merge, split_frozen
+from endx_jax.training.state import TrainState, merge_frozen, split_frozen
 
 embedding_regression = without_metrics(losses.embedding_regression)
 in_batch_softmax = without_metrics(losses.in_batch_softmax)
@@ -203,9 +203,9 @@ def test_a_frozen_teacher_has_no_gradient_no_optimizer_state_and_no_dropout(batc
 
     @jax.jit
     def compute(trained):
-        params = merge(trained, fixed)
+        params = merge_frozen(trained, fixed)
         embedded = objective.embed(params, (batch, example_keys(RNG, STEP, B)))
-        gradients = jax.grad(lambda trained: objective(merge(trained, fixed), batch, RNG, STEP)[0])(trained)
+        gradients = jax.grad(lambda trained: objective(merge_frozen(trained, fixed), batch, RNG, STEP)[0])(trained)
         return gradients, embedded.teacher, objective.embed_as_teacher(params, batch)
 
     gradients, teacher, without = compute(trained)

@@ -13,7 +13,7 @@ from helpers import one_line_error, trained_params
 from tiny_bert import tiny_recipe
 
 import endx_jax
-from endx_jax.experiment.config import differences, resolve
+from endx_jax.experiment.config import config_changes, resolve
 from endx_jax.experiment.model import read_model
 from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
@@ -140,4 +140,4 @@ def test_cost_settings_may_change_on_resume(tiny_bert, pairs_csv):
     config = tiny_recipe(tiny_bert, pairs_csv)
     before = resolve(config)
     config.objective.loss_tile, config.train.tower_chunk = 64, 2
-    assert differences(before, resolve(config)) == []
+    assert config_changes(before, resolve(config)) == []

@@ -12,7 +12,7 @@ from endx_jax.data.records import RetrievalSet
 from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.pair import PairSettings
-from endx_jax.methods.pair.batches import join, pair_collator
+from endx_jax.methods.pair.batches import join_texts, pair_collator
 
 N, B = 24, 8
 # Question 3n and 3n + 1 share the answer n, which is right for 3n + 2 too, beside one of its own.
@@ -137,7 +137,7 @@ def test_the_seconds_first_token_is_left_out_and_its_place_is_known():
     """101 begins and 102 ends a text."""
     questions = table([101, 1, 102], [101, 2, 3, 102])
     answers = table([101, 7, 8, 102], [101, 102])
-    joined = join(questions, answers, np.array([[1, 0], [0, 0], [1, 1]]))
+    joined = join_texts(questions, answers, np.array([[1, 0], [0, 0], [1, 1]]))
     rows = [joined.ids[a:b].tolist() for a, b in zip(joined.offsets, joined.offsets[1:], strict=False)]
     assert rows == [[101, 2, 3, 102, 7, 8, 102], [101, 1, 102, 7, 8, 102], [101, 2, 3, 102, 102]]
     assert joined.second.tolist() == [4, 3, 4]
@@ -151,7 +151,7 @@ def test_ids_between_take_the_place_of_the_seconds_first_token():
     """RoBERTa's joined texts: 102 stands twice between them."""
     questions, answers = table([101, 1, 102], [101, 2, 3, 102]), table([101, 7, 8, 102])
     for between, expected in (((102,), [101, 2, 3, 102, 102, 7, 8, 102]), ((5, 6), [101, 2, 3, 102, 5, 6, 7, 8, 102])):
-        joined = join(questions, answers, np.array([[0, 0], [1, 0]]), between)
+        joined = join_texts(questions, answers, np.array([[0, 0], [1, 0]]), between)
         assert joined.ids[joined.offsets[1] :].tolist() == expected
         assert joined.second.tolist() == [3 + len(between), 4 + len(between)]
 

@@ -10,12 +10,12 @@ from helpers import TINY, one_line_error, padded, random_params, texts, tower
 
 from endx_jax.batch import Packing
 from endx_jax.data.tokenization import Tokenizer
-from endx_jax.methods.pair.batches import join
+from endx_jax.methods.pair.batches import join_texts
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.models import DualEncoder
 from endx_jax.models.pooling import first
 from endx_jax.models.sharing import SHARINGS
-from endx_jax.pretrained import load
+from endx_jax.pretrained import load_encoder
 
 QUESTIONS = ["where is the cat?", "who sat [SEP] on a mat", "🙂", ""]
 ANSWERS = ["the cat sat on the mat.", "a dog, where is a dog", "in"]
@@ -60,7 +60,7 @@ def test_scores_are_those_of_bert_for_sequence_classification(tiny_bert):
             logits = theirs(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits
             expected.append(logits.item())
 
-    source = load(str(tiny_bert))
+    source = load_encoder(str(tiny_bert))
     config = dataclasses.replace(source.config, dropout=0.0)
     module = classifier(config)
     head = {
@@ -68,7 +68,7 @@ def test_scores_are_those_of_bert_for_sequence_classification(tiny_bert):
         for name, layer in (("pooler", theirs.bert.pooler.dense), ("classifier", theirs.classifier))
     }
     ours = Tokenizer(tiny_bert)
-    table = join(ours(QUESTIONS, 64), ours(ANSWERS, 64), ROWS)
+    table = join_texts(ours(QUESTIONS, 64), ours(ANSWERS, 64), ROWS)
     assert [table.ids[a:b].tolist() for a, b in zip(table.offsets, table.offsets[1:], strict=False)] == encoded
     tokens = table.pad(np.arange(len(ROWS)), int(table.lengths.max()))
     found = jax.jit(module.score)({"shared": source.params()}, head, tokens)
