@@ -17,10 +17,11 @@ import numpy as np
 import endx_jax
 from endx_jax.data import reqa
 from endx_jax.data.readers import squad
-from endx_jax.retrieval.approximate import ENGINES
-from endx_jax.retrieval.hybrid import Hybrid
-from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.text_search import BM25, DENSE, HYBRID, FoundDocument, TextSearch
+from endx_jax.data.sets.documents import FoundDocument
+from endx_jax.index.approximate import ENGINES
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.text_search import BM25, DENSE, HYBRID, TextSearch
+from endx_jax.ranking.hybrid import Hybrid
 
 DEPTH = 100  # answers per question that are ranked
 

@@ -223,7 +223,7 @@ class Part:
         import jax
         import numpy as np
 
-        from endx_jax.retrieval.search import top_k
+        from endx_jax.ranking.search import top_k
 
         width, k, rows = 384, 10, min(int(count), 250_000)
         questions, corpus = (

@@ -23,7 +23,7 @@ import common
 import numpy as np
 
 from endx_jax.experiment.workdir import INDEX, RESULTS
-from endx_jax.retrieval.index import Index
+from endx_jax.index.index import Index
 from endx_jax.training.metric_log import FILE
 
 LAUNCHER = pathlib.Path(__file__).parents[1] / "launch" / "local.py"

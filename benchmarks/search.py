@@ -18,7 +18,7 @@ import common
 import numpy as np
 import sides
 
-from endx_jax.retrieval.search import Neighbours, top_k
+from endx_jax.ranking.search import Neighbours, top_k
 
 # Largest difference of scores of unit vectors that the order of summation explains.
 ROUNDING = 1e-5

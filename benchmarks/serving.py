@@ -32,10 +32,10 @@ from load import Load, put_load_on
 
 import endx_jax
 from endx_jax.data import reqa
-from endx_jax.data.documents import Document
 from endx_jax.data.readers import squad
+from endx_jax.data.sets.documents import Document
+from endx_jax.index.index import write_index
 from endx_jax.pretrained.locate import locate
-from endx_jax.retrieval.index import write_index
 
 HERE = pathlib.Path(__file__).parent
 PATIENCE = 300  # maximum seconds until a server is ready

@@ -18,8 +18,8 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
-from endx_jax.data.records import RetrievalSet
-from endx_jax.data.splits import take
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.sets.splits import take
 from endx_jax.files import CacheFolder
 from endx_jax.methods.config import base_config
 

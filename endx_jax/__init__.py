@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 _SUBPACKAGES = (
     "data",
+    "index",
     "inference",
     "losses",
     "methods",
@@ -24,7 +25,7 @@ _SUBPACKAGES = (
     "models",
     "mteb",
     "pretrained",
-    "retrieval",
+    "ranking",
     "training",
 )
 _FUNCTIONS = {

@@ -143,12 +143,12 @@ def value(holder: object, key: str, where: str, default: object = _MISSING) -> o
 
 
 def text_at(holder: object, key: str, where: str, default: object = _MISSING, **options: bool) -> str:
-    """Returns the string at `key` of an object: see `value` and `text`."""
+    """Returns the string at `key` of an object: see `value` and `as_text`."""
     return as_text(value(holder, key, where, default), f"{where}: {key!r}", **options)
 
 
 def list_at(holder: object, key: str, where: str, default: object = _MISSING) -> list:
-    """Returns the list at `key` of an object: see `value` and `listed`."""
+    """Returns the list at `key` of an object: see `value` and `as_list`."""
     return as_list(value(holder, key, where, default), f"{where}: {key!r}")
 
 

@@ -4,7 +4,7 @@ python examples/encode_and_search.py
 """
 
 import endx_jax
-from endx_jax.retrieval.search import top_k
+from endx_jax.ranking.search import top_k
 
 DOCUMENTS = [
     "numpy.reshape: Gives a new shape to an array without changing its data.",

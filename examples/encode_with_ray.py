@@ -17,9 +17,9 @@ import numpy as np
 import ray
 
 import endx_jax
-from endx_jax.data.corpus import read_corpus
+from endx_jax.data.sets.corpus import read_corpus
+from endx_jax.index.corpus_encoding import STEP, begin_index, encode_missing, encoding_of, survey
 from endx_jax.inference.encode import Output
-from endx_jax.retrieval.corpus_encoding import STEP, begin_index, encode_missing, encoding_of, survey
 
 
 class Encoder:

@@ -13,7 +13,7 @@ import optax
 
 import endx_jax
 from endx_jax import losses
-from endx_jax.retrieval.search import top_k
+from endx_jax.ranking.search import top_k
 
 MODULES = ("argparse", "asyncio", "collections", "email.utils", "logging", "os", "random", "shutil", "statistics")
 TRAIN, BATCH, LENGTH, STEPS = 160, 32, 48, 20

@@ -34,8 +34,8 @@ def table(arguments: argparse.Namespace) -> None:
 
 def figure(arguments: argparse.Namespace) -> None:
     """Draws a figure from the runs of its rows, or from those of --run, and writes the numbers behind it."""
-    from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable
+    from endx_jax.parallel.environment import keep_programs
     from reproduction.figures import make, sources_of
     from reproduction.figures.study import FigureSource
     from reproduction.tables import papers
@@ -68,8 +68,8 @@ def cost(arguments: argparse.Namespace) -> None:
 
 def layers(arguments: argparse.Namespace) -> None:
     """Ranks paragraphs by the pooled token vectors of each layer of a model, without and with IDF."""
-    from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable
+    from endx_jax.parallel.environment import keep_programs
     from reproduction.layers import measure_layers, tables
 
     output = arguments.output or pathlib.Path("runs") / pathlib.Path(arguments.model).name / "layers"

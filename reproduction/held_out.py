@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import BatchStream, Pairs
+from endx_jax.data.batches.collator import BatchStream, Pairs
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import best_params, read_model
@@ -23,8 +23,8 @@ from endx_jax.methods.vae.decoders import SOURCES
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.retrieval.evaluate import evaluate_scores
-from endx_jax.retrieval.systems import dense_scores
+from endx_jax.ranking.evaluate import evaluate_scores
+from endx_jax.ranking.systems import dense_scores
 from reproduction import shuffled
 
 register_method(shuffled.METHOD)

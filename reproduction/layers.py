@@ -11,10 +11,10 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.batch import Tokens
-from endx_jax.data.idf import idf_of_sides
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.batches.idf import idf_of_sides
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.sets.splits import take
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.data.splits import take
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_splits
 from endx_jax.export.towers import Towers
@@ -29,9 +29,9 @@ from endx_jax.models.tower import Tower
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.retrieval.evaluate import evaluate_scores
-from endx_jax.retrieval.systems import dense_scores
-from endx_jax.retrieval.tables import format_table
+from endx_jax.ranking.evaluate import evaluate_scores
+from endx_jax.ranking.systems import dense_scores
+from endx_jax.ranking.tables import format_table
 from reproduction.precision_recall import PrecisionRecall, precision_recall
 
 HELD_OUT, TEST = "held out", "test"

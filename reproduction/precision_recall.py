@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
-from endx_jax.retrieval.evaluate import default_block
+from endx_jax.ranking.evaluate import default_block
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,26 +9,26 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.data.sets.splits import of_few_paragraphs, with_many_questions
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.data.splits import of_few_paragraphs, with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
-from endx_jax.experiment.compilation_cache import keep_programs
 from endx_jax.experiment.data import paths_of, pools, read_splits
 from endx_jax.experiment.evaluation import evaluate_index
 from endx_jax.experiment.model import load_pairs
 from endx_jax.files import write_text
+from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.inference import load
 from endx_jax.inference.saved import embeds
 from endx_jax.metrics.significance import FEWEST, interval_over_runs
 from endx_jax.parallel.console import say
-from endx_jax.retrieval.corpus_encoding import encode_corpus
-from endx_jax.retrieval.evaluate import evaluate_set
-from endx_jax.retrieval.rerank import evaluate_pairs
-from endx_jax.retrieval.results import Results, read_results
-from endx_jax.retrieval.systems import bm25_scores, evaluate_dense
+from endx_jax.parallel.environment import keep_programs
+from endx_jax.ranking.evaluate import evaluate_set
+from endx_jax.ranking.rerank import evaluate_pairs
+from endx_jax.ranking.results import Results, read_results
+from endx_jax.ranking.systems import bm25_scores, evaluate_dense
 from reproduction.counts import counts_of
 from reproduction.layers import measure_layers
 from reproduction.outcome import Outcome, compared

@@ -21,7 +21,7 @@ from endx_jax.experiment.model import build_model
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_config
 from endx_jax.parallel.console import say
-from endx_jax.retrieval.results import read_results
+from endx_jax.ranking.results import read_results
 from endx_jax.training import metric_log
 from reproduction.outcome import Outcome
 from reproduction.tables import Row, papers

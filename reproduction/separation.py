@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from endx_jax.data.records import questions_by_candidate
+from endx_jax.data.sets.records import questions_by_candidate
 from endx_jax.errors import EndxError
 from endx_jax.numerics import unit_rows
 

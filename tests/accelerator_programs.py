@@ -7,8 +7,8 @@ import pytest
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.memory import bytes_held
-from endx_jax.parallel.programs import SHAPE, collectives, instructions
 from endx_jax.planning.compiled import Compiled, compile_step
+from endx_jax.planning.programs import SHAPE, collectives, instructions
 from endx_jax.planning.runs import RunPairs, plan_run
 from endx_jax.planning.topologies import devices_of, missing_compiler, topology_named
 

@@ -13,9 +13,9 @@ import pytest
 
 from endx_jax import load
 from endx_jax.experiment import workdir as workdirs
+from endx_jax.index.index import Index
+from endx_jax.index.text_search import TextSearch
 from endx_jax.inference import low_latency
-from endx_jax.retrieval.index import Index
-from endx_jax.retrieval.text_search import TextSearch
 from endx_jax.serving.app import make_app
 from endx_jax.serving.server import bind, new_event_loop, serve
 from endx_jax.serving.service import Service

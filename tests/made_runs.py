@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 

@@ -21,8 +21,8 @@ from endx_jax.methods.objective import Objective
 from endx_jax.models import DualEncoder
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
-from endx_jax.retrieval.evaluate import evaluate_scores
-from endx_jax.retrieval.search import top_k
+from endx_jax.ranking.evaluate import evaluate_scores
+from endx_jax.ranking.search import top_k
 from endx_jax.settings import key
 
 PACKAGE = pathlib.Path(endx_jax.__file__).parent

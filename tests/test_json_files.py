@@ -1,12 +1,12 @@
 import pytest
 
 from endx_jax import json_files
-from endx_jax.data.corpus import read_corpus
 from endx_jax.data.readers import read
+from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.errors import EndxError
+from endx_jax.index.index import Index
 from endx_jax.pretrained.stored import open_file
 from endx_jax.pretrained.word_vectors import read_word_vectors
-from endx_jax.retrieval.index import Index
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.readers import examples, row_files, text_files
+from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.errors import EndxError, printable
-from endx_jax.retrieval import trec
-from endx_jax.retrieval.text_search import FoundDocument
+from endx_jax.ranking import trec
 
 
 class NamedQuestion(NamedTuple):

@@ -11,8 +11,8 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
 
     from endx_jax.data.settings import DataSettings
-    from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.data_check import check_data
+    from endx_jax.parallel.environment import keep_programs
 
     keep_programs()
     settings = DataSettings(path=arguments.data, test_path=arguments.test, split=arguments.split)

@@ -23,9 +23,9 @@ def main(argv: list[str]) -> None:
         return _join(arguments)
     require(bool(arguments.corpus), "nothing to encode: set --corpus=FILE or --corpus=FOLDER")
 
-    from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.workdir import check_writable, read_config
-    from endx_jax.retrieval.corpus_encoding import encode_corpus
+    from endx_jax.index.corpus_encoding import encode_corpus
+    from endx_jax.parallel.environment import keep_programs
 
     shard = _shard(arguments.shard)
     if arguments.output:
@@ -38,8 +38,8 @@ def main(argv: list[str]) -> None:
 
 
 def _join(arguments: argparse.Namespace) -> None:
+    from endx_jax.index.corpus_encoding import join_shards
     from endx_jax.parallel.console import say
-    from endx_jax.retrieval.corpus_encoding import join_shards
 
     require(bool(arguments.output), "--join needs --output=FILE, the file of the joined index")
     count = join_shards(arguments.output, list(map(local_copy, arguments.join)))
@@ -55,7 +55,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from endx_jax.retrieval.index_file import PRECISIONS
+    from endx_jax.index.index_file import PRECISIONS
 
     parser = argparse.ArgumentParser(prog="endx encode", description=__doc__.partition(": ")[2])
     source = parser.add_mutually_exclusive_group(required=True)

@@ -12,10 +12,10 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.export.run import export
     from endx_jax.inference import load
     from endx_jax.parallel.console import say
+    from endx_jax.parallel.environment import keep_programs
 
     keep_programs()
     tolerance = arguments.tolerance if arguments.verify else None

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from endx_jax import json_files
 from endx_jax.buckets import url_of
 from endx_jax.data.chat import Chat
-from endx_jax.data.documents import Document
 from endx_jax.data.generation import PROMPT, Journal, distinct, generate, key_of, pairs_of
+from endx_jax.data.sets.documents import Document
 from endx_jax.files import locked, replacing
 from endx_jax.settings import check_range, require
 
 if TYPE_CHECKING:
-    from endx_jax.data.records import RetrievalSet
-    from endx_jax.retrieval.mining import Ranked
+    from endx_jax.data.sets.records import RetrievalSet
+    from endx_jax.ranking.mining import Ranked
 
     Rank = Callable[[RetrievalSet, int], Ranked]
 
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
     require(output.parent.is_dir(), f"{output.parent} is no folder: make it first")
     require(journal_file.exists() or not output.exists(), f"{output} exists and has no journal: name another --output")
 
-    from endx_jax.data.corpus import read_corpus
+    from endx_jax.data.sets.corpus import read_corpus
     from endx_jax.parallel.console import say
 
     documents = [*distinct(read_corpus(arguments.corpus, text_column=arguments.text_column, say=say))]
@@ -101,7 +101,7 @@ def _ranker(name: str) -> "Rank":
     """Loads a model that ranks documents: an embedding model, or a reranker of the best by BM25."""
     from endx_jax.experiment.model import load_scorer
     from endx_jax.inference import load
-    from endx_jax.retrieval.mining import rank_by_embeddings, rank_by_pairs
+    from endx_jax.ranking.mining import rank_by_embeddings, rank_by_pairs
 
     reranker = load_scorer(name)
     return partial(rank_by_pairs, reranker) if reranker else partial(rank_by_embeddings, load(name).comparable)
@@ -111,7 +111,7 @@ def _best(
     pairs: list[tuple[str, Document]], documents: list[Document], rank: "Rank", top: int
 ) -> list[tuple[str, Document]]:
     """Returns the pairs whose passage is among the best of all documents for its question (round trip)."""
-    from endx_jax.data.records import RetrievalSet
+    from endx_jax.data.sets.records import RetrievalSet
 
     row = {document.text: n for n, document in enumerate(documents)}
     records = RetrievalSet(

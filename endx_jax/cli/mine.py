@@ -15,8 +15,8 @@ from endx_jax.data.settings import POOLS
 from endx_jax.settings import require
 
 if TYPE_CHECKING:
-    from endx_jax.data.records import RetrievalSet
-    from endx_jax.retrieval.mining import Mined, MiningSettings, Ranked
+    from endx_jax.data.sets.records import RetrievalSet
+    from endx_jax.ranking.mining import Mined, MiningSettings, Ranked
 
 
 def main(argv: list[str]) -> None:
@@ -25,11 +25,11 @@ def main(argv: list[str]) -> None:
     _check(arguments)
 
     from endx_jax.data.readers.beir import REPORT, write_mined
-    from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.model import load_teacher
     from endx_jax.experiment.workdir import check_output
     from endx_jax.parallel.console import say
-    from endx_jax.retrieval.mining import Margin, MiningSettings, mine_negatives, score_candidates
+    from endx_jax.parallel.environment import keep_programs
+    from endx_jax.ranking.mining import Margin, MiningSettings, mine_negatives, score_candidates
 
     first, last = arguments.ranks
     settings = MiningSettings(
@@ -75,8 +75,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _read(arguments: argparse.Namespace) -> "RetrievalSet":
     """Returns the set that a run with this data would train on, before any questions are held out."""
+    from endx_jax.data.sets.splits import limit_questions
     from endx_jax.data.settings import DataSettings
-    from endx_jax.data.splits import limit_questions
     from endx_jax.experiment.data import paths_of, pools, read_records
 
     names = {"path": arguments.data, "pool": arguments.pool, "split": arguments.split}
@@ -92,20 +92,20 @@ def _rank(
 ) -> tuple["RetrievalSet", "Ranked", dict[str, Any]]:
     """Returns the set with the documents of an index, its ranking, and the source of that ranking."""
     from endx_jax.parallel.console import showing_progress
-    from endx_jax.retrieval.mining import rank_by_bm25, rank_by_embeddings
+    from endx_jax.ranking.mining import rank_by_bm25, rank_by_embeddings
 
     if arguments.bm25:
         from endx_jax.parallel.console import say
-        from endx_jax.retrieval.bm25 import BM25, without_words
+        from endx_jax.ranking.bm25 import BM25, without_words
 
         ranked = rank_by_bm25(records, depth, progress=showing_progress())
         for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), records.text_language):
             say(line)
         return records, ranked, {"name": "bm25", "description": BM25.description(records.text_language)}
     if arguments.index:
-        from endx_jax.retrieval.index import Index
-        from endx_jax.retrieval.index_model import IndexModel
-        from endx_jax.retrieval.mining import rank_by_index
+        from endx_jax.index.index import Index
+        from endx_jax.index.index_evaluation import rank_by_index
+        from endx_jax.index.index_model import IndexModel
 
         index = Index(arguments.index)
         encoder = IndexModel(index, arguments.model, arguments.product_dtype)

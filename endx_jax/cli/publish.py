@@ -13,9 +13,9 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
 
+    from endx_jax.index.index import Index
+    from endx_jax.index.milvus import LARGEST, publish
     from endx_jax.parallel.console import say, showing_progress
-    from endx_jax.retrieval.index import Index
-    from endx_jax.retrieval.milvus import LARGEST, publish
 
     # These libraries log tracebacks of errors that are reported here as one line.
     for library in ("pymilvus", "milvus_lite", "grpc"):

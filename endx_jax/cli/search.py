@@ -21,8 +21,9 @@ from endx_jax.settings import require
 
 if TYPE_CHECKING:
     from endx_jax.cli.answers import NamedQuestion
+    from endx_jax.data.sets.documents import FoundDocument
     from endx_jax.experiment.model import PairScorerFactory
-    from endx_jax.retrieval.text_search import FoundDocument, TextSearch
+    from endx_jax.index.text_search import TextSearch
 
 # Number of questions that are searched together, and of documents that are added together.
 TOGETHER = 1024
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Parses the filter, and raises EndxError for contradicting arguments, before anything is loaded."""
-    from endx_jax.retrieval.filters import condition
+    from endx_jax.index.filters import condition
 
     try:
         arguments.where = json_files.parse(arguments.where, "--where", dict)
@@ -78,10 +79,10 @@ def _check(arguments: argparse.Namespace) -> None:
 def _open(arguments: argparse.Namespace) -> "TextSearch":
     """Opens the search; the model is loaded on first use, as BM25 does not need it."""
     from endx_jax.experiment.workdir import run_index
-    from endx_jax.retrieval.hybrid import Hybrid
-    from endx_jax.retrieval.index import Index
-    from endx_jax.retrieval.index_model import hybrid_of
-    from endx_jax.retrieval.text_search import TextSearch
+    from endx_jax.index.index import Index
+    from endx_jax.index.index_model import hybrid_of
+    from endx_jax.index.text_search import TextSearch
+    from endx_jax.ranking.hybrid import Hybrid
 
     given = None if arguments.weight is None else Hybrid(arguments.weight)  # refuses some weights, before all else
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
@@ -91,8 +92,8 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
 
     @functools.cache
     def model():
-        from endx_jax.experiment.compilation_cache import keep_programs
-        from endx_jax.retrieval.index_model import IndexModel
+        from endx_jax.index.index_model import IndexModel
+        from endx_jax.parallel.environment import keep_programs
 
         keep_programs()
         return IndexModel(index, source, arguments.product_dtype)
@@ -112,7 +113,7 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
         search.index.delete(arguments.delete)
         _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.path}")
     if arguments.add:
-        from endx_jax.data.corpus import read_corpus
+        from endx_jax.data.sets.corpus import read_corpus
 
         added, replaced, documents = 0, 0, read_corpus(arguments.add, **corpus_columns(arguments))
         while some := [*itertools.islice(documents, TOGETHER)]:
@@ -143,22 +144,22 @@ def _answer_all(
 
 def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["FoundDocument"]]:
     count = max(arguments.top, arguments.rerank_top) if arguments.rerank else arguments.top
-    from endx_jax.retrieval.filters import why_nothing
+    from endx_jax.index.filters import why_nothing
 
     answers = search.search(texts, count, mode=arguments.mode, where=arguments.where)
     if arguments.where and not any(answers):
         _note(f"nothing found: {why_nothing(search.index.snapshot.where, arguments.where)}")
     if not arguments.rerank:
         return answers
-    from endx_jax.retrieval.rerank import rerank_answers
+    from endx_jax.ranking.rerank import rerank_answers
 
     return rerank_answers(_pair_model(arguments.rerank, arguments.product_dtype), texts, answers, arguments.top)
 
 
 @functools.cache
 def _pair_model(workdir: pathlib.Path, product_dtype: str | None) -> "PairScorerFactory":
-    from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.model import load_pairs
+    from endx_jax.parallel.environment import keep_programs
 
     keep_programs()
     return load_pairs(workdir, product_dtype)

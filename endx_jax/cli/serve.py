@@ -20,7 +20,7 @@ from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import require
 
 if TYPE_CHECKING:
-    from endx_jax.retrieval.index import Index
+    from endx_jax.index.index import Index
     from endx_jax.serving.service import Service
 
 TOKEN = "ENDX_TOKEN"
@@ -62,14 +62,14 @@ def main(argv: list[str]) -> None:
 
 def _service(arguments: argparse.Namespace) -> "Service":
     """Loads the model and the index, which is made from the corpus if there is one, and logs them."""
-    from endx_jax.experiment.compilation_cache import keep_programs
     from endx_jax.experiment.model import load_pairs
     from endx_jax.experiment.workdir import run_index
+    from endx_jax.index.corpus_encoding import encode_corpus
+    from endx_jax.index.index import Index
+    from endx_jax.index.index_model import IndexModel, hybrid_of
+    from endx_jax.index.text_search import TextSearch
     from endx_jax.parallel.console import say
-    from endx_jax.retrieval.corpus_encoding import encode_corpus
-    from endx_jax.retrieval.index import Index
-    from endx_jax.retrieval.index_model import IndexModel, hybrid_of
-    from endx_jax.retrieval.text_search import TextSearch
+    from endx_jax.parallel.environment import keep_programs
     from endx_jax.serving.service import Service
 
     keep_programs()

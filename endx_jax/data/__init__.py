@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from endx_jax.data.readers import read
-    from endx_jax.data.records import RetrievalSet
+    from endx_jax.data.sets.records import RetrievalSet
 
 __all__ = ["RetrievalSet", "read"]
 
@@ -16,7 +16,7 @@ def __getattr__(name: str):
 
         return read
     if name == "RetrievalSet":
-        from endx_jax.data.records import RetrievalSet
+        from endx_jax.data.sets.records import RetrievalSet
 
         return RetrievalSet
     raise AttributeError(f"module 'endx_jax.data' has no attribute {name!r}")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from endx_jax import json_files
 from endx_jax.data.chat import MOST_TOKENS, Chat, NoAnswer, Reply
-from endx_jax.data.documents import Document
+from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.files import AppendOnlyFile
 

@@ -4,9 +4,9 @@ import dataclasses
 import os
 from collections.abc import Iterable, Sequence
 
-from endx_jax.data.paragraphs import Paragraph, split_sentences
 from endx_jax.data.readers import formats
-from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
+from endx_jax.data.sets.paragraphs import Paragraph, split_sentences
+from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
 

@@ -4,9 +4,9 @@ import dataclasses
 from typing import NamedTuple
 
 from endx_jax.data import reqa
+from endx_jax.data.batches.sampler import Sources
 from endx_jax.data.languages import CHOICES
-from endx_jax.data.order import Sources
-from endx_jax.data.splits import SPLITS
+from endx_jax.data.sets.splits import SPLITS
 from endx_jax.settings import check_choice, key, require
 
 PARAGRAPHS = "paragraphs"

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.languages import ENGLISH, detect, is_latin
-from endx_jax.data.token_tables import TokenTable
 from endx_jax.errors import EndxError, first_line
 
 # Number of texts that `describe_unfit` reads, and letters per piece below which it warns; English pieces have about 5.

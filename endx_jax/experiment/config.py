@@ -10,7 +10,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.methods import METHODS, find_method
 from endx_jax.parallel.mesh import MeshSettings
 from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.retrieval.evaluate import EvaluationSettings
+from endx_jax.ranking.evaluate import EvaluationSettings
 from endx_jax.settings import check_choice, check_section, from_mapping, key, require, results_only
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings

@@ -4,15 +4,17 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from endx_jax.data import cloze, made, reqa
-from endx_jax.data.corpus import read_corpus
-from endx_jax.data.documents import Document
-from endx_jax.data.origins import ORIGINS
-from endx_jax.data.paragraphs import whole_paragraphs
+from endx_jax.data import reqa
 from endx_jax.data.readers import formats, squad
-from endx_jax.data.records import Pools, RetrievalSet, mix
+from endx_jax.data.sets import cloze
+from endx_jax.data.sets import config_data as made
+from endx_jax.data.sets.corpus import read_corpus
+from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.origins import ORIGINS
+from endx_jax.data.sets.paragraphs import whole_paragraphs
+from endx_jax.data.sets.records import Pools, RetrievalSet, mix
+from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
-from endx_jax.data.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
 from endx_jax.methods.config import load_config
@@ -154,7 +156,7 @@ def ensure_prepared(paths: Iterable[str]) -> None:
         for path in paths:
             name = name_and_split(path)[0]
             if name in ORIGINS:  # of others, reading raises the error
-                from endx_jax.data import reqa_dataset
+                from endx_jax.data.sets import reqa_dataset
 
                 reqa_dataset.ensure(name)
 
@@ -198,7 +200,7 @@ def _makers(path: str) -> Mapping[str, made.Maker]:
 
 
 def _read_named(source: Source, *_) -> RetrievalSet:
-    from endx_jax.data import reqa_dataset
+    from endx_jax.data.sets import reqa_dataset
 
     return reqa_dataset.read_prepared(*name_and_split(source.path))
 

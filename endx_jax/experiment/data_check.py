@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from endx_jax.data.readers import examples, formats, row_files, text_files
-from endx_jax.data.records import Pools, RetrievalSet, known_questions, questions_by_candidate
+from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
+from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.splits import limit_questions, take
 from endx_jax.data.tokenization import MULTILINGUAL
 from endx_jax.errors import printable
 from endx_jax.experiment.data import Source, find_source, parted
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
-from endx_jax.retrieval.evaluate import evaluate_set
-from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.search import best_of_groups
-from endx_jax.retrieval.systems import dense_scores, evaluate_dense
+from endx_jax.ranking.evaluate import evaluate_set
+from endx_jax.ranking.results import Results
+from endx_jax.ranking.search import best_of_groups
+from endx_jax.ranking.systems import dense_scores, evaluate_dense
 
 MODEL = "all-MiniLM-L6-v2"
 # Most questions that are ranked, answers in their pool, and known questions of these answers: encoded in seconds.

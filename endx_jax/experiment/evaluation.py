@@ -12,29 +12,29 @@ from etils import epath
 from endx_jax.buckets import uploading
 from endx_jax.data.readers import beir
 from endx_jax.data.readers.formats import ANSWERS, detect_format
-from endx_jax.data.records import Pools, asked_documents, known_questions
-from endx_jax.data.relevance import JUDGED, Judgements, QuestionWithAnswers, read_answered, read_judged
+from endx_jax.data.sets.records import Pools, asked_documents, known_questions
+from endx_jax.data.sets.relevance import JUDGED, Judgements, QuestionWithAnswers, read_answered, read_judged
+from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.splits import with_many_questions
 from endx_jax.errors import EndxError
-from endx_jax.experiment.compilation_cache import keep_programs
 from endx_jax.experiment.data import ensure_prepared, find_source, pools, read_splits
 from endx_jax.experiment.index_results import IndexResults, write_index_results, write_pool
 from endx_jax.experiment.model import load_pairs
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
 from endx_jax.hub import local_path
+from endx_jax.index.index import Index
+from endx_jax.index.index_evaluation import evaluate_answered, evaluate_judged, find_rows
+from endx_jax.index.index_file import metric_of
+from endx_jax.index.index_model import IndexModel, stored_hybrid
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.parallel import agreement
 from endx_jax.parallel.console import say
+from endx_jax.parallel.environment import keep_programs
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.retrieval.index import Index
-from endx_jax.retrieval.index_evaluation import evaluate_answered, evaluate_judged, find_rows
-from endx_jax.retrieval.index_file import metric_of
-from endx_jax.retrieval.index_model import IndexModel, stored_hybrid
-from endx_jax.retrieval.rerank import PairScorerFactory, evaluate_pairs
-from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.suite import SuiteResults
-from endx_jax.retrieval.systems import dense_scores, evaluate_dense
+from endx_jax.ranking.rerank import PairScorerFactory, evaluate_pairs
+from endx_jax.ranking.results import Results
+from endx_jax.ranking.suite import SuiteResults
+from endx_jax.ranking.systems import dense_scores, evaluate_dense
 from endx_jax.settings import require
 
 # Best documents kept per question of an index.

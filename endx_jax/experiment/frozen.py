@@ -10,14 +10,14 @@ import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.batch import Vectors
-from endx_jax.data.token_tables import VectorTable
+from endx_jax.data.batches.token_tables import VectorTable
 from endx_jax.experiment.model import Model
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.text_batches import compute_batches, equal_batches
+from endx_jax.inference.vector_cache import VectorCache, base_vectors, below_heads
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.sharding import place, rounded_up, state_shardings
-from endx_jax.retrieval.vector_cache import VectorCache, base_vectors, below_heads
 
 BLOCK = 4096  # number of vectors that heads encode at a time
 

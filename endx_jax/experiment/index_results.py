@@ -6,17 +6,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from endx_jax.data.documents import Document
+from endx_jax.data.sets.documents import Document
 from endx_jax.errors import InUse
 from endx_jax.experiment.workdir import RESULTS
+from endx_jax.index.index import write_index
+from endx_jax.index.index_evaluation import JudgementRows
+from endx_jax.index.snapshot import Snapshot
 from endx_jax.parallel.console import say
-from endx_jax.retrieval import trec
-from endx_jax.retrieval.evaluate import Evaluation
-from endx_jax.retrieval.index import write_index
-from endx_jax.retrieval.index_evaluation import JudgementRows
-from endx_jax.retrieval.results import COLUMNS, OWN_ID, entry_of, write_results
-from endx_jax.retrieval.snapshot import Snapshot
-from endx_jax.retrieval.tables import format_table
+from endx_jax.ranking import trec
+from endx_jax.ranking.evaluate import Evaluation
+from endx_jax.ranking.results import COLUMNS, OWN_ID, entry_of, write_results
+from endx_jax.ranking.tables import format_table
 
 SYSTEM = "index"
 

@@ -17,8 +17,8 @@ from jax.sharding import Mesh
 
 from endx_jax import pretrained
 from endx_jax.buckets import local_copy, url_of
-from endx_jax.data.idf import idf_of_sides
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.batches.idf import idf_of_sides
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
@@ -41,9 +41,9 @@ from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.settings import NO_PROMPT, ModelSettings
 from endx_jax.pretrained.stored import StoredArray
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
-from endx_jax.retrieval.hybrid import Hybrid
-from endx_jax.retrieval.mining import InnerProducts
-from endx_jax.retrieval.rerank import PairScorerFactory
+from endx_jax.ranking.hybrid import Hybrid
+from endx_jax.ranking.mining import InnerProducts
+from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.settings import require
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
 from endx_jax.training.state import without
@@ -351,7 +351,7 @@ def load_pairs(workdir: str | os.PathLike, product_dtype: str | None = None) -> 
 
     Returns:
       A function of Q questions and N answers to the function that scores their pairs, given by rows: see
-      `retrieval.rerank`.
+      `ranking.rerank`.
 
     Raises:
       EndxError: there is no such run, or its checkpoint is missing or damaged.

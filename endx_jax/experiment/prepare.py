@@ -12,16 +12,15 @@ import jax
 from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import BatchStream
-from endx_jax.data.splits import Splits
-from endx_jax.data.token_tables import TextReader, TrainingData
+from endx_jax.data.batches.collator import BatchStream
+from endx_jax.data.batches.token_tables import TextReader, TrainingData
+from endx_jax.data.sets.splits import Splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.choices import StepMemory, read_choice, write_choice
-from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.frozen import HeadEncoder
+from endx_jax.experiment.memory_choice import StepMemory, read_choice, write_choice
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
@@ -30,6 +29,7 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import check_equal
 from endx_jax.parallel.console import say, working
+from endx_jax.parallel.environment import use_compilation_cache
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place

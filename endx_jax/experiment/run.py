@@ -16,8 +16,8 @@ import jax
 
 from endx_jax import json_files
 from endx_jax.batch import Batch
-from endx_jax.data.records import Pools, RetrievalSet
-from endx_jax.data.splits import with_many_questions
+from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
@@ -27,21 +27,21 @@ from endx_jax.experiment.index_results import write_pool
 from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.prepare import Run, compile_and_restore, prepare_run
-from endx_jax.experiment.searched import fit_hybrid, searched_answers, with_known
+from endx_jax.experiment.run_index import fit_hybrid, searched_answers, with_known
 from endx_jax.experiment.summary import log_summary
 from endx_jax.experiment.validation import UNTRAINED, add_validation, read_sets, validation, warn_of_losses
 from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
+from endx_jax.index.index_file import metric_of
 from endx_jax.inference.saved import MANIFEST, MODEL
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
 from endx_jax.parallel.console import gathering, say
 from endx_jax.parallel.sharding import place, state_shardings, to_global
-from endx_jax.retrieval.hybrid import Hybrid
-from endx_jax.retrieval.index_file import metric_of
-from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.systems import DenseResult
+from endx_jax.ranking.hybrid import Hybrid
+from endx_jax.ranking.results import Results
+from endx_jax.ranking.systems import DenseResult
 from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
 from endx_jax.training.hooks import EarlyStopping, SavePolicy, Validation

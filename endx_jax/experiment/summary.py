@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 import jax
 import numpy as np
 
-from endx_jax.data.packing import PackingPlan
+from endx_jax.data.batches.packing import PackingPlan
+from endx_jax.data.sets.splits import FEW
 from endx_jax.data.settings import DOCUMENTS
-from endx_jax.data.splits import FEW
 from endx_jax.experiment.model import Model
 from endx_jax.experiment.prepare import Run
 from endx_jax.experiment.workdir import CONFIG

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from endx_jax import json_files
 from endx_jax.buckets import url_of
+from endx_jax.data.batches.token_store import MANIFEST, SIDES, TEXTS, TokenStore, is_whole, join_parts, write_part
 from endx_jax.data.readers import examples, formats, shards, text_files
+from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.splits import Splits
-from endx_jax.data.token_store import MANIFEST, SIDES, TEXTS, TokenStore, is_whole, join_parts, write_part
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import MADE, NAMED, Source, find_source

@@ -11,12 +11,12 @@ import optax
 from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import BatchStream
+from endx_jax.data.batches.collator import BatchStream
+from endx_jax.data.batches.token_tables import Counts, Pairs
 from endx_jax.data.settings import DOCUMENTS
-from endx_jax.data.token_tables import Counts, Pairs
-from endx_jax.experiment.choices import StepMemory, first_that_fits, options_by_cost
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.manifest import environment
+from endx_jax.experiment.memory_choice import StepMemory, first_that_fits, options_by_cost
 from endx_jax.experiment.model import Model
 from endx_jax.methods.objective import Objective
 from endx_jax.models import sharding_hints

@@ -7,15 +7,15 @@ import numpy as np
 
 from endx_jax import hub
 from endx_jax.data.readers import beir
-from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import located, naming
 from endx_jax.experiment.data import find_source, pools
 from endx_jax.methods.evaluation import Evaluator
 from endx_jax.metrics.significance import FEWEST, paired_difference
-from endx_jax.retrieval.evaluate import MEAN, MEASURES, EvaluationSettings
-from endx_jax.retrieval.results import COLUMNS, Results
-from endx_jax.retrieval.tables import aligned
+from endx_jax.ranking.evaluate import MEAN, MEASURES, EvaluationSettings
+from endx_jax.ranking.results import COLUMNS, Results
+from endx_jax.ranking.tables import aligned
 from endx_jax.settings import require
 
 VALIDATION = "validation"

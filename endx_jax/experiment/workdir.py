@@ -15,11 +15,11 @@ from endx_jax.experiment.bucket_lock import BucketLock
 from endx_jax.experiment.config import Settings, config_changes, resolve
 from endx_jax.experiment.manifest import manifest
 from endx_jax.files import locked, write_text
+from endx_jax.index.index import Index
 from endx_jax.inference.saved import check_embeds
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import is_primary
-from endx_jax.retrieval.index import Index
 
 LOCK = ".lock"
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"

@@ -21,7 +21,7 @@ from endx_jax.errors import EndxError
 from endx_jax.export.towers import Towers
 from endx_jax.export.transformer_folder import write_json, write_tensors, write_tokenizer
 from endx_jax.files import sha256_of
-from endx_jax.inference.about import MANIFEST, STABLEHLO, ModelManifest, SideManifest
+from endx_jax.inference.manifest import MANIFEST, STABLEHLO, ModelManifest, SideManifest
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower

@@ -20,10 +20,10 @@ from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.export.towers import Towers
+from endx_jax.index.index import Index
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.retrieval.index import Index
 
 REPORT = "export_report.json"
 

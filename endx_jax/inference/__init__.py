@@ -8,9 +8,9 @@ from jax.sharding import Mesh
 
 from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
-from endx_jax.inference.about import read_about
 from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
 from endx_jax.inference.folder import load_folder
+from endx_jax.inference.manifest import read_about
 from endx_jax.inference.saved import described_folder, load_towers
 from endx_jax.json_files import shown
 from endx_jax.models.products import FLOAT32, check_product_dtype

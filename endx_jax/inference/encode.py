@@ -13,7 +13,7 @@ import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.batch import Tokens
-from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.inference.identity import model_identity

@@ -19,8 +19,8 @@ from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
 from endx_jax.files import replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.about import MANIFEST, read_about
 from endx_jax.inference.identity import describe_tower
+from endx_jax.inference.manifest import MANIFEST, read_about
 from endx_jax.inference.saved import WEIGHTS, described_folder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.sharding import parameter_paths

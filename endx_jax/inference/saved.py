@@ -20,10 +20,10 @@ from jax.sharding import Mesh
 from endx_jax import json_files, pretrained
 from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of, write_text
-from endx_jax.inference.about import MANIFEST, TOWERS, ModelManifest, SideManifest, read_about
 from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import NO_EMBEDDINGS, text_processors
+from endx_jax.inference.manifest import MANIFEST, TOWERS, ModelManifest, SideManifest, read_about
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.heads import HEADS, MakeHead
 from endx_jax.models.sharding_hints import platform
@@ -228,7 +228,7 @@ def _as_tree(dual_encoder: DualEncoder, params: Mapping[str, StoredArray], folde
         shapes = [leaves[path].shape if path in leaves else "none" for leaves in (expected, params)]
         if shapes[0] != shapes[1]:
             raise EndxError(
-                f"{folder / WEIGHTS} does not match {MANIFEST}: {path} has the shape {shapes[1]} instead of {shapes[0]}; "
-                "copy the model again"
+                f"{folder / WEIGHTS} does not match {MANIFEST}: {path} has the shape {shapes[1]} instead of "
+                f"{shapes[0]}; copy the model again"
             )
     return jax.tree.unflatten(jax.tree.structure(tree), [params[path] for path in expected])

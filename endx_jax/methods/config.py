@@ -15,7 +15,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from endx_jax.data import made
+from endx_jax.data.sets import config_data as made
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError, first_line, nearest
 from endx_jax.json_files import shown
@@ -23,7 +23,7 @@ from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.method import register_method
 from endx_jax.parallel.mesh import MeshSettings
 from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.retrieval.evaluate import EvaluationSettings
+from endx_jax.ranking.evaluate import EvaluationSettings
 from endx_jax.settings import check_choice
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from jax.sharding import Mesh
 
-from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import showing_progress
-from endx_jax.retrieval.evaluate import Evaluation, EvaluationSettings
-from endx_jax.retrieval.results import Results
-from endx_jax.retrieval.systems import DenseResult, evaluate_dense
+from endx_jax.ranking.evaluate import Evaluation, EvaluationSettings
+from endx_jax.ranking.results import Results
+from endx_jax.ranking.systems import DenseResult, evaluate_dense
 
 
 class Evaluator(Protocol):

@@ -11,15 +11,16 @@ import flax.linen as nn
 from jax.sharding import Mesh
 
 from endx_jax import json_files
-from endx_jax.data.batches import Collator
-from endx_jax.data.records import RetrievalSet
-from endx_jax.data.token_tables import Pairs
+from endx_jax.data.batches.collator import Collator
+from endx_jax.data.batches.token_tables import Pairs
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
+from endx_jax.methods.settings import MethodSettings
 from endx_jax.models.heads import HEADS
 from endx_jax.parallel.sharding import Rule, add_rules
-from endx_jax.retrieval.rerank import PairScorerFactory
-from endx_jax.settings import MethodSettings, from_mapping
+from endx_jax.ranking.rerank import PairScorerFactory
+from endx_jax.settings import from_mapping
 
 
 def plain_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> Collator:
@@ -51,7 +52,7 @@ class Method:
       warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.
       pair_scorer: (objective, processors, mesh, batch size) to a scorer of question-answer pairs. None for methods that
         embed texts; only their models can be loaded, indexed, exported and served.
-      foreign_scorer: (folder, `model.product_dtype`) to a scorer of pairs (`retrieval.rerank.LoadedPairs`) that another
+      foreign_scorer: (folder, `model.product_dtype`) to a scorer of pairs (`ranking.rerank.PairScorerFactory`) that another
         library wrote, or to None if it holds none; the field is None for methods that read none.
 
     Examples:

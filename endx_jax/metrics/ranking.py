@@ -5,7 +5,7 @@ padded with inf, as `endx_jax.metrics.ranks` returns them. Every function return
 and raises EndxError for ranks of another shape or a cutoff that is not positive.
 
 Tied ranks may be fractional; a cutoff n includes ranks <= n. For a question without right candidates, recall, nDCG and
-average precision are nan (0/0), and reciprocal rank, hit and precision are 0. `endx_jax.retrieval.evaluate` raises
+average precision are nan (0/0), and reciprocal rank, hit and precision are 0. `endx_jax.ranking.evaluate` raises
 EndxError for such questions.
 
 Below, A* is the set of right candidates of a question and r_1 < r_2 < ... are their ranks.

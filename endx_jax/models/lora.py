@@ -99,7 +99,7 @@ def with_adapters(params: Mapping, settings: LoraSettings, draw_key: Array) -> d
     A is uniform in +-1 / sqrt(in), as in PEFT, and B is zero, so that the towers embed as before.
 
     Args:
-      params: parameters of a dual encoder, arrays or `pretrained.stored.Stored`.
+      params: parameters of a dual encoder, arrays or `pretrained.stored.StoredArray`.
       settings: settings with a rank above 0.
       draw_key: PRNG key.
 

@@ -5,7 +5,14 @@ import importlib.util
 import os
 import re
 
+import jax
+
+from endx_jax.buckets import url_of
 from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.files import expanded
+
+# Default folder of the cache of compiled programs.
+PROGRAMS = "~/.cache/endx_jax/xla"
 
 COORDINATOR, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 PORT = "JAX_COORDINATOR_PORT"
@@ -109,3 +116,19 @@ def _from_tpu_pod() -> DistributedConfig | None:
             ) from None
         return DistributedConfig(address, cluster.get_process_count(), cluster.get_process_id())
     return None
+
+
+def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
+    """Caches programs that took at least `least_seconds` to compile in `folder`; no effect if `folder` is empty."""
+    if folder:
+        jax.config.update("jax_compilation_cache_dir", url_of(folder) or str(expanded(folder)))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
+
+
+def keep_programs() -> None:
+    """Caches all programs in training's default folder, for verbs that encode with many small programs.
+
+    No effect if a cache is configured already, such as by `JAX_COMPILATION_CACHE_DIR`.
+    """
+    if not jax.config.values["jax_compilation_cache_dir"]:
+        use_compilation_cache(PROGRAMS, least_seconds=0.0)

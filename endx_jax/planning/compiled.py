@@ -8,11 +8,11 @@ from typing import Any
 import jax
 
 from endx_jax.errors import EndxError
-from endx_jax.experiment.choices import StepMemory
+from endx_jax.experiment.memory_choice import StepMemory
 from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.memory import bytes_held
-from endx_jax.parallel.programs import Collective, collectives
 from endx_jax.planning.chips import USABLE, chip_of
+from endx_jax.planning.programs import Collective, collectives
 from endx_jax.planning.roofline import seconds_by_kind
 from endx_jax.training.step import abstract_batch, program_bytes, used_and_limit
 

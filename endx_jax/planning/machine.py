@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from endx_jax.experiment.compilation_cache import use_compilation_cache
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.console import working
+from endx_jax.parallel.environment import use_compilation_cache
 from endx_jax.parallel.memory import resident
 from endx_jax.parallel.sharding import place, to_global
 from endx_jax.planning.compiled import compile_what_fits

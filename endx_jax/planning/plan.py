@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractDevice
 
-from endx_jax.experiment.choices import StepMemory
 from endx_jax.experiment.config import Settings
+from endx_jax.experiment.memory_choice import StepMemory
 from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.console import working
 from endx_jax.parallel.execution import Execution

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from endx_jax.numerics import round_up
-from endx_jax.parallel.programs import KINDS, SHAPE, Instruction, as_collective, instructions, shape_bytes
 from endx_jax.planning.chips import Chip
+from endx_jax.planning.programs import KINDS, SHAPE, Instruction, as_collective, instructions, shape_bytes
 
 PRODUCTS, KERNELS, COPIES, OTHERS = "matrix products", "attention kernels", "copies and fills", "other fusions"
 GATHERS, COMMUNICATION = "gathers and scatters", "communication"

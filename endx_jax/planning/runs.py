@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Tokens
-from endx_jax.data.ragged import Ragged
-from endx_jax.data.token_store import TokenStore
-from endx_jax.data.token_tables import Pairs, TokenTable, VectorTable
+from endx_jax.data.batches.ragged import Ragged
+from endx_jax.data.batches.token_store import TokenStore
+from endx_jax.data.batches.token_tables import Pairs, TokenTable, VectorTable
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
@@ -44,7 +44,7 @@ def read_texts(settings: Settings) -> RunPairs:
     path = settings.data.path
     try:
         if path.startswith(PREPARED):
-            from endx_jax.data.reqa_dataset import is_prepared
+            from endx_jax.data.sets.reqa_dataset import is_prepared
 
             if not is_prepared(path.partition(":")[0]):
                 raise EndxError(f"{path} is not prepared here")

@@ -98,7 +98,7 @@ class PretrainedEncoder:
         return jax.tree.map(np.asarray, self.stored_params())
 
     def stored_params(self) -> dict:
-        """Returns the weights as `Stored` float32 arrays, which are read from their files on demand.
+        """Returns the weights as `StoredArray` float32 arrays, which are read from their files on demand.
 
         Returns:
           A tree with `token_embedder`, `encoder` and, if the head has one, `projection`.

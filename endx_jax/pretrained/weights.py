@@ -57,7 +57,7 @@ def to_ours(
 ) -> dict:
     """Builds a parameter tree from a checkpoint's tensors; omits tensors without a rule (poolers, heads).
 
-    Does not read `Stored` tensors.
+    Does not read `StoredArray` tensors.
 
     Args:
       tensors: tensors by name.
@@ -74,8 +74,8 @@ def to_ours(
     if missing := [rule.theirs for rule in rules if prefix + rule.theirs not in tensors]:
         raise EndxError(
             f"{where}: the weights have no tensor {missing[0]!r} (they lack {len(missing)} of {len(rules)} that "
-            f"config.json requires, and have {json_files.format_names([*tensors][:3])}, ...): take config.json and all weight "
-            "files from one published folder"
+            f"config.json requires, and have {json_files.format_names([*tensors][:3])}, ...): take config.json and all "
+            "weight files from one published folder"
         )
     for rule in rules:
         tensor = tensors[prefix + rule.theirs]

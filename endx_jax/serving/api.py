@@ -17,12 +17,12 @@ from fastapi.routing import APIRoute
 from pydantic import Field
 
 import endx_jax
-from endx_jax.data.documents import Document, check_id
 from endx_jax.data.readers.document_files import MOST, split_passages
+from endx_jax.data.sets.documents import Document, check_id
 from endx_jax.errors import EndxError
+from endx_jax.index.filters import FilterLimit, condition, why_nothing
 from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
-from endx_jax.retrieval.filters import FilterLimit, condition, why_nothing
 from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, encode_in_pieces, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.middleware import refuse

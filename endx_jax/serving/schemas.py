@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from endx_jax.data.documents import CONTROL, LONGEST_ID, check_id
-from endx_jax.retrieval.filters import COMPARISONS, LONGEST_NAME
+from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, check_id
+from endx_jax.index.filters import COMPARISONS, LONGEST_NAME
 
 Mode = Literal["dense", "bm25", "hybrid"]
 Scalar = str | int | float | bool

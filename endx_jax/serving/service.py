@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from endx_jax.data.documents import Document
+from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
+from endx_jax.index.text_search import WORDS_OF, TextSearch
 from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import Output
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import unit_rows
-from endx_jax.retrieval.rerank import PairScorerFactory
-from endx_jax.retrieval.text_search import WORDS_OF, FoundDocument, TextSearch
+from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.serving.settings import Limits
 
 

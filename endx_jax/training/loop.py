@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import jax
 
 from endx_jax.batch import Batch
+from endx_jax.parallel.environment import PROGRAMS
 from endx_jax.settings import check_range, key, require
 from endx_jax.training.state import TrainState
 
@@ -58,7 +59,7 @@ class TrainSettings:
         "", "Weights & Biases project to log to, besides metrics.jsonl. Needs the extra [wandb].", changes_results=False
     )
     compilation_cache: str = key(
-        "~/.cache/endx_jax/xla", "Folder of the cache of compiled programs. Empty: no cache.", changes_results=False
+        PROGRAMS, "Folder of the cache of compiled programs. Empty: no cache.", changes_results=False
     )
 
     def __post_init__(self):

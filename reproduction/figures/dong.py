@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from endx_jax.data.records import one_to_one
+from endx_jax.data.sets.records import one_to_one
 from endx_jax.errors import EndxError
 from endx_jax.experiment.model import read_model
 from endx_jax.parallel.console import say

@@ -8,8 +8,8 @@ import numpy as np
 import tqdm
 
 from endx_jax.batch import Batch
-from endx_jax.data.records import one_to_one, questions_by_candidate
-from endx_jax.data.splits import with_many_questions
+from endx_jax.data.sets.records import one_to_one, questions_by_candidate
+from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.inference.text_batches import compute_batches, equal_batches
@@ -17,8 +17,8 @@ from endx_jax.methods.endx import EndxObjective
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import say
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.retrieval.evaluate import MEASURES, evaluate_scores
-from endx_jax.retrieval.systems import dense_scores
+from endx_jax.ranking.evaluate import MEASURES, evaluate_scores
+from endx_jax.ranking.systems import dense_scores
 from endx_jax.training import metric_log
 from reproduction.figures import drawing
 from reproduction.figures.drawing import rounded, tsne

@@ -12,9 +12,9 @@ from endx_jax.experiment.config import resolve
 from endx_jax.losses.geometry import TERMS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
-from endx_jax.parallel.programs import collectives
 from endx_jax.planning.encoding import BATCH_SIZE, LENGTHS, plan_encoding
-from endx_jax.retrieval import search
+from endx_jax.planning.programs import collectives
+from endx_jax.ranking import search
 
 BATCH, TILE, WIDTH = 65_536, 1024, 768
 KEPT = 100

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import endx_jax
-from endx_jax.retrieval.corpus_encoding import encode_corpus
-from endx_jax.retrieval.index import Index
+from endx_jax.index.corpus_encoding import encode_corpus
+from endx_jax.index.index import Index
 
 WORDS = "the cat sat on a mat dog where is who what in".split()
 

@@ -9,8 +9,8 @@ from small_squad import write_squad
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
-from endx_jax.data.documents import Document
-from endx_jax.retrieval.index import Index, write_index
+from endx_jax.data.sets.documents import Document
+from endx_jax.index.index import Index, write_index
 
 
 def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_path, endx):

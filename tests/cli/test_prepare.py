@@ -3,7 +3,7 @@ import sys
 
 from small_squad import write_squad
 
-from endx_jax.data.reqa_dataset import NAMES
+from endx_jax.data.sets.reqa_dataset import NAMES
 
 
 def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from endx_jax.data.documents import Document
-from endx_jax.retrieval import milvus
-from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.index_file import COSINE
+from endx_jax.data.sets.documents import Document
+from endx_jax.index import milvus
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.index_file import COSINE
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")

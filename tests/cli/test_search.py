@@ -12,10 +12,9 @@ from helpers import one_line_error
 
 import endx_jax
 from endx_jax.cli.answers import NamedQuestion, read_questions, to_jsonl, to_text
-from endx_jax.data.documents import Document
+from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.experiment.model import load_pairs
-from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.text_search import FoundDocument
+from endx_jax.index.index import Index, write_index
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ def test_the_line_about_the_index_is_before_the_answers(workdir, monkeypatch, se
 
 
 def test_bm25_loads_no_model(workdir, monkeypatch, search):
-    monkeypatch.setattr("endx_jax.retrieval.index_model.load", lambda _: pytest.fail("loaded"))
+    monkeypatch.setattr("endx_jax.index.index_model.load", lambda _: pytest.fail("loaded"))
     assert "1  " in search(f"--index={workdir / 'index.sqlite'}", "--mode=bm25", "a mat").out
 
 
@@ -176,7 +175,7 @@ def test_what_another_process_adds_meanwhile_is_not_counted(tmp_path, search, mo
         Index(tmp_path / "i").add(others, np.ones((47, 2), np.float32))
         return searched.index.add(documents, np.ones((len(documents), 2), np.float32), replace=True)
 
-    monkeypatch.setattr("endx_jax.retrieval.text_search.TextSearch.add", add)
+    monkeypatch.setattr("endx_jax.index.text_search.TextSearch.add", add)
     said = search(f"--index={tmp_path / 'i'}", f"--add={tmp_path / 'more.jsonl'}").err
     assert "added 2 documents, replacing 1; 50 documents" in said
 
@@ -213,7 +212,7 @@ def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, erro
 
 
 def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, monkeypatch, error):
-    monkeypatch.setattr("endx_jax.retrieval.index.Index.__init__", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr("endx_jax.index.index.Index.__init__", lambda *_: pytest.fail("opened"))
     here = f"--workdir={workdir}"
     assert "nothing to search" in error("the cat")
     assert "not both" in error(here, "the cat", "--questions=x")

@@ -51,7 +51,7 @@ def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
     def encode(model, corpus, **columns):
         raise Stop(model, corpus, columns)
 
-    monkeypatch.setattr("endx_jax.retrieval.corpus_encoding.encode_corpus", encode)
+    monkeypatch.setattr("endx_jax.index.corpus_encoding.encode_corpus", encode)
     given = ["--model=m", "--corpus=pairs.csv", "--text-column=answer", "--question-column=asked", "--id-column="]
     given.append("--title-column=title")
     with pytest.raises(Stop) as caught:

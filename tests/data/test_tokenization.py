@@ -17,7 +17,7 @@ from helpers import one_line_error
 from tiny_bert import vocabulary, write_tiny_bert
 
 from endx_jax.data import tokenization
-from endx_jax.data.token_tables import TokenTable, padded_length
+from endx_jax.data.batches.token_tables import TokenTable, padded_length
 from endx_jax.data.tokenization import Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.pretrained import locate

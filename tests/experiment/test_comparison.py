@@ -10,7 +10,7 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment import comparison
 from endx_jax.experiment.comparison import SystemResults, compare, read_per_question
 from endx_jax.experiment.config import resolve
-from endx_jax.retrieval.trec import write_qrels
+from endx_jax.ranking.trec import write_qrels
 
 # Ten questions: the second is better on nine, worse on one.
 FIRST = {f"q{n}": 0.25 for n in range(10)}

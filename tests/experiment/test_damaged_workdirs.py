@@ -13,7 +13,7 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
 from endx_jax.experiment.config import resolve
 from endx_jax.methods.config import base_config, load_recipe
-from endx_jax.retrieval.results import read_results
+from endx_jax.ranking.results import read_results
 from endx_jax.training import checkpoints, metric_log
 
 CONFIG = resolve(base_config()).as_dict()

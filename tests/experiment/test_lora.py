@@ -18,6 +18,7 @@ from endx_jax.experiment.model import build_model, load_pairs, read_model
 from endx_jax.experiment.prepare import compile_and_restore, prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.export.run import export
+from endx_jax.index.index import Index
 from endx_jax.methods.config import base_config
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.pair import PairSettings
@@ -26,7 +27,6 @@ from endx_jax.models.lora import is_adapter
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, place, to_global
 from endx_jax.pretrained.stored import open_file
-from endx_jax.retrieval.index import Index
 from endx_jax.training.checkpoints import FOLDER
 
 TEXTS = ["where is the cat", "a mat", "🙂"]

@@ -17,7 +17,7 @@ from small_squad import regular
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
-from endx_jax.data.documents import Document
+from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.experiment import prepare, summary
 from endx_jax.experiment.config import resolve
@@ -25,11 +25,11 @@ from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import best_params, build_model, read_model
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import LOCK, PROFILE, read_config, run_index
+from endx_jax.index.index import Index
 from endx_jax.models import stack
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.console import gathering
-from endx_jax.retrieval.index import Index
 from endx_jax.training.checkpoints import FOLDER
 
 

@@ -20,11 +20,11 @@ from several_processes import as_processes
 from small_squad import write_squad
 from tiny_bert import tiny_recipe
 
-from endx_jax.data.batches import Pairs
+from endx_jax.data.batches.collator import Pairs
+from endx_jax.data.batches.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
+from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.readers.examples import Example, Named
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
-from endx_jax.data.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_records, read_splits
@@ -54,7 +54,7 @@ def write(file, rows, groups=25):
 
 @pytest.fixture(autouse=True)
 def blocks_of_three_rows(monkeypatch):
-    monkeypatch.setattr("endx_jax.data.token_store.BLOCK", 3)
+    monkeypatch.setattr("endx_jax.data.batches.token_store.BLOCK", 3)
 
 
 @pytest.fixture
@@ -459,7 +459,7 @@ def config(tiny_bert, settings):
 
 
 def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, tmp_path, monkeypatch):
-    monkeypatch.setattr("endx_jax.data.order.MOST_DRAWN", 10)
+    monkeypatch.setattr("endx_jax.data.batches.sampler.MOST_DRAWN", 10)
     first, second = (prepare_run(config, tmp_path / "run").stream for _ in range(2))
     for step in (0, 7, 3):
         jax.tree.map(np.testing.assert_array_equal, first[step], second[step])

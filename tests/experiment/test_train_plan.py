@@ -9,8 +9,8 @@ from helpers import one_line_error
 from tiny_bert import LAYERS, tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
-from endx_jax.experiment.choices import StepMemory
 from endx_jax.experiment.config import resolve
+from endx_jax.experiment.memory_choice import StepMemory
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.prepare import compile_and_restore, prepare_run
 from endx_jax.experiment.train_plan import TrainPlan, plan_training

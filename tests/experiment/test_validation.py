@@ -12,11 +12,11 @@ import pytest
 from helpers import one_line_error
 from tiny_bert import tiny_recipe
 
-from endx_jax.data.records import Pools, RetrievalSet
+from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.experiment import validation as validations
 from endx_jax.experiment.run import run
-from endx_jax.retrieval.evaluate import MEASURES, Evaluation, EvaluationSettings
-from endx_jax.retrieval.results import Results
+from endx_jax.ranking.evaluate import MEASURES, Evaluation, EvaluationSettings
+from endx_jax.ranking.results import Results
 from endx_jax.training.checkpoints import best_validation
 from endx_jax.training.hooks import EarlyStopping
 

@@ -17,7 +17,7 @@ from tiny_modules import write_routes
 
 from endx_jax import pretrained
 from endx_jax.data.tokenization import Tokenizer
-from endx_jax.inference import about
+from endx_jax.inference import manifest as about
 from endx_jax.pretrained.sentence_transformers import read_usage
 from endx_jax.pretrained.weights import read_tensors
 from endx_jax.pretrained.word_vectors import read_word_vectors

@@ -5,7 +5,7 @@ import pytest
 from helpers import one_line_error
 
 import endx_jax
-from endx_jax.retrieval.index import Index
+from endx_jax.index.index import Index
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model, save_description, save_towers
 from endx_jax.export.towers import in_float32
 from endx_jax.files import sha256_of
-from endx_jax.inference.about import read_about
+from endx_jax.inference.manifest import read_about
 from endx_jax.inference.saved import params_of_run
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.residual import HeadSettings, ResidualSettings

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.inference import text_batches
 from endx_jax.inference.text_batches import Shapes, batches, prefetch
 from endx_jax.parallel import MeshSettings, make_mesh

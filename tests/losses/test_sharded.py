@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from endx_jax import losses
 from endx_jax.losses import geometry_alignment
 from endx_jax.losses.geometry import TERMS
-from endx_jax.parallel.programs import collectives
+from endx_jax.planning.programs import collectives
 
 in_batch_softmax = without_metrics(losses.in_batch_softmax)
 

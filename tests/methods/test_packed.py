@@ -12,7 +12,7 @@ import pytest
 from helpers import padded, texts
 
 from endx_jax.batch import Batch
-from endx_jax.data.packing import PackingPlan
+from endx_jax.data.batches.packing import PackingPlan
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.models import DualEncoder, MultiHopAttention, TokenEmbedder, Tower
@@ -20,7 +20,7 @@ from endx_jax.models.attention import attend_within
 from endx_jax.models.dropout import dropout
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
-from endx_jax.parallel.programs import collectives
+from endx_jax.planning.programs import collectives
 
 B, K, WIDTH, VOCABULARY = 24, 2, 4, 50
 LIMITS = {"question": 6, "answer": 10, "hard_negatives": 6}

@@ -14,7 +14,7 @@ from endx_jax.models import DualEncoder, MultiHopAttention, RecurrentConfig, Rec
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.layout import Padded
 from endx_jax.models.recurrent import CELLS, RecurrentLayer, recurrence
-from endx_jax.parallel.programs import collectives
+from endx_jax.planning.programs import collectives
 
 LENGTHS, LENGTH, WIDTH = (5, 1, 4, 3), 5, 6
 MASK = jnp.asarray(np.arange(LENGTH) < np.array(LENGTHS)[:, None])

@@ -11,8 +11,8 @@ from endx_jax.numerics import masked_mean
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import bytes_kept
-from endx_jax.parallel.programs import collectives
 from endx_jax.parallel.sharding import BATCH_AXES
+from endx_jax.planning.programs import collectives
 
 # On 1, 4 and 8 shards of the batch no chunk of CHUNK divides what a device has: 40, 10 and 5 rows.
 ROWS, LENGTH, CHUNK = 40, 8, 3

@@ -6,13 +6,13 @@ from tiny_bert import WIDTH, tiny_recipe, vocabulary
 
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
-from endx_jax.parallel.programs import Collective
 from endx_jax.planning import compiled as compiling
 from endx_jax.planning import plan as planning
 from endx_jax.planning import report
 from endx_jax.planning.chips import CHIPS, chip_named, chip_of
 from endx_jax.planning.compiled import Compiled
 from endx_jax.planning.plan import Plan, on_chips, plan_topology
+from endx_jax.planning.programs import Collective
 from endx_jax.planning.runs import RunPairs
 from endx_jax.planning.topologies import topology_named
 

@@ -10,7 +10,7 @@ import pytest
 from helpers import one_line_error
 from tiny_bert import tiny_recipe
 
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model, save_description
 from endx_jax.experiment.workdir import write_config

@@ -11,9 +11,9 @@ from helpers import texts
 from tiny_bert import tiny_recipe
 from tiny_vae import SETTINGS, VOCABULARY, build
 
-from endx_jax.data.batches import BatchStream, Pairs
-from endx_jax.data.ragged import Ragged
-from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.batches.collator import BatchStream, Pairs
+from endx_jax.data.batches.ragged import Ragged
+from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.experiment.run import run
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxSettings

@@ -6,7 +6,7 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.experiment.config import resolve
-from endx_jax.retrieval.evaluate import MEASURES
+from endx_jax.ranking.evaluate import MEASURES
 from reproduction.figures import FIGURES
 from reproduction.rows import KINDS
 from reproduction.runs import Options, plan_of

@@ -13,10 +13,10 @@ import pytest
 from http_server import Running, wait_for
 
 from endx_jax import load
-from endx_jax.data.documents import Document
+from endx_jax.data.sets.documents import Document
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.text_search import TextSearch
 from endx_jax.inference import low_latency
-from endx_jax.retrieval.index import Index, write_index
-from endx_jax.retrieval.text_search import TextSearch
 from endx_jax.serving import api
 from endx_jax.serving.service import Service
 

@@ -8,7 +8,7 @@ import pytest
 from http_server import JSON, wait_for
 
 from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
-from endx_jax.retrieval import index_file
+from endx_jax.index import index_file
 
 DOCUMENTS = {"documents": [{"text": "new", "id": "errors"}]}
 

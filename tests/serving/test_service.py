@@ -3,10 +3,9 @@ import functools
 import numpy as np
 import pytest
 
-from endx_jax.data.documents import Document
+from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
-from endx_jax.retrieval.snapshot import Snapshot
-from endx_jax.retrieval.text_search import FoundDocument
+from endx_jax.index.snapshot import Snapshot
 from endx_jax.serving.service import Ask, Encode, Service, search_result, truncate_width
 
 TEXTS = ["where is the cat 3", "the mat of 7"]

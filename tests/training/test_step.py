@@ -8,8 +8,8 @@ import optax
 import pytest
 from helpers import one_line_error
 
-from endx_jax.data.batches import BatchStream
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.batches.collator import BatchStream
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower

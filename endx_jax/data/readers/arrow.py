@@ -31,7 +31,7 @@ def arrow_rows(
 
     Args:
       file: file with one of `text_files.ARROW_ENDINGS`.
-      groups: row groups to read, of those of `parts`; None for all.
+      groups: row groups to read, of those of `row_group_parts`; None for all.
       before: number of rows before these groups.
 
     Raises:

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 from endx_jax import json_files
 from endx_jax.data.readers import row_files, text_files
 from endx_jax.data.readers.shards import BEIR_PARTS
-from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
+from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 from endx_jax.files import replace_folder, staging_folder
 
@@ -121,7 +121,7 @@ def beir_judgements(
 ) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """Returns the queries of a split that have a right document, by id, and the grades of these documents by id.
 
-    Arguments and errors are those of `read`; the corpus is not read.
+    Arguments and errors are those of `read_beir`; the corpus is not read.
     """
     split, path = _judgements_path(folder, split)
     invalid = text_files.InvalidRows(folder, skip=skip_invalid)

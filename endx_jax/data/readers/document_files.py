@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 
 from endx_jax import json_files
-from endx_jax.data.documents import CONTROL, LONGEST_ID, Document, Scalar
-from endx_jax.data.paragraphs import split_sentences
 from endx_jax.data.readers import pdf_files, shards, text_files
+from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, Document, Scalar
+from endx_jax.data.sets.paragraphs import split_sentences
 from endx_jax.errors import EndxError
 
 ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", ".pdf")

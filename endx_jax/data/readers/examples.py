@@ -20,7 +20,7 @@ from typing import NamedTuple
 from endx_jax import json_files
 from endx_jax.data.readers import text_files
 from endx_jax.data.readers.row_files import MOST_SCORE, Row
-from endx_jax.data.records import RetrievalSet, RetrievalSetBuilder
+from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 
 QUESTION, ANSWER = "question", "answer"

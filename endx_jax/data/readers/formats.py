@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from endx_jax.data.paragraphs import Paragraph, whole_paragraphs
 from endx_jax.data.readers import (
     beir,
     document_files,
@@ -16,7 +15,8 @@ from endx_jax.data.readers import (
     squad,
     text_files,
 )
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.sets.paragraphs import Paragraph, whole_paragraphs
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 
 BEIR, MSMARCO, MULTIREQA = "beir", "msmarco", "multireqa"

@@ -17,9 +17,9 @@ import reprlib
 from collections.abc import Iterator, Sequence
 
 from endx_jax import json_files
-from endx_jax.data.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds, split_sentences
 from endx_jax.data.readers import row_files
 from endx_jax.data.readers.text_files import InvalidRows, uncompressed
+from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds, split_sentences
 from endx_jax.errors import EndxError
 
 # Tags in the texts of Natural Questions, with attributes joined to the name: <P>, </P>, <Td_colspan="2">.

@@ -7,7 +7,7 @@ from endx_jax import json_files
 from endx_jax.data.readers import row_files, text_files
 from endx_jax.data.readers.examples import Example, ExampleSet, Named
 from endx_jax.data.readers.text_files import chosen_split
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 
 COLLECTION = "collection.tsv"
@@ -41,7 +41,7 @@ def read_msmarco(folder: str, split: str | None = None) -> RetrievalSet:
 def msmarco_judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """Returns the judged queries of a split by id, and the grades of their right passages, all 1, by id.
 
-    Arguments and errors are those of `read`; the collection is not read.
+    Arguments and errors are those of `read_msmarco`; the collection is not read.
     """
     path, right = _right(folder, split)
     return _queries(folder, path, right), {query: dict.fromkeys(passages, 1) for query, passages in right.items()}

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from endx_jax import json_files
-from endx_jax.data.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds
 from endx_jax.data.readers import row_files
 from endx_jax.data.readers.mrqa import TAG
 from endx_jax.data.readers.text_files import InvalidRows
+from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds
 from endx_jax.errors import EndxError
 
 # Tags in the HTML of a page, and tokens of the simplified text that are tags.

@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator
 
 from endx_jax import json_files
-from endx_jax.data.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds
 from endx_jax.data.readers import text_files
 from endx_jax.data.readers.text_files import InvalidRows, find, read_json
+from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds
 from endx_jax.errors import EndxError
 
 # Published names of the training and development files of SQuAD 1.1.

@@ -11,13 +11,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches import BatchSide, Collator, RowsOfProcess
-from endx_jax.data.order import Drawn
-from endx_jax.data.ragged import Ragged
-from endx_jax.data.records import RetrievalSet
-from endx_jax.data.token_tables import Pairs
+from endx_jax.data.batches.collator import BatchSide, Collator, RowsOfProcess
+from endx_jax.data.batches.ragged import Ragged
+from endx_jax.data.batches.sampler import Drawn
+from endx_jax.data.batches.token_tables import Pairs
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.inference import load
+from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.losses import Guide
 from endx_jax.methods.dual.settings import DualSettings
 from endx_jax.methods.objective import known_ids
@@ -26,7 +27,6 @@ from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.agreement import check_equal
 from endx_jax.parallel.console import say
 from endx_jax.pretrained.published import is_known, outline
-from endx_jax.retrieval.vector_cache import VectorCache
 
 Array = jax.Array
 

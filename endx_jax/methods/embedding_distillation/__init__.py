@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from endx_jax.data.token_tables import Pairs
+from endx_jax.data.batches.token_tables import Pairs
 from endx_jax.methods.dual import ContrastiveCollator, embed_by_guide
 from endx_jax.methods.embedding_distillation.objective import (
     EmbeddingDistillationObjective,

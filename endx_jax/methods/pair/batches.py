@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Tokens
-from endx_jax.data.batches import BatchSide, Collator, RowsOfProcess
-from endx_jax.data.order import Drawn
-from endx_jax.data.ragged import concatenated_ranges
-from endx_jax.data.token_tables import Pairs, TokenTable
+from endx_jax.data.batches.collator import BatchSide, Collator, RowsOfProcess
+from endx_jax.data.batches.ragged import concatenated_ranges
+from endx_jax.data.batches.sampler import Drawn
+from endx_jax.data.batches.token_tables import Pairs, TokenTable
 from endx_jax.errors import EndxError
 
 Array = jax.Array

@@ -27,7 +27,7 @@ from endx_jax.pretrained.sentence_transformers import CLASSIFIER, NO_LIMIT, Head
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
 from endx_jax.pretrained.weights import open_tensors, paths, to_ours
-from endx_jax.retrieval.rerank import PairScorerFactory
+from endx_jax.ranking.rerank import PairScorerFactory
 
 TOKENIZER = "tokenizer_config.json"
 # Tokens of the pairs that are scored together on an accelerator.

@@ -9,9 +9,9 @@ import numpy as np
 import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from endx_jax.data.records import Pools, RetrievalSet
-from endx_jax.data.splits import limit_questions
-from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.batches.token_tables import TokenTable
+from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.inference.encode import TextEncoder
@@ -21,10 +21,10 @@ from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
-from endx_jax.retrieval.bm25 import BM25
-from endx_jax.retrieval.evaluate import Evaluation, EvaluationSettings
-from endx_jax.retrieval.rerank import PairScorer, evaluate_pairs
-from endx_jax.retrieval.results import Results
+from endx_jax.ranking.bm25 import BM25
+from endx_jax.ranking.evaluate import Evaluation, EvaluationSettings
+from endx_jax.ranking.rerank import PairScorer, evaluate_pairs
+from endx_jax.ranking.results import Results
 
 
 class ClassifierScorer:
@@ -33,7 +33,7 @@ class ClassifierScorer:
     Attributes:
       classifier: the pair classifier.
       processors: text processors of each side, `question` and `answer`.
-      between: ids between the two texts of a pair: see `join`.
+      between: ids between the two texts of a pair: see `join_texts`.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class ClassifierScorer:
           mesh: over which each batch is split.
           batch_size: pairs of the maximum length that are scored together; of shorter ones as many as have the same
             number of padded tokens, and on a CPU fewer, as in `TextEncoder`.
-          between: ids between the two texts of a pair: see `join`.
-          limit: maximum length of a pair, to which longer ones are cut: see `join`. 0: that of the processors.
+          between: ids between the two texts of a pair: see `join_texts`.
+          limit: maximum length of a pair, to which longer ones are cut: see `join_texts`. 0: that of the processors.
 
         Raises:
           EndxError: a question and an answer of maximum length exceed the positions of the encoder.

@@ -9,8 +9,9 @@ from endx_jax.losses.pairs import pair_binary, pair_softmax
 from endx_jax.methods.objective import LossAndMetrics, Objective
 from endx_jax.methods.pair.batches import PairBatch
 from endx_jax.methods.pair.classifier import PairClassifier, Pooler
+from endx_jax.methods.settings import MethodSettings
 from endx_jax.models.dropout import fold
-from endx_jax.settings import MethodSettings, check_choice, key, require
+from endx_jax.settings import check_choice, key, require
 
 Array = jax.Array
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.tokenization import BROKEN, TextProcessor, Tokenizer, refusing_broken
 from endx_jax.errors import EndxError
 from endx_jax.methods.pair.classifier import PairClassifier
@@ -26,7 +26,7 @@ from endx_jax.pretrained.sentence_transformers import NO_LIMIT, Head, max_length
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
 from endx_jax.pretrained.weights import open_tensors
-from endx_jax.retrieval.rerank import PairScorer, PairScorerFactory
+from endx_jax.ranking.rerank import PairScorer, PairScorerFactory
 
 # Supported language models, whose token scores have no cap. Without modules.json, only the first, as Qwen3-Reranker.
 KINDS = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")

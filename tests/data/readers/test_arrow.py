@@ -7,10 +7,10 @@ import time
 import pytest
 
 from endx_jax.data import read
-from endx_jax.data.corpus import read_corpus
-from endx_jax.data.documents import Document
 from endx_jax.data.readers import arrow, row_files, shards
 from endx_jax.data.readers.text_files import ARROW_ENDINGS
+from endx_jax.data.sets.corpus import read_corpus
+from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
 
 pa = pytest.importorskip("pyarrow")

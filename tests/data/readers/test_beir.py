@@ -13,7 +13,7 @@ from helpers import one_line_error
 from endx_jax.data import read
 from endx_jax.data.readers.beir import REPORT, Negative, default_split, sets_of, suite_of, write_mined
 from endx_jax.data.readers.formats import detect_format
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.experiment.workdir import check_output
 

@@ -6,9 +6,9 @@ import helpers
 import pytest
 
 from endx_jax.data import read
-from endx_jax.data.corpus import read_corpus
 from endx_jax.data.readers import document_files, pdf_files, text_files
 from endx_jax.data.readers.document_files import names_in, split_passages
+from endx_jax.data.sets.corpus import read_corpus
 
 
 def fill(folder, files):

@@ -9,10 +9,10 @@ from small_mrqa import HEADER, asked, line
 from small_squad import write_squad
 
 from endx_jax.data import RetrievalSet, read, reqa
-from endx_jax.data.corpus import read_corpus
-from endx_jax.data.paragraphs import whole_paragraphs
 from endx_jax.data.readers import formats
 from endx_jax.data.readers.formats import detect_format
+from endx_jax.data.sets.corpus import read_corpus
+from endx_jax.data.sets.paragraphs import whole_paragraphs
 from endx_jax.errors import EndxError
 
 PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}

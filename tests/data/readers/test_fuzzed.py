@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from endx_jax.cli.answers import read_questions
 from endx_jax.data import read, reqa
-from endx_jax.data.corpus import read_corpus
 from endx_jax.data.readers import formats
-from endx_jax.data.relevance import read_answered, read_judged
+from endx_jax.data.sets.corpus import read_corpus
+from endx_jax.data.sets.relevance import read_answered, read_judged
 
 PASSAGES = [{"title": "T", "text": "a passage", "psg_id": "7", "docid": "7"}]
 ROWS = [{"question": "q1", "answer": "a", "negative": ["b", "c"]}, {"query": "q2", "positive": "b", "id": 2, "x": 1.5}]

@@ -7,10 +7,10 @@ from helpers import one_line_error
 from small_mrqa import HEADER, asked, line
 
 from endx_jax.data import read
-from endx_jax.data.paragraphs import AnswerSpan, Question
 from endx_jax.data.readers import mrqa
 from endx_jax.data.readers.mrqa import unmark
 from endx_jax.data.reqa import convert
+from endx_jax.data.sets.paragraphs import AnswerSpan, Question
 
 TITLED = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She eats. [PAR] [TLE] Bob Ray [SEP] Bob Ray eats. He – 漢 – sings."
 

@@ -8,9 +8,9 @@ import pytest
 from helpers import one_line_error
 from small_mrqa import HEADER, asked, line
 
-from endx_jax.data.paragraphs import split_sentences
 from endx_jax.data.readers import formats, squad
 from endx_jax.data.reqa import convert
+from endx_jax.data.sets.paragraphs import split_sentences
 
 SEARCH = "[DOC] [TLE] Ann Lee - Songs [PAR] Ann sang; Ann wrote. More by Ann ... [DOC] [TLE] Nobody"
 SQUAD = "Bees fly. They sting, e.g. cows. No: wasps do"

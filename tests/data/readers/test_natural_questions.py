@@ -7,9 +7,9 @@ from helpers import one_line_error
 from small_natural_questions import NO_ANSWER, annotation, full, page, simplified, span
 
 from endx_jax.data import read
-from endx_jax.data.paragraphs import AnswerSpan
 from endx_jax.data.readers import formats, natural_questions
 from endx_jax.data.reqa import convert
+from endx_jax.data.sets.paragraphs import AnswerSpan
 
 HTML = (
     "<H1>Bees</H1> <P>The <B>bee</B> (<A href='x y'>Apis</A>) is\n small<SUP>2</SUP>. It  flies – to Käse.</P> "

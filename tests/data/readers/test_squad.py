@@ -8,8 +8,8 @@ import helpers
 import pytest
 
 from endx_jax.data import read
-from endx_jax.data.paragraphs import AnswerSpan, Question
 from endx_jax.data.readers import squad
+from endx_jax.data.sets.paragraphs import AnswerSpan, Question
 
 REAL = os.environ.get("ENDX_TEST_DATA")
 

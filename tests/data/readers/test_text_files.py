@@ -8,9 +8,9 @@ from fuzzing import only_user_errors
 from helpers import one_line_error, refusal
 
 from endx_jax import json_files
-from endx_jax.data.corpus import read_corpus
 from endx_jax.data.readers import read, row_files, text_files
 from endx_jax.data.readers.text_files import find
+from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.errors import EndxError
 
 

@@ -10,16 +10,16 @@ from helpers import one_line_error
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
-from endx_jax.data.batches import BatchStream, Pairs
-from endx_jax.data.ragged import Ragged
-from endx_jax.data.records import Pools, RetrievalSet
-from endx_jax.data.token_tables import VectorTable
+from endx_jax.data.batches.collator import BatchStream, Pairs
+from endx_jax.data.batches.ragged import Ragged
+from endx_jax.data.batches.token_tables import VectorTable
+from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.experiment.run import run
 from endx_jax.methods.dual import DualSettings, contrastive_collator, loss_arrays
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.methods.evaluation import EmbeddingEvaluator
-from endx_jax.retrieval.evaluate import EvaluationSettings
-from endx_jax.retrieval.results import Results
+from endx_jax.ranking.evaluate import EvaluationSettings
+from endx_jax.ranking.results import Results
 
 
 def pairs(**changes) -> Pairs:

@@ -10,9 +10,9 @@ import pytest
 from helpers import one_line_error, random_params
 
 from endx_jax.batch import Tokens, Vectors
-from endx_jax.data.batches import BatchStream
-from endx_jax.data.ragged import Ragged
-from endx_jax.data.token_tables import Pairs, VectorTable
+from endx_jax.data.batches.collator import BatchStream
+from endx_jax.data.batches.ragged import Ragged
+from endx_jax.data.batches.token_tables import Pairs, VectorTable
 from endx_jax.losses import Guide
 from endx_jax.methods.dual import ContrastiveBatch
 from endx_jax.methods.embedding_distillation import (

@@ -11,10 +11,10 @@ from tiny_bert import WIDTH, WORDS, tiny_recipe
 import endx_jax
 from endx_jax.cli import encode
 from endx_jax.experiment.run import run
+from endx_jax.index.index import Index
+from endx_jax.index.index_model import IndexModel
 from endx_jax.inference.merging import merge_models
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationSettings
-from endx_jax.retrieval.index import Index
-from endx_jax.retrieval.index_model import IndexModel
 
 DRAW = np.random.default_rng(0)
 QUESTIONS, ANSWERS = ([" ".join(DRAW.choice(WORDS, 5)) for _ in range(300)] for _ in range(2))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 
-from endx_jax.data.batches import BatchStream
-from endx_jax.data.records import RetrievalSet
-from endx_jax.data.token_tables import TokenTable
+from endx_jax.data.batches.collator import BatchStream
+from endx_jax.data.batches.token_tables import TokenTable
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.pair import PairSettings
 from endx_jax.methods.pair.batches import join_texts, pair_collator

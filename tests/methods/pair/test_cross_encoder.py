@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from tiny_bert import vocabulary, write_tokenizer
 
 import endx_jax
-from endx_jax.data.records import RetrievalSet
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.model import foreign_pairs, load_pairs, load_teacher
 from endx_jax.methods.pair.batches import longest_first
 from endx_jax.pretrained import locate

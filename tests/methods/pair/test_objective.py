@@ -11,7 +11,7 @@ from helpers import random_params, texts, without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Tokens
-from endx_jax.data.packing import PackingPlan
+from endx_jax.data.batches.packing import PackingPlan
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.methods import find_method
 from endx_jax.methods.pair import PairObjective, PairSettings

@@ -10,7 +10,7 @@ from helpers import logged_losses, one_line_error
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
-from endx_jax.data.splits import limit_questions
+from endx_jax.data.sets.splits import limit_questions
 from endx_jax.experiment import prepare
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import load_pairs

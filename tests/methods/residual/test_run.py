@@ -16,10 +16,10 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
+from endx_jax.index.index import Index
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.methods.residual import ResidualSettings
 from endx_jax.numerics import unit_rows
-from endx_jax.retrieval.index import Index
 
 
 @pytest.fixture(scope="module")

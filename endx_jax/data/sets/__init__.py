@@ -1,0 +1,1 @@
+"""Data sets: questions, candidates and which are right, and where they come from."""

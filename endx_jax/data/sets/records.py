@@ -1,0 +1,415 @@
+"""Retrieval sets: de-duplicated questions and candidates, the relevance judgements between them, and mixtures."""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from endx_jax.data.batches.ragged import Ragged
+from endx_jax.data.batches.token_tables import Counts, Pairs, TextReader
+from endx_jax.data.languages import detect
+from endx_jax.data.sets.documents import Document
+from endx_jax.errors import EndxError
+
+# Columns of a retrieval set with one entry per question.
+COLUMNS = ("questions", "qrels", "question_ids", "groups", "hard_negatives", "sources", "scores", "grades", "excluded")
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalSet:
+    """Questions, a pool of candidates, and the relevance judgements between them.
+
+    Attributes:
+      questions: Q question texts.
+      candidates: N candidate texts, the pool that is searched.
+      qrels: sorted indices of the right candidates of each question.
+      question_ids: Q external ids, used in run and judgement files.
+      candidate_ids: N external ids.
+      groups: the subject of each question, such as the title of an article; None if unknown.
+      hard_negatives: sorted indices of each question's hard negatives; None if there are none.
+      sources: for each question, the numbers of the mixed sets that it comes from (see `mix`); None if no sets
+        were mixed.
+      scores: for each question, a teacher's scores of its right candidates and hard negatives by index, or nothing;
+        None if there are none.
+      grades: for each question, the grades of its right candidates by index, 1 or more; None if all are 1.
+      excluded: for each question, sorted indices of candidates that are not ranked for it, such as its own text; None
+        if there are none.
+      language: language of the texts, for BM25; empty: it is detected.
+    """
+
+    questions: tuple[str, ...]
+    candidates: tuple[str, ...]
+    qrels: tuple[tuple[int, ...], ...]
+    question_ids: tuple[str, ...]
+    candidate_ids: tuple[str, ...]
+    groups: tuple[str, ...] | None = None
+    hard_negatives: tuple[tuple[int, ...], ...] | None = None
+    sources: tuple[tuple[int, ...], ...] | None = None
+    scores: tuple[Mapping[int, float], ...] | None = None
+    grades: tuple[Mapping[int, int], ...] | None = None
+    excluded: tuple[tuple[int, ...], ...] | None = None
+    language: str = ""
+
+    def __post_init__(self):
+        count = len(self.questions)
+        for name in COLUMNS[1:]:
+            column = getattr(self, name)
+            if column is not None and len(column) != count:
+                raise EndxError(
+                    f"a retrieval set needs one entry per question: {count} questions, {len(column)} {name}"
+                )
+        if len(self.candidate_ids) != len(self.candidates):
+            raise EndxError(
+                f"a retrieval set needs one id per candidate: {len(self.candidates)} candidates, "
+                f"{len(self.candidate_ids)} ids"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"RetrievalSet({len(self.questions):,} questions, {len(self.candidates):,} candidates, "
+            f"{len(self.pairs):,} right pairs)"
+        )
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Right (question, candidate) index pairs in question order."""
+        return [(q, c) for q, right in enumerate(self.qrels) for c in right]
+
+    @functools.cached_property
+    def text_language(self) -> str:
+        """`language`, or else the language that is detected in the candidates."""
+        return self.language or detect(self.candidates)
+
+    @functools.cached_property
+    def own_texts(self) -> dict[int, int]:
+        """Candidates with a question's own text, by question, unless they are right answers of it."""
+        asked: dict[str, list[int]] = {}
+        for question, text in enumerate(self.questions):
+            asked.setdefault(text, []).append(question)
+        alike = ((n, question) for n, text in enumerate(self.candidates) for question in asked.get(text, ()))
+        return {question: n for n, question in alike if n not in self.qrels[question]}
+
+    @property
+    def gains(self) -> tuple[tuple[int, ...], ...] | None:
+        """Grades in the order of `qrels`; None if all are 1."""
+        if self.grades is None:
+            return None
+        return tuple(
+            tuple(map(grades.__getitem__, right)) for grades, right in zip(self.grades, self.qrels, strict=True)
+        )
+
+    @property
+    def documents(self) -> list[Document]:
+        """Candidates with their ids, as documents."""
+        return [Document(name, text) for name, text in zip(self.candidate_ids, self.candidates, strict=True)]
+
+    def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
+        """Returns the questions in `rows`, in that order, with the whole pool."""
+        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        kept: dict[str, Any] = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
+        return dataclasses.replace(self, **kept)
+
+    def subset(self, rows: Sequence[int], *, hard_negatives: bool = True) -> "RetrievalSet":
+        """Returns the questions in `rows`, in that order, with a pool of only their candidates.
+
+        The pool is their right candidates and, if they are kept, hard negatives, in order of first use.
+        """
+        hard = self.hard_negatives if hard_negatives else None
+        columns = [self.qrels] if hard is None else [self.qrels, hard]
+        kept = dict.fromkeys(candidate for row in rows for column in columns for candidate in column[row])
+        return dataclasses.replace(self, hard_negatives=hard).select_questions(rows).with_pool([*kept])
+
+    def with_pool(self, kept: Sequence[int]) -> "RetrievalSet":
+        """Returns all questions with a pool of only the candidates in `kept`, in that order."""
+        new = {candidate: n for n, candidate in enumerate(kept)}
+
+        def renumbered(column):
+            return column and tuple(tuple(sorted(new[old] for old in ids if old in new)) for ids in column)
+
+        def rekeyed(column):
+            return column and tuple({new[old]: value for old, value in row.items() if old in new} for row in column)
+
+        return dataclasses.replace(
+            self,
+            candidates=tuple(self.candidates[candidate] for candidate in kept),
+            candidate_ids=tuple(self.candidate_ids[candidate] for candidate in kept),
+            qrels=renumbered(self.qrels),
+            hard_negatives=renumbered(self.hard_negatives),
+            scores=rekeyed(self.scores),
+            grades=rekeyed(self.grades),
+            excluded=renumbered(self.excluded),
+        )
+
+    def with_prompts(self, question: str, answer: str) -> "RetrievalSet":
+        """Returns the set with strings prepended to all questions and to all candidates."""
+        if not (question or answer):
+            return self
+        questions, candidates = (
+            tuple(map(str.__add__, (prompt,) * len(texts), texts))
+            for prompt, texts in ((question, self.questions), (answer, self.candidates))
+        )
+        return dataclasses.replace(self, questions=questions, candidates=candidates)
+
+    def reversed(self) -> "RetrievalSet":
+        """Returns the set for retrieval of all questions by the right candidates."""
+        questions = questions_by_candidate(self.qrels)
+        candidates = sorted(questions)
+        grades, excluded = self.grades, questions_by_candidate(self.excluded or ())
+        return RetrievalSet(
+            questions=tuple(self.candidates[candidate] for candidate in candidates),
+            candidates=self.questions,
+            qrels=tuple(tuple(questions[candidate]) for candidate in candidates),
+            question_ids=tuple(self.candidate_ids[candidate] for candidate in candidates),
+            candidate_ids=self.question_ids,
+            grades=grades
+            and tuple({row: grades[row][candidate] for row in questions[candidate]} for candidate in candidates),
+            excluded=self.excluded and tuple(tuple(excluded.get(candidate, ())) for candidate in candidates),
+            language=self.language,
+        )
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all data that training reads: texts, judgements, groups, hard negatives and scores."""
+        digest = hashlib.sha256()
+        some = [part for part in (self.sources, self.scores) if part is not None]
+        for part in (self.questions, self.candidates, self.qrels, self.groups, self.hard_negatives, *some):
+            digest.update(json.dumps(part, ensure_ascii=False).encode())
+        return digest.hexdigest()
+
+    @property
+    def counts(self) -> Counts:
+        """Numbers of questions, right pairs and hard negatives."""
+        return Counts(len(self.questions), sum(map(len, self.qrels)), sum(map(len, self.hard_negatives or ())))
+
+    def question_names(self, rows: np.ndarray) -> list[str]:
+        """Returns the ids of the questions in `rows`."""
+        return [self.question_ids[row] for row in rows]
+
+    def first(self, count: int) -> "RetrievalSet":
+        """Returns the first questions that together have at least `count` right pairs, with their candidates."""
+        pairs = np.cumsum([len(right) for right in self.qrels])
+        return self.subset(range(min(int(np.searchsorted(pairs, count)) + 1, len(self.questions))))
+
+    def tokenize(self, readers: Mapping[str, TextReader]) -> Pairs:
+        """Returns the right pairs, with the questions and candidates as tables."""
+        groups = None
+        if self.groups is not None:
+            number = {name: n for n, name in enumerate(dict.fromkeys(self.groups))}
+            groups = np.asarray([number[name] for name in self.groups], np.int32)
+        index = np.asarray(self.pairs, np.int32).reshape(-1, 2)
+        sizes: tuple[int, ...] = ()
+        if self.sources is not None:
+            rows = [(source, row) for row, (question, _) in enumerate(index) for source in self.sources[question]]
+            sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
+            index, sizes = index[kept], tuple(np.bincount(sources).tolist())
+        none = ((),) * len(self.questions)
+        own, wrong = self.own_texts, self.hard_negatives or none
+        # Prompts of a mixture's sets hide equal texts, which were excluded before.
+        excluded = (self.sources and self.excluded) or none
+        listed = ({*rows, *excluded[n]} | ({own[n]} if n in own else set()) for n, rows in enumerate(self.qrels))
+        right = list(map(sorted, listed))
+        scores = None
+        if self.scores is not None:
+            known = self.scores
+            scores = _aligned(right, known), _aligned(wrong, known)
+        return Pairs(
+            questions=readers["question"](self.questions),
+            answers=readers["answer"](self.candidates),
+            index=index,
+            positives=Ragged.from_rows(right),
+            hard_negatives=Ragged.from_rows(wrong),
+            scores=scores,
+            groups=groups,
+            question_length=readers["question"].length,
+            answer_length=readers["answer"].length,
+            sizes=sizes,
+        )
+
+    @classmethod
+    def from_pairs(cls, pairs) -> "RetrievalSet":
+        """Builds the set from (question text, answer text) pairs, merging equal texts; ids are `q0...`, `d0...`."""
+        merged = RetrievalSetBuilder()
+        for question, answer in pairs:
+            merged.judge(merged.question(question), merged.candidate(answer))
+        return merged.build()
+
+
+def _aligned(candidates: Sequence[Sequence[int]], scores: Sequence[Mapping[int, float]]) -> Ragged:
+    """Returns the scores of each question's candidates, NaN where unknown."""
+    rows = [[known.get(row, np.nan) for row in listed] for listed, known in zip(candidates, scores, strict=True)]
+    return Ragged.from_rows(rows, np.float32, np.nan)
+
+
+class RetrievalSetBuilder:
+    """Builder of a retrieval set, in which equal texts are one row with the id of the first and all their judgements.
+
+    Attributes:
+      questions: row of each question by its text.
+      candidates: row of each candidate by its text.
+      wrong: hard negatives of questions by row; those that are right too are left out of the set.
+      excluded: candidates that are not ranked for a question, by row; those that are right are ranked. `build` adds
+        those with the question's own text.
+      scores: a teacher's scores of candidates by row, for questions by row.
+    """
+
+    def __init__(self):
+        self.questions: dict[str, int] = {}
+        self.candidates: dict[str, int] = {}
+        self.wrong: dict[int, set[int]] = collections.defaultdict(set)
+        self.excluded: dict[int, set[int]] = collections.defaultdict(set)
+        self.scores: dict[int, dict[int, float]] = collections.defaultdict(dict)
+        self._listed: list[tuple[str, str, str | None]] = []
+        self._candidate_ids: list[str] = []
+        self._grades: list[dict[int, int]] = []
+
+    def question(self, text: str, name: str = "", group: str | None = None, *, merge: bool = True) -> int:
+        """Returns the row of a question; a new one gets this id, by default `q` and its row, and this group."""
+        row = self.questions.setdefault(text, len(self._listed)) if merge else len(self._listed)
+        if row == len(self._listed):
+            self._listed.append((text, name or f"q{row}", group))
+            self._grades.append({})
+        return row
+
+    def candidate(self, text: str, name: str = "") -> int:
+        """Returns the row of a candidate; a new one gets this id, by default `d` and its row."""
+        row = self.candidates.setdefault(text, len(self.candidates))
+        if row == len(self._candidate_ids):
+            self._candidate_ids.append(name or f"d{row}")
+        return row
+
+    def judge(self, question: int, candidate: int, grade: int = 1) -> None:
+        """Marks a candidate as right for a question; of several grades the highest counts."""
+        grades = self._grades[question]
+        if grade > grades.get(candidate, 0):
+            grades[candidate] = grade
+
+    def build(self, *, hard_negatives: bool = False) -> RetrievalSet:
+        """Returns the set; true keeps the column of hard negatives even if there are none."""
+
+        def unless_right(column: Mapping[int, set[int]]) -> tuple[tuple[int, ...], ...]:
+            rows = enumerate(self._grades)
+            return tuple(tuple(sorted(column[row] - right.keys())) if row in column else () for row, right in rows)
+
+        for row, (text, *_) in enumerate(self._listed):
+            if text in self.candidates:
+                self.excluded[row].add(self.candidates[text])
+        wrong, excluded = unless_right(self.wrong), unless_right(self.excluded)
+        questions, question_ids, groups = zip(*self._listed, strict=True) if self._listed else ((), (), (None,))
+        return RetrievalSet(
+            questions=questions,
+            candidates=tuple(self.candidates),
+            qrels=tuple(tuple(sorted(right)) for right in self._grades),
+            question_ids=question_ids,
+            candidate_ids=tuple(self._candidate_ids),
+            groups=None if None in groups else groups,
+            hard_negatives=wrong if hard_negatives or any(wrong) else None,
+            scores=tuple(self.scores.get(row, {}) for row in range(len(questions))) if self.scores else None,
+            grades=tuple(self._grades)
+            if any(grade > 1 for right in self._grades for grade in right.values())
+            else None,
+            excluded=excluded if any(excluded) else None,
+        )
+
+
+def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
+    """Merges sets into one whose `sources` name the sets of each question.
+
+    Equal candidates are merged, and so are equal questions, with all their right candidates, so that no right answer
+    of any set is a negative in a batch, and no right answer is a hard negative. Of several teachers' scores of a pair
+    the first is kept, and of several grades the highest. Ids of the first set are kept; those of
+    the others are prefixed with the set's number and a colon. If only some sets have groups, each question of the
+    others is a group of its own.
+    """
+    merged = RetrievalSetBuilder()
+    sources: dict[int, dict[int, None]] = {}
+    grouped = any(records.groups is not None for records in sets)
+    for number, records in enumerate(sets):
+        prefix = f"{number}:" if number else ""
+        listed = zip(records.candidates, records.candidate_ids, strict=True)
+        places = [merged.candidate(text, prefix + name) for text, name in listed]
+        for row, text in enumerate(records.questions):
+            name = prefix + records.question_ids[row]
+            group = (records.groups and records.groups[row]) or f"question {name}"
+            question = merged.question(text, name, group if grouped else None)
+            for candidate in records.qrels[row]:
+                merged.judge(question, places[candidate], records.grades[row][candidate] if records.grades else 1)
+            if records.hard_negatives:
+                merged.wrong[question].update(places[candidate] for candidate in records.hard_negatives[row])
+            if records.excluded:
+                merged.excluded[question].update(places[candidate] for candidate in records.excluded[row])
+            for candidate, score in (records.scores[row] if records.scores else {}).items():
+                merged.scores[question].setdefault(places[candidate], score)
+            sources.setdefault(question, {})[number] = None
+    mixed = merged.build(hard_negatives=any(records.hard_negatives is not None for records in sets))
+    return dataclasses.replace(mixed, sources=tuple(map(tuple, sources.values())))
+
+
+class Pools(dict[str, RetrievalSet]):
+    """The same questions with different pools of candidates, by the pool's name; the primary one comes first."""
+
+    @property
+    def primary_name(self) -> str:
+        """Name of the primary pool."""
+        return next(iter(self))
+
+    @property
+    def primary(self) -> RetrievalSet:
+        """The set with the primary pool."""
+        return self[self.primary_name]
+
+
+def questions_by_candidate(qrels: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Returns the questions of each candidate that is right for some, in order."""
+    questions: dict[int, list[int]] = {}
+    for question, right in enumerate(qrels):
+        for candidate in right:
+            questions.setdefault(candidate, []).append(question)
+    return questions
+
+
+def known_questions(
+    texts: Sequence[str], sets: Sequence[RetrievalSet], *, besides: Set[str] = frozenset()
+) -> list[list[str]]:
+    """Returns the questions in the sets that each text answers, without those in `besides`."""
+    known: dict[str, dict[str, None]] = {text: {} for text in texts}
+    for records in sets:
+        for question, right in zip(records.questions, records.qrels, strict=True):
+            for text in (records.candidates[candidate] for candidate in right):
+                if text in known and question not in besides:
+                    known[text][question] = None
+    return [list(known[text]) for text in texts]
+
+
+def asked_documents(
+    documents: Sequence[Document], known: Sequence[Sequence[str]], embeddings: Mapping[str, np.ndarray]
+) -> tuple[list[Document], np.ndarray | None]:
+    """Returns the documents with their known questions, and the embeddings of these in order; None without any."""
+    asking = [dataclasses.replace(one, questions=tuple(asked)) for one, asked in zip(documents, known, strict=True)]
+    vectors = [embeddings[question] for asked in known for question in asked]
+    return asking, np.stack(vectors) if vectors else None
+
+
+def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Returns right pairs with each question and candidate at most once: the first question of each first answer."""
+    first: dict[int, int] = {}
+    for question, right in enumerate(qrels):
+        first.setdefault(right[0], question)
+    return [(question, candidate) for candidate, question in first.items()]
+
+
+def pad_ids(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Returns rows of ids as int32 [len(rows), max(longest row, 1)], padded with -1."""
+    return pad_rows(rows, -1, np.int32)
+
+
+def pad_rows(rows: Sequence[Sequence], value, dtype) -> np.ndarray:
+    """Returns rows as an array [len(rows), max(longest row, 1)], padded with a value."""
+    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), value, dtype)
+    for n, row in enumerate(rows):
+        padded[n, : len(row)] = row
+    return padded

@@ -1,0 +1,178 @@
+"""Search after training: the fusion with BM25 that a run fits, and the answers and known questions that it indexes."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.records import RetrievalSet, asked_documents, known_questions
+from endx_jax.data.sets.splits import limit_questions
+from endx_jax.data.settings import DOCUMENTS
+from endx_jax.experiment.data import pools, read_documents
+from endx_jax.experiment.prepare import Run
+from endx_jax.parallel.agreement import decided
+from endx_jax.parallel.console import say, showing_progress
+from endx_jax.ranking.bm25 import BM25
+from endx_jax.ranking.evaluate import ScoreBlock, evaluate_set
+from endx_jax.ranking.hybrid import ENOUGH, Hybrid, default_hybrid, fit_fusion, fit_known
+from endx_jax.ranking.results import Results
+from endx_jax.ranking.search import best_of_groups
+from endx_jax.ranking.systems import DenseResult, dense_scores
+
+# Largest number of validation questions for which a fusion is fitted; more hardly change it.
+QUESTIONS = 1000
+# Number of answers that are always indexed, since the measured rate of a small evaluation is mostly compilation.
+FEW = 2000
+# Largest number of known questions that are encoded to fit their weight.
+KNOWN = 20_000
+# Least share of held-out questions with an answer that has other known questions, for the row `known` of the results.
+LEAST_SHARE = 0.01
+
+
+def fit_hybrid(run: Run, params: dict) -> Hybrid:
+    """Returns the best fusion with BM25 for the run's validation questions, given the parameters of its towers."""
+    settings, cosine = run.model.settings, run.model.settings.model.normalize
+    if len(run.data.validation.questions) < ENOUGH:
+        return default_hybrid(cosine=cosine)
+    records = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
+    questions = run.encoder(params, "question", records.questions)
+    scores = dense_scores(questions, run.encoder(params, "answer", records.candidates))
+    measure = settings.evaluation.metric.rpartition("/")[2]
+    hybrid = fit_fusion(scores, records, measure, cosine=cosine)
+    known = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
+    asked = [question for of_text in known for question in of_text]
+    if _with_known(records, known) < ENOUGH or len(asked) > KNOWN:
+        return hybrid
+    by_question = dense_scores(questions, run.encoder(params, "question", asked))
+    return fit_known(hybrid, scores, *_known_scores(records, known, by_question), records, measure)
+
+
+def _with_known(records: RetrievalSet, known: Sequence[Sequence[str]]) -> int:
+    """Returns the number of questions with a right candidate that has known questions."""
+    return sum(any(known[candidate] for candidate in right) for right in records.qrels)
+
+
+def _known_scores(
+    records: RetrievalSet, known: Sequence[Sequence[str]], dense: ScoreBlock
+) -> tuple[ScoreBlock, ScoreBlock]:
+    """Returns the scorers of candidates by known questions and by BM25; `dense` scores each known question."""
+    of = np.array([candidate for candidate, asked in enumerate(known) for _ in asked])
+    texts = [" ".join([text, *asked]) for text, asked in zip(records.candidates, known, strict=True)]
+    return (
+        lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), of, len(texts)),
+        BM25.of_texts(texts, records.text_language).score_block(records.questions),
+    )
+
+
+def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapping[str, np.ndarray]) -> None:
+    """Adds the row `known`, hybrid search with train questions as known questions, or logs why it can't."""
+    records, hybrid = results.pools.primary, results.hybrid
+    train = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
+    train = [[question for question in asked if question in encoded] for asked in train]
+    vectors = [encoded[question] for asked in train for question in asked]
+    count, questions = _with_known(records, train), len(records.questions)
+    if not hybrid or not count or count < LEAST_SHARE * questions:
+        if questions:
+            say(
+                f"the index also finds answers by their known questions; the results do not measure this, as {count:,} "
+                f"of {questions:,} held-out questions have an answer with other known questions"
+            )
+        return
+    by_known, lexical = _known_scores(records, train, dense_scores(dense.questions, np.stack(vectors)))
+    scores = hybrid.raised(dense_scores(dense.questions, dense.candidates), by_known)
+    results.add("known", {results.pools.primary_name: evaluate_set(hybrid.score_block(scores, lexical), records)})
+    results.notes.append(
+        f"known: hybrid search with {len(vectors):,} train questions as known questions of their answers, of weight "
+        f"{hybrid.known:g}; {count:,} of {questions:,} questions have such an answer"
+    )
+
+
+def other_answers(run: Run, pool: Sequence[Document]) -> list[Document]:
+    """Returns the answers of the run's data that are not in a pool, with ids that are not in it either."""
+    texts, names = {document.text for document in pool}, {document.id for document in pool}
+    documents: list[Document] = []
+    for document in _answers(run):
+        if document.text not in texts:
+            while document.id in names:  # another file's
+                document = dataclasses.replace(document, id=f"{document.id}+")
+            texts.add(document.text)
+            names.add(document.id)
+            documents.append(document)
+    return documents
+
+
+def _answers(run: Run) -> Iterator[Document]:
+    """Yields the answers of the run's data; whole passages of documents, of which training removes sentences."""
+    if run.model.settings.data.format == DOCUMENTS:
+        yield from read_documents(run.model.settings.data)
+        return
+    for records in _sets(run):
+        yield from records.documents
+
+
+def _sets(run: Run, *names: str) -> list[RetrievalSet]:
+    """Returns the splits, without a mixture's further sets, whose texts may begin with prompts."""
+    splits = (getattr(run.data, name) for name in names or ("train", "validation", "test"))
+    return [
+        records.subset([row for row, sets in enumerate(records.sources) if 0 in sets]) if records.sources else records
+        for records in splits
+    ]
+
+
+def with_known(
+    run: Run, params: dict, documents: list[Document], results: Results, dense: DenseResult, most: float
+) -> tuple[list[Document], np.ndarray | None]:
+    """Returns the documents with the data's questions as known questions, and the embeddings of these questions.
+
+    The evaluated questions have the embeddings of `dense`; others are left out if they are more than `most` and `FEW`.
+    Data of documents alone has no known questions, since its questions are parts of the texts. Also adds the row
+    `known` to the results.
+    """
+    if run.model.settings.data.format == DOCUMENTS:
+        return documents, None
+    known = known_questions([document.text for document in documents], _sets(run))
+    encoded = dict(zip(results.pools.primary.questions, dense.questions, strict=True))
+    others = list(dict.fromkeys(question for asked in known for question in asked if question not in encoded))
+    if not decided(lambda: len(others) <= max(most, FEW), "known-indexed"):
+        say(f"known questions: only the {len(encoded):,} held-out ones; others would take a tenth of the run's time")
+        known = [[question for question in asked if question in encoded] for asked in known]
+    elif others:
+        encoded |= dict(zip(others, run.encoder(params, "question", others), strict=True))
+    _measure_known(run, results, dense, encoded)
+    return asked_documents(documents, known, encoded)
+
+
+def searched_answers(
+    run: Run, params: dict, pool: RetrievalSet, embeddings: np.ndarray, most: float
+) -> tuple[list[Document], np.ndarray, dict[str, str]]:
+    """Returns the documents of the run's index, their embeddings, and their source.
+
+    They are the evaluated pool with its `embeddings`, and all other answers of the data unless these are on disk or
+    more than `most` and `FEW`: then a line names the command that indexes them.
+    """
+    data, documents = run.model.settings.data, pool.documents
+    if data.format == DOCUMENTS and not data.test_path:  # the pool's passages lack sentences
+        held_out = set(pool.candidate_ids)
+        documents = [document for document in read_documents(data) if document.id in held_out]
+        embeddings = run.encoder(params, "answer", [document.text for document in documents])
+    others = other_answers(run, documents)
+    source = " and ".join(filter(None, (data.path, data.test_path)))
+    stored = bool(data.tokens)
+    if not stored and decided(lambda: len(others) <= max(most, FEW), "others-indexed"):
+        if others:
+            say(f"encoding {len(others):,} other answers for the index")
+            texts = [document.text for document in others]
+            added = run.encoder(params, "answer", texts, progress=showing_progress())
+            documents, embeddings = [*documents, *others], np.concatenate([embeddings, added])
+        return documents, embeddings, {"part": "all answers of ", "path": source}
+    corpus = pathlib.Path(data.path)
+    name = data.text_column if data.format == DOCUMENTS else data.answer_column
+    column = f" --text-column={name}" if corpus.is_file() else ""
+    unit, file = f" --pool={data.pool}" if data.pool and not data.format else column, run.workdir / "all-answers.sqlite"
+    command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={file}"
+    reason = "are on disk" if stored else "would take more than a tenth of the run's time to encode"
+    advice = f". To search all: {command}; endx search --index={file}" if corpus.exists() else ""
+    say(f"the index holds the {len(documents):,} held-out answers: the others {reason}{advice}")
+    return documents, embeddings, {"part": "held-out answers of ", "path": source}

@@ -1,0 +1,156 @@
+"""Evaluation on a whole index, by the ids of right documents or by answer strings, and its ranking for mining."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers, contains_answer, searchable
+from endx_jax.errors import EndxError
+from endx_jax.index.snapshot import Snapshot
+from endx_jax.ranking.evaluate import Evaluation, default_block, evaluate_scores
+from endx_jax.ranking.mining import EncodedOnDemand, InnerProducts, Ranked, lowest_right
+from endx_jax.ranking.systems import EncodeSide
+
+# Values of k for top-k accuracy (DPR; Dong et al. 2022, Table 3).
+CUTOFFS = (5, 20, 100)
+
+
+class JudgementRows(NamedTuple):
+    """Judgements of the documents of an index, by rows of a snapshot.
+
+    Attributes:
+      right: for each question the rows of its right documents, ascending.
+      gains: their grades.
+      excluded: for each question the rows of documents that are not ranked for it.
+    """
+
+    right: list[list[int]]
+    gains: list[list[int]]
+    excluded: list[list[int]]
+
+
+def find_rows(snapshot: Snapshot, judged: Judgements) -> JudgementRows:
+    """Finds the judged documents in an index.
+
+    Raises:
+      EndxError: a right document is not in the index.
+    """
+    wanted = set(itertools.chain(*judged.right))
+    rows = snapshot.rows_of(sorted(wanted.union(*judged.excluded)))
+    missing = wanted - rows.keys()
+    if missing:
+        raise EndxError(
+            f"{len(missing):,} of {len(wanted):,} right documents are not in the index, such as {min(missing)!r}: "
+            "encode the corpus that was judged, with its own ids"
+        )
+    graded = [sorted((rows[name], grade) for name, grade in grades.items()) for grades in judged.right]
+    right, gains = ([[pair[n] for pair in of_question] for of_question in graded] for n in (0, 1))
+    return JudgementRows(right, gains, [[rows[name] for name in names if name in rows] for names in judged.excluded])
+
+
+def evaluate_judged(snapshot: Snapshot, judged: JudgementRows, questions: np.ndarray, *, depth: int) -> Evaluation:
+    """Ranks the right documents among all of the index by `evaluate`.
+
+    The scores that are computed at a time take an eighth of the memory of the embeddings, or 64 MB.
+
+    Args:
+      snapshot: state of the index; deleted documents are ignored.
+      judged: judgements of Q questions.
+      questions: float32 [Q, E], as the index's model encodes them.
+      depth: number of best documents kept per question.
+    """
+    rows, bytes_of_row = len(snapshot.living), snapshot.info.width * snapshot.info.dtype.itemsize
+    evaluation = evaluate_scores(
+        snapshot.corpus.scores(questions),
+        judged.right,
+        candidates=rows,
+        gains=judged.gains,
+        excluded=judged.excluded if any(judged.excluded) else None,
+        block=max(default_block(rows), min(bytes_of_row // 32, 1024)),
+        depth=min(depth, len(snapshot)),
+    )
+    return dataclasses.replace(evaluation, candidates=len(snapshot))
+
+
+def evaluate_answered(
+    snapshot: Snapshot,
+    answered: Sequence[QuestionWithAnswers],
+    questions: np.ndarray,
+    *,
+    cutoffs: Sequence[int] = CUTOFFS,
+) -> Evaluation:
+    """Computes top-k accuracy as in DPR (Karpukhin et al. 2020) and Dong et al. (2022): see `data.relevance`.
+
+    Args:
+      snapshot: state of the index.
+      answered: Q questions with their answers.
+      questions: float32 [Q, E], as the index's model encodes them.
+      cutoffs: the values of k.
+
+    Returns:
+      The metrics `accuracy@k`, 1 if one of the best k documents contains an answer. The only rank of a question is that
+      of its first document with an answer; inf if none of the best documents has one.
+    """
+    nearest = snapshot.search(questions, max(cutoffs))
+    documents = snapshot.read_documents(set(nearest.rows.flat))
+    texts = {row: searchable(passage(document)) for row, document in documents.items()}
+    first = np.full((len(answered), 1), np.inf, np.float32)
+    for n, (question, rows) in enumerate(zip(answered, nearest.rows.tolist(), strict=True)):
+        answers = [searchable(answer) for answer in question.answers]
+        hits = (rank for rank, row in enumerate(rows, start=1) if contains_answer(texts[row], answers))
+        first[n] = next(hits, np.inf)
+    values = {f"accuracy@{k}": (first[:, 0] <= k).astype(np.float32) for k in cutoffs}
+    return Evaluation(values, first, nearest.rows, nearest.scores, len(snapshot))
+
+
+def passage(document: Document) -> str:
+    """Returns a document's text without its title, as answers in titles are ignored."""
+    title = document.metadata.get("title")
+    return document.text.removeprefix(f"{title} ") if isinstance(title, str) else document.text
+
+
+def rank_by_index(
+    encode: EncodeSide, snapshot: Snapshot, records: RetrievalSet, depth: int
+) -> tuple[RetrievalSet, Ranked]:
+    """Ranks the `depth` best documents of an index, which may hold more documents than the set.
+
+    An index of the set's own candidates gives the result of `rank_by_embeddings`.
+
+    Args:
+      encode: encodes with the index's model; right candidates are encoded only if a margin needs their scores.
+      snapshot: state of the index.
+      records: data set.
+      depth: documents per question.
+
+    Returns:
+      The set, extended by the found documents with other texts; and the ranking of its candidates.
+    """
+    questions = encode("question", records.questions)
+    nearest = snapshot.search(questions, depth)
+    row = {text: n for n, text in enumerate(records.candidates)}
+    known = set(records.candidate_ids)
+    texts, ids = [*records.candidates], [*records.candidate_ids]
+    of_document: dict[int, int] = {}
+    for document_row, document in sorted(snapshot.read_documents(np.unique(nearest.rows).tolist()).items()):
+        if document.text not in row:
+            name = document.id
+            while name in known:  # another candidate's
+                name += "+"
+            known.add(name)
+            row[document.text] = len(texts)
+            texts.append(document.text)
+            ids.append(name)
+        of_document[document_row] = row[document.text]
+    grown = dataclasses.replace(records, candidates=tuple(texts), candidate_ids=tuple(ids))
+    rows = np.asarray([[of_document[n] for n in document_rows] for document_rows in nearest.rows.tolist()], np.int32)
+
+    score = InnerProducts(
+        questions.__getitem__, EncodedOnDemand(functools.partial(encode, "answer"), records.candidates)
+    )
+    return grown, Ranked(rows.reshape(nearest.rows.shape), nearest.scores, lambda: lowest_right(score, records.qrels))

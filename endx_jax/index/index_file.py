@@ -1,0 +1,540 @@
+"""Files of indexes: one SQLite database with the documents of a corpus, their embeddings and the model's identity.
+
+Any SQLite client can read the tables:
+
+    about      one row for each field of `IndexInfo`, its value as JSON
+    documents  one row for each document; rows are numbered in the order of addition, and no number is used again
+    questions  one row for each known question of a document, which is a row of documents; only if there are any
+    deleted    one row for each deletion, by which open indexes find out which documents are gone
+
+An embedding is a blob of little-endian float32, float16 or int8. An int8 embedding is multiplied by the column `scale`.
+Writers use transactions, so a process that is killed leaves the state before or after a change.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import pathlib
+import sqlite3
+import threading
+import time
+import urllib.parse
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from endx_jax import json_files
+from endx_jax.data.languages import ENGLISH, LANGUAGES
+from endx_jax.data.sets.documents import Document
+from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.numerics import Quantized
+
+VERSION = 3
+APPLICATION = int.from_bytes(b"endx")  # marks the file for the command `file` and for `open_index`
+COSINE, INNER_PRODUCT = "cosine", "inner product"
+PRECISIONS = ("float32", "float16", "int8")
+REMEDY = "restore it from a copy, or make it again"
+# Seconds to wait for another process's transaction.
+WAIT = 5.0
+# Documents that are read at a time.
+STEP = 4096
+
+# A row's text follows its embedding, so that reading embeddings skips the pages of long texts.
+SCHEMA = """
+CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE documents (
+  row INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE,
+  embedding BLOB NOT NULL,
+  scale REAL,
+  text TEXT NOT NULL,
+  metadata TEXT NOT NULL
+);
+CREATE TABLE deleted (number INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL, id TEXT NOT NULL);
+"""
+# Earlier versions rewrite all fields of an index except its language, which the trigger deletes: it is then English.
+LANGUAGE_TRIGGER = (
+    "CREATE TRIGGER forgets_language AFTER INSERT ON about WHEN new.key = 'content' "
+    "BEGIN DELETE FROM about WHERE key = 'language'; END"
+)
+INSERT = "INSERT INTO documents (id, embedding, scale, text, metadata) VALUES (?, ?, ?, ?, ?)"
+DOCUMENTS, QUESTIONS = "documents", "questions"
+# Created with the first known question of an index. The trigger lets earlier versions of endx_jax, which delete only
+# documents, change such an index too.
+QUESTIONS_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS questions (row INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL, "
+    "embedding BLOB NOT NULL, scale REAL, text TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS questions_of_document ON questions (document)",
+    "CREATE TRIGGER IF NOT EXISTS deletes_questions AFTER DELETE ON documents "
+    "BEGIN DELETE FROM questions WHERE document = old.row; END",
+)
+INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
+
+
+def metric_of(*, cosine: bool) -> str:
+    """Returns the name of the metric."""
+    return COSINE if cosine else INNER_PRODUCT
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexInfo:
+    """Description of an index.
+
+    Attributes:
+      width: E of its embeddings.
+      precision: precision of its embeddings: float32, float16 or int8.
+      metric: `cosine` (embeddings have unit norm) or `inner product`. Both are computed as inner products.
+      model: model that encoded the documents: at least `name` and `identity` (see `inference.identity`), `step` of a
+        run, and `product_dtype`, the data type of its products, which indexes of earlier versions do not have.
+      corpus: source of the documents: `path`; of a run's index, the `part` of it; of `endx encode`, `documents` (their
+        number), `sha256` of their contents, and `shard` [number, count] if the index holds one shard of the corpus.
+      changed: true if documents were added or deleted since the index was written.
+      complete: false while the corpus is being encoded.
+      content: random id, which changes when the index is written again.
+      language: language of the documents, by which BM25 splits them and the questions into words.
+    """
+
+    width: int
+    precision: str
+    metric: str
+    model: Mapping[str, Any]
+    corpus: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    changed: bool = False
+    complete: bool = True
+    content: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    # After `content`, so that it is written last. Indexes of earlier versions name no language: their words were split
+    # as English.
+    language: str = ENGLISH
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Data type of the stored embeddings."""
+        return np.dtype(self.precision).newbyteorder("<")
+
+
+class StoredEmbeddings(NamedTuple):
+    """Embeddings of n documents, or of n known questions, in the order of their rows.
+
+    Attributes:
+      rows: int64 [n], ascending.
+      embeddings: [n, E], of the index's precision.
+      scales: float32 [n] of int8 embeddings; else None.
+      documents: int64 [n], rows of the documents of known questions; of documents None.
+    """
+
+    rows: np.ndarray
+    embeddings: np.ndarray
+    scales: np.ndarray | None
+    documents: np.ndarray | None = None
+
+
+@contextlib.contextmanager
+def sqlite_errors(path: pathlib.Path) -> Iterator[None]:
+    """Context that converts errors of SQLite to one-line errors about `path`.
+
+    Raises:
+      InUse: another process's transaction lasted longer than the time limit.
+      DiskFull: the disk is full.
+      EndxError: the file can't be read or written, or is damaged.
+    """
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise
+    except sqlite3.Error as failure:
+        code = getattr(failure, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise InUse(f"{path} is being changed by another process: wait for it or stop it") from None
+        if code == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"can't write {path}: the disk is full; free some space and repeat the command") from None
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR):
+            raise EndxError(f"can't read or write {path}: {failure}; check the file, its folder and the disk") from None
+        if code == sqlite3.SQLITE_NOTADB:
+            json_files.check_contents(path)
+        raise EndxError(f"{path} is not an index or is damaged ({failure}): {REMEDY}") from None
+
+
+def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
+    """Opens a connection in autocommit mode, which several threads may use in turn.
+
+    Args:
+      path: path of the database.
+      mode: `rw`, which is read-only if the file is; or `rwc`, which creates the file.
+    """
+    name = urllib.parse.quote(str(path.absolute()))
+    database = _connected(f"file:{name}?mode={mode}")
+    try:
+        # Pages of 16 KB hold several embeddings; the setting applies to new files only.
+        with _quickly(database):
+            for setting in ("page_size=16384", "trusted_schema=OFF", "secure_delete=ON"):
+                database.execute(f"PRAGMA {setting}")
+            if mode == "rw":
+                database.execute("SELECT count(*) FROM sqlite_schema")
+    except sqlite3.Error as failure:
+        database.close()
+        if failure.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+        # A file in a folder without write permission: nobody can change it. SQLite ignores logs of immutable files.
+        for log in (pathlib.Path(f"{path.resolve()}{suffix}") for suffix in ("-wal", "-journal")):
+            if log.is_file() and log.stat().st_size:
+                missing = f"the changes in its log {log.name} can't be read in a folder without write permission"
+                raise EndxError(f"{path}: {missing}; copy both files elsewhere and open the copy") from None
+        database = _connected(f"file:{name}?immutable=1")
+    return database
+
+
+def _connected(address: str) -> sqlite3.Connection:
+    return sqlite3.connect(address, timeout=WAIT, isolation_level=None, check_same_thread=False, uri=True)
+
+
+@contextlib.contextmanager
+def _quickly(database: sqlite3.Connection) -> Iterator[None]:
+    """Context that interrupts statements after a second, for malicious files; others take milliseconds."""
+    end = time.monotonic() + 1
+    database.set_progress_handler(lambda: time.monotonic() > end, 1_000)
+    try:
+        yield
+    finally:
+        database.set_progress_handler(None, 0)
+
+
+@contextlib.contextmanager
+def changing(path: pathlib.Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+    """Context of a write transaction, which is undone if the block raises an error; errors as in `sqlite_errors`."""
+    with sqlite_errors(path), contextlib.closing(connect(path, mode)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        yield database
+        database.execute("COMMIT")
+        with contextlib.suppress(sqlite3.OperationalError):  # deleted texts leave the write-ahead log as well
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def create(database: sqlite3.Connection, info: IndexInfo) -> None:
+    """Creates the tables of an index in an empty database."""
+    for statement in (*SCHEMA.split(";"), LANGUAGE_TRIGGER):
+        database.execute(statement)
+    database.execute(f"PRAGMA application_id={APPLICATION}")
+    database.execute(f"PRAGMA user_version={VERSION}")
+    store_info(database, **vars(info))
+
+
+def store_info(database: sqlite3.Connection, **fields: object) -> None:
+    """Stores fields of `IndexInfo`."""
+    values = [(key, json.dumps(value, ensure_ascii=False)) for key, value in fields.items()]
+    database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", values)
+
+
+def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
+    """Reads the description of an index.
+
+    Raises:
+      EndxError: the database is no index, or of another version, or a field is missing or wrong.
+    """
+    (application,), (version,) = (database.execute(f"PRAGMA {name}").fetchone() for name in _MARKS)
+    if application != APPLICATION:
+        raise EndxError(f"{path} contains no index: make one with `endx train`, `endx evaluate` or `endx encode`")
+    if version != VERSION:
+        raise EndxError(
+            f"{path} is an index of version {version}, but this endx_jax reads version {VERSION}: make it again with "
+            "`endx evaluate` or `endx encode`"
+        )
+    with _quickly(database):
+        _check_schema(database, path)
+        contents = database.execute("SELECT key, value FROM about LIMIT 1000").fetchall()
+    fields = {key: json_files.parse(str(value), f"{path}: {key!r}", object) for key, value in contents}
+
+    def field(name: str) -> object:
+        return json_files.value(fields, name, str(path))
+
+    fields.setdefault("language", ENGLISH)
+    for name, known in (("precision", PRECISIONS), ("metric", (COSINE, INNER_PRODUCT)), ("language", LANGUAGES)):
+        if field(name) not in known:
+            raise EndxError(f"{path}: {name!r} must be one of {known}, not {json_files.shown(field(name))}")
+    for name in ("changed", "complete"):
+        if not isinstance(field(name), bool):
+            raise EndxError(f"{path}: {name!r} must be true or false, not {json_files.shown(field(name))}")
+    model = json_files.as_object(field("model"), f"{path}: 'model'")
+    for key in ("name", "identity"):
+        json_files.as_text(model.get(key, ""), f"{path}: {key!r} of the model", may_be_empty=True)
+    return IndexInfo(
+        width=json_files.as_whole(field("width"), f"{path}: 'width'", least=1),
+        precision=str(field("precision")),
+        metric=str(field("metric")),
+        model=model,
+        corpus=json_files.as_object(field("corpus"), f"{path}: 'corpus'"),
+        changed=field("changed") is True,
+        complete=field("complete") is True,
+        content=json_files.as_text(field("content"), f"{path}: 'content'"),
+        language=str(field("language")),
+    )
+
+
+_MARKS = ("application_id", "user_version")
+_OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 100"
+_NUMBERS = {DOCUMENTS: "row", QUESTIONS: "row", "deleted": "number"}
+_BEYOND = "< 1", f"> {2**53}"  # after row 2**63 - 1 SQLite reports a full disk
+
+
+@functools.cache
+def _own_objects() -> frozenset[tuple]:
+    """Returns type, name, table and SQL of all tables, indexes and triggers that an index may have."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(";".join((SCHEMA, LANGUAGE_TRIGGER, *QUESTIONS_SCHEMA, "ANALYZE")))
+        return frozenset(database.execute(_OBJECTS))
+
+
+def _check_schema(database: sqlite3.Connection, path: pathlib.Path) -> None:
+    """Raises EndxError if a file has other objects than an index, such as views, or row numbers out of range."""
+    objects = database.execute(_OBJECTS).fetchall()
+    for kind, name, *_ in (one for one in objects if one not in _own_objects()):
+        raise EndxError(f"{path} holds {name!a:.80} ({kind!s:.7}), which no index has: {REMEDY}")
+    tables = {name: _NUMBERS[name] for _, name, *_ in objects if name in _NUMBERS}
+    ranges = [(table, number, end) for table, number in tables.items() for end in _BEYOND]
+    ranges.append(("sqlite_sequence", "seq", _BEYOND[1]))  # of the last row that was ever added
+    query = " UNION ALL ".join(f"SELECT {number} FROM {table} WHERE {number} {end}" for table, number, end in ranges)
+    for (number,) in database.execute(f"{query} LIMIT 1"):
+        raise EndxError(f"{path} is damaged: a row has number {number!a:.80}; {REMEDY}")
+
+
+def is_new(database: sqlite3.Connection) -> bool:
+    """Returns true if a database has no tables."""
+    return not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+
+
+def count_documents(database: sqlite3.Connection) -> int:
+    """Returns the number of documents."""
+    return database.execute("SELECT count(*) FROM documents").fetchone()[0]
+
+
+def insert(
+    database: sqlite3.Connection,
+    documents: Sequence[Document],
+    embeddings: np.ndarray | Quantized,
+    known: np.ndarray | Quantized | None = None,
+) -> None:
+    """Inserts n documents with embeddings [n, E] of the index's precision, and their K known questions with [K, E].
+
+    Raises:
+      EndxError: an embedding is not finite, an id exists already, or a text can't be encoded as UTF-8.
+    """
+    asked = [document for document in documents for _ in document.questions]
+    for statement in QUESTIONS_SCHEMA if asked else ():
+        database.execute(statement)
+    blobs_of_known = _blobs(asked, known) if asked and known is not None else iter(())
+    for document, (blob, scale) in zip(documents, _blobs(documents, embeddings), strict=True):
+        try:
+            metadata = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
+        except ValueError:  # SQLite can't parse such metadata, and every filter would fail
+            raise EndxError(f"the metadata of document {document.id!r} hold nan or infinity: leave it out") from None
+        try:
+            row = database.execute(INSERT, (document.id, blob, scale, document.text, metadata)).lastrowid
+            for text in document.questions:
+                database.execute(INSERT_QUESTION, (row, *next(blobs_of_known), text))
+        except UnicodeEncodeError:
+            raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
+        except sqlite3.IntegrityError:
+            raise EndxError(f"document {document.id!r} occurs twice: ids must be unique") from None
+
+
+def _blobs(documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> Iterator[tuple[bytes, float | None]]:
+    """Yields blob and scale of the embedding of each document, or of its questions."""
+    vectors, scales = embeddings if isinstance(embeddings, Quantized) else (embeddings, None)
+    if len(vectors) != len(documents):
+        raise ValueError(f"{len(vectors)} embeddings for {len(documents)} documents or known questions")
+    finite = np.isfinite(vectors.sum(axis=1, dtype=np.float32) if scales is None else scales)
+    if not finite.all():
+        raise EndxError(f"the embedding of document {documents[int(finite.argmin())].id!r} contains nan or infinity")
+    vectors = np.ascontiguousarray(vectors, vectors.dtype.newbyteorder("<"))
+    factors: Iterable[float | None] = [None] * len(documents) if scales is None else scales.tolist()
+    yield from zip(map(np.ndarray.tobytes, vectors), factors, strict=True)
+
+
+def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
+    """Deletes the documents with these ids; returns the ids that had one."""
+    rows = database.execute(f"SELECT row, id FROM documents WHERE id IN {_LISTED}", [json.dumps(ids)]).fetchall()
+    database.executemany("INSERT INTO deleted (row, id) VALUES (?, ?)", rows)
+    database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row, _ in rows))
+    return [name for _, name in rows]
+
+
+_LISTED = "(SELECT value FROM json_each(?))"
+# Columns of `StoredEmbeddings`.
+_COLUMNS = {DOCUMENTS: "row, embedding, scale, NULL", QUESTIONS: "row, embedding, scale, document"}
+
+
+class IndexReader:
+    """Open index file, which several threads may read.
+
+    Attributes:
+      path: path of the file.
+      info: description of the index when it was opened or last read.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        """Opens a finished index.
+
+        Raises:
+          EndxError: there is none, or it is damaged.
+        """
+        self.path, self._lock = path, threading.RLock()
+        check_is_file(path)
+        with sqlite_errors(path):
+            self._database = connect(path)
+            weakref.finalize(self, self._database.close)
+            with contextlib.suppress(sqlite3.OperationalError):  # of files or file systems that do not allow it
+                self._database.execute("PRAGMA journal_mode=WAL")  # lets processes read while another one writes
+            self._database.execute("PRAGMA query_only=ON")
+            self.info = info_of(self._database, path)
+        if not self.info.complete:
+            raise EndxError(f"{path} is not finished: repeat the `endx encode` command that began it")
+
+    def version(self) -> int:
+        """Returns a number that changes when another connection changes the index."""
+        return self._rows("PRAGMA data_version")[0][0]
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Context in which all reads of this thread see one state, and other threads wait."""
+        with self._lock, sqlite_errors(self.path):
+            self._database.execute("BEGIN")
+            try:
+                self.info = info_of(self._database, self.path)
+                yield
+            finally:
+                self._database.execute("ROLLBACK")
+
+    def count(self, table: str = DOCUMENTS) -> int:
+        """Returns the number of documents, or of known questions."""
+        return self._rows(f"SELECT count(*) FROM {self._table(table)}")[0][0]
+
+    def count_deletions(self) -> int:
+        """Returns the number of the last deletion."""
+        return self._rows("SELECT coalesce(max(number), 0) FROM deleted")[0][0]
+
+    def deleted(self, after: int = 0) -> tuple[int, list[tuple[int, str]]]:
+        """Returns the number of deletions, and row and id of those after the first `after`."""
+        deletions = self._rows("SELECT number, row, id FROM deleted WHERE number > ? ORDER BY number", after)
+        if not all(type(row) is int and type(name) is str for _, row, name in deletions):
+            raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
+        return deletions[-1][0] if deletions else after, [(row, name) for _, row, name in deletions]
+
+    def embeddings(self, after: int = 0, table: str = DOCUMENTS) -> Iterator[StoredEmbeddings]:
+        """Yields the embeddings of all rows of a table above `after`, some thousand at a time."""
+        query = f"SELECT {_COLUMNS[table]} FROM {self._table(table)} WHERE row > ? ORDER BY row"
+        with self._lock, sqlite_errors(self.path):
+            cursor = self._database.execute(query, [after])
+            while rows := cursor.fetchmany(STEP):
+                yield self._stored(rows)
+
+    def embeddings_of(self, rows: Sequence[int]) -> StoredEmbeddings:
+        """Returns the embeddings of n rows, in their order; a row may occur several times."""
+        columns: dict[int, tuple] = {}
+        for start in range(0, len(rows), STEP):
+            query = f"SELECT {_COLUMNS[DOCUMENTS]} FROM documents WHERE row IN {_LISTED}"
+            columns |= {values[0]: values for values in self._rows(query, json.dumps(rows[start : start + STEP]))}
+        return self._stored([columns[row] for row in rows]) if rows else self.no_embeddings()
+
+    def no_embeddings(self, table: str = DOCUMENTS) -> StoredEmbeddings:
+        """Returns arrays of no rows."""
+        scales = np.zeros(0, np.float32) if self.info.precision == "int8" else None
+        none = np.zeros(0, np.int64)
+        vectors = np.zeros((0, self.info.width), self.info.dtype)
+        return StoredEmbeddings(none, vectors, scales, none if table == QUESTIONS else None)
+
+    def _table(self, name: str) -> str:
+        """Returns the name of a table, or an empty subquery if the file has no table of known questions."""
+        there = name == DOCUMENTS or self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", name)
+        return name if there else f"(SELECT *, 0 AS document FROM {DOCUMENTS} LIMIT 0)"
+
+    def _stored(self, columns: Sequence[tuple[int, object, object, object]]) -> StoredEmbeddings:
+        """Checks rows, embeddings and scales as the file has them."""
+        rows, blobs, scales, documents = zip(*columns, strict=True)
+        size = self.info.dtype.itemsize * self.info.width
+        if any(type(blob) is not bytes or len(blob) != size for blob in blobs):
+            raise EndxError(f"{self.path} is damaged: an embedding does not have {size} bytes; {REMEDY}")
+        quantized = self.info.precision == "int8"
+        if quantized and not all(type(scale) is float for scale in scales):
+            raise EndxError(f"{self.path} is damaged: an embedding has no scale; {REMEDY}")
+        asked = documents[0] is not None
+        if asked and not all(type(document) is int for document in documents):
+            raise EndxError(f"{self.path} is damaged: a known question has no document; {REMEDY}")
+        embeddings = np.frombuffer(b"".join(blobs), self.info.dtype).reshape(-1, self.info.width)
+        floats = np.array(scales, np.float32) if quantized else embeddings
+        if not np.isfinite(floats).all():
+            raise EndxError(f"{self.path} is damaged: an embedding contains nan or infinity; {REMEDY}")
+        return StoredEmbeddings(
+            np.array(rows, np.int64),
+            embeddings,
+            floats if quantized else None,
+            np.array(documents, np.int64) if asked else None,
+        )
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """Yields row and text of all documents."""
+        yield from self._stream("SELECT row, text FROM documents ORDER BY row")
+
+    def copy_to(self, database: sqlite3.Connection) -> None:
+        """Inserts the documents and known questions of an unchanged index, whose rows are numbered from 1."""
+        before = count_documents(database)
+        query = "SELECT id, embedding, scale, text, metadata FROM documents ORDER BY row"
+        database.executemany(INSERT, self._stream(query))
+        if self._table(QUESTIONS) == QUESTIONS:
+            for statement in QUESTIONS_SCHEMA:
+                database.execute(statement)
+            query = f"SELECT document + {before}, embedding, scale, text FROM questions ORDER BY row"
+            database.executemany(INSERT_QUESTION, self._stream(query))
+
+    def documents(self, rows: Sequence[int]) -> dict[int, Document]:
+        """Returns the documents of rows; rows whose document was deleted are omitted."""
+        documents: dict[int, Document] = {}
+        questions = self._table(QUESTIONS)
+        for start in range(0, len(rows), STEP):
+            some = json.dumps(rows[start : start + STEP])
+            known: dict[int, list[object]] = {}
+            if questions == QUESTIONS:
+                query = f"SELECT document, text FROM questions WHERE document IN {_LISTED} ORDER BY row"
+                for row, text in self._rows(query, some):
+                    known.setdefault(row, []).append(text)
+            listed = self._rows(f"SELECT row, id, text, metadata FROM documents WHERE row IN {_LISTED}", some)
+            documents |= {row: self._document(known.get(row, []), *fields) for row, *fields in listed}
+        return documents
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Returns the rows of the documents with these ids; ids without a document are omitted."""
+        return dict(self._rows(f"SELECT id, row FROM documents WHERE id IN {_LISTED}", json.dumps(ids)))
+
+    def rows_where(self, condition: str, values: Sequence[object]) -> np.ndarray:
+        """Returns the rows, int64 [n], of documents that meet a condition of `filters.condition`."""
+        return np.array(self._rows(f"SELECT row FROM documents WHERE {condition}", *values), np.int64).reshape(-1)
+
+    def _document(self, questions: Sequence[object], identifier: object, text: object, metadata: object) -> Document:
+        if not all(isinstance(field, str) for field in (identifier, text, metadata, *questions)):
+            raise EndxError(f"{self.path} is damaged: document {json_files.shown(identifier)} is not text; {REMEDY}")
+        where = f"{self.path}, metadata of document {identifier!r}"
+        parsed = json_files.parse(str(metadata), where, dict)
+        if "\\u" in str(metadata):  # an escape may stand for half a surrogate pair, which can't be written as UTF-8
+            json_files.as_text(json.dumps(parsed, ensure_ascii=False), where)
+        return Document(str(identifier), str(text), parsed, tuple(map(str, questions)))
+
+    def _stream(self, query: str) -> Iterator[Any]:
+        with self._lock, sqlite_errors(self.path):
+            yield from self._database.execute(query)
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with self._lock, sqlite_errors(self.path):
+            return self._database.execute(query, values).fetchall()
+
+
+def check_is_file(path: pathlib.Path) -> None:
+    """Raises EndxError if there is no file."""
+    make = "make one with `endx train`, `endx evaluate` or `endx encode`"
+    if (path / "config.json").is_file() and (path / "index.sqlite").is_file():
+        raise EndxError(f"{path} is the workdir of a run, not an index: use {path / 'index.sqlite'}")
+    if path.is_dir():
+        raise EndxError(f"{path} is a folder and contains no index: name the file of an index, or {make}")
+    if not path.exists():
+        raise EndxError(f"{path} contains no index: {make}")

@@ -1,0 +1,171 @@
+"""Publication of an index to Milvus: its documents and embeddings are copied to a collection."""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import tqdm
+
+from endx_jax.data.sets.documents import Document
+from endx_jax.errors import EndxError
+from endx_jax.index.index import Index
+from endx_jax.index.index_file import COSINE, INNER_PRODUCT, IndexInfo
+
+if TYPE_CHECKING:
+    from pymilvus import MilvusClient
+
+METRICS = {COSINE: "COSINE", INNER_PRODUCT: "IP"}
+# The server chooses the index of the embeddings, which is approximate.
+INDEX_TYPE = "AUTOINDEX"
+
+# Largest string in bytes. Messages may have 64 MB, enough for a batch of documents with three such fields each.
+LARGEST = 65535
+BATCH = 256
+DELETED = 4096  # ids that are deleted together
+TIMEOUT = 60.0  # seconds, of a request
+
+# Property of a collection that holds the identity and the name of its model.
+MODEL = "endx.model"
+
+
+class PublishResult(NamedTuple):
+    """Result of `publish`.
+
+    Attributes:
+      documents: number of documents of the index, all now in the collection.
+      removed: number of documents deleted from the index, now deleted from the collection as well.
+      cut: number of documents whose text was cut to `LARGEST` bytes.
+      others: number of documents in the collection that are not of this index.
+    """
+
+    documents: int
+    removed: int
+    cut: int
+    others: int
+
+
+def publish(index: Index, address: str, name: str, *, token: str = "", progress: bool = False) -> PublishResult:
+    """Copies an index to a collection, replacing documents with the same ids, so it can be repeated.
+
+    The fields of the collection are `id` (the primary key), `text`, `metadata` (JSON) and `embedding` (float32).
+
+    Args:
+      index: open index.
+      address: `http://HOST:PORT` or `https://...` of a server or cluster; or a path that ends in `.db`, a folder that
+        Milvus Lite keeps in this process, created if missing.
+      name: name of the collection, created if missing.
+      token: credentials of the server, such as `user:password`.
+      progress: shows a progress bar.
+
+    Raises:
+      EndxError: pymilvus is not installed; the address or name is invalid; the collection has another model, width or
+        metric, each named; the id or metadata of a document is too long; or the server refuses.
+    """
+    _check(address, name)
+    cut, gone = 0, set(index.deleted())
+    with _client(address, token) as client:
+        _open(client, name, index.info)
+        with tqdm.tqdm(total=len(index), unit="text", disable=not progress, leave=False) as bar:
+            for _, embeddings, documents in index.snapshot.parts(BATCH):
+                rows = [_row(document, row) for document, row in zip(documents, embeddings, strict=True)]
+                if rows:
+                    client.upsert(name, rows, timeout=TIMEOUT)
+                cut += sum(row["text"] != document.text for row, document in zip(rows, documents, strict=True))
+                gone.difference_update(document.id for document in documents)
+                bar.update(len(rows))
+        names = sorted(gone)
+        for start in range(0, len(names), DELETED):
+            # pymilvus does not escape ids itself.
+            ids = ", ".join(json.dumps(one, ensure_ascii=False) for one in names[start : start + DELETED])
+            client.delete(name, filter=f"id in [{ids}]", timeout=TIMEOUT)
+        client.flush(name, timeout=TIMEOUT)
+        client.load_collection(name, timeout=TIMEOUT)
+        count = client.query(name, output_fields=["count(*)"], timeout=TIMEOUT, consistency_level="Strong")
+    return PublishResult(len(index), len(names), cut, count[0]["count(*)"] - len(index))
+
+
+@contextlib.contextmanager
+def _client(address: str, token: str) -> Iterator["MilvusClient"]:
+    """Yields a client, and raises the errors of pymilvus as one line; on exit, frees the folder of Milvus Lite."""
+    try:
+        from pymilvus import MilvusClient, MilvusException
+    except ImportError:
+        raise EndxError("publishing needs pymilvus: pip install 'endx_jax[publish]'") from None
+    try:
+        client = MilvusClient(address, token=token, timeout=TIMEOUT)
+        try:
+            yield client
+        finally:
+            client.close()
+            if address.endswith(".db"):
+                from milvus_lite.server_manager import server_manager_instance
+
+                server_manager_instance.release_server(address)
+    except MilvusException as failure:
+        raise EndxError(f"{address}: {' '.join(failure.message.split())}") from None
+
+
+def _open(client: "MilvusClient", name: str, info: IndexInfo) -> None:
+    """Creates the collection, or checks that the existing one matches the index."""
+    model = info.model
+    wanted: dict[str, Any] = {
+        "model": f"{model['identity']} {model['name']}",
+        "width": info.width,
+        "metric": METRICS[info.metric],
+    }
+    if not client.has_collection(name, timeout=TIMEOUT):
+        _create(client, name, wanted)
+    collection = client.describe_collection(name, timeout=TIMEOUT)
+    fields = {field["name"]: field for field in collection["fields"]}
+    indexed = client.describe_index(name, index_name="embedding", timeout=TIMEOUT) or {}
+    existing = {
+        "model": collection["properties"].get(MODEL, "unknown"),
+        "width": fields.get("embedding", {}).get("params", {}).get("dim"),
+        "metric": indexed.get("metric_type"),
+    }
+    if existing["model"].split(" ")[0] == model["identity"]:
+        existing["model"] = wanted["model"]  # the name of a model may change
+    differences = [f"{key} {existing[key]} and not {wanted[key]}" for key in wanted if existing[key] != wanted[key]]
+    if differences:
+        raise EndxError(f"collection {name} has {'; '.join(differences)}: choose another --collection")
+
+
+def _create(client: "MilvusClient", name: str, wanted: Mapping[str, Any]) -> None:
+    from pymilvus import DataType
+
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=LARGEST)
+    schema.add_field("text", DataType.VARCHAR, max_length=LARGEST)
+    schema.add_field("metadata", DataType.JSON)
+    schema.add_field("embedding", DataType.FLOAT_VECTOR, dim=wanted["width"])
+    indexes = client.prepare_index_params()
+    settings = {"index_type": INDEX_TYPE, "metric_type": wanted["metric"]}
+    indexes.add_index("embedding", index_name="embedding", **settings)
+    properties = {MODEL: wanted["model"]}
+    client.create_collection(name, schema=schema, index_params=indexes, properties=properties, timeout=TIMEOUT)
+
+
+def _check(address: str, name: str) -> None:
+    if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,254}", name):
+        raise EndxError(f"--collection={name!r}: use letters, digits and underscores, and no digit at the start")
+    if address.endswith(".db"):
+        if os.path.isfile(address):
+            raise EndxError(f"--to={address} is a file, but Milvus Lite needs a folder: choose another name")
+        os.makedirs(os.path.dirname(address) or ".", exist_ok=True)
+    elif not re.match("https?://", address):
+        raise EndxError(f"--to={address} is not an address: give http://HOST:PORT, or a path that ends in .db")
+    elif "@" in address:
+        raise EndxError("--to contains a password, which other users could read: set MILVUS_TOKEN instead")
+
+
+def _row(document: Document, embedding: np.ndarray) -> dict[str, Any]:
+    metadata = dict(document.metadata)
+    for what, size in (("id", len(document.id.encode())), ("metadata", len(json.dumps(metadata).encode()))):
+        if size > LARGEST:
+            raise EndxError(f"the {what} of document {document.id!r:.60} has {size:,} bytes; Milvus keeps {LARGEST:,}")
+    text = document.text.encode()[:LARGEST].decode(errors="ignore")
+    return {"id": document.id, "text": text, "metadata": metadata, "embedding": embedding}

@@ -1,0 +1,232 @@
+"""State of an index at one moment: its embeddings in memory, and its documents on disk."""
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from endx_jax.data.sets.documents import Document
+from endx_jax.errors import EndxError
+from endx_jax.index.filters import condition
+from endx_jax.index.index_file import DOCUMENTS, QUESTIONS, IndexReader, StoredEmbeddings
+from endx_jax.numerics import Quantized, dequantize
+from endx_jax.ranking.search import Corpus, Neighbours, best_of_groups, fits
+
+# Share of deleted rows above which the rows are numbered again.
+DELETED = 0.5
+# Number of filters whose rows are kept.
+FILTERS = 16
+
+
+class GrowingEmbeddings:
+    """Embeddings of an index in memory, with reserved memory behind them for those that are added.
+
+    Attributes:
+      reader: open file.
+      stored: the embeddings so far; such arrays stay valid when others are added.
+      table: table of the embeddings.
+    """
+
+    def __init__(self, reader: IndexReader, stored: StoredEmbeddings, table: str = DOCUMENTS):
+        """Takes embeddings without reserved memory."""
+        self.reader, self.stored, self._reserved, self.table = reader, stored, stored, table
+
+    def extend(self) -> bool:
+        """Adds the embeddings that were added to the file; returns true if all had to be moved in memory."""
+        moved = False
+        for part in self.reader.embeddings(int(self.stored.rows[-1]) if len(self.stored.rows) else 0, self.table):
+            start, stop = len(self.stored.rows), len(self.stored.rows) + len(part.rows)
+            if stop > len(self._reserved.rows):
+                # The system provides reserved memory when it is first written to.
+                size = max(stop, self.reader.count(self.table)) * 9 // 8
+                self._reserved = jax.tree.map(lambda column: _aligned(size, column), self.stored)  # noqa: B023
+                _write(self._reserved, 0, self.stored)
+                moved = True
+            _write(self._reserved, start, part)
+            self.stored = jax.tree.map(lambda column: column[:stop], self._reserved)  # noqa: B023
+        return moved
+
+
+def _aligned(size: int, like: np.ndarray) -> np.ndarray:
+    """Returns an uninitialised array at a multiple of 64 bytes, which JAX uses on a CPU without a copy."""
+    count = size * like.itemsize * int(np.prod(like.shape[1:]))
+    memory = np.empty(count + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + count].view(like.dtype).reshape(size, *like.shape[1:])
+
+
+def _write(columns: StoredEmbeddings, start: int, values: StoredEmbeddings) -> None:
+    for column, part in zip(jax.tree.leaves(columns), jax.tree.leaves(values), strict=True):
+        column[start : start + len(part)] = part
+
+
+class Snapshot:
+    """Embeddings of an index at one moment. Its rows are numbered from 0, in the order in which they were added.
+
+    Texts are read from the file on access, so those that were deleted later can't be read. Known questions are a
+    snapshot of their own, `known`; all other attributes and methods are about documents alone.
+
+    Attributes:
+      info: description of the index.
+      embeddings: [rows, E], of the index's precision, including deleted documents.
+      scales: float32 [rows] of int8 embeddings; else None.
+      living: bool [rows], true for rows that are not deleted.
+      generation: number of times that the rows were renumbered since the index was opened.
+      known: known questions of the documents; None in their own snapshot.
+    """
+
+    def __init__(
+        self,
+        memory: GrowingEmbeddings,
+        living: np.ndarray,
+        generation: int = 0,
+        before: Corpus | None = None,
+        known: "Snapshot | None" = None,
+    ):
+        """Takes the contents of the memory.
+
+        Args:
+          memory: embeddings.
+          living: bool [rows].
+          generation: see above.
+          before: corpus whose embeddings are the first of this snapshot.
+          known: see above.
+        """
+        self.known = known
+        self.info, self.living, self.generation = memory.reader.info, living, generation
+        self._memory, self._reader, self._before = memory, memory.reader, before
+        self._rows, self.embeddings, self.scales, self._documents = memory.stored  # the first are rows of the file
+        self._count = int(np.count_nonzero(living))
+        self._filtered: dict[str, np.ndarray] = {}
+
+    @classmethod
+    def read(cls, reader: IndexReader, generation: int = 0, table: str = DOCUMENTS) -> "Snapshot":
+        """Reads all embeddings."""
+        memory = GrowingEmbeddings(reader, reader.no_embeddings(table), table)
+        memory.extend()
+        known = cls.read(reader, generation, QUESTIONS) if table == DOCUMENTS else None
+        return cls(memory, np.ones(len(memory.stored.rows), bool), generation, known=known)
+
+    def after(self, deleted: Sequence[int]) -> "Snapshot":
+        """Returns the last snapshot after documents were deleted, by their rows in the file, and others added."""
+        memory, known = self._memory, None if self.known is None else self.known.after(deleted)
+        moved = memory.extend()
+        living = ~np.isin(memory.stored.rows if memory.stored.documents is None else memory.stored.documents, deleted)
+        living[: len(self.living)] &= self.living
+        if np.count_nonzero(living) < (1 - DELETED) * len(living):
+            memory = GrowingEmbeddings(
+                memory.reader, jax.tree.map(lambda column: column[living], memory.stored), memory.table
+            )
+            return Snapshot(memory, np.ones(len(memory.stored.rows), bool), self.generation + 1, known=known)
+        before = None if moved else vars(self).get("corpus", self._before)
+        return Snapshot(memory, living, self.generation, before, known)
+
+    def __len__(self) -> int:
+        """Returns the number of documents."""
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"Snapshot({len(self):,} documents, width {self.info.width}, {self.info.precision}, {self.info.metric})"
+
+    def read_documents(self, rows: Iterable[int]) -> dict[int, Document]:
+        """Returns the documents of rows; those that were deleted are omitted."""
+        wanted = {int(self._rows[row]): row for row in rows}
+        return {wanted[row]: document for row, document in self._reader.documents(list(wanted)).items()}
+
+    def document(self, row: int) -> Document:
+        """Returns the document of a row.
+
+        Raises:
+          EndxError: it was deleted.
+        """
+        documents = self.read_documents([row])
+        if not documents:
+            raise EndxError(f"{self._reader.path}: the document of row {row} was deleted meanwhile: search again")
+        return documents[row]
+
+    def documents(self) -> Iterator[tuple[int, Document]]:
+        """Yields the rows that are not deleted, with their documents."""
+        for rows, _, documents in self.parts():
+            yield from zip(rows.tolist(), documents, strict=True)
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Returns the rows of the documents with these ids; ids without a document are omitted."""
+        in_file = self._reader.rows_of(ids)
+        places = np.searchsorted(self._rows, list(in_file.values()))
+        return {name: int(place) for name, place in zip(in_file, places, strict=True) if place < len(self._rows)}
+
+    def where(self, filters: Mapping[str, object] | None) -> np.ndarray:
+        """Returns bool [rows], true for the documents that a filter selects (see `filters.condition`); None: all."""
+        if not filters:
+            return self.living
+        # A filter reads the metadata of all documents, so the rows of the last ones are kept.
+        key = json.dumps(filters, sort_keys=True)
+        mask = self._filtered.get(key)
+        if mask is None:
+            mask = self.living & np.isin(self._rows, self._reader.rows_where(*condition(filters)))
+            self._filtered = dict([*self._filtered.items(), (key, mask)][-FILTERS:])
+        return mask
+
+    def search(self, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
+        """Finds the k documents with the highest inner products for questions [Q, E], exactly; all if there are fewer.
+
+        Args:
+          questions: float32 [Q, E].
+          k: number of documents.
+          where: bool [rows], true for rows to search (see `where`); None: all that are not deleted.
+
+        Raises:
+          EndxError: questions are of another width, or k is below 1.
+        """
+        return self.corpus.search(questions, k, where)
+
+    def search_known(
+        self, questions: np.ndarray, k: int, where: np.ndarray | None = None
+    ) -> list[list[tuple[int, float]]]:
+        """Finds the k documents with the best known questions for questions [Q, E], exactly; arguments as `search`.
+
+        Returns:
+          A list of (row of the document, inner product) for each question; it may be longer than k and repeat rows.
+        """
+        assert self.known is not None
+        of, depth = self._documents_of_known, 4 * k
+        selected = None if where is None else self.known.living & where[of]
+        nearest = self.known.search(questions, depth, selected)
+        found = [[*zip(of[rows].tolist(), scores.tolist(), strict=True)] for scores, rows in zip(*nearest, strict=True)]
+        for n, line in enumerate(found if nearest.rows.shape[1] == depth else ()):
+            if len(dict(line)) < k:  # of documents with many known questions; one at a time needs a score for each
+                scores = self.known.corpus.scores(questions[n : n + 1])(0, 1)
+                best = best_of_groups(np.asarray(scores), of, len(self.living))[0]
+                best = best if where is None else np.where(where, best, -np.inf)
+                rows = np.argpartition(-best, min(k, len(best)) - 1)[:k].tolist()
+                found[n] = [(row, float(best[row])) for row in rows if best[row] > -np.inf]
+        return found
+
+    @functools.cached_property
+    def _documents_of_known(self) -> np.ndarray:
+        """Row of the document of each known question, int64 [K]; any row for a deleted one, whose score is -inf."""
+        assert self.known is not None
+        assert self.known._documents is not None
+        return np.minimum(np.searchsorted(self._rows, self.known._documents), len(self._rows) - 1)
+
+    @functools.cached_property
+    def corpus(self) -> Corpus:
+        """Embeddings for exact search, on the devices if they fit."""
+        before, self._before = self._before, None
+        return Corpus(self.embeddings, self.scales, self.living, resident=fits(self.embeddings.nbytes), before=before)
+
+    def vectors(self, start: int, stop: int) -> np.ndarray:
+        """Returns the embeddings of rows `start:stop`, float32 [n, E], including deleted documents."""
+        rows = self.embeddings[start:stop]
+        if self.scales is None:
+            return np.ascontiguousarray(rows, np.float32)
+        return np.asarray(dequantize(Quantized(rows, self.scales[start:stop])))
+
+    def parts(self, size: int = 4096) -> Iterator[tuple[np.ndarray, np.ndarray, list[Document]]]:
+        """Yields rows [n], embeddings float32 [n, E] and n documents that are not deleted, up to `size` at a time."""
+        for start in range(0, len(self.living), size):
+            documents = self.read_documents((np.flatnonzero(self.living[start : start + size]) + start).tolist())
+            rows = np.array(sorted(documents), int)
+            yield rows, self.vectors(start, start + size)[rows - start], [documents[row] for row in rows.tolist()]

@@ -1,0 +1,155 @@
+"""Vectors of many texts, computed once and cached on disk under the hash of their inputs.
+
+An entry is one `.npy` file, float32 [N, ...], followed by a checksum. It is memory-mapped, so it may be larger than
+memory. An entry with a wrong shape or checksum counts as missing and is written again.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import tokenize
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, cast
+
+import numpy as np
+
+from endx_jax.data.batches.token_tables import content_key
+from endx_jax.errors import EndxError
+from endx_jax.files import CacheFolder
+from endx_jax.inference.encode import TextEncoder
+from endx_jax.inference.identity import model_identity
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.agreement import gathered
+
+CHECKSUM = np.dtype("<u4")
+BLOCK = 1 << 14  # texts encoded at a time, which bounds the memory of vectors that are cached on disk
+
+
+class VectorCache:
+    """Cache of vectors in a folder, by the hash of their inputs."""
+
+    def __init__(self, folder: str | os.PathLike = ""):
+        """Stores the folder, in which `~` is the home directory, or "" to cache nothing; creates nothing yet."""
+        self._folder = CacheFolder(folder) if folder else None
+
+    def vectors(self, key: str, shape: tuple[int, ...], blocks: Callable[[], Iterable[np.ndarray]]) -> np.ndarray:
+        """Returns the vectors of a key, computing them if missing; of several processes, all compute them or none.
+
+        Args:
+          key: hash of all inputs; see `data.token_tables.content_key`.
+          shape: [N, ...]; an entry of another shape counts as missing.
+          blocks: computes the vectors in order, [n, ...] at a time.
+
+        Returns:
+          float32 [N, ...], memory-mapped and read-only; in memory if the folder can't be written.
+        """
+        if self._folder is None:
+            return np.concatenate([*blocks()])
+        name = f"vectors-{key}.npy"
+        file = self._folder.path(name)
+        vectors = _read(file, shape)
+        if not all(gathered(vectors is not None, "cached")):
+            computed = iter(blocks())
+            self._folder.write(name, lambda stream: _write(stream, shape, computed))
+            rest = [*computed]  # of several processes, those that can't write take part too
+            vectors = _read(file, shape)
+            if vectors is None and sum(map(len, rest)) == shape[0]:
+                vectors = np.concatenate(rest)
+            if not all(gathered(vectors is not None, "cached")):
+                vectors = np.concatenate([*blocks()])
+        return cast(np.ndarray, vectors)
+
+    def embeddings(
+        self,
+        encode: Callable[[Sequence[str]], np.ndarray],
+        texts: Sequence[str],
+        about: tuple[str, ...],
+        width: int,
+        *,
+        name: str,
+    ) -> np.ndarray:
+        """Returns the embeddings of N texts, float32 [N, E], computed once.
+
+        Args:
+          encode: function from n texts to their embeddings [n, E].
+          texts: N texts.
+          about: everything else that determines the embeddings: their kind, the side and the identity of the model.
+          width: E.
+          name: name of the model in errors.
+
+        Raises:
+          EndxError: an embedding is not finite.
+        """
+
+        def blocks() -> Iterator[np.ndarray]:
+            for start in range(0, max(1, len(texts)), BLOCK):
+                block = encode(texts[start : start + BLOCK])
+                if not np.isfinite(block).all():
+                    row = start + int((~np.isfinite(block)).any(axis=1).argmax())
+                    raise EndxError(
+                        f"{name} gives an embedding that is not finite for the text {texts[row][:60]!r}: use another "
+                        "model"
+                    )
+                yield block
+
+        return self.vectors(content_key(texts, *about), (len(texts), width), blocks)
+
+
+def _read(file: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    try:
+        vectors = np.load(file, mmap_mode="r", allow_pickle=False)
+        checksum = np.fromfile(file, CHECKSUM, offset=vectors.offset + vectors.nbytes)
+    except (OSError, ValueError, EOFError, tokenize.TokenError):  # missing, truncated, or not an array
+        return None
+    sound = vectors.shape == shape and vectors.dtype == np.float32 and checksum.tolist() == [zlib.crc32(vectors.data)]
+    return np.asarray(vectors) if sound else None  # np.memmap slows down every access
+
+
+def _write(stream: IO[bytes], shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
+    header = {"descr": np.dtype(np.float32).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    checksum = 0
+    for block in blocks:
+        values = np.ascontiguousarray(block, np.float32).data
+        checksum = zlib.crc32(values, checksum)
+        stream.write(values)
+    stream.write(np.array(checksum, CHECKSUM).tobytes())
+
+
+def base_vectors(
+    encoder: TextEncoder, params: dict, side: str, texts: Sequence[str], cache: VectorCache, *, progress: bool = False
+) -> np.ndarray:
+    """Computes the input of the head of one side's tower for N texts: see `Tower.base`.
+
+    Args:
+      encoder: encoder with `part=model.base`.
+      params: parameters; those of heads have no effect.
+      side: `question` or `answer`.
+      texts: N texts.
+      cache: cache of the vectors.
+      progress: show a progress bar.
+
+    Returns:
+      float32 [N, E], memory-mapped if cached.
+    """
+    model = encoder.model
+    question, answer = (model.tower(side).clone(head=None) for side in SIDES)
+    below = dataclasses.replace(model, question=question, answer=answer)
+    identity = model_identity(below, below_heads(params), encoder.processors)
+    towers = [model.tower(side) for side in SIDES]
+    dtypes = [name for tower in towers for name in {str(tower.token_embedder.dtype): 0, tower.product_dtype: 0}]
+    return cache.embeddings(
+        functools.partial(encoder, params, side, progress=progress),
+        texts,
+        ("base", side, " ".join([identity, *dtypes])),
+        encoder.width(params),
+        name="the pretrained model",
+    )
+
+
+def below_heads(dual_encoder: dict) -> dict:
+    """Returns a dual encoder's parameters without those of its heads."""
+    kept = {place: {g: p for g, p in groups.items() if g != "head"} for place, groups in dual_encoder.items()}
+    return {place: groups for place, groups in kept.items() if groups}

@@ -1,0 +1,146 @@
+"""Hybrid search: dense and BM25 scores in one ranking."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.ranking.bm25 import BM25
+from endx_jax.ranking.evaluate import ScoreBlock, evaluate_set
+from endx_jax.settings import require
+
+Ranking = Sequence[tuple[int, float]]
+
+# Default weight of a BM25 point beside a cosine.
+WEIGHT = 0.7 / 30
+# Weights that `fit_fusion` compares. The default is the first, so that it is kept unless another weight is better.
+GRID = (WEIGHT, *(share / 30 for share in (0.0, 0.1, 0.2, 0.35, 0.5, 1.0, 1.4, 2.0, 4.0)))
+# Weights of known questions that `fit_known` compares, with the default.
+KNOWN = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)
+# Smallest number of validation questions for which a weight is fitted.
+ENOUGH = 100
+# Smallest number of documents of each ranking that are fused; lower ones hardly affect the top.
+FUSED = 100
+# Chosen by Cormack et al. (2009) on pilot runs; results hardly depend on it.
+RRF_K = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Hybrid:
+    """Fusion of dense and BM25 scores: score = dense + weight * BM25.
+
+    A dense score is the higher one of the document's own and `known` times that of its best known question.
+
+    Attributes:
+      weight: weight of a BM25 point, at least 0; None: the sum of reciprocal ranks, for scores that are not cosines.
+      questions: number of validation questions that `fit_fusion` used; 0 for the default.
+      bm25: settings of BM25 for which the weight holds.
+      known: weight of known questions, at least 0; 0: only BM25 reads them.
+    """
+
+    weight: float | None = WEIGHT
+    questions: int = 0
+    bm25: str = BM25.DESCRIPTION
+    known: float = 1.0
+
+    def __post_init__(self):
+        valid = self.weight is None or 0 <= self.weight < math.inf
+        require(valid, f"the weight of BM25 must be a number from 0 up, and is {self.weight}")
+        require(0 <= self.known < math.inf, f"the weight of known questions must be from 0 up, and is {self.known}")
+
+    def __str__(self) -> str:
+        if self.weight is None:
+            return "the sum of reciprocal ranks in dense and BM25"
+        chosen = f"fitted on {self.questions:,} validation questions" if self.questions else "the default"
+        return f"dense + {self.weight:.4f} x BM25 (weight: {chosen})"
+
+    def score_block(self, dense: ScoreBlock, lexical: ScoreBlock) -> ScoreBlock:
+        """Returns the scorer of all candidates, for `evaluate`, from those of dense and BM25 scores."""
+
+        def fused(start: int, stop: int):
+            if self.weight is None:
+                return _reciprocals(dense(start, stop), -np.inf) + _reciprocals(lexical(start, stop), 0)
+            return dense(start, stop) + self.weight * lexical(start, stop)
+
+        return fused
+
+    def raised(self, dense: ScoreBlock, known: ScoreBlock) -> ScoreBlock:
+        """Returns the scorer by the higher of dense scores and known questions' scores times `self.known`."""
+        if not self.known:
+            return dense
+        return lambda start, stop: np.maximum(dense(start, stop), self.known * known(start, stop))
+
+    def fuse(self, dense: Ranking, lexical: Ranking, depth: int) -> list[tuple[int, float]]:
+        """Fuses two rankings, pairs of item and score, best first, of at most `depth` items each.
+
+        An item that one ranking lacks gets that ranking's lowest score; from BM25 it gets 0 if that ranking is shorter
+        than `depth`, and so holds all items with a common word. Ties are in the order of `dense`, then of `lexical`.
+        """
+        if self.weight is None:
+            return reciprocal_ranks([dense, lexical])
+        meaning, words = dict(dense), dict(lexical)
+        lowest = dense[-1][1] if dense else 0.0
+        fewest = lexical[-1][1] if len(lexical) >= depth else 0.0
+        return _ordered(
+            {item: meaning.get(item, lowest) + self.weight * words.get(item, fewest) for item in meaning | words}
+        )
+
+
+def default_hybrid(*, cosine: bool) -> Hybrid:
+    """Returns the fusion if none was fitted; without cosines, known questions have the weight 0."""
+    return Hybrid(WEIGHT) if cosine else Hybrid(None, known=0.0)
+
+
+def fit_fusion(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
+    """Returns the fusion with the best `measure` for validation questions and their pool.
+
+    The weight is chosen from `GRID` for cosines; for other scores, reciprocal ranks or dense scores alone are chosen.
+    """
+    lexical = BM25.of_texts(records.candidates, records.text_language).score_block(records.questions)
+    about = BM25.description(records.text_language)
+    default = dataclasses.replace(default_hybrid(cosine=cosine), questions=len(records.questions), bm25=about)
+    tried = [dataclasses.replace(default, weight=weight) for weight in (GRID if cosine else (None, 0.0))]
+    return max(tried, key=lambda hybrid: evaluate_set(hybrid.score_block(dense, lexical), records).metrics[measure])
+
+
+def fit_known(hybrid: Hybrid, dense, known, lexical, records: RetrievalSet, measure: str) -> Hybrid:
+    """Returns the fusion with the best weight of known questions for validation questions, none of which is known.
+
+    `known` scores the best known question of each candidate; `lexical` is BM25 of candidates with known questions.
+    """
+
+    def value(tried: Hybrid) -> float:
+        return evaluate_set(tried.score_block(tried.raised(dense, known), lexical), records).metrics[measure]
+
+    return max((dataclasses.replace(hybrid, known=weight) for weight in (hybrid.known, *KNOWN)), key=value)
+
+
+def reciprocal_ranks(rankings: Sequence[Ranking]) -> list[tuple[int, float]]:
+    """Fuses rankings by reciprocal ranks (Cormack, Clarke and Buettcher 2009), for scores that can't be compared.
+
+    The score of an item is the sum of 1 / (RRF_K + r) over the rankings that hold it, with its rank r there, from 1.
+    Ties are in the order of the first ranking that holds the item.
+    """
+    fused: dict[int, float] = {}
+    for ranking in rankings:
+        for place, (item, _) in enumerate(ranking, start=1):
+            fused[item] = fused.get(item, 0.0) + 1 / (RRF_K + place)
+    return _ordered(fused)
+
+
+def _ordered(fused: dict[int, float]) -> list[tuple[int, float]]:
+    return sorted(fused.items(), key=lambda pair: -pair[1])
+
+
+def _reciprocals(scores: jax.Array | np.ndarray, above: float) -> np.ndarray:
+    """Returns 1 / (RRF_K + rank) for the `FUSED` best scores [b, N] if they exceed `above`; 0 for all others."""
+    best, ids = map(np.asarray, jax.lax.top_k(jnp.asarray(scores), min(FUSED, scores.shape[1])))
+    reciprocals = np.zeros(scores.shape, np.float32)
+    np.put_along_axis(
+        reciprocals, ids, (best > above) / (RRF_K + 1 + np.arange(ids.shape[1], dtype=np.float32)), axis=1
+    )
+    return reciprocals

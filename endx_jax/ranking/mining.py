@@ -1,0 +1,328 @@
+"""Hard negatives from the rankings of BM25, of embeddings in memory, or of an index."""
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tqdm
+
+from endx_jax.data.readers.beir import Negative
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.errors import EndxError
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.ranking.bm25 import BM25, highest
+from endx_jax.ranking.rerank import PairScorer, PairScorerFactory
+from endx_jax.ranking.search import top_k
+from endx_jax.ranking.systems import EncodeSide
+from endx_jax.settings import require
+
+# Reasons for rejecting a candidate in the window of ranks.
+RIGHT, DUPLICATE, NEAR, DOUBTED = REASONS = ("right", "equal text", "margin", "teacher")
+
+
+@dataclasses.dataclass(frozen=True)
+class Margin:
+    """Minimum distance of negatives below the lowest score of a question's right candidates; None for none.
+
+    Attributes:
+      absolute: distance in the units of the score.
+      relative: share of the right candidate's absolute score: with 0.05 a negative has at most 95 % of a positive score
+        (TopK-PercPos in NV-Retriever, Moreira et al. 2024).
+    """
+
+    absolute: float | None = None
+    relative: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.absolute is not None or self.relative is not None
+
+    def limit(self, lowest_right: np.ndarray) -> np.ndarray:
+        """Returns the highest score of negatives, float64 [Q], given the lowest score of right candidates [Q]."""
+        lowest = np.asarray(lowest_right, np.float64)
+        limit = np.full(lowest.shape, np.inf)
+        if self.absolute is not None:
+            limit = np.minimum(limit, lowest - self.absolute)
+        if self.relative is not None:
+            limit = np.minimum(limit, lowest - np.abs(lowest) * self.relative)
+        return limit
+
+
+@dataclasses.dataclass(frozen=True)
+class MiningSettings:
+    """Selection of hard negatives from a ranking.
+
+    Attributes:
+      negatives: largest number of negatives per question; the best-ranked ones are kept, unless `mine_negatives` gets `strata`.
+      first_rank: first rank of the window, from 1. Ranks count every candidate, right ones too.
+      last_rank: last rank of the window.
+      margin: margin below the right candidates, in the scores of the teacher if there is one, else of the ranking.
+    """
+
+    negatives: int = 10
+    first_rank: int = 1
+    last_rank: int = 100
+    margin: Margin = Margin()
+
+    def __post_init__(self):
+        require(self.negatives >= 1, f"{self.negatives} negatives per question are too few: keep at least 1")
+        window = f"ranks {self.first_rank} to {self.last_rank}"
+        require(1 <= self.first_rank <= self.last_rank, f"{window} are empty: the first must be from 1 to the last")
+        for value in filter(None, (self.margin.absolute, self.margin.relative)):
+            message = f"a margin of {value} admits negatives that score above the right answers; give one of at least 0"
+            require(value > 0, message)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ranked:
+    """Ranking of candidates for Q questions.
+
+    Attributes:
+      rows: int32 [Q, depth], candidates, best first, padded with -1.
+      scores: float32 [Q, depth].
+      lowest_right: returns float32 [Q], the lowest score of each question's right candidates; called only if a margin
+        needs it.
+    """
+
+    rows: np.ndarray
+    scores: np.ndarray
+    lowest_right: Callable[[], np.ndarray]
+
+
+class Mined(NamedTuple):
+    """Result of `mine_negatives`.
+
+    Attributes:
+      negatives: negatives of each question, in the order of their ranks.
+      dropped: number of rejected candidates of the window, by reason.
+    """
+
+    negatives: list[list[Negative]]
+    dropped: dict[str, int]
+
+
+def mine_negatives(
+    ranked: Ranked,
+    qrels: Sequence[Sequence[int]],
+    candidates: Sequence[str],
+    settings: MiningSettings,
+    teacher: PairScorer | None = None,
+    excluded: Sequence[Sequence[int]] | None = None,
+    strata: PairScorer | None = None,
+    questions: Sequence[str] | None = None,
+) -> Mined:
+    """Selects hard negatives from a ranking.
+
+    Rejected candidates: right ones; those whose text equals that of the question, or of a right or a better-ranked one,
+    up to case and white space; and those within the margin. A teacher scores the best candidates, and further ones
+    until a question has enough negatives; it rejects at least those that it scores above a right one.
+
+    Args:
+      ranked: at least `settings.last_rank` deep, or as deep as the pool.
+      qrels: for each question the rows of its right candidates.
+      candidates: N texts.
+      settings: selection.
+      teacher: scores (question, candidate) rows; None: no teacher.
+      excluded: for each question the rows of candidates that are not ranked for it, which are rejected as right ones
+        are; None if there are none.
+      strata: scores (question, candidate) rows; the negatives of a question are then spread over the order of these
+        scores instead of the best-ranked ones: see `_spread`.
+      questions: texts of the questions; None to compare no candidates with them.
+    """
+    wanted = settings.last_rank if strata else settings.negatives
+    dropped = Counter(dict.fromkeys(REASONS, 0))
+    margin = settings.margin if teacher is None else Margin()
+    known = [(*right, *left_out) for right, left_out in zip(qrels, excluded or [()] * len(qrels), strict=True)]
+    places = _places_left(ranked, known, candidates, questions or (), settings, margin, dropped)
+    if teacher is None:
+        kept = [ranks[:wanted] for ranks in places]
+    else:
+        limit = (settings.margin or Margin(absolute=0.0)).limit(lowest_right(teacher, qrels))
+        kept = _first_unrejected(ranked.rows, places, limit, wanted, teacher, dropped)
+    if strata:
+        kept = _stratified(ranked.rows, kept, settings.negatives, strata)
+    negatives = [
+        [Negative(int(rows[place]), float(scores[place]), place + 1) for place in ranks]
+        for rows, scores, ranks in zip(ranked.rows, ranked.scores, kept, strict=True)
+    ]
+    return Mined(negatives, dict(dropped))
+
+
+def score_candidates(
+    score: PairScorer, qrels: Sequence[Sequence[int]], negatives: Sequence[Sequence[Negative]]
+) -> list[dict[int, float]]:
+    """Scores each question's right candidates and negatives, for distillation; returns the scores by row.
+
+    Raises:
+      EndxError: a score is not finite.
+    """
+    listed = [[*right, *(one.row for one in mined)] for right, mined in zip(qrels, negatives, strict=True)]
+    pairs = np.asarray([(question, row) for question, rows in enumerate(listed) for row in rows], int).reshape(-1, 2)
+    scores = np.asarray(score(pairs), np.float64)
+    if not np.isfinite(scores).all():
+        question, row = pairs[int((~np.isfinite(scores)).argmax())]
+        raise EndxError(f"the score of question {question} and candidate {row} is not finite: use another model")
+    ends = np.cumsum([len(rows) for rows in listed])[:-1]
+    return [
+        dict(zip(rows, values.tolist(), strict=True))
+        for rows, values in zip(listed, np.split(scores, ends), strict=True)
+    ]
+
+
+def lowest_right(score: PairScorer, qrels: Sequence[Sequence[int]]) -> np.ndarray:
+    """Returns the lowest score of each question's right candidates: float32 [Q]."""
+    pairs = np.asarray([(question, row) for question, right in enumerate(qrels) for row in right], int).reshape(-1, 2)
+    lowest = np.full(len(qrels), np.inf, np.float32)
+    np.minimum.at(lowest, pairs[:, 0], score(pairs))
+    return lowest
+
+
+def _places_left(
+    ranked, known, candidates, questions, settings: MiningSettings, margin: Margin, dropped
+) -> list[list[int]]:
+    """Returns for each question the positions in its ranking, from 0, of possible negatives, which are not `known`."""
+    numbers: dict[str, int] = {}  # one for each distinct text of both sides, ignoring case and white space
+    key, own = (
+        [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in texts]
+        for texts in (candidates, questions)
+    )
+    limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(known), np.inf)
+    left = []
+    for question, rejected in enumerate(known):
+        rows = ranked.rows[question, : settings.last_rank].tolist()
+        seen, kept = {*(key[row] for row in rejected), *own[question : question + 1]}, []
+        for place in range(settings.first_rank - 1, len(rows)):
+            row = rows[place]
+            if row < 0:
+                break
+            if row in rejected:
+                dropped[RIGHT] += 1
+            elif key[row] in seen:
+                dropped[DUPLICATE] += 1
+            elif ranked.scores[question, place] > limit[question]:
+                dropped[NEAR] += 1
+            else:
+                kept.append(place)
+            seen.add(key[row])
+        left.append(kept)
+    return left
+
+
+def _first_unrejected(rows, places, limit, wanted: int, teacher: PairScorer, dropped: Counter) -> list[list[int]]:
+    """Returns the first `wanted` positions of each question that the teacher does not score above the limit."""
+    kept: list[list[int]] = [[] for _ in places]
+    waiting = [iter(ranks) for ranks in places]
+    while True:
+        pending = [
+            (question, place)
+            for question, ranks in enumerate(kept)
+            for _, place in zip(range(wanted - len(ranks)), waiting[question], strict=False)
+        ]
+        if not pending:
+            return kept
+        scores = teacher(np.asarray([(question, rows[question, place]) for question, place in pending], int))
+        for (question, place), score in zip(pending, scores.tolist(), strict=True):
+            if score > limit[question]:
+                dropped[DOUBTED] += 1
+            else:
+                kept[question].append(place)
+
+
+def _stratified(rows, places, wanted: int, score: PairScorer) -> list[list[int]]:
+    """Returns up to `wanted` positions of each question, in order, spread over all scores.
+
+    It is the stratified sampling of Jang et al. 2026 (arXiv 2604.04734), without chance: the candidates in the order of
+    their scores are divided into `wanted` strata of equal size, and the middle one of each is taken.
+    """
+    pairs = [(question, rows[question, place]) for question, ranks in enumerate(places) for place in ranks]
+    scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(ranks) for ranks in places])[:-1])
+    kept = []
+    for ranks, own in zip(places, scores, strict=True):
+        count = min(wanted, len(ranks))
+        middles = ((np.arange(count) + 0.5) * len(ranks) / max(count, 1)).astype(int)
+        kept.append(sorted(ranks[n] for n in np.argsort(-own, kind="stable")[middles].tolist()))
+    return kept
+
+
+# Rows, int [n], to their embeddings, float32 [n, E].
+Embedded = Callable[[np.ndarray], np.ndarray]
+
+# Pairs scored at a time.
+PAIRS = 65536
+# Candidates of a question that a reranker scores.
+RERANKED = 100
+
+
+def rank_by_bm25(records: RetrievalSet, depth: int, *, progress: bool = False) -> Ranked:
+    """Ranks the `depth` best by BM25; candidates without a word of the question are not ranked."""
+    score_block = BM25.of_texts(records.candidates, records.text_language).score_block(records.questions)
+    rows = np.full((len(records.questions), min(depth, len(records.candidates))), -1, np.int32)
+    scores, lowest = np.zeros(rows.shape, np.float32), np.zeros(len(rows), np.float32)
+    for n in tqdm.trange(len(rows), desc="ranking by BM25", unit="question", disable=not progress, leave=False):
+        block = score_block(n, n + 1)[0]  # one at a time: each needs a score for every candidate
+        best = highest(block, depth)
+        rows[n, : len(best)], scores[n, : len(best)] = best, block[best]
+        lowest[n] = block[list(records.qrels[n])].min()
+    return Ranked(rows, scores, lambda: lowest)
+
+
+def rank_by_embeddings(encode: EncodeSide, records: RetrievalSet, depth: int) -> Ranked:
+    """Ranks the `depth` best by inner product, exactly; all embeddings are in memory."""
+    questions, candidates = encode("question", records.questions), encode("answer", records.candidates)
+    nearest = top_k(questions, candidates, depth)
+    score = InnerProducts(questions.__getitem__, candidates.__getitem__)
+    return Ranked(nearest.rows, nearest.scores, lambda: lowest_right(score, records.qrels))
+
+
+def rank_by_pairs(scores_of: PairScorerFactory, records: RetrievalSet, depth: int) -> Ranked:
+    """Ranks the `depth` best of BM25's best candidates, at least `RERANKED`, by the scores of a reranker."""
+    first = rank_by_bm25(records, max(depth, RERANKED))
+    score, found = scores_of(records.questions, records.candidates), first.rows >= 0
+    scores = np.full(found.shape, -np.inf, np.float32)
+    scores[found] = score(np.stack([np.nonzero(found)[0], first.rows[found]], axis=1))
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+    rows, scores = (np.take_along_axis(values, best, axis=1) for values in (first.rows, scores))
+    return Ranked(rows, scores, lambda: lowest_right(score, records.qrels))
+
+
+class InnerProducts:
+    """Scores of (question, candidate) pairs by their embeddings."""
+
+    def __init__(self, questions: Embedded, candidates: Embedded):
+        """Takes functions from rows to embeddings, for both sides."""
+        self._questions, self._candidates = questions, candidates
+
+    @classmethod
+    def of_texts(cls, encode: EncodeSide, questions: Sequence[str], candidates: Sequence[str]) -> "InnerProducts":
+        """Returns inner products of texts, each encoded on first use."""
+        sides = zip(SIDES, (questions, candidates), strict=True)
+        return cls(*(EncodedOnDemand(functools.partial(encode, side), texts) for side, texts in sides))
+
+    def __call__(self, pairs: np.ndarray) -> np.ndarray:
+        """Scores pairs int [n, 2]; returns float32 [n]."""
+        scores = np.empty(len(pairs), np.float32)
+        for start in range(0, len(pairs), PAIRS):
+            question, candidate = pairs[start : start + PAIRS].T
+            products = np.einsum("ne,ne->n", self._questions(question), self._candidates(candidate))
+            scores[start : start + PAIRS] = products
+        return scores
+
+
+class EncodedOnDemand:
+    """Embeddings of texts, computed on first use."""
+
+    def __init__(self, encode: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]):
+        self._encode, self._texts = encode, texts
+        self._place = np.full(len(texts), -1)
+        self._embeddings = np.zeros((0, 0), np.float32)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the embeddings of rows, int [n]."""
+        fresh = np.unique(rows[self._place[rows] < 0])
+        if len(fresh):
+            made, known = self._encode([self._texts[row] for row in fresh.tolist()]), len(self._embeddings)
+            self._place[fresh] = np.arange(known, known + len(fresh))
+            self._embeddings = np.concatenate([self._embeddings, made]) if known else made
+        return self._embeddings[self._place[rows]]

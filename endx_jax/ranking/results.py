@@ -1,0 +1,198 @@
+"""Results of a run: evaluations of several systems, as tables and in `results.json`."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from endx_jax import json_files
+from endx_jax.data.sets.records import Pools
+from endx_jax.data.settings import PARAGRAPHS
+from endx_jax.files import write_text
+from endx_jax.metrics.ranking import RECALLS
+from endx_jax.ranking import trec
+from endx_jax.ranking.bm25 import BM25, without_words
+from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
+from endx_jax.ranking.hybrid import Hybrid
+from endx_jax.ranking.systems import DenseResult, bm25_scores
+from endx_jax.ranking.tables import format_table
+
+# Columns of the tables; results.json has more cutoffs.
+COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
+SETS = "sets"  # key of `results.json` for the names of a suite's data sets
+OWN_ID = "questions leave out the document with their own text or, as BEIR's evaluation does, with their own id"
+# Number of questions below which the width of the interval is printed: 0.98 / sqrt(FEW) = 0.057.
+FEW = 300
+# Columns for paragraphs (RR).
+PARAGRAPH_COLUMNS = ("mrr", *(f"recall@{n}" for n in RECALLS), "avg_recall")
+
+
+@dataclasses.dataclass(repr=False)
+class Results:
+    """Evaluations of several systems on the same questions, against one pool or several.
+
+    Attributes:
+      dataset: name of the data set.
+      split: split of the data set.
+      pools: the set with each pool, by the pool's name; the first is the primary one.
+      hybrid: fusion of BM25 with the model; None if the model scores pairs, or is not fused.
+      evaluations: evaluations by pool and system, in the order of the tables.
+      sections: further values of `results.json` by key.
+      notes: lines below the tables that explain them.
+      direction: `question_to_answer` or `answer_to_question`.
+      reverse: results of the other direction; None if not requested.
+    """
+
+    dataset: str
+    split: str
+    pools: Pools
+    hybrid: Hybrid | None = None
+    evaluations: dict[str, dict[str, Evaluation]] = dataclasses.field(default_factory=dict)
+    sections: dict[str, Any] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    direction: str = "question_to_answer"
+    reverse: "Results | None" = None
+
+    def rank_both_ways(self) -> None:
+        """Adds the reverse direction, which ranks questions for each answer."""
+        pools = Pools({pool: records.reversed() for pool, records in self.pools.items()})
+        self.reverse = Results(self.dataset, self.split, pools, direction="answer_to_question")
+
+    def add(self, system: str, evaluations: Mapping[str, Evaluation]) -> None:
+        """Adds a system's evaluations by pool."""
+        for pool, evaluation in evaluations.items():
+            self.evaluations.setdefault(pool, {})[system] = evaluation
+
+    def add_bm25(self) -> None:
+        """Evaluates BM25 and adds it."""
+        self.add("bm25", {pool: evaluate_set(scores, self.pools[pool]) for pool, scores in self._bm25.items()})
+        ranked = self.evaluations[self.pools.primary_name]["bm25"].top_scores[:, 0] > 0
+        self.notes += without_words(int((~ranked).sum()), len(ranked), self.pools.primary.text_language)
+        if self.reverse:
+            self.reverse.add_bm25()
+
+    @functools.cached_property
+    def _bm25(self) -> dict[str, ScoreBlock]:
+        return bm25_scores(self.pools)
+
+    def fuse(self, pool: str, dense: ScoreBlock) -> ScoreBlock:
+        """Returns the scorer of a pool by `hybrid`, for `evaluate_dense`."""
+        assert self.hybrid
+        return self.hybrid.score_block(dense, self._bm25[pool])
+
+    def add_dense(self, system: str, result: DenseResult) -> None:
+        """Adds a dense system's evaluations, alone and fused."""
+        self.add(system, result.evaluations)
+        if result.fused:
+            self.add("hybrid", result.fused)
+            self.notes.append(f"hybrid: {system} and BM25 over the whole pool, {self.hybrid}")
+        if self.reverse:
+            self.reverse.add(system, result.reverse)
+
+    def tables(self) -> str:
+        """Formats one table per pool, with notes below; without evaluations, only notes."""
+        if not self.evaluations:
+            return "\n".join(self.notes)
+        lines = self._rankings()
+        if self.reverse:
+            lines += ["questions ranked for each answer:", *self.reverse._rankings()]
+        lines.append(f"bm25: {BM25.description(self.pools.primary.text_language)}")
+        primary, systems = self.pools.primary, self.evaluations[self.pools.primary_name]
+        if alike := sum(map(bool, primary.excluded or ())):
+            lines.append(f"{alike:,} {OWN_ID}")
+        if len(primary.questions) < FEW:
+            lines.append(
+                f"few questions: a share of 0.5 of {len(primary.questions)} has a 95 % interval of plus or minus "
+                f"{min(0.5, 0.98 / len(primary.questions) ** 0.5):.2f}"
+            )
+        models = {name: evaluation.metrics.get("mrr", 0.0) for name, evaluation in systems.items() if name != "bm25"}
+        if len({*models.values()}) == 1 and (len(models) > 1 or 1 in models.values()):
+            by = ", by data.test_path or a larger data.test_fraction" if self.split else ""
+            lines.append(
+                f"{len(primary.questions):,} questions over {len(primary.candidates):,} candidates are too few to judge"
+                f" {', '.join(models)}, all with mrr {max(models.values()):.3f}: use more questions and candidates{by}"
+            )
+        return "\n".join([*lines, *self.notes])
+
+    __repr__ = tables
+
+    def _rankings(self) -> list[str]:
+        lines = []
+        for pool, systems in self.evaluations.items():
+            if len(self.evaluations) > 1:
+                questions, candidates = len(self.pools[pool].questions), len(self.pools[pool].candidates)
+                lines.append(f"pool {pool}, {questions:,} questions, {candidates:,} candidates:")
+            columns = PARAGRAPH_COLUMNS if pool == PARAGRAPHS else COLUMNS
+            lines += [format_table({name: evaluation.metrics for name, evaluation in systems.items()}, columns), ""]
+        return lines
+
+    def write(self, json_path: pathlib.Path, rankings: pathlib.Path) -> None:
+        """Writes the JSON, and TREC files: the judgements, and each system's run and per-question metrics.
+
+        Args:
+          json_path: path of `results.json`.
+          rankings: the folder for `qrels.trec`, `SYSTEM.run.trec` and `SYSTEM.per_question.jsonl` of the first pool;
+            other pools (such as `answers-at-least-8`, see `pool_folder`) and the reverse direction have subfolders.
+        """
+        self._write_rankings(rankings)
+        primary = self.evaluations.get(self.pools.primary_name, {})
+        means = {system: evaluation.metrics for system, evaluation in primary.items()}
+        write_results(json_path, means, self._entries(), **self.sections)
+
+    def _entries(self) -> list[dict]:
+        about = {"dataset": self.dataset, "split": self.split, "direction": self.direction}
+        entries = [
+            entry_of(about, pool, name, evaluation)
+            for pool, systems in self.evaluations.items()
+            for name, evaluation in systems.items()
+        ]
+        return entries + self.reverse._entries() if self.reverse else entries
+
+    def _write_rankings(self, rankings: pathlib.Path) -> None:
+        for number, (pool, systems) in enumerate(self.evaluations.items()):
+            records, folder = self.pools[pool], rankings / pool_folder(pool) if number else rankings
+            ids = (records.question_ids, records.candidate_ids)
+            trec.write_qrels(folder / trec.QRELS, *ids, records.qrels, records.gains)
+            for name, evaluation in systems.items():
+                trec.write_system(folder, name, *ids, evaluation, records.groups)
+        if self.reverse:
+            self.reverse._write_rankings(rankings / self.reverse.direction)
+
+
+def entry_of(about: Mapping[str, Any], pool: str, system: str, evaluation: Evaluation) -> dict:
+    """Returns an entry of `evaluations` in `results.json`; `about` names its data and the direction."""
+    counts = {"questions": evaluation.questions, "candidates": evaluation.candidates}
+    return {**about, "pool": pool, "system": system, "metrics": evaluation.metrics, **counts}
+
+
+def write_results(
+    file: pathlib.Path, systems: Mapping[str, Mapping[str, float]], entries: Sequence[dict], **sections: Any
+) -> None:
+    """Writes `results.json`: the primary metrics of each system, sections, and the entries of all evaluations."""
+    write_text(file, json.dumps({"systems": systems, **sections, "evaluations": entries}, indent=1) + "\n")
+
+
+def read_results(file: pathlib.Path) -> list[dict]:
+    """Returns the evaluations in a `results.json`.
+
+    Each has the strings `pool`, `system` and `direction`, and `metrics` with numbers; other values are not checked.
+
+    Raises:
+      EndxError: the file can't be read, or one of these is missing or of another type.
+    """
+    entries = json_files.as_list(json_files.value(json_files.read_json_file(file), "evaluations", str(file)), str(file))
+    for number, entry in enumerate(entries):
+        where = f"{file}: evaluation {number}"
+        for key in ("pool", "system", "direction"):
+            json_files.text_at(entry, key, where, may_be_empty=True)
+        metrics = json_files.as_object(json_files.value(entry, "metrics", where), f"{where}: 'metrics'")
+        for name, value in metrics.items():
+            json_files.number(value, f"{where}: {json_files.shown(name)}")
+    return entries
+
+
+def pool_folder(pool: str) -> str:
+    """Returns the folder name of a pool, without the characters that some file systems refuse."""
+    return pool.replace(">=", "-at-least-")

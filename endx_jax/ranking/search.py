@@ -1,0 +1,447 @@
+"""Exact search: the k best candidates of every question by inner product, over a corpus of any size."""
+
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from endx_jax.errors import EndxError
+from endx_jax.models.sharding_hints import platform
+from endx_jax.numerics import round_up
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.parallel.sharding import place
+
+Array = jax.Array
+
+# Id of an empty place in a result.
+NO_CANDIDATE = np.iinfo(np.int32).max
+WHOLE = PartitionSpec()
+
+
+class Tile(NamedTuple):
+    """Sizes of the products on a device. All products of a search have one shape, hence one order of summation."""
+
+    questions: int  # scored together, at most
+    candidates: int  # scored at a time
+    merged: int  # questions merged at a time, among those for which a tile holds a new best candidate
+
+
+class Block(NamedTuple):
+    """Block of candidates that is sent at once; each device of the mesh holds its own rows.
+
+    Attributes:
+      embeddings: [b, E], of any numeric dtype.
+      scales: float32 [b], factor of each row; None: 1.
+      where: bool [b], true for rows that count; None: all.
+    """
+
+    embeddings: Array
+    scales: Array | None
+    where: Array | None
+
+
+class Best(NamedTuple):
+    """Best candidates so far. The first axis holds chunks of questions; if sharded, those of all devices in turn."""
+
+    scores: Array  # float32 [chunks, rows, k], descending; -inf where fewer candidates were seen
+    ids: Array  # int32 [chunks, rows, k]
+    unordered: Array  # bool [chunks, rows, 1], true if a score was nan
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def empty_best(chunks: int, rows: int, k: int, split: NamedSharding) -> Best:
+    """Returns the initial `Best`, without candidates."""
+    best = Best(
+        scores=jnp.full((chunks, rows, k), -jnp.inf, jnp.float32),
+        ids=jnp.full((chunks, rows, k), NO_CANDIDATE, jnp.int32),
+        unordered=jnp.zeros((chunks, rows, 1), bool),
+    )
+    return jax.lax.with_sharding_constraint(best, split)
+
+
+@functools.partial(jax.jit, static_argnames=("mesh", "tile"))
+def merge_block(best: Best, questions, block: Block, start, count, mesh: Mesh, tile: Tile) -> Best:
+    """Merges a block, whose first row is candidate `start` of `count`, into the best of questions [chunks, rows, E]."""
+
+    def on_device(best, questions, block, start, count):
+        size = len(block.embeddings)
+        start = start + jax.lax.axis_index(mesh.axis_names) * size
+        tiles = (jnp.clip(count - start, 0, size) + tile.candidates - 1) // tile.candidates
+
+        def search(chunk):
+            rows, best = chunk
+
+            def merge(i, best):
+                scores, where = tile_scores(rows, block, i, tile.candidates)
+                return _merge_tile(best, scores, where, start + i * tile.candidates, count, tile.merged)
+
+            return jax.lax.fori_loop(0, tiles, merge, best)
+
+        return jax.lax.map(search, (questions, best))
+
+    split = PartitionSpec(mesh.axis_names)
+    in_specs = (split, WHOLE, split, WHOLE, WHOLE)
+    shared = jax.shard_map(on_device, mesh=mesh, in_specs=in_specs, out_specs=split, check_vma=False)
+    return shared(best, questions, block, start, count)
+
+
+@functools.partial(jax.jit, static_argnames=("mesh", "size"))
+def score_block(questions: Array, block: Block, mesh: Mesh, size: int) -> Array:
+    """Returns the scores of questions [rows, E] and a block, in tiles of `size`: [rows, b], -inf where not `where`."""
+
+    def on_device(questions, block):
+        def score(i):
+            scores, where = tile_scores(questions, block, i, size)
+            return scores if where is None else jnp.where(where[None], scores, -jnp.inf)
+
+        tiles = jax.lax.map(score, jnp.arange(len(block.embeddings) // size))
+        return jnp.moveaxis(tiles, 0, 1).reshape(len(questions), -1)
+
+    split = PartitionSpec(mesh.axis_names)
+    columns = PartitionSpec(None, mesh.axis_names)
+    return jax.shard_map(on_device, mesh=mesh, in_specs=(WHOLE, split), out_specs=columns, check_vma=False)(
+        questions, block
+    )
+
+
+def tile_scores(questions: Array, block: Block, i, size: int) -> tuple[Array, Array | None]:
+    """Returns inner products of questions [rows, E] and the i-th tile of a block at the highest precision.
+
+    Returns:
+      float32 [rows, size], and the tile's part of `block.where`.
+    """
+    tile = jax.tree.map(lambda part: jax.lax.dynamic_slice_in_dim(part, i * size, size), block)
+    embeddings = tile.embeddings.astype(jnp.float32)
+    if tile.scales is not None:
+        embeddings *= tile.scales[:, None]
+    width = (((1,), (1,)), ((), ()))
+    return jax.lax.dot_general(questions, embeddings, width, precision=jax.lax.Precision.HIGHEST), tile.where
+
+
+def _merge_tile(best: Best, scores: Array, where: Array | None, first, count, merged: int) -> Best:
+    """Merges scores [rows, n] of candidates whose ids begin with `first` into the best of one chunk of questions."""
+    if where is not None:
+        scores = jnp.where(where[None], scores, -jnp.inf)
+    highest = scores.max(axis=1)
+    # Ids ascend, so a candidate that ties with the last of the best ranks below it.
+    newer = highest > best.scores[:, -1]
+    past_end = first + jnp.arange(scores.shape[1], dtype=jnp.int32) >= count
+    new = _merge_rows(best, scores, newer, first, past_end, min(merged, len(scores)))
+    return new._replace(unordered=best.unordered | jnp.isnan(highest)[:, None])
+
+
+def _merge_rows(best: Best, scores, newer, first, past_end, step: int) -> Best:
+    """Merges the rows of scores [rows, c] that are marked `newer`, `step` of them at a time."""
+    k = best.scores.shape[1]
+
+    def merge(state):
+        newer, best = state
+        holds, some = jax.lax.top_k(newer, step)  # the last step includes rows with nothing to merge
+        new = jnp.where((holds[:, None] > 0) & ~past_end[None], scores[some], -jnp.inf)
+        new = jnp.where(new == 0, 0, new)  # top_k ranks -0 below 0
+        highest, places = jax.lax.top_k(jnp.concatenate([best.scores[some], new], axis=1), k)
+        kept = jnp.take_along_axis(best.ids[some], jnp.minimum(places, k - 1), axis=1)
+        ids = jnp.where(places < k, kept, first + places - k)
+        best = best._replace(scores=best.scores.at[some].set(highest), ids=best.ids.at[some].set(ids))
+        return newer.at[some].set(0), best
+
+    return jax.lax.while_loop(lambda state: state[0].any(), merge, (newer.astype(jnp.float32), best))[1]
+
+
+@functools.partial(jax.jit, static_argnames="mesh")
+def merge_devices(best: Best, mesh: Mesh) -> Best:
+    """Merges the best of all devices and replicates the result."""
+    k = best.scores.shape[-1]
+
+    def on_device(best):
+        scores, ids, unordered = jax.lax.all_gather(best, mesh.axis_names, axis=2, tiled=True)
+        negative, ids = jax.lax.sort((-scores, ids), num_keys=2)
+        return Best(-negative[..., :k], ids[..., :k], unordered)
+
+    split = PartitionSpec(mesh.axis_names)
+    return jax.shard_map(on_device, mesh=mesh, in_specs=(split,), out_specs=WHOLE, check_vma=False)(best)
+
+
+# On a CPU, 2 MB of scores stay in the cache until they are compared, and most tiles improve few questions. Accelerators
+# need larger products; their tile is not measured.
+TILES = {"cpu": Tile(questions=1024, candidates=512, merged=16)}
+LARGE_TILE = Tile(questions=1024, candidates=16384, merged=1024)
+
+# Candidates sent to the devices at a time: 50 MB at a width of 384.
+BLOCK = 32768
+# Dtypes that are sent as they are and widened on the device, a tile at a time.
+NARROW = (np.dtype(np.float16), np.dtype(jnp.bfloat16), np.dtype(np.int8))
+
+
+class Neighbours(NamedTuple):
+    """The best candidates of Q questions.
+
+    Attributes:
+      scores: float32 [Q, k], descending.
+      rows: int32 [Q, k], of the corpus; ties are ordered by row.
+    """
+
+    scores: np.ndarray
+    rows: np.ndarray
+
+
+def top_k(
+    questions, candidates, k: int, *, scales=None, where=None, mesh: Mesh | None = None, block: int = BLOCK
+) -> Neighbours:
+    """Finds the k candidates with the highest inner products for every question.
+
+    The corpus stays on the host. It is sent block by block, each split over all devices of the mesh; the next block is
+    sent while one is searched. Each device keeps the k best of its rows, which are merged once at the end. The memory
+    of a device does not grow with the corpus: it holds its parts of two blocks, the questions, one tile of scores and
+    the best. On a CPU, blocks that begin on a 64-byte boundary are not copied; those of a memory-mapped `.npy` file do.
+
+    Scores are float32 products at the highest precision of the device, the same for every `block`; another number of
+    questions or another kind of device may change the last bit. The highest score of a question in a tile is compared
+    with the k-th best so far, and the tile is merged only for questions where it is higher. The time is little more
+    than that of the matrix product, unless later candidates of the corpus keep scoring higher than earlier ones.
+
+    Args:
+      questions: [Q, E].
+      candidates: [N, E], a NumPy array or memory map. float16, bfloat16 and int8 are sent as they are and widened on
+        the device, a tile at a time.
+      k: number of candidates to find; all of them if there are fewer.
+      where: bool [N], true for candidates to search; None: all.
+      scales: float32 [N], factor of each candidate, such as the scales of int8 codes; None: 1.
+      mesh: devices to search on; None: all of this process. Every process of the mesh must make the same call, and
+        gets the whole result.
+      block: candidates that are sent at a time, in whole tiles on every device.
+
+    Raises:
+      EndxError: the arrays do not fit together; k or block is below 1; a score is nan or one of the best infinite;
+        there are 2^31 candidates or more.
+
+    Examples:
+      >>> from endx_jax.ranking.search import top_k
+      >>> found = top_k(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0], [0.75, 0.25], [0.5, 0.5]]), k=2)
+      >>> print(found.rows, found.scores)
+      [[1 2]] [[0.75 0.5 ]]
+    """
+    if block < 1:
+        raise EndxError(f"a search needs a block of at least 1 candidate: block {block}")
+    return Corpus(candidates, scales, where, resident=False, mesh=mesh, block=block).search(questions, k)
+
+
+def best_of_groups(scores: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
+    """Returns the highest of scores [b, K] in each of `count` ascending groups, [b, count]; -inf for empty groups."""
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    best = np.full((len(scores), count), -np.inf, np.float32)
+    if len(starts):
+        best[:, groups[starts]] = np.maximum.reduceat(np.asarray(scores), starts, axis=1)
+    return best
+
+
+def no_neighbours(questions: int, k: int) -> Neighbours:
+    """Returns the result for no questions, or no candidates."""
+    return Neighbours(np.zeros((questions, k), np.float32), np.zeros((questions, k), np.int32))
+
+
+# Share of the devices' free memory that resident candidates may take.
+SHARE = 0.25
+# Maximum scores computed at a time.
+SCORES = 1 << 19
+# Smallest number of best candidates that a resident corpus keeps per question; larger ones are powers of two.
+FEWEST_KEPT = 16
+
+
+class Corpus:
+    """Candidates in blocks, which stay on the devices or are sent anew for each search.
+
+    Few programs are compiled for a resident corpus: numbers of questions are 1 or powers of two from 8, and numbers of
+    best candidates are powers of two. Sizes of blocks grow in steps of a quarter.
+    """
+
+    def __init__(
+        self,
+        candidates,
+        scales=None,
+        where: np.ndarray | None = None,
+        *,
+        resident: bool = True,
+        mesh: Mesh | None = None,
+        block: int = BLOCK,
+        before: "Corpus | None" = None,
+    ):
+        """Sends a resident corpus to the devices.
+
+        Args:
+          candidates: [N, E], as in `top_k`.
+          scales: float32 [N], or None.
+          where: bool [N], true for candidates that count; None: all.
+          resident: keep all blocks on the devices.
+          mesh: devices; None: all of this process.
+          block: largest number of candidates in a block.
+          before: an earlier corpus, the beginning of this one; its full blocks are not sent again.
+
+        Raises:
+          EndxError: the arrays do not fit together, or there are 2^31 candidates or more.
+        """
+        for name, column in (("scales", scales), ("where", where)):
+            if column is not None and column.shape != (len(candidates),):
+                raise EndxError(
+                    f"{name} is {column.shape} for {len(candidates)} candidates: it needs one entry for each"
+                )
+        if len(candidates) > NO_CANDIDATE:
+            raise EndxError(f"{len(candidates)} candidates exceed 32-bit ids: search them in parts")
+        self._mesh: Mesh = before._mesh if before else mesh or make_mesh(MeshSettings(), jax.local_devices())
+        self._tile = TILES.get(platform(self._mesh), LARGE_TILE)
+        self._candidates, self._scales, self._where = candidates, scales, where
+        unit = self._tile.candidates * self._mesh.size
+        self._tiles = _tiles(len(candidates), unit, block)
+        self._size = self._tiles * unit
+        self._resident: list[Block] | None = None
+        if resident:
+            kept = before._resident or [] if before and before._size == self._size else []
+            if before and len(before) < len(self):
+                kept = kept[: len(before) // self._size]  # the padding of the last one is now used
+            self._resident = [
+                old._replace(where=self._send(where, rows)) for old, rows in zip(kept, self._rows(), strict=False)
+            ]
+            self._resident += [self._block(rows, where) for rows in self._rows()[len(kept) :]]
+
+    def __len__(self) -> int:
+        return len(self._candidates)
+
+    def search(self, questions, k: int, where: np.ndarray | None = None) -> Neighbours:
+        """Returns `top_k` of the corpus, up to the last bit of scores; `where`, bool [N], replaces that of the corpus.
+
+        Raises:
+          EndxError: the questions are of another width, k is below 1, or a score is nan or one of the best infinite.
+        """
+        questions = np.asarray(questions, np.float32)
+        where = self._where if where is None else where
+        self._check(questions)
+        if k < 1:
+            raise EndxError(f"a search needs a k of at least 1: k {k}")
+        k = min(k, len(self) if where is None else int(np.count_nonzero(where)))
+        if len(questions) == 0 or k == 0:
+            return no_neighbours(len(questions), k)
+        step = len(questions) if self._resident is None else self._tile.questions
+        parts = [self._search(questions[first : first + step], k, where) for first in range(0, len(questions), step)]
+        scores, rows, unordered = (np.concatenate(part) for part in zip(*parts, strict=True))
+        broken = unordered.any(axis=1) | ~np.isfinite(scores).all(axis=1)
+        if broken.any():
+            raise EndxError(
+                f"the scores of question {broken.argmax()} contain nan or infinity: check its embedding and those "
+                "of the candidates for nan, inf and very large values"
+            )
+        return Neighbours(scores, rows)
+
+    def _search(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> list[np.ndarray]:
+        """Returns the parts of `Best` [Q, k] for questions [Q, E]."""
+        count, mesh, tile = len(questions), self._mesh, self._tile
+        if self._resident is None:
+            chunks, kept = math.ceil(count / tile.questions), k
+            rows = round_up(math.ceil(count / chunks), 8)
+        else:
+            chunks, kept = 1, max(FEWEST_KEPT, power_of_two(k))
+            rows = 1 if count == 1 else max(8, power_of_two(count))
+            tile = tile._replace(candidates=tile.candidates * _tiles_per_step(self._tiles, rows, tile))
+        best = empty_best(chunks * mesh.size, rows, kept, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
+        questions = fill_up(questions, chunks * rows).reshape(chunks, rows, -1)
+        questions = place(questions, NamedSharding(mesh, WHOLE))
+        for start, block in self._blocks(where):
+            if self._resident is None:
+                jax.block_until_ready(best)  # the previous block is finished, so at most two are on the device
+            best = merge_block(best, questions, block, np.int32(start), np.int32(len(self)), mesh, tile)
+        best = jax.device_get(merge_devices(best, mesh))
+        return [part.reshape(-1, part.shape[-1])[:count, :k] for part in best]
+
+    def scores(self, questions) -> Callable[[int, int], Array]:
+        """Returns the scorer of questions [Q, E] for `evaluate`; the scores of candidates that do not count are -inf.
+
+        Raises:
+          EndxError: the questions are of another width.
+        """
+        questions = np.asarray(questions, np.float32)
+        self._check(questions)
+
+        def scores(start: int, stop: int) -> Array:
+            rows = place(fill_up(questions[start:stop], round_up(stop - start, 8)), NamedSharding(self._mesh, WHOLE))
+            parts: list[Array] = []
+            for _, block in self._blocks(self._where):
+                jax.block_until_ready(parts)
+                parts.append(score_block(rows, block, self._mesh, self._tile.candidates))
+            return jnp.concatenate(parts, axis=1)[: stop - start, : len(self)]
+
+        return scores
+
+    def _check(self, questions: np.ndarray) -> None:
+        if questions.ndim != 2 or self._candidates.ndim != 2 or questions.shape[1] != self._candidates.shape[1]:
+            raise EndxError(
+                f"question embeddings are {questions.shape} and candidate embeddings {self._candidates.shape}: both "
+                "must be [rows, width], of the same model"
+            )
+
+    def _blocks(self, where: np.ndarray | None) -> Iterator[tuple[int, Block]]:
+        """Yields all blocks and their first candidates."""
+        for number, rows in enumerate(self._rows()):
+            if self._resident is None:
+                block = self._block(rows, where)
+            else:
+                block = self._resident[number]
+                if where is not self._where:
+                    block = block._replace(where=self._send(where, rows))
+            yield rows.start, block
+
+    def _rows(self) -> list[slice]:
+        """Returns the rows of the corpus in each block."""
+        return [slice(first, first + self._size) for first in range(0, len(self), self._size)]
+
+    def _block(self, rows: slice, where: np.ndarray | None) -> Block:
+        """Sends a block to the devices."""
+        embeddings = np.asarray(self._candidates[rows])
+        if embeddings.dtype not in NARROW:
+            embeddings = embeddings.astype(np.float32, copy=False)
+        return Block(self._send(embeddings), self._send(self._scales, rows), self._send(where, rows))
+
+    def _send(self, column, rows: slice = slice(None)):
+        """Splits rows of a column over the devices, padded with zeros to the size of a block; None remains None."""
+        if column is None:
+            return None
+        split = NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names))
+        return place(fill_up(column[rows], self._size), split)
+
+
+def fill_up(rows: np.ndarray, size: int) -> np.ndarray:
+    """Pads rows with zeros to `size`; returns the same array if none is missing."""
+    missing = size - len(rows)
+    return np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1)) if missing else rows
+
+
+def fits(size: int) -> bool:
+    """Returns true if the devices of this process have free memory for a corpus of `size` bytes.
+
+    For a CPU the total memory of the machine counts: pages of a memory map can be reclaimed.
+    """
+    statistics = [device.memory_stats() for device in jax.local_devices()]
+    if any(memory is None for memory in statistics):
+        return size <= SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return size <= SHARE * sum(memory["bytes_limit"] - memory["bytes_in_use"] for memory in statistics)
+
+
+def _tiles(count: int, size: int, block: int) -> int:
+    """Returns the tiles per block, each of `size` rows over all devices: at most a quarter more than needed."""
+    needed = max(1, min(-(-count // size), block // size))
+    return round_up(needed, max(1, power_of_two(needed) // 8))
+
+
+def _tiles_per_step(tiles: int, rows: int, tile: Tile) -> int:
+    """Returns the number of tiles scored at a time for `rows` questions, a divisor of `tiles`."""
+    most = max(1, SCORES // (rows * tile.candidates))
+    return next(number for number in range(min(most, tiles), 0, -1) if tiles % number == 0)
+
+
+def power_of_two(number: int) -> int:
+    """Returns the smallest power of two that is at least `number`, which is at least 1."""
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,138 @@
+"""Files of rankings: TREC runs and judgements, and per-question metrics as JSON lines.
+
+White space separates the columns of TREC files, so white space in an id is percent-encoded there.
+"""
+
+import json
+import math
+import pathlib
+import re
+import urllib.parse
+from collections.abc import Iterable, Mapping, Sequence
+
+from endx_jax.data.readers.text_files import lines
+from endx_jax.errors import EndxError
+from endx_jax.files import replacing
+from endx_jax.ranking.evaluate import Evaluation
+
+QRELS = "qrels.trec"
+
+
+def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> None:
+    """Writes a TREC run: lines `question Q0 candidate rank score tag`, rank from 1.
+
+    Scores have 9 digits, which represent every float32 exactly, so the file keeps the order and ties of the ranking.
+    (trec_eval ignores the rank column and orders ties by candidate id, backwards.) Candidates with the score -inf,
+    which are not ranked for a question, are left out.
+
+    Args:
+      path: file to write, atomically.
+      question_ids: Q external ids.
+      candidate_ids: N external ids, or those that are needed by their indices.
+      top_ids: int [Q, depth], indices of candidates, best first.
+      top_scores: float32 [Q, depth], descending.
+      tag: name of the system (last column).
+
+    Raises:
+      EndxError: an id or the tag is empty, or an id is repeated.
+    """
+    question_ids = encoded(path, "question", question_ids)
+    candidate_ids = _by_row(path, candidate_ids)
+    (tag,) = encoded(path, "tag", [tag])
+    with replacing(path) as file:
+        for question, ids, scores in zip(question_ids, top_ids.tolist(), top_scores.tolist(), strict=True):
+            ranked = ((candidate, score) for candidate, score in zip(ids, scores, strict=True) if score > -math.inf)
+            for rank, (candidate, score) in enumerate(ranked, start=1):
+                file.write(run_line(question, candidate_ids[candidate], rank, score, tag))
+
+
+def run_line(question: str, candidate: str, rank: int, score: float, tag: str) -> str:
+    """Formats one line of a TREC run; ids and tag have no white space, as `encoded` returns them."""
+    return f"{question} Q0 {candidate} {rank} {score:.9g} {tag}\n"
+
+
+def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
+    """Writes TREC judgements: lines `question 0 candidate grade`, one for each right candidate.
+
+    Args:
+      path: file to write, atomically.
+      question_ids: Q external ids.
+      candidate_ids: N external ids.
+      qrels: for each question the indices of its right candidates.
+      gains: their grades in the order of `qrels`; None if all are 1.
+
+    Raises:
+      EndxError: an id is empty or repeated.
+    """
+    question_ids = encoded(path, "question", question_ids)
+    candidate_ids = _by_row(path, candidate_ids)
+    with replacing(path) as file:
+        for row, (question, right) in enumerate(zip(question_ids, qrels, strict=True)):
+            grades = [1] * len(right) if gains is None else gains[row]
+            for candidate, grade in zip(right, grades, strict=True):
+                file.write(f"{question} 0 {candidate_ids[candidate]} {grade}\n")
+
+
+def read_qrels(path: pathlib.Path) -> dict[str, list[str]]:
+    """Reads the right candidates of each question from a file of `write_qrels`.
+
+    Raises:
+      EndxError: a line has other columns.
+    """
+    right: dict[str, list[str]] = {}
+    for number, line in lines(str(path)):
+        columns = line.split()
+        if len(columns) != 4:
+            raise EndxError(f"{path}, line {number}: {len(columns)} columns in place of 4; evaluate again")
+        right.setdefault(columns[0], []).append(columns[2])
+    return right
+
+
+def write_system(
+    folder: pathlib.Path,
+    system: str,
+    question_ids,
+    candidate_ids,
+    evaluation: Evaluation,
+    groups: Sequence[str] | None = None,
+) -> None:
+    """Writes the run `SYSTEM.run.trec`, and `SYSTEM.per_question.jsonl`: `id`, `ranks` and metrics of each question.
+
+    Args:
+      folder: folder of the files.
+      system: name of the system.
+      question_ids: Q external ids.
+      candidate_ids: N external ids.
+      evaluation: rankings of the system.
+      groups: subject of each question, such as its article, which is written as `group`; None if unknown.
+    """
+    write_run(
+        folder / f"{system}.run.trec", question_ids, candidate_ids, evaluation.top_ids, evaluation.top_scores, system
+    )
+    with replacing(folder / f"{system}.per_question.jsonl") as file:
+        for n, (identity, row) in enumerate(zip(question_ids, evaluation.per_question(), strict=True)):
+            group = {} if groups is None else {"group": groups[n]}
+            file.write(json.dumps({"id": identity, **group, **row}, ensure_ascii=False) + "\n")
+
+
+def _by_row(path, ids: Sequence[str] | Mapping[int, str]) -> dict[int, str]:
+    ids = ids if isinstance(ids, Mapping) else dict(enumerate(ids))
+    return dict(zip(ids, encoded(path, "candidate", ids.values()), strict=True))
+
+
+def encoded(path, kind: str, ids: Iterable[str]) -> list[str]:
+    """Returns ids of this `kind` with their white space and control characters percent-encoded.
+
+    Raises:
+      EndxError: an id is empty, or occurs twice in the file `path`.
+    """
+    hidden = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+    columns = [hidden.sub(lambda found: urllib.parse.quote(found[0]), identity) for identity in ids]
+    seen = set()
+    for identity in columns:
+        if not identity:
+            raise EndxError(f"{path}: a {kind} is empty; TREC files need a value in each column")
+        if identity in seen:
+            raise EndxError(f"{path}: {kind} {identity!r} occurs twice; ids must be unique")
+        seen.add(identity)
+    return columns

@@ -1,1 +1,0 @@
-"""Rankings from embeddings or words: search, exact evaluation, indexes and result files."""

@@ -1,0 +1,214 @@
+import gzip
+import itertools
+import json
+
+import pytest
+import small_squad
+from helpers import one_line_error
+
+from endx_jax.data import reqa
+from endx_jax.data.readers import formats
+from endx_jax.data.sets.corpus import read_corpus
+from endx_jax.data.sets.documents import Document
+from endx_jax.errors import EndxError
+
+
+def read(folder, name, text, **options):
+    path = folder / name
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return list(read_corpus(path, **options))
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("name", "text", "documents"),
+    [
+        (
+            "a.jsonl",
+            '{"id": "x", "text": " one "}\n\n{"_id": 7, "text": "two", "title": "T", "url": "u", "n": 1.5, "old": true}'
+            '\n{"text": "", "list": [1], "no": null, "nan": NaN, "empty": " ", "metadata": {"pages": 3, "deep": {}}}\n',
+            [
+                Document("x", "one"),
+                Document("7", "T two", {"title": "T", "url": "u", "n": 1.5, "old": True}),
+                Document("4", "", {"pages": 3}),
+            ],
+        ),
+        (
+            "a.csv",
+            'id,text,title\n"a,1","say ""hi""\nthere",\nb,two,T\n',
+            [Document("a,1", 'say "hi"\nthere'), Document("b", "T two", {"title": "T"})],
+        ),
+        ("a.csv", "text\none\n\ntwo\n", [Document("2", "one"), Document("4", "two")]),
+        ("a.tsv", "text\t_id\none\t5\n", [Document("5", "one")]),
+        (
+            "a.tsv",
+            '0\tsay "hi\n1\t"quoted" it\n\nx\t\n',
+            [Document("0", 'say "hi'), Document("1", '"quoted" it'), Document("x", "")],
+        ),
+        ("a.txt", "\ufeffone\n \n two\tthree \n", [Document("1", "one"), Document("3", "two\tthree")]),
+    ],
+)
+def test_each_format_is_read_as_documents(tmp_path, name, text, documents, packed):
+    assert read(tmp_path, name + packed, text) == documents
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.jsonl",
+            '{"id": "a", "text": "x"}\n{"id": "b\\nc", "text": "x"}\n',
+            "a.jsonl, line 2: the id holds the control",
+        ),
+        ("a.csv", "id,text\n..,one\n", r"a.csv, line 2: the id is '\.\.'"),
+        ("a.tsv", "x" * 600 + "1\tone\n", "a.tsv, line 1: the id is longer than 512 bytes"),
+    ],
+)
+def test_ids_that_a_server_could_not_delete_are_refused(tmp_path, name, text, message):
+    with one_line_error(message):
+        read(tmp_path, name, text)
+
+
+def test_folders_of_beir_ms_marco_and_dpr_are_their_collections(tmp_path):
+    for name in ("marco", "dpr", "beir"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "marco" / "collection.tsv.gz").write_bytes(gzip.compress(b'0\tsay "hi\n7\tseven\n'))
+    assert list(read_corpus(tmp_path / "marco")) == [Document("0", 'say "hi'), Document("7", "seven")]
+    text = 'id\ttext\ttitle\n1\t"Aaron ( ""the tall"" ) spoke"\tAaron\n2\tAfter that.\tAaron\n'
+    (tmp_path / "dpr" / "psgs_w100.tsv").write_text(text)
+    assert list(read_corpus(tmp_path / "dpr")) == [
+        Document("1", 'Aaron Aaron ( "the tall" ) spoke', {"title": "Aaron"}),
+        Document("2", "Aaron After that.", {"title": "Aaron"}),
+    ]
+    (tmp_path / "beir" / "corpus.jsonl").write_text(
+        '{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n'
+    )
+    assert list(read_corpus(tmp_path / "beir")) == [Document("d", "T x", {"title": "T", "url": "u"})]
+    (tmp_path / "beir" / "corpus.jsonl").rename(tmp_path / "beir" / "documents.json")
+    with pytest.raises(
+        EndxError,
+        match="has no documents or corpus file: expected corpus.jsonl or .*, or files of .md, .* it has 1 .json$",
+    ):
+        read_corpus(tmp_path / "beir")
+
+
+def test_columns_by_other_names_or_left_out(tmp_path):
+    found = read(tmp_path, "a.csv", "question,answer,id\nq,a,k\n", text_column="answer")
+    assert found == [Document("k", "a", questions=("q",))]
+    found = read(tmp_path, "b.csv", "id,q_en,a_en\nk,q,a\n", text_column="a_en", question_column="q_en")
+    assert found == [Document("k", "a", questions=("q",))]
+    text = "question,answer,doc_id,number,heading\nq1,a1,7,1,A\nq2,a2,7,2,B\n"
+    by_line = read(tmp_path, "pairs.csv", text, id_column="", title_column="heading")
+    assert [(one.id, one.text, one.questions) for one in by_line] == [("d0", "A a1", ("q1",)), ("d1", "B a2", ("q2",))]
+    assert [one.id for one in read(tmp_path, "pairs.csv", text, id_column="number")] == ["1", "2"]
+
+
+def test_pairs_are_answers_with_their_known_questions(tmp_path):
+    """As training reads them: equal answers are one, and a wrong answer is not known by its question."""
+    rows = (
+        "Query,Answer,title,lang,label\nhow,by card,Pay,en,1\nwhat with,by card,Pay,de,1\nwho,she,,en,1\nhow,it,,en,0\n"
+    )
+    assert read(tmp_path, "faq.csv", rows) == [
+        Document("d0", "Pay by card", {"title": "Pay", "lang": "en"}, ("how", "what with")),
+        Document("d1", "she", {"lang": "en"}, ("who",)),
+        Document("d2", "it", {"lang": "en"}),
+    ]
+    assert read(tmp_path, "faq.csv", "question,answer,text\nq,a,t\n") == [
+        Document("2", "t", {"question": "q", "answer": "a"})
+    ]
+
+
+@pytest.mark.parametrize("name", ["_id", "id", "doc_id", "DocID", "docno", "pid", "document_id", "uuid"])
+def test_ids_are_found_by_the_names_that_corpora_use(tmp_path, name):
+    said = []
+    found = read(tmp_path, "a.csv", f'{name},text\n0630,"one\nline"\n0187,two\n', say=said.append)
+    assert (found, said) == ([Document("0630", "one\nline"), Document("0187", "two")], [])
+
+
+def test_columns_of_ids_and_titles_can_be_named(tmp_path):
+    text = "doc_id,pid,Head,text\na,1,T,x\na,2,,y\n"
+    assert read(tmp_path, "a.csv", text, title_column="head") == [
+        Document("1", "T x", {"doc_id": "a", "title": "T"}),
+        Document("2", "y", {"doc_id": "a"}),
+    ]
+    with one_line_error(r"line 3: the id 'a' is .* unique; name their column with --id-column=NAME, or none with"):
+        read(tmp_path, "a.csv", text, id_column="doc_id")
+    said = []
+    assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
+    assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with data.id_column"]
+    with one_line_error(
+        "line 1: no column 'key' among 'doc_id', 'pid', 'Head', 'text'; name yours with data.id_column"
+    ):
+        read(tmp_path, "a.csv", text, id_column="key")
+
+
+def test_missing_titles_of_tables_are_none(tmp_path):
+    found = read(tmp_path, "a.jsonl", '{"id": 1, "text": "a", "title": NaN}\n{"id": 2, "text": "b", "title": null}\n')
+    assert found == [Document("1", "a"), Document("2", "b")]
+    with one_line_error("line 1: 'text' must be a string, not NaN, a missing value"):
+        read(tmp_path, "a.jsonl", '{"id": 1, "text": NaN}\n')
+
+
+def test_squad_has_the_ids_that_evaluation_gives(tmp_path):
+    file = small_squad.write_squad(tmp_path) / "train-v1.1.json"
+    paragraphs = list(read_corpus(file))
+    assert [d.metadata["title"] for d in paragraphs] == ["Cats", "Cats", "Dogs", "Birds", "Fish"]
+    records = formats.read(file)
+    assert [(d.id, d.text) for d in paragraphs] == [*zip(records.candidate_ids, records.candidates, strict=True)]
+    for pool in reqa.POOLS:
+        records, found = reqa.from_squad(file, pool), list(read_corpus(file, pool=pool))
+        assert [(d.id, d.text) for d in found] == [*zip(records.candidate_ids, records.candidates, strict=True)]
+        assert {d.text: d.metadata["title"] for d in found}["Dogs bark."] == "Dogs"
+
+
+def test_documents_come_one_at_a_time(tmp_path):
+    """The broken end of a file is no hindrance to its beginning."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(100)) + "broken\n")
+    documents = read_corpus(path)
+    assert [d.text for d in itertools.islice(documents, 100)] == [f"t{n}" for n in range(100)]
+    with pytest.raises(EndxError, match="line 101, column 1: broken JSON"):
+        next(documents)
+    with pytest.raises(EndxError, match="no such file or folder"):
+        read_corpus(tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "reason"),
+    [
+        ("a.jsonl", '{"text": "a"}\n{"txt": "b"}\n', {}, "line 2: no column 'text' among 'txt'; name yours"),
+        ("a.jsonl", '{"text": 3}\n', {}, "line 1: 'text' must be a string, not a whole number"),
+        ("a.jsonl", '{"text": "a", "id": " "}\n', {}, "line 1: 'id' is empty"),
+        ("a.jsonl", '{"text": "a", "id": true}\n', {}, "line 1: 'id' must be a string, not true or false"),
+        ("a.jsonl", '{"text": "a", "title": ["T"]}\n', {}, "line 1: 'title' must be a string, not a list"),
+        ("a.jsonl", '{"text": "a", "by": "\\ud800"}\n', {}, "line 1: 'by' holds .* half a surrogate pair"),
+        ("a.jsonl", "\n", {}, "a.jsonl: no documents in it"),
+        ("a.csv", "text\n", {}, "a.csv: no documents in it"),
+        ("a.csv", "1,one\n2,two\n", {}, "line 1: no column 'text' among '1', 'one'"),
+        ("a.csv", "text,a,a\n", {}, "line 1: two columns have the same name"),
+        ("a.csv", "text,a\nb\n", {}, "line 2: 1 columns where the header has 2"),
+        ("a.csv", 'text\n"a" b\n', {}, "row from line 2: .* must be quoted"),
+        ("a.tsv", "id\tpassage\n1\tone\n", {}, "line 1: no column 'text' among 'id', 'passage'; name yours"),
+        (
+            "a.tsv",
+            "1\tone\n2\ttwo\tthree\n",
+            {},
+            "line 2: 3 tab-separated columns where each line has an id and a text",
+        ),
+        ("a.tsv", "1\tone\n\ttwo\n", {}, "line 2: the id is empty"),
+        ("a.txt", "a\n", {"pool": "sentences"}, "only reading-comprehension data can be split into sentences"),
+        ("a.json", "{}", {"pool": "words"}, "pool is 'words'"),
+        ("a.doc", "a", {}, "unknown ending '.doc'; known are .jsonl"),
+    ],
+)
+def test_invalid_corpora_are_refused(tmp_path, name, text, options, reason):
+    with pytest.raises(EndxError, match=reason):
+        read(tmp_path, name, text, **options)
+
+
+def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path):
+    with pytest.raises(EndxError, match=r"a.jsonl, line 4: the id 'x' is also that of .*a.jsonl, line 2; ids"):
+        read(tmp_path, "a.jsonl", '{"text": "0"}\n{"text": "1", "id": "x"}\n{"text": "2"}\n{"text": "3", "id": "x"}\n')
+    with pytest.raises(EndxError, match=r"line 2: the id '2' is also that of .*line 1"):
+        read(tmp_path, "b.jsonl", '{"text": "named after the next line", "id": 2}\n{"text": "no id"}\n')

@@ -1,0 +1,89 @@
+import sys
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.data.sets.documents import Document
+from endx_jax.index.approximate import ENGINES, Approximate, clusters
+from endx_jax.index.index import Index, write_index
+
+pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
+
+COUNT, WIDTH = 2000, 16
+
+
+def unit(count, seed):
+    rows = np.random.default_rng(seed).standard_normal((count, WIDTH)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def documents(count, name="d"):
+    return [Document(f"{name}{n}", f"text {n}") for n in range(count)]
+
+
+@pytest.fixture
+def index(tmp_path) -> Index:
+    write_index(tmp_path / "i", unit(COUNT, 0), documents(COUNT), metric="cosine", model={"identity": "a"})
+    return Index(tmp_path / "i")
+
+
+def recall(engine, index, questions, k=10):
+    """The share of the exact best k that an engine finds."""
+    found, exact = engine.search(index.snapshot, questions, k), index.search(questions, k)
+    return np.mean([len({*a} & {*b}) / k for a, b in zip(found.rows, exact.rows, strict=True)])
+
+
+@pytest.mark.parametrize(("engine", "least"), [("flat", 1.0), ("ivf", 0.5), ("hnsw", 0.95)])
+def test_an_engine_finds_most_of_the_exact_answers(index, engine, least):
+    questions = unit(50, 1)
+    searching = Approximate(engine)
+    assert recall(searching, index, questions) >= least
+    found, exact = searching.search(index.snapshot, questions, 10), index.search(questions, 10)
+    same = found.rows == exact.rows
+    np.testing.assert_allclose(found.scores[same], exact.scores[same], atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_added_documents_are_found_and_deleted_ones_are_not(index, engine):
+    questions, searching = unit(9, 1), Approximate(engine)
+    searching.search(index.snapshot, questions, 5)
+    index.add(documents(9, "new"), 2 * questions)
+    assert searching.search(index.snapshot, questions, 5).rows[:, 0].tolist() == [*range(COUNT, COUNT + 9)]
+    index.delete(["new3"])
+    for engine_now in (searching, Approximate(engine)):
+        found = engine_now.search(index.snapshot, questions, 5).rows
+        assert COUNT + 3 not in found
+        assert found[[0, 1, 2, 4], 0].tolist() == [COUNT, COUNT + 1, COUNT + 2, COUNT + 4]
+
+
+def test_clusters_are_found_anew_when_they_were_outgrown(tmp_path):
+    write_index(tmp_path / "i", unit(40, 0), documents(40), metric="cosine", model={})
+    index = Index(tmp_path / "i")
+    searching = Approximate("ivf")
+    searching.search(index.snapshot, unit(1, 1), 5)
+    assert searching._index.nlist == clusters(40) == 1
+    index.add(documents(60, "new"), unit(60, 2))
+    searching.search(index.snapshot, unit(1, 1), 5)
+    assert searching._index.nlist == 1  # 100 // 39 = 2 clusters would not be more than twice as many
+    index.add(documents(100, "newer"), unit(100, 3))
+    searching.search(index.snapshot, unit(1, 1), 5)
+    assert searching._index.nlist == clusters(200) == 5
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 1), (77, 1), (78, 2), (10_000, 256), (1_000_000, 4000)])
+def test_clusters_grow_with_the_square_root(count, expected):
+    assert clusters(count) == expected
+
+
+def test_a_search_without_documents_or_questions_finds_nothing(index):
+    searching = Approximate("hnsw")
+    assert searching.search(index.snapshot, np.zeros((0, WIDTH), np.float32), 5).rows.shape == (0, 5)
+    index.delete([f"d{n}" for n in range(COUNT)])
+    assert searching.search(index.snapshot, unit(2, 1), 5).rows.shape == (2, 0)
+
+
+def test_a_missing_faiss_is_named(index, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with one_line_error(r"'hnsw' needs faiss: pip install 'endx_jax\[search\]'"):
+        Approximate("hnsw").search(index.snapshot, unit(1, 1), 5)

@@ -1,0 +1,533 @@
+"""Tests of indexes: contents, changes, other processes, damage."""
+
+import contextlib
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.data.sets.documents import Document
+from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
+from endx_jax.index import index_file
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.index_file import COSINE, changing, store_info
+from endx_jax.numerics import quantize
+from endx_jax.ranking.search import top_k
+
+EMBEDDINGS = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
+DOCUMENTS = [Document("d0", "eins"), Document("d1", "zwei\nZeilen", {"source": "≠", "year": 3}), Document("d2", "")]
+MODEL = {"name": "somebody", "identity": "0123456789abcdef"}
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT"
+ASKED = np.float32([[1, 0], [-1, 0]])
+
+
+def write(path, embeddings=EMBEDDINGS, documents=DOCUMENTS, model=MODEL):
+    write_index(path, embeddings, documents, metric=COSINE, model=model)
+    return path
+
+
+def ids(index, question=0, k=10):
+    """What is found for a question, best first."""
+    found, snapshot = index.search(ASKED, k), index.snapshot
+    return [snapshot.document(row).id for row in found.rows[question]]
+
+
+def names(path):
+    return [document.id for _, document in Index(path).snapshot.documents()]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "folder" / "index.sqlite")
+
+
+@pytest.fixture
+def opened(path) -> Index:
+    return Index(path)
+
+
+@pytest.fixture
+def short_wait(monkeypatch):
+    monkeypatch.setattr(index_file, "WAIT", 0.05)
+
+
+def test_an_index_is_read_as_it_was_written_and_by_any_sqlite_client(opened, path):
+    assert len(opened) == 3
+    info = opened.info
+    assert (info.width, info.precision, info.metric, info.model) == (2, "float32", COSINE, MODEL)
+    assert [document for _, document in opened.snapshot.documents()] == DOCUMENTS
+    assert opened.document(1) == DOCUMENTS[1]
+    found = opened.search(ASKED, 2)
+    np.testing.assert_array_equal(found.rows, [[2, 1], [0, 1]])
+    np.testing.assert_array_equal(found.scores, [[5, 3], [-1, -3]])
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        of_year = database.execute("SELECT id FROM documents WHERE json_extract(metadata, '$.year') = 3").fetchall()
+        (blob,) = database.execute("SELECT embedding FROM documents WHERE id = 'd2'").fetchone()
+    assert of_year == [("d1",)]
+    np.testing.assert_array_equal(np.frombuffer(blob, "<f4"), EMBEDDINGS[2])
+
+
+def test_statistics_that_sqlite_clients_store_change_nothing(path):
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("ANALYZE")
+    assert names(path) == ["d0", "d1", "d2"]
+
+
+def test_the_memory_to_open_an_index_does_not_grow_with_its_deletions(path):
+    numbers = ENDLESS.replace("FROM c)", "FROM c LIMIT 100000)")
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"INSERT INTO deleted (row, id) {numbers} x + 1000, 'document ' || x FROM c")
+    tracemalloc.start()
+    try:
+        opened = Index(path)
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()
+    opened.delete(["d0"])
+    assert ids(opened) == ["d2", "d1"]
+
+
+def test_a_newer_index_replaces_the_old_one_also_where_it_is_open(path, opened):
+    write(path, EMBEDDINGS[:2] + 1, DOCUMENTS[:2])
+    for index in (opened, Index(path)):
+        np.testing.assert_array_equal(index.snapshot.vectors(0, 2), EMBEDDINGS[:2] + 1)
+        assert ids(index) == ["d1", "d0"]
+    write(path, model={"name": "other", "identity": "1"})
+    with one_line_error("was replaced by an index of another model: open it again"):
+        opened.search(ASKED, 1)
+
+
+def test_a_write_that_fails_leaves_the_old_one_and_nothing_else(path):
+    with one_line_error("embedding of document 'd1' contains nan or infinity"):
+        write(path, np.where(np.arange(3)[:, None] == 1, np.nan, EMBEDDINGS))
+    with one_line_error("document 'd0' occurs twice"):
+        write(path, documents=[*DOCUMENTS[:2], DOCUMENTS[0]])
+    assert names(path) == ["d0", "d1", "d2"]
+    with one_line_error("nan or infinity"):
+        write(path.with_name("new"), EMBEDDINGS + np.nan)
+    assert [entry.name for entry in path.parent.iterdir()] == ["index.sqlite"]
+
+
+def test_only_the_model_that_encoded_it_may_search_it(opened, tmp_path):
+    opened.check_model("moved", MODEL["identity"])
+    with one_line_error(r"encoded by somebody \(identity 0123456789ab\), not by other \(ba9876543210\)"):
+        opened.check_model("other", "ba9876543210fedc")
+    with one_line_error(r"encoded by somebody \(identity \), not by other"):
+        Index(write(tmp_path / "unknown", model=MODEL | {"identity": ""})).check_model("other", "ba9876543210fedc")
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_added_documents_are_found_here_and_when_it_is_opened_again(tmp_path, precision):
+    whole = quantize(jnp.asarray(EMBEDDINGS))
+    stored = type(whole)(*map(np.asarray, whole)) if precision == "int8" else EMBEDDINGS.astype(precision)
+    index = Index(write(tmp_path / "index", stored))
+    assert ids(index) == ["d2", "d1", "d0"]
+    index.add([Document("d3", "vier", {"a": 1}), Document("d4", "fünf")], np.float32([[4.1, 0], [99, 0]]))
+    for found in (index, Index(index.path)):
+        assert (len(found), found.info.precision) == (5, precision)
+        assert ids(found) == ["d4", "d2", "d3", "d1", "d0"]
+        assert found.document(3) == Document("d3", "vier", {"a": 1})
+    # 4.1 in float16 is 4.1015625; in int8 it is 127 times the scale.
+    np.testing.assert_allclose(index.snapshot.vectors(3, 4), [[4.1015625 if precision == "float16" else 4.1, 0]], 1e-6)
+
+
+def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened):
+    before = opened.snapshot
+    opened.delete(["d1"])
+    for found in (opened, Index(opened.path)):
+        assert ids(found) == ["d2", "d0"]
+        assert (len(found), "d1" in found, "d2" in found) == (2, False, True)
+        assert (found.get("d1"), found.get("d2"), found.deleted()) == (None, DOCUMENTS[2], ["d1"])
+        assert [document.id for _, document in found.snapshot.documents()] == ["d0", "d2"]
+    with one_line_error("the document of row 1 was deleted meanwhile: search again"):
+        before.document(1)
+    opened.add([Document("d1", "again")], np.float32([[9, 9]]))
+    assert ids(Index(opened.path)) == ["d1", "d2", "d0"]
+    assert opened.deleted() == []
+
+
+def test_deleted_texts_and_embeddings_leave_the_file(opened):
+    opened.add([Document("new", "a very secret text")], np.float32([[0.123, 0.321]]))
+    embedding = np.float32([0.123, 0.321]).tobytes()
+
+    def stored() -> bytes:
+        return b"".join(file.read_bytes() for file in opened.path.parent.iterdir())
+
+    assert (b"very secret" in stored(), embedding in stored()) == (True, True)
+    opened.delete(["new"])
+    assert (b"very secret" in stored(), embedding in stored()) == (False, False)
+
+
+def test_mistakes_change_nothing(opened):
+    def add(*added, embeddings=EMBEDDINGS):
+        opened.add([Document(name, "") for name in added], embeddings[: len(added)])
+
+    with one_line_error(r"already contains document 'd1'"):
+        add("new", "d1")
+    with one_line_error("'new' occurs twice"):
+        add("new", "new")
+    with one_line_error(r"embeddings have shape \(1, 3\) for 1 documents and an index of width 2: .* somebody"):
+        add("new", embeddings=np.ones((1, 3)))
+    with one_line_error("'new' contains nan or infinity"):
+        add("new", embeddings=np.float32([[np.inf, 0]]))
+    with one_line_error("'new' holds a lone surrogate"):
+        opened.add([Document("new", "\ud83d")], EMBEDDINGS[:1])
+    with one_line_error("the metadata of document 'new' hold nan or infinity"):
+        opened.add([Document("new", "", {"year": float("nan")})], EMBEDDINGS[:1])
+    with one_line_error("no document 'd7'"):
+        opened.delete(["d1", "d7"])
+    with one_line_error("no document 'a', 'b', 'c' and 1 others"):
+        opened.delete("abcd")
+    for found in (opened, Index(opened.path)):
+        assert ids(found) == ["d2", "d1", "d0"]
+
+
+def test_copies_from_buckets_and_indexes_of_a_corpus_s_content_are_not_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    copy = Index(write(tmp_path / "endx_jax" / "buckets" / "files" / "s3" / "bucket" / "index.sqlite"))
+    for change in (lambda: copy.add([Document("new", "x")], EMBEDDINGS[:1]), lambda: copy.delete(["d0"])):
+        with one_line_error("index.sqlite is a copy of an index in a bucket: change a file of your own and upload it"):
+            change()
+    cached = write(tmp_path / "endx_jax" / "indexes" / "a.sqlite")
+    (tmp_path / "link").symlink_to(cached)
+    for path in (cached, tmp_path / "link"):
+        with pytest.raises(ReadOnly, match="follows its corpus: change that corpus and run again, or serve an index"):
+            Index(path).delete(["d0"])
+
+
+def test_a_later_version_of_an_index_in_a_bucket_is_opened_in_place(tmp_path, monkeypatch):
+    versions = [write(tmp_path / "0"), write(tmp_path / "1", EMBEDDINGS[:1], DOCUMENTS[:1])]
+    versions.append(write(tmp_path / "2", model={"name": "other", "identity": "other"}))
+    monkeypatch.setattr("endx_jax.index.index.local_copy", lambda path, by_version: versions[0])
+    index = Index("gs://bucket/index.sqlite")
+    before = index.snapshot
+    for expected in (["d2", "d1", "d0"], ["d0"]):
+        index.reopen()
+        assert ids(index) == expected
+        versions.pop(0)
+    with one_line_error("was replaced by an index of another model: open it again"):
+        index.reopen()
+    assert ids(index) == ["d0"]
+    assert before.document(2).id == "d2"  # a search that began before it
+    assert index.snapshot.generation == 1
+
+
+def test_documents_replace_those_with_their_ids(opened):
+    opened.add([Document("d2", "zwo"), Document("d9", "neun")], np.float32([[-5, 0], [7, 0]]), replace=True)
+    for found in (opened, Index(opened.path)):
+        assert ids(found) == ["d9", "d1", "d0", "d2"]
+        assert len(found) == 4
+    opened.delete(["d2"])
+    assert ids(opened) == ["d9", "d1", "d0"]
+
+
+def test_an_open_index_that_changes_much_is_searched_as_one_that_is_opened_anew(opened):
+    """Hundreds of additions and deletions: blocks are joined and rows renumbered, and every search stays right."""
+    rng, count = np.random.default_rng(0), 0
+    for step in range(60):
+        added = [Document(f"s{step}-{n}", f"text {step} {n}") for n in range(rng.integers(1, 9))]
+        opened.add(added, rng.integers(-9, 9, (len(added), 2)).astype(np.float32))
+        living = [document.id for _, document in opened.snapshot.documents()]
+        if step % 4 == 3:
+            opened.delete(rng.choice(living, len(living) * 2 // 3, replace=False).tolist())
+        count = len(opened)
+        assert len(opened.snapshot.living) <= 2 * count
+        fresh = Index(opened.path)
+        for question in (0, 1):
+            assert ids(opened, question, count) == ids(fresh, question, count)
+    assert opened.snapshot.generation > 0
+
+
+def test_a_snapshot_keeps_its_state_while_documents_are_added(opened):
+    snapshots = []
+    for n in range(20):
+        snapshots.append((opened.snapshot, opened.snapshot.search(ASKED, 50).rows.tolist()))
+        opened.add([Document(f"n{n}", "")], np.float32([[n % 7, 1]]))
+    for n, (snapshot, rows) in enumerate(snapshots):
+        assert snapshot.search(ASKED, 50).rows.tolist() == rows
+        assert len(snapshot.vectors(0, 50)) == len(snapshot) == 3 + n
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, resident):
+    rng = np.random.default_rng(0)
+    rows = rng.integers(-3, 4, (900, 8)).astype(np.float32)
+    documents = [Document(str(n), f"text {n}", {"n": n}) for n in range(900)]
+    if not resident:
+        monkeypatch.setattr("endx_jax.index.snapshot.fits", lambda size: False)
+    index = Index(write(tmp_path / "index", rows[:100], documents[:100]))
+    for a, b in [(100, 612), (612, 613), (613, 900)]:
+        index.search(rows[:1], 1)
+        index.add(documents[a:b], rows[a:b])
+    index.delete(["0", "611", "612"])
+    questions = rng.integers(-3, 4, (9, 8)).astype(np.float32)
+    for where, kept in ((None, np.arange(900)), ({"n": {"gte": 450, "lt": 850}}, np.arange(450, 850))):
+        kept = np.setdiff1d(kept, [0, 611, 612])
+        expected, found = top_k(questions, rows[kept], 20), index.search(questions, 20, where)
+        np.testing.assert_array_equal(found.rows, kept[expected.rows])
+        np.testing.assert_array_equal(found.scores, expected.scores)
+    parts = [*index.snapshot.parts(size=256)]
+    kept = np.setdiff1d(np.arange(900), [0, 611, 612])
+    np.testing.assert_array_equal(np.concatenate([part[0] for part in parts]), kept)
+    np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), rows[kept])
+    assert [document for part in parts for document in part[2]] == [documents[row] for row in kept]
+
+
+def test_changes_of_another_process_are_seen_by_the_next_search(opened):
+    other = Index(opened.path)
+    other.add([Document("theirs", "")], np.float32([[50, 1]]))
+    other.delete(["d0"])
+    assert ids(opened) == ["theirs", "d2", "d1"]
+    opened.add([Document("ours", "")], np.float32([[60, 1]]))
+    assert ids(other) == ["ours", "theirs", "d2", "d1"]
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])  # a copy by `VACUUM INTO` has another journal mode
+def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(path, short_wait, mode):
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+        foreign.execute(f"PRAGMA journal_mode={mode}")
+        opened = Index(path)
+        foreign.execute("BEGIN EXCLUSIVE")
+        assert ids(opened) == ["d2", "d1", "d0"]  # one that waited would be refused
+        for change in (lambda: opened.delete(["d0"]), lambda: write(opened.path)):
+            with pytest.raises(InUse, match=f"{opened.path} is being changed by another process: wait for it or stop"):
+                change()
+    opened.delete(["d0"])
+    assert names(opened.path) == ["d1", "d2"]
+
+
+def test_readers_see_whole_states_while_a_writer_changes_it(opened):
+    """Pairs are added and deleted together; a reader never finds one without the other."""
+    counts, failures, stop = set(), [], threading.Event()
+
+    def read(index_of):
+        while not stop.is_set():
+            try:
+                found = [document.id for _, document in index_of().snapshot.documents()]
+            except EndxError as failure:
+                failures.append(failure)
+                return
+            counts.add(sum(name.startswith("pair") for name in found))
+
+    index_of = [lambda: opened, lambda: Index(opened.path)]
+    readers = [threading.Thread(target=read, args=[function]) for function in index_of]
+    for reader in readers:
+        reader.start()
+    writer = Index(opened.path)
+    try:
+        for n in range(25):
+            writer.add([Document(f"pair {n} {side}", "") for side in "ab"], np.float32([[50, 0], [60, 0]]))
+            writer.delete([f"pair {n} a", f"pair {n} b"])
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert failures == []
+    assert counts <= {0, 1, 2}  # texts of a pair that was deleted meanwhile are not read
+    assert {0, 2} & counts
+
+
+@pytest.mark.parametrize("change", ["add", "delete"])
+def test_an_index_that_was_changed_is_not_replaced(opened, change):
+    if change == "add":
+        opened.add([Document("new", "")], EMBEDDINGS[:1])
+    else:
+        opened.delete(["d1"])
+    before = names(opened.path)
+    with pytest.raises(InUse, match="was not replaced, as documents were added or deleted since it was written"):
+        write(opened.path)
+    assert names(opened.path) == before
+
+
+def test_an_index_that_was_moved_or_replaced_is_not_changed(path, opened):
+    path.rename(path.with_name("old"))
+    with pytest.raises(InUse, match="was moved or deleted since it was opened"):
+        opened.delete(["d0"])
+    assert ids(opened) == ["d2", "d1", "d0"]
+    write(path)
+    with pytest.raises(InUse, match="was replaced since it was opened: open it again"):
+        opened.delete(["d0"])
+    assert names(path) == ["d0", "d1", "d2"]
+
+
+def test_an_index_whose_backup_took_its_place_is_not_changed(path, opened):
+    shutil.copy(path, path.with_name("backup"))
+    path.with_name("backup").replace(path)
+    with pytest.raises(InUse, match="was replaced since it was opened: open it again"):
+        opened.add([Document("new", "")], EMBEDDINGS[:1])
+    assert names(path) == ["d0", "d1", "d2"]
+
+
+KILLED = """
+import sys
+import numpy as np
+from endx_jax.data.sets.documents import Document
+from endx_jax.index.index import Index
+index = Index(sys.argv[1])
+for n in range(int(sys.argv[2]), 1_000_000):
+    index.add([Document(f"new {n}", "x" * 5000)], np.float32([[n, 0]]))
+    print(n, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_no_acknowledged_change_is_lost_when_the_process_is_killed(path):
+    last = -1
+    for kill in range(5):
+        command = [sys.executable, "-c", KILLED, str(path), str(last + 2)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            first = process.stdout.readline()
+            time.sleep(0.05 * kill)
+            process.kill()
+            last = int([first, *process.stdout.read().splitlines()][-1])
+        found = set(names(path))
+        assert f"new {last}" in found
+        assert len(found) >= 3
+
+
+def test_a_full_disk_is_one_line_and_changes_nothing(opened, monkeypatch):
+    connect = index_file.connect
+
+    def small(*arguments):
+        database = connect(*arguments)
+        database.execute("PRAGMA max_page_count=8")
+        return database
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index_file, "connect", small)
+        with pytest.raises(DiskFull, match="can't write .*: the disk is full; free some space and repeat"):
+            opened.add([Document("big", "x" * 200_000)], EMBEDDINGS[:1])
+    assert names(opened.path) == ["d0", "d1", "d2"]
+    opened.add([Document("big", "x" * 200_000)], EMBEDDINGS[:1])
+
+
+def test_a_path_without_an_index_is_refused(tmp_path):
+    with one_line_error("contains no index: make one with `endx train`, `endx evaluate` or `endx encode`"):
+        Index(tmp_path / "nothing")
+    with one_line_error("is a folder and contains no index: name the file of an index"):
+        Index(tmp_path)
+    with one_line_error("can't write .*: it is a folder; name a file, such as .*/index.sqlite"):
+        write(tmp_path)
+    (tmp_path / "file").write_text("text of somebody, not a database")
+    for use in (Index, write):
+        with one_line_error("file is not an index or is damaged .*: restore it from a copy, or make it again"):
+            use(tmp_path / "file")
+    with contextlib.closing(sqlite3.connect(tmp_path / "other")) as database:
+        database.execute("CREATE TABLE a (b)")
+    with one_line_error("other contains no index"):
+        Index(tmp_path / "other")
+    with one_line_error("other was not replaced: .*other contains no index"):
+        write(tmp_path / "other")
+
+
+def test_an_index_that_can_only_be_read_is_searched(path):
+    path.parent.chmod(0o500)
+    path.chmod(0o400)
+    try:
+        assert names(path) == ["d0", "d1", "d2"]
+    finally:
+        path.parent.chmod(0o700)
+
+
+def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypatch):
+    """As in a backup or on a read-only disk; the log holds an acknowledged change."""
+    opened = Index(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM documents").fetchone()  # keeps the change in the log
+        opened.delete(["d0"])
+        (tmp_path / "copy").mkdir()
+        for name in ("index.sqlite", "index.sqlite-wal"):
+            shutil.copy(path.with_name(name), tmp_path / "copy" / name)
+    copy, link, connected = tmp_path / "copy" / "index.sqlite", tmp_path / "link", index_file._connected
+    link.symlink_to(copy)
+
+    class ReadOnly(sqlite3.Connection):
+        def execute(self, *_):
+            failure = sqlite3.OperationalError("unable to open database file")
+            failure.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+            raise failure
+
+    def read_only(address):
+        return connected(address) if "immutable" in address else sqlite3.connect(address, uri=True, factory=ReadOnly)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index_file, "_connected", read_only)
+        for opening in (copy, link):
+            with one_line_error(r"the changes in its log index.sqlite-wal can't be read .*; copy both files elsewhere"):
+                names(opening)
+    assert names(copy) == ["d1", "d2"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"width": "2"}, "'width' is '2'; it must be a whole number from 1 to"),
+        ({"width": 3}, "an embedding does not have 12 bytes"),
+        ({"precision": "float64"}, r"'precision' must be one of \('float32', 'float16', 'int8'\), not 'float64'"),
+        ({"precision": "int8"}, "an embedding does not have 2 bytes"),
+        ({"metric": []}, r"'metric' must be one of \('cosine', 'inner product'\), not \[\]"),
+        ({"model": "x"}, "'model' must be an object, not a string"),
+        ({"model": {"name": 5}}, "'name' of the model must be a string, not a whole number"),
+        ({"corpus": 5}, "'corpus' must be an object"),
+        ({"changed": 1}, "'changed' must be true or false"),
+        ({"complete": False}, "is not finished: repeat the `endx encode` command that began it"),
+    ],
+)
+def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
+    with changing(path) as database:
+        store_info(database, **fields)
+    with one_line_error(message):
+        Index(path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("PRAGMA user_version = 9", "is an index of version 9, but this endx_jax reads version 3: make it again with"),
+        ("DELETE FROM about WHERE key = 'metric'", "no 'metric' among"),
+        ("UPDATE about SET value = '{' WHERE key = 'model'", "'model'.*: broken JSON"),
+        ("UPDATE documents SET embedding = 'text' WHERE row = 2", "an embedding does not have 8 bytes"),
+        ("UPDATE documents SET metadata = '[' WHERE row = 2", "metadata of document 'd1'.*: broken JSON"),
+        ("UPDATE documents SET text = x'ff' WHERE row = 2", "document 'd1' is not text"),
+        (r"""UPDATE documents SET metadata = '{"a": "\udfff"}' WHERE row = 2""", "document 'd1' holds .*half a surr"),
+        ("UPDATE documents SET embedding = x'0000c07f00000000' WHERE row = 2", "an embedding contains nan or infinity"),
+        ("UPDATE documents SET row = -5 WHERE row = 2", "a row has number -5; restore it"),
+        (
+            "UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2",
+            "a row has number 9223372036854",
+        ),
+        ("UPDATE sqlite_sequence SET seq = 0x7fffffffffffffff", "a row has number 9223372036854"),
+        ("INSERT INTO deleted VALUES (-1, 1, 'a')", "a row has number -1; restore it"),
+        ("DROP TABLE about", "no such table: about"),
+        (
+            "DROP TABLE about; CREATE VIEW about AS " + ENDLESS + " x AS key, 1 AS value FROM c",
+            r"holds 'about' \(view\)",
+        ),
+        (
+            "CREATE TRIGGER t AFTER INSERT ON documents BEGIN DELETE FROM deleted; END",
+            r"holds 't' \(trigger\), which no",
+        ),
+        ("CREATE TABLE more (a DEFAULT (random()))", r"holds 'more' \(table\)"),
+        ("ALTER TABLE documents ADD COLUMN more AS (row + 1)", r"holds 'documents' \(table\)"),
+    ],
+)
+def test_damage_is_one_line(path, statement, message):
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(statement)
+    with one_line_error(message):
+        names(path)
+
+
+def test_precisions_that_no_file_holds_are_refused(tmp_path):
+    for embeddings in (EMBEDDINGS.astype(np.float64), EMBEDDINGS.astype(np.int8), EMBEDDINGS.astype(jnp.bfloat16)):
+        with one_line_error("an index holds embeddings in .*, not (float64|int8|bfloat16)"):
+            write(tmp_path / "index", embeddings)

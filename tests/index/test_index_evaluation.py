@@ -1,0 +1,102 @@
+"""Tests of evaluation on a whole index."""
+
+import numpy as np
+import pytest
+
+from endx_jax import metrics
+from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers
+from endx_jax.errors import EndxError
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows, passage
+from endx_jax.numerics import Quantized
+
+# Along the first axis the documents score 6, 5, 4, 3, 2, 1.
+EMBEDDINGS = np.stack([np.arange(6.0, 0, -1), np.zeros(6)], axis=1).astype(np.float32)
+TEXTS = ("York It is old.", "York A city in England.", "Rome In Italy.", "Lima In Peru.", "Oslo In Norway.", "Bonn")
+QUESTION = np.array([[1, 0]], np.float32)
+
+
+@pytest.fixture
+def index(tmp_path):
+    documents = [
+        Document(f"d{n}", text, {"title": text.split()[0]} if " " in text else {}) for n, text in enumerate(TEXTS)
+    ]
+    write_index(tmp_path / "index", EMBEDDINGS, documents, metric="inner product", model={"name": "x"})
+    return Index(tmp_path / "index")
+
+
+def judged(*ids, excluded=()):
+    """Judgements of one question."""
+    return Judgements(("q",), ("?",), (dict.fromkeys(ids, 1),), (excluded,))
+
+
+def test_ids_are_found_and_missing_ones_named(index):
+    assert find_rows(index.snapshot, judged("d4", "d0", excluded=("d2", "x"))) == ([[0, 4]], [[1, 1]], [[2]])
+    with pytest.raises(EndxError, match=r"2 of 3 right documents are not in the index, such as 'a': encode the corpus"):
+        find_rows(index.snapshot, judged("d1", "b", "a"))
+    index.delete(["d4"])
+    with pytest.raises(EndxError, match="1 of 1 right documents"):
+        find_rows(index.snapshot, judged("d4"))
+
+
+def test_right_documents_are_ranked_among_all_that_are_there(index):
+    right = JudgementRows([[1, 3], [5]], [[1, 1], [1]], [[], []])
+    found = evaluate_judged(index.snapshot, right, np.repeat(QUESTION, 2, 0), depth=2)
+    assert found.ranks.tolist() == [[2, 4], [6, np.inf]]
+    assert found.metrics["mrr"] == pytest.approx((1 / 2 + 1 / 6) / 2)
+    assert found.top_ids.tolist() == [[0, 1]] * 2
+    assert (found.questions, found.candidates) == (2, 6)
+    index.delete(["d0", "d2"])
+    found = evaluate_judged(index.snapshot, right, np.repeat(QUESTION, 2, 0), depth=9)
+    assert found.ranks.tolist() == [[1, 2], [4, np.inf]]
+    assert found.top_ids.tolist() == [[1, 3, 4, 5]] * 2
+    assert found.candidates == 4
+
+
+def test_top_k_accuracy_looks_for_answers_in_texts_and_not_in_titles(index):
+    answered = [
+        QuestionWithAnswers("q0", "where is York", ("england",)),  # second
+        QuestionWithAnswers("q1", "what is old", ("York", "old")),  # first, by its text
+        QuestionWithAnswers("q2", "which is it", ("Rome",)),  # a title only
+        QuestionWithAnswers("q3", "where is Lima", ("peru", "norway")),  # fourth, before the fifth
+    ]
+    found = evaluate_answered(index.snapshot, answered, np.repeat(QUESTION, 4, 0), cutoffs=(1, 2, 4))
+    assert found.ranks.tolist() == [[2], [1], [np.inf], [4]]
+    assert found.metrics == {"accuracy@1": 1 / 4, "accuracy@2": 2 / 4, "accuracy@4": 3 / 4}
+    assert found.top_ids.shape == (4, 4)
+    assert evaluate_answered(index.snapshot, answered[3:], QUESTION, cutoffs=(3,)).metrics == {"accuracy@3": 0}
+    assert passage(Document("a", "York York is old.", {"title": "York"})) == "York is old."
+    assert passage(Document("a", "York is old.", {"title": "Yo"})) == "York is old."
+    assert passage(Document("a", "York is old.")) == "York is old."
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("scales", [None, (0.5, 1, 2)])
+def test_ranks_equal_those_of_all_scores_at_once(tmp_path, monkeypatch, scales, resident):
+    """Small whole numbers, so that scores are exact and many are equal; some are deleted, excluded and graded."""
+    if not resident:
+        monkeypatch.setattr("endx_jax.index.snapshot.fits", lambda size: False)
+    draw, count = np.random.default_rng(0), 230
+    questions, candidates = (draw.integers(-2, 3, (n, 6)).astype(np.float32) for n in (20, count))
+    right = [sorted(draw.choice(range(50, 150), draw.integers(1, 4), replace=False).tolist()) for _ in questions]
+    gains = [draw.integers(1, 4, len(rows)).tolist() for rows in right]
+    excluded = [draw.choice(range(150, 230), draw.integers(0, 3), replace=False).tolist() for _ in questions]
+    embeddings = candidates
+    if scales:
+        factors = draw.choice(np.float32(scales), count)
+        embeddings, candidates = Quantized(candidates.astype(np.int8), factors), candidates * factors[:, None]
+    documents = [Document(f"d{n}", "") for n in range(count)]
+    write_index(tmp_path / "i", embeddings, documents, metric="inner product", model={"name": "x"})
+    index = Index(tmp_path / "i")
+    index.delete([f"d{n}" for n in range(20, 50)])
+    found = evaluate_judged(index.snapshot, JudgementRows(right, gains, excluded), questions, depth=300)
+    scores = questions @ candidates.T
+    scores[:, 20:50] = -np.inf
+    for row, rows in zip(scores, excluded, strict=True):
+        row[rows] = -np.inf
+    positives = np.array([[*rows, *[-1] * (3 - len(rows))] for rows in right], np.int32)
+    np.testing.assert_array_equal(found.ranks, metrics.ranks(scores, positives))
+    assert (found.ranks[np.isfinite(found.ranks)] % 1 == 0.5).any()  # there are ties
+    np.testing.assert_array_equal(found.top_ids, np.argsort(-scores, axis=1, kind="stable")[:, :200])
+    assert found.candidates == 200

@@ -1,0 +1,154 @@
+"""Tests of BM25."""
+
+import logging
+import math
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.errors import EndxError
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.index_file import changing, store_info
+from endx_jax.index.lexical import Lexical
+from endx_jax.ranking.bm25 import BM25, WordTokenizer
+from endx_jax.ranking.evaluate import evaluate_scores
+from endx_jax.ranking.results import Results
+
+# Stems written out by hand, so that the twin needs no stemmer: cats -> cat, chases, chased -> chase.
+CANDIDATES = ["The cat chased the mouse", "Cats and dogs", "A mouse; a MOUSE; no house", "dogs chases", ""]
+STEMS = [
+    ["the", "cat", "chase", "the", "mous"],
+    ["cat", "and", "dog"],
+    ["mous", "mous", "no", "hous"],
+    ["dog", "chase"],
+    [],
+]
+QUESTIONS = ["the cats", "Mouse mouse dog", "zebra", "?"]
+QUESTION_STEMS = [["the", "cat"], ["mous", "mous", "dog"], ["zebra"], []]
+
+
+def twin(documents, query, k1=0.9, b=0.4):
+    mean = sum(map(len, documents)) / len(documents)
+    scores = []
+    for document in documents:
+        counts = Counter(document)
+        score = 0.0
+        for word in query:
+            df = sum(word in other for other in documents)
+            idf = math.log(1 + (len(documents) - df + 0.5) / (df + 0.5))
+            score += idf * counts[word] / (counts[word] + k1 * (1 - b + b * len(document) / mean))
+        scores.append(score)
+    return scores
+
+
+def test_scores_equal_the_formula_and_nothing_is_printed(capfd, caplog):
+    scores = BM25.of_texts(CANDIDATES).scores(QUESTIONS)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, [twin(STEMS, query) for query in QUESTION_STEMS], rtol=1e-5)
+    # Negative control: the stop word "the" alone gives the first candidate its lead over the second.
+    assert scores[0, 0] > scores[0, 1] > 0
+    assert twin(STEMS, ["cat"])[0] < twin(STEMS, ["cat"])[1]
+    with caplog.at_level(logging.DEBUG):
+        BM25.of_texts(CANDIDATES).scores(QUESTIONS)
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+def test_a_question_of_unknown_words_ranks_the_middle_of_the_pool():
+    found = evaluate_scores(BM25.of_texts(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
+    assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
+
+
+@pytest.mark.parametrize("candidates", [[], ["", "? !"]])
+def test_a_pool_without_words_is_refused(candidates):
+    with pytest.raises(EndxError, match=f"no word in the {len(candidates)} candidates"):
+        BM25.of_texts(candidates)
+
+
+@pytest.mark.parametrize("package", ["bm25s", "Stemmer"])
+def test_a_missing_package_is_named(monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(EndxError, match=f"BM25 needs the package {package}: pip install bm25s PyStemmer"):
+        BM25.of_texts(CANDIDATES)
+
+
+TEXTS = ["the cat chased the mouse", "cats and dogs", "a mouse, a mouse", "dogs chase", "", "the end"]
+ASKED = ["the cats", "mouse mouse dog", "zebra", ""]
+
+
+def index_of(path, texts) -> Index:
+    documents = [Document(str(n), text) for n, text in enumerate(texts)]
+    write_index(path, np.ones((len(texts), 2), np.float32), documents, metric="cosine", model={})
+    return Index(path)
+
+
+@pytest.fixture
+def index(tmp_path) -> Index:
+    return index_of(tmp_path / "index", TEXTS)
+
+
+def expected(texts, rows, k):
+    """What is above 0 of the scores of all texts that are there, sorted."""
+    scores = BM25.of_texts(texts).scores(ASKED)
+    ranked = [sorted(zip(rows, line.tolist(), strict=True), key=lambda pair: -pair[1]) for line in scores]
+    return [[(row, pytest.approx(score)) for row, score in line if score > 0][:k] for line in ranked]
+
+
+@pytest.mark.parametrize("k", [1, 2, 10])
+def test_ranks_as_bm25_over_the_documents(index, k):
+    found = Lexical().search(index.snapshot, ASKED, k)
+    assert found == expected(TEXTS, range(6), k)
+    assert (len(found[0]), found[2], found[3]) == (min(k, 3), [], [])
+
+
+def test_follows_the_index_and_splits_each_text_once(index, monkeypatch):
+    searching, split = Lexical(), []
+    splitting = WordTokenizer._split
+    monkeypatch.setattr(
+        WordTokenizer, "_split", lambda self, texts, known: (split.extend(texts), splitting(self, texts, known))[1]
+    )
+    searching.search(index.snapshot, ASKED, 10)
+    index.add([Document("new", "the mouse ends")], np.ones((1, 2)))
+    index.delete(["1"])
+    kept = [0, 2, 3, 4, 5, 6]
+    texts = [*TEXTS, "the mouse ends"]
+    found, once = searching.search(index.snapshot, ASKED, 10), [*split]
+    assert found == expected([texts[row] for row in kept], kept, 10)
+    assert once == [*TEXTS, *ASKED, "the mouse ends", *ASKED]
+
+
+def test_equal_scores_are_ordered_by_row_and_without_words_nothing_is_found(index, tmp_path):
+    same = index_of(tmp_path / "same", ["same words" if n % 2 else "others" for n in range(40)])
+    (found,) = Lexical().search(same.snapshot, ["words"], 5)
+    assert [row for row, _ in found] == [1, 3, 5, 7, 9]
+    index.delete(["0", "1", "2", "3", "5"])
+    assert Lexical().search(index.snapshot, ASKED, 5) == [[], [], [], []]
+
+
+def test_an_index_names_its_language_by_which_questions_are_split(tmp_path):
+    german = ["Wie kann ich das Passwort ändern?", "Die Häuser der Stadt sind nicht für die Gäste."]
+    index = index_of(tmp_path / "index", german)
+    assert index.info.language == "german"
+    ((found,),) = Lexical().search(index.snapshot, ["haus"], 5)
+    assert found[0] == 1
+    fields = {name: value for name, value in vars(index.info).items() if name != "language"}
+    with changing(tmp_path / "index") as database:  # by an earlier version
+        store_info(database, **fields)
+    old = Index(tmp_path / "index")
+    assert (old.info.language, Lexical().search(old.snapshot, ["haus"], 5)) == ("english", [[]])
+    old.add([Document("2", "Das Haus")], np.ones((1, 2)))
+    assert Lexical().search(old.snapshot, ["haus"], 5)[0][0][0] == 2
+
+
+def test_questions_without_words_of_the_pool_are_counted():
+    records = RetrievalSet.from_pairs([("wie geht das", "how to do it"), ("do it", "so"), ("und wo", "here it is")])
+    results = Results("data", "test", Pools(all=records))
+    results.add_bm25()
+    assert "2 of 3 questions share no word with any candidate" in results.tables()
+    same = Results("data", "test", Pools(all=RetrievalSet.from_pairs([("to do", "how to do it"), ("wo", "here")])))
+    same.add_bm25()
+    assert "share no word" not in same.tables()

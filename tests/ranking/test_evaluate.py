@@ -1,0 +1,120 @@
+"""Tests of evaluation over a pool."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from endx_jax import metrics
+from endx_jax.errors import EndxError
+from endx_jax.ranking.evaluate import default_block, evaluate_scores
+
+RECALL = ["recall@1", "recall@2", "recall@5", "recall@10", "recall@20", "recall@50", "recall@100"]
+NAMES = ["mrr", "mrr@10", "p@1", *RECALL, "avg_recall", "hit@1", "hit@5", "hit@10", "ndcg@10", "map"]
+
+
+def draw(questions=50, candidates=130, levels=25):
+    rng = np.random.default_rng(3)
+    scores = rng.integers(0, levels, (questions, candidates)).astype(np.float32)
+    qrels = [sorted(rng.choice(candidates, 1 + q % 4, replace=False).tolist()) for q in range(questions)]
+    return scores, qrels
+
+
+def from_rows(scores):
+    return lambda start, stop: scores[start:stop]
+
+
+def padded(qrels):
+    return np.array([[*right, *[-1] * (max(map(len, qrels)) - len(right))] for right in qrels], np.int32)
+
+
+def test_values_by_hand():
+    scores = np.array([[0.9, 0.1, 0.5], [0.2, 0.2, 0.2], [0.1, 0.3, 0.2]], np.float32)
+    found = evaluate_scores(from_rows(scores), [[0], [1], [0, 2]], candidates=3, depth=2)
+    assert found.ranks.tolist() == [[1, np.inf], [2, np.inf], [2, 3]]
+    assert found.metrics["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
+    assert found.metrics["recall@1"] == pytest.approx((1 + 0 + 0) / 3)
+    assert found.metrics["map"] == pytest.approx((1 + 1 / 2 + (1 / 2 + 2 / 3) / 2) / 3)
+    assert found.top_ids.tolist() == [[0, 2], [0, 1], [1, 2]]  # of equal scores the lower index first
+    np.testing.assert_array_equal(found.top_scores, np.float32([[0.9, 0.5], [0.2, 0.2], [0.3, 0.2]]))
+    assert (found.questions, found.candidates) == (3, 3)
+
+
+def test_streaming_equals_one_pass_over_everything():
+    scores, qrels = draw()
+    found = evaluate_scores(from_rows(scores), qrels, candidates=130, block=16)
+    ranks = metrics.ranks(scores, padded(qrels))
+    np.testing.assert_array_equal(found.ranks, ranks)
+    assert list(found.metrics) == NAMES
+    for n in (1, 2, 5, 10, 20, 50, 100):
+        assert found.metrics[f"recall@{n}"] == pytest.approx(float(jnp.mean(metrics.recall_at(ranks, n))))
+    for n in (1, 5, 10):
+        assert found.metrics[f"hit@{n}"] == pytest.approx(float(jnp.mean(metrics.hit_at(ranks, n))))
+    assert found.metrics["mrr@10"] == pytest.approx(float(jnp.mean(metrics.reciprocal_rank(ranks, 10))))
+    assert found.metrics["ndcg@10"] == pytest.approx(float(jnp.mean(metrics.ndcg_at(ranks, 10))))
+    assert found.metrics["avg_recall"] == pytest.approx(
+        np.mean([found.metrics[f"recall@{n}"] for n in (1, 2, 5, 10, 20, 50)]), abs=1e-6
+    )
+    assert found.metrics["p@1"] == found.metrics["hit@1"]
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :100]
+    np.testing.assert_array_equal(found.top_ids, best)
+    np.testing.assert_array_equal(found.top_scores, np.take_along_axis(scores, best, axis=1))
+    assert found.top_ids.dtype == np.int32
+
+
+@pytest.mark.parametrize("block", [1, 7, 50, 1024])
+def test_blocks_change_nothing_and_no_more_than_one_is_asked_for_at_once(block):
+    scores, qrels = draw()
+    asked = []
+
+    def score_block(start, stop):
+        asked.append((start, stop))
+        return jnp.asarray(scores[start:stop])
+
+    expected = evaluate_scores(from_rows(scores), qrels, candidates=130)
+    found = evaluate_scores(score_block, qrels, candidates=130, block=block)
+    assert asked == [(start, min(start + block, 50)) for start in range(0, 50, block)]
+    np.testing.assert_array_equal(found.ranks, expected.ranks)
+    np.testing.assert_array_equal(found.top_ids, expected.top_ids)
+    assert found.metrics == expected.metrics
+
+
+@pytest.mark.parametrize(
+    ("candidates", "block"), [(1, 1024), (7_085, 1024), (2**14, 1024), (2**14 + 1, 512), (10**6, 16), (10**9, 16)]
+)
+def test_default_block_keeps_scores_within_64_megabytes(candidates, block):
+    assert default_block(candidates) == block
+
+
+def test_per_question_rows_are_json_and_average_to_the_metrics():
+    scores, qrels = draw(candidates=90)
+    found = evaluate_scores(from_rows(scores), qrels, candidates=90)
+    assert found.top_ids.shape == (50, 90)  # the depth is cut to the pool
+    rows = [json.loads(json.dumps(row, allow_nan=False)) for row in found.per_question()]
+    assert [row["question"] for row in rows] == list(range(50))
+    assert [len(row["ranks"]) for row in rows] == [len(right) for right in qrels]
+    for name in NAMES:
+        assert sum(row[name] for row in rows) / 50 == pytest.approx(found.metrics[name])
+
+
+@pytest.mark.parametrize(
+    ("qrels", "message"),
+    [
+        ([], "no question to evaluate"),
+        ([[0], []], "question 1 has no right candidate"),
+        ([[0], [2, 2]], "question 1 names a right candidate twice"),
+        ([[0], [3]], "question 1 names right candidates outside the pool of 3"),
+        ([[-1], [0]], "question 0 names right candidates outside the pool of 3"),
+    ],
+)
+def test_bad_judgements_are_refused(qrels, message):
+    with pytest.raises(EndxError, match=message):
+        evaluate_scores(from_rows(np.zeros((2, 3), np.float32)), qrels, candidates=3)
+
+
+def test_nan_scores_are_refused_and_the_question_is_named():
+    scores = np.zeros((5, 3), np.float32)
+    scores[3, 1] = np.nan
+    with pytest.raises(EndxError, match="question 3 contain nan"):
+        evaluate_scores(from_rows(scores), [[0]] * 5, candidates=3, block=2)

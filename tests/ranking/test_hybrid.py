@@ -1,0 +1,137 @@
+"""Tests of the fusion of dense and BM25 scores."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.index.index_model import stored_hybrid
+from endx_jax.inference.manifest import MANIFEST
+from endx_jax.ranking import hybrid
+from endx_jax.ranking.bm25 import BM25
+from endx_jax.ranking.evaluate import evaluate_scores
+from endx_jax.ranking.hybrid import GRID, WEIGHT, Hybrid, fit_fusion, reciprocal_ranks
+from endx_jax.ranking.results import Results
+from endx_jax.ranking.systems import evaluate_dense
+
+DENSE = [(7, 0.9), (3, 0.6), (5, 0.1)]
+LEXICAL = [(3, 30.0), (9, 20.0)]
+
+
+def test_reciprocal_ranks_are_summed_and_ties_keep_the_order_of_the_first_ranking():
+    assert reciprocal_ranks([DENSE, LEXICAL]) == [
+        (3, pytest.approx(1 / 62 + 1 / 61)),
+        (7, pytest.approx(1 / 61)),
+        (9, pytest.approx(1 / 62)),
+        (5, pytest.approx(1 / 63)),
+    ]
+    assert [item for item, _ in reciprocal_ranks([[(8, 1)], [(2, 1)]])] == [8, 2]
+    assert [item for item, _ in Hybrid(0.0).fuse([(8, 1.0), (2, 1.0)], [(2, 5.0)], 9)] == [8, 2]
+
+
+def test_the_best_known_question_raises_a_dense_score_by_its_weight():
+    dense, known = np.float32([[0.25, -0.5]]), np.float32([[1.0, 0.5]])
+    for weight, expected in ((0.0, [0.25, -0.5]), (0.5, [0.5, 0.25]), (0.125, [0.25, 0.0625])):
+        scores = Hybrid(known=weight).raised(lambda *_: dense, lambda *_: known)
+        assert scores(0, 1).tolist() == [expected]
+
+
+def test_scores_are_summed_as_they_are():
+    assert Hybrid().weight == 0.7 / 30
+    # Item 9 has the lowest dense score. BM25 found all of 3 requested or fewer: the others share no word.
+    found = Hybrid(0.01).fuse(DENSE, LEXICAL, depth=3)
+    assert found == [(7, 0.9), (3, pytest.approx(0.6 + 0.3)), (9, pytest.approx(0.1 + 0.2)), (5, 0.1)]
+    # BM25 found as many as were requested, so that others may have up to 20 points.
+    found = dict(Hybrid(0.01).fuse(DENSE, LEXICAL, depth=2))
+    assert found == {3: pytest.approx(0.9), 7: pytest.approx(1.1), 9: pytest.approx(0.3), 5: pytest.approx(0.3)}
+    assert Hybrid(0.01).fuse([], LEXICAL, 3) == [(3, 0.3), (9, 0.2)]
+    assert Hybrid(0.01).fuse(DENSE, [], 3) == DENSE
+    for wrong in (-0.1, float("inf"), float("nan")):
+        with one_line_error("the weight of BM25 must be a number from 0 up"):
+            Hybrid(wrong)
+
+
+def words_and_meaning(questions: int) -> tuple[RetrievalSet, np.ndarray, np.ndarray]:
+    """Questions whose answers share a rare word with them, among answers between which embeddings do not decide."""
+    rng = np.random.default_rng(0)
+    texts = tuple(f"word{n} and {'more ' * (n % 3)}" for n in range(questions))
+    ids = [tuple(f"{side}{n}" for n in range(questions)) for side in "qd"]
+    records = RetrievalSet(
+        tuple(f"word{n} so" for n in range(questions)), texts, tuple((n,) for n in range(questions)), *ids
+    )
+    return records, *(rng.standard_normal((2, questions, 8)).astype(np.float32) / 8)
+
+
+@pytest.mark.parametrize("weight", [0.3, None])
+def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
+    monkeypatch.setattr(hybrid, "FUSED", 7)
+    records, asked, ranked = words_and_meaning(40)
+    results = Results("data", "test", Pools(all=records), hybrid=Hybrid(weight))
+    results.add_bm25()
+    dense = evaluate_dense(
+        lambda side, _: {"question": asked, "answer": ranked}[side], results.pools, fuse=results.fuse
+    )
+    results.add_dense("model", dense)
+    assert list(results.evaluations["all"]) == ["bm25", "model", "hybrid"]
+    scores, words = asked @ ranked.T, BM25.of_texts(records.candidates).scores(records.questions)
+    if weight is None:  # as a search fuses them
+        found = np.zeros((40, 40))
+        for n in range(40):
+            by_words = [(int(row), 0) for row in np.argsort(-words[n], kind="stable")[:7] if words[n, row] > 0]
+            rankings = [[(int(row), 0) for row in np.argsort(-scores[n], kind="stable")[:7]], by_words]
+            for row, score in reciprocal_ranks(rankings):
+                found[n, row] = score
+    else:
+        found = scores + weight * words
+    expected = evaluate_scores(lambda a, b: found[a:b].astype(np.float32), records.qrels, candidates=40, block=16)
+    np.testing.assert_array_equal(results.evaluations["all"]["hybrid"].ranks, expected.ranks)
+    np.testing.assert_allclose(results.evaluations["all"]["hybrid"].top_scores, expected.top_scores, atol=1e-6)
+    assert results.evaluations["all"]["hybrid"].metrics["mrr"] > results.evaluations["all"]["model"].metrics["mrr"]
+    assert f"hybrid: model and BM25 over the whole pool, {Hybrid(weight)}" in results.tables()
+
+
+def test_the_weight_is_fitted_on_validation_questions():
+    records, asked, ranked = words_and_meaning(60)
+    assert {0.0, WEIGHT} <= {*GRID}
+
+    def fitted(dense, **options):
+        return fit_fusion(lambda a, b: dense[a:b], records, "mrr", **{"cosine": True, **options})
+
+    # Noise needs the largest weight; scores that are perfect need none, and keep the default.
+    noise = fitted(10 * asked @ ranked.T)
+    assert noise == Hybrid(max(GRID), 60)
+    assert fitted(np.eye(60, dtype=np.float32)) == Hybrid(WEIGHT, 60)
+    # Words that mislead get none: each answer is perfect but for a small margin.
+    misled = dataclasses.replace(records, qrels=tuple(((n + 1) % 60,) for n in range(60)))
+    right = np.roll(np.eye(60, dtype=np.float32), 1, axis=1) * 0.001
+    assert fit_fusion(lambda a, b: right[a:b], misled, "mrr", cosine=True) == Hybrid(0.0, 60)
+    assert fit_fusion(lambda a, b: right[a:b], misled, "mrr", cosine=False) == Hybrid(0.0, 60, known=0.0)
+    assert fitted(asked @ ranked.T, cosine=False) == Hybrid(None, 60, known=0.0)
+
+
+def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
+    folder = tmp_path / "run"
+    about = json.loads((trained_workdir / "model" / MANIFEST).read_text())
+    assert Hybrid(**about["hybrid"]) == Hybrid()  # there are too few validation questions
+    folder.mkdir()
+
+    def stored(**changed):
+        (folder / MANIFEST).write_text(json.dumps({**about, **changed}))
+        return stored_hybrid(folder, cosine=True)
+
+    fitted = {"weight": 0.05, "questions": 123, "bm25": BM25.DESCRIPTION}
+    assert stored(hybrid=fitted) == Hybrid(0.05, 123)
+    assert str(stored(hybrid=fitted)) == "dense + 0.0500 x BM25 (weight: fitted on 123 validation questions)"
+    assert stored(hybrid={**fitted, "weight": None}).weight is None
+    assert stored(hybrid={**fitted, "bm25": "with other settings"}) == Hybrid()
+    del about["hybrid"]
+    assert stored() == Hybrid()
+    for source in (folder, "all-MiniLM-L6-v2"):
+        assert stored_hybrid(source, cosine=False) == Hybrid(None, known=0.0)
+    with one_line_error(r"endx.json: 'hybrid'.weight is 'x', a str"):
+        stored(hybrid={"weight": "x"})
+    with one_line_error("the weight of BM25 must be a number from 0 up"):
+        stored(hybrid={"weight": -1})

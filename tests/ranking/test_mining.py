@@ -1,0 +1,290 @@
+"""Tests of hard-negative mining."""
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.data.readers.beir import Negative
+from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.index_evaluation import rank_by_index
+from endx_jax.ranking import mining
+from endx_jax.ranking.mining import (
+    InnerProducts,
+    Margin,
+    MiningSettings,
+    Ranked,
+    mine_negatives,
+    rank_by_bm25,
+    rank_by_embeddings,
+    rank_by_pairs,
+)
+
+NOTHING = {"right": 0, "equal text": 0, "margin": 0, "teacher": 0}
+
+
+def ranked(scores, qrels, depth: int | None = None) -> Ranked:
+    """All candidates by scores [Q, N]; of equal ones the first."""
+    scores = np.asarray(scores, np.float32)
+    rows = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+    lowest = np.asarray([own[list(right)].min() for own, right in zip(scores, qrels, strict=True)])
+    return Ranked(rows.astype(np.int32), np.take_along_axis(scores, rows, axis=1), lambda: lowest)
+
+
+def by_hand(scores, qrels, texts, settings, teacher=None) -> list[list[int]]:
+    """The naive twin: every rule as it is said, one candidate after the other."""
+    found = []
+    for question, right in enumerate(qrels):
+        order = sorted(range(len(texts)), key=lambda row, q=question: (-scores[q][row], row))
+        kept: list[int] = []
+        for rank, row in enumerate(order, start=1):
+            if not settings.first_rank <= rank <= settings.last_rank or row in right or len(kept) == settings.negatives:
+                continue
+            earlier = order[settings.first_rank - 1 : rank - 1]
+            if any(texts[row].lower() == texts[other].lower() for other in (*right, *earlier)):
+                continue
+            if teacher is None and settings.margin.absolute is not None:
+                bound = min(scores[question][other] for other in right) - settings.margin.absolute
+                if scores[question][row] > bound:
+                    continue
+            margin = settings.margin.absolute or 0.0
+            if teacher is not None and teacher[question][row] > min(teacher[question][o] for o in right) - margin:
+                continue
+            kept.append(row)
+        found.append(kept)
+    return found
+
+
+def test_right_and_repeated_candidates_are_left_out_and_ranks_count_all():
+    qrels = [(1,)]
+    texts = ["first", "right one", "Right  ONE", "second", "SECOND ", "third"]
+    mined = mine_negatives(ranked([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4]], qrels), qrels, texts, MiningSettings())
+    assert [(one.row, one.rank) for one in mined.negatives[0]] == [(0, 1), (3, 4), (5, 6)]
+    assert mined.negatives[0][1].score == pytest.approx(0.6)
+    assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
+
+
+def test_a_question_s_own_document_and_text_are_no_negatives():
+    texts = ["where is it?", "there", "Where  is it?", "here", "anywhere"]
+    right, settings = [(1,)], MiningSettings(negatives=2)
+    mined = mine_negatives(ranked([[5, 4, 3, 2, 1]], right), right, texts, settings, questions=["Where is it?"])
+    assert [one.row for one in mined.negatives[0]] == [3, 4]
+    assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
+    mined = mine_negatives(ranked([[5, 4, 3, 2, 1]], right), right, list("abcde"), settings, excluded=[(0,)])
+    assert [one.row for one in mined.negatives[0]] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("margin", "kept"),
+    [
+        (Margin(), [0, 2, 3, 4]),
+        (Margin(absolute=0.0), [2, 3, 4]),
+        (Margin(absolute=0.25), [3, 4]),  # 0.5 - 0.25 is a negative's at the most
+        (Margin(relative=0.5), [3, 4]),  # so is half of 0.5
+        (Margin(absolute=0.25, relative=0.75), [4]),  # the lower of both counts
+    ],
+)
+def test_a_negative_scores_a_margin_below_every_right_candidate(margin, kept):
+    qrels = [(1, 5)]  # of 0.5 and 0.75: the lowest counts
+    mined = mine_negatives(
+        ranked([[0.625, 0.5, 0.375, 0.25, 0.125, 0.75]], qrels), qrels, list("abcdef"), MiningSettings(margin=margin)
+    )
+    assert [one.row for one in mined.negatives[0]] == kept
+    assert mined.dropped["margin"] == 4 - len(kept)
+    # A share of a score below zero lowers the bound too.
+    assert Margin(relative=0.5).limit(np.asarray([2.0, -2.0])).tolist() == [1.0, -3.0]
+
+
+def test_a_teacher_is_asked_about_the_best_until_there_are_enough():
+    asked = []
+
+    def teacher(pairs):
+        asked.append(pairs.tolist())
+        return np.asarray([0.5 if row == 0 else (0.9 if row in (1, 2) else 0.1) for _, row in pairs], np.float32)
+
+    qrels, settings = [(0,)], MiningSettings(negatives=2)
+    mined = mine_negatives(ranked([np.arange(9, 0, -1)], qrels), qrels, list("abcdefghi"), settings, teacher)
+    assert [one.row for one in mined.negatives[0]] == [3, 4]
+    assert asked == [[[0, 0]], [[0, 1], [0, 2]], [[0, 3], [0, 4]]]  # the right one; what it doubts; what it does not
+    assert mined.dropped == NOTHING | {"right": 1, "teacher": 2}
+
+
+def test_questions_without_a_candidate_left_have_no_negatives():
+    qrels = [(0,), (1,)]
+    rows = np.asarray([[0, -1], [0, 1]], np.int32)
+    found = Ranked(rows, np.ones((2, 2), np.float32), lambda: np.ones(2))
+    mined = mine_negatives(found, qrels, ["a", "b"], MiningSettings(), lambda pairs: np.ones(len(pairs), np.float32))
+    assert mined.negatives == [[], [Negative(0, 1.0, 1)]]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_it_is_what_the_rules_say_one_candidate_after_the_other(seed):
+    draw = np.random.default_rng(seed)
+    scores = draw.integers(0, 30, (20, 40)) / 8  # many ties
+    teacher = draw.random((20, 40)).astype(np.float32)
+    texts = [f"Text {n}" if n % 3 else f"text {n % 5}" for n in range(40)]
+    qrels = [tuple(sorted(draw.choice(40, draw.integers(1, 4), replace=False).tolist())) for _ in range(20)]
+    for settings, judge in (
+        (MiningSettings(negatives=3, first_rank=1 + seed, last_rank=25), None),
+        (MiningSettings(negatives=5, last_rank=30, margin=Margin(absolute=0.5)), None),
+        (MiningSettings(negatives=4, last_rank=40), lambda pairs: teacher[pairs[:, 0], pairs[:, 1]]),
+        (MiningSettings(last_rank=40, margin=Margin(absolute=0.1)), lambda pairs: teacher[pairs[:, 0], pairs[:, 1]]),
+    ):
+        found = mine_negatives(ranked(scores, qrels, settings.last_rank), qrels, texts, settings, judge)
+        expected = by_hand(scores, qrels, texts, settings, None if judge is None else teacher)
+        assert [[one.row for one in own] for own in found.negatives] == expected
+        assert any(expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"negatives": 0}, "keep at least 1"),
+        ({"first_rank": 0}, "ranks 0 to 100 are empty"),
+        ({"first_rank": 11, "last_rank": 10}, "ranks 11 to 10 are empty"),
+        ({"margin": Margin(absolute=-0.1)}, "a margin of -0.1 admits"),
+        ({"margin": Margin(relative=-1.0)}, "a margin of -1.0 admits"),
+    ],
+)
+def test_settings_that_keep_nothing_or_everything_are_refused(settings, reason):
+    with one_line_error(reason):
+        MiningSettings(**settings)
+
+
+WIDTH, QUESTIONS, CANDIDATES = 8, 12, 30
+
+
+@pytest.fixture(scope="module")
+def records():
+    draw = np.random.default_rng(0)
+    return RetrievalSet(
+        questions=tuple(f"question {n}" for n in range(QUESTIONS)),
+        candidates=tuple(f"text {n}" for n in range(CANDIDATES)),
+        qrels=tuple((int(row),) for row in draw.integers(0, CANDIDATES, QUESTIONS)),
+        question_ids=tuple(f"q{n}" for n in range(QUESTIONS)),
+        candidate_ids=tuple(f"d{n}" for n in range(CANDIDATES)),
+    )
+
+
+def encode(side, texts):
+    """A vector for each text, the same wherever the text stands."""
+    seeds = [[side == "question", *text.encode()] for text in texts]
+    return np.stack([np.random.default_rng(seed).normal(size=WIDTH) for seed in seeds]).astype(np.float32)
+
+
+def index_of(folder, ids, texts):
+    documents = [Document(name, text) for name, text in zip(ids, texts, strict=True)]
+    write_index(folder, encode("answer", texts), documents, metric="inner product", model={})
+    return Index(folder).snapshot
+
+
+def test_embeddings_are_ranked_exactly(records):
+    ranked = rank_by_embeddings(encode, records, CANDIDATES)
+    scores = encode("question", records.questions) @ encode("answer", records.candidates).T
+    assert ranked.rows.tolist() == np.argsort(-scores, axis=1).tolist()
+    np.testing.assert_allclose(ranked.scores, -np.sort(-scores, axis=1), rtol=1e-4, atol=1e-5)
+    right = [scores[question, row] for question, (row,) in enumerate(records.qrels)]
+    np.testing.assert_allclose(ranked.lowest_right(), right, rtol=1e-5)
+
+
+def test_an_index_of_the_same_candidates_gives_the_same_negatives(records, tmp_path):
+    order = np.random.default_rng(1).permutation(CANDIDATES)
+    texts = [records.candidates[n] for n in order]
+    snapshot = index_of(tmp_path / "index", [f"other{n}" for n in order], texts)
+    settings = MiningSettings(negatives=4, last_rank=9, margin=Margin(absolute=0.5))
+    memory = mine_negatives(
+        rank_by_embeddings(encode, records, CANDIDATES), records.qrels, records.candidates, settings
+    )
+    grown, ranked = rank_by_index(encode, snapshot, records, CANDIDATES)
+    assert grown == records
+    assert mine_negatives(ranked, records.qrels, records.candidates, settings) == memory
+    assert memory.dropped["margin"] > 0
+    assert any(memory.negatives)
+
+
+def test_documents_that_only_the_index_has_are_candidates_too(records, tmp_path):
+    texts = [*records.candidates[:27], "text 3", "a stranger", "another"]  # one text twice
+    snapshot = index_of(tmp_path / "index", [f"d{n}" for n in range(29)] + ["x"], texts)
+    grown, ranked = rank_by_index(encode, snapshot, records, CANDIDATES)
+    assert grown.candidates == (*records.candidates, "a stranger", "another")
+    assert grown.candidate_ids[-2:] == ("d28+", "x")  # d28 is another candidate's
+    assert grown.qrels == records.qrels
+    everything = [*range(27), 3, CANDIDATES, CANDIDATES + 1]
+    assert sorted(ranked.rows[0].tolist()) == sorted(everything)
+    mined = mine_negatives(ranked, grown.qrels, grown.candidates, MiningSettings(negatives=CANDIDATES))
+    assert mined.dropped["equal text"] + sum(row == (3,) for row in records.qrels) == QUESTIONS
+
+
+def test_bm25_ranks_what_shares_a_word():
+    records = RetrievalSet(
+        questions=("cats sleeping", "zebra"),
+        candidates=("dogs bark", "a cat sleeps", "the cat", "sleep", "zebras"),
+        qrels=((1,), (0, 4)),
+        question_ids=("q0", "q1"),
+        candidate_ids=tuple("abcde"),
+    )
+    ranked = rank_by_bm25(records, 4)
+    assert ranked.rows[0].tolist()[0] == 1
+    assert set(ranked.rows[0].tolist()) == {1, 2, 3, -1}
+    assert ranked.rows[1].tolist() == [4, -1, -1, -1]
+    assert ranked.lowest_right().tolist() == [ranked.scores[0, 0], 0.0]
+    assert rank_by_bm25(records, 100).rows.shape == (2, 5)
+
+
+def test_a_reranker_chooses_among_more_than_it_ranks(monkeypatch):
+    monkeypatch.setattr(mining, "RERANKED", 3)
+    candidates = ("the cat", "cat sleeps", "a cat", "on cats", "dogs")
+    records = RetrievalSet(("cat",), candidates, ((0,),), ("q0",), tuple("abcde"))
+    ranked = rank_by_pairs(lambda *texts: lambda pairs: pairs[:, 1].astype(np.float32), records, 2)
+    assert (ranked.rows.tolist(), ranked.scores.tolist()) == ([[2, 1]], [[2.0, 1.0]])  # row 3 is BM25's fourth
+    assert ranked.lowest_right().tolist() == [0.0]
+
+
+def test_a_text_is_encoded_once_and_only_when_it_is_asked_about():
+    asked: list[str] = []
+
+    def encode(side, texts):
+        asked.extend(texts)
+        return np.asarray([[float(text), 1.0] for text in texts], np.float32)
+
+    score = InnerProducts.of_texts(encode, ["1", "2"], ["10", "20", "30"])
+    assert score(np.asarray([[0, 2], [1, 2]])).tolist() == [31.0, 61.0]
+    assert score(np.asarray([[1, 0], [1, 2], [0, 0]])).tolist() == [21.0, 61.0, 11.0]
+    assert sorted(asked) == ["1", "10", "2", "30"]
+
+
+def test_strata_cover_all_scores_of_the_teacher():
+    """Of nine candidates in the order of the ranking, three: the middle of each third of the teacher's order."""
+    qrels, texts = [(0,), (1,)], [f"text {n}" for n in range(10)]
+    base = np.array([np.arange(10)[::-1], np.roll(np.arange(10)[::-1], 1)], float)
+    teacher = np.array([[9, 3, 1, 8, 2, 7, 0, 6, 5, 4], np.arange(10)], float)
+
+    def score(pairs):
+        return teacher[pairs[:, 0], pairs[:, 1]]
+
+    settings = MiningSettings(negatives=3)
+    mined = mine_negatives(ranked(base, qrels), qrels, texts, settings, strata=score)
+    # Question 0: the teacher's order is 3 5 7 | 8 9 1 | 4 2 6. Question 1: 9 8 7 | 6 5 4 | 3 2 0.
+    assert [sorted(one.row for one in found) for found in mined.negatives] == [[2, 5, 9], [2, 5, 8]]
+    assert all([one.rank for one in found] == sorted(one.rank for one in found) for found in mined.negatives)
+    best = mine_negatives(ranked(base, qrels), qrels, texts, settings)
+    assert [one.row for one in best.negatives[0]] == [1, 2, 3]
+
+
+def test_strata_are_of_what_the_teacher_confirms_and_few_candidates_are_all_taken():
+    qrels, texts = [(0,)], [f"text {n}" for n in range(6)]
+    base, scores = np.array([[6.0, 5, 4, 3, 2, 1]]), np.array([[3.0, 9, 1, 2, 8, 0]])
+
+    def score(pairs):
+        return scores[pairs[:, 0], pairs[:, 1]]
+
+    # It confirms 3, 2 and 5, in this order.
+    for negatives, expected in ((2, [3, 5]), (1, [2]), (9, [2, 3, 5])):
+        settings = MiningSettings(negatives=negatives)
+        mined = mine_negatives(ranked(base, qrels), qrels, texts, settings, score, strata=score)
+        assert [one.row for one in mined.negatives[0]] == expected
+        assert mined.dropped["teacher"] == 2
+    assert mine_negatives(ranked(base, qrels), qrels, texts, MiningSettings(last_rank=1), strata=score).negatives == [
+        []
+    ]

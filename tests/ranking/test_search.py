@@ -1,0 +1,280 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import one_line_error
+
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.planning.programs import collectives
+from endx_jax.ranking import search
+from endx_jax.ranking.search import Corpus, Tile, merge_block, top_k
+
+
+def devices(count):
+    return make_mesh(MeshSettings(), jax.devices()[:count])
+
+
+def naive(questions, candidates, k):
+    """The whole matrix of scores, in float64, sorted as a whole; of equal scores the first stays first."""
+    scores = np.asarray(questions, np.float64) @ np.asarray(candidates, np.float64).T
+    ids = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, ids, axis=1), ids
+
+
+def check(questions, candidates, k, **options):
+    """Ids and scores are the twin's, exactly: the embeddings must be small whole numbers, the sums of which are."""
+    found = top_k(questions, candidates, k, **options)
+    scores, ids = naive(questions, candidates, k)
+    assert (found.scores.dtype, found.rows.dtype) == (np.float32, np.int32)
+    np.testing.assert_array_equal(found.rows, ids)
+    np.testing.assert_array_equal(found.scores, scores)
+
+
+def whole_numbers(*shape, seed=0, most=2):
+    """Embeddings of few distinct values, so that most scores are shared by many candidates."""
+    return np.random.default_rng(seed).integers(-most, most + 1, shape).astype(np.float32)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Tiles so small that a few questions and candidates fill many, and rows are merged in several steps."""
+    monkeypatch.setattr(search, "TILES", {"cpu": Tile(questions=16, candidates=8, merged=3)})
+
+
+@pytest.mark.parametrize(("mesh", "block"), [(1, 1), (1, 700), (8, 1024), (8, 100_000)])
+def test_finds_what_sorting_all_scores_finds(mesh, block):
+    check(whole_numbers(21, 6), whole_numbers(1500, 6, seed=1), 10, mesh=devices(mesh), block=block)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "questions", "count", "k"),
+    [(1, 19, 8, 5), (1, 19, 9, 5), (8, 19, 1, 5), (8, 19, 200, 5)]
+    + [(8, questions, 99, 4) for questions in (1, 16, 17)]
+    + [(8, 19, 99, k) for k in (1, 9, 60)],  # less and more than a tile
+)
+def test_any_number_of_questions_candidates_and_answers(small_tiles, mesh, questions, count, k):
+    questions, candidates = whole_numbers(questions, 3), whole_numbers(count, 3, seed=count)
+    check(questions, candidates, k, mesh=devices(mesh), block=16)
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    {
+        "ascending": np.arange(130),
+        "descending": -np.arange(130),
+        "all equal": np.ones(130),
+        "all below the zeros of the padding": -1 - np.arange(130) % 7,
+    }.items(),
+    ids=lambda case: case[0],
+)
+def test_any_order_of_the_corpus(small_tiles, candidates):
+    for mesh in (1, 8):
+        check(np.asarray([[1.0], [2.0], [0.0]]), candidates[1].reshape(-1, 1), 10, mesh=devices(mesh), block=16)
+
+
+def test_chunks_merge_only_their_own_rows(small_tiles):
+    # Each question is alone with its candidate, in the order that fills the last step of each merge with others.
+    check(np.eye(40), np.repeat(np.eye(40)[::-1], 3, axis=0), 5, mesh=devices(1))
+
+
+def test_the_tile_of_accelerators(monkeypatch):
+    monkeypatch.setattr(search, "TILES", {})
+    check(whole_numbers(9, 4), whole_numbers(20_000, 4, seed=1, most=9), 10, mesh=devices(1), block=1)
+
+
+def test_minus_zero_is_zero(small_tiles):
+    questions, candidates = np.asarray([[1e-30]]), np.asarray([[-1e-30], [0]] * 10)  # their products are -0 and 0
+    for mesh in (1, 8):
+        found = top_k(questions, candidates, 5, mesh=devices(mesh))
+        np.testing.assert_array_equal(found.rows, [[0, 1, 2, 3, 4]])
+
+
+def test_bits_depend_neither_on_blocks_nor_on_devices():
+    rng = np.random.default_rng(0)
+    questions, candidates = rng.standard_normal((40, 48)), rng.standard_normal((3000, 48))
+    candidates[2000:] = candidates[rng.integers(0, 2000, 1000)]  # copies, in other tiles
+    expected = top_k(questions, candidates, 50, mesh=devices(1))
+    np.testing.assert_allclose(expected.scores, naive(questions, candidates, 50)[0], rtol=1e-5)
+    for found in (
+        top_k(questions, candidates, 50, mesh=devices(1), block=512),
+        top_k(questions, candidates, 50, mesh=devices(8), block=512),
+        top_k(questions, candidates, 50),
+    ):
+        np.testing.assert_array_equal(found.scores, expected.scores)
+        np.testing.assert_array_equal(found.rows, expected.rows)
+    same = expected.scores[:, 1:] == expected.scores[:, :-1]
+    assert same.sum() > 100
+    assert (np.diff(expected.rows, axis=1)[same] > 0).all()
+
+
+def test_scores_are_of_full_precision():
+    rng = np.random.default_rng(0)
+    questions, candidates = (rng.standard_normal((n, 384), dtype=np.float32) for n in (9, 600))
+    expected, _ = naive(questions, candidates, 600)
+    # Far below the 1e-1 of bfloat16 passes.
+    np.testing.assert_allclose(top_k(questions, candidates, 600).scores, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.int8, np.int64])
+def test_kinds_of_numbers(dtype, tmp_path):
+    candidates = whole_numbers(700, 6, seed=1).astype(dtype)
+    check(whole_numbers(9, 6), candidates, 10)
+    if dtype == np.float16:
+        np.save(tmp_path / "corpus.npy", candidates)
+        check(whole_numbers(9, 6), np.load(tmp_path / "corpus.npy", mmap_mode="r"), 10, block=512)
+
+
+@pytest.mark.parametrize("mesh", [1, 8])
+def test_codes_with_scales(small_tiles, mesh):
+    codes, scales = whole_numbers(130, 3, most=100).astype(np.int8), 2.0 ** (np.arange(130) % 5 - 2)
+    questions = whole_numbers(9, 3, seed=1)
+    found = top_k(questions, codes, 7, scales=scales.astype(np.float32), mesh=devices(mesh), block=16)
+    scores, ids = naive(questions, codes * scales[:, None], 7)
+    np.testing.assert_array_equal(found.rows, ids)
+    np.testing.assert_array_equal(found.scores, scores)
+
+
+@pytest.mark.parametrize("mesh", [1, 8])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_mask_is_as_if_the_others_were_not_there(small_tiles, mesh, share):
+    questions, candidates = whole_numbers(19, 3), whole_numbers(200, 3, seed=1)
+    where = np.random.default_rng(2).random(200) < share
+    candidates[np.flatnonzero(~where)[:1]] = np.nan  # what is not there can't be wrong either
+    for k in (1, 150):
+        found = top_k(questions, candidates, k, where=where, mesh=devices(mesh), block=16)
+        scores, ids = naive(questions, candidates[where], k)
+        assert found.rows.shape == (19, min(k, where.sum()))
+        np.testing.assert_array_equal(found.rows, np.flatnonzero(where)[ids])
+        np.testing.assert_array_equal(found.scores, scores)
+
+
+def test_an_empty_search_returns_empty_arrays():
+    for questions, count in ((0, 6), (4, 0), (0, 0)):
+        for found in (
+            top_k(np.zeros((questions, 3)), np.zeros((count, 3)), 5),
+            Corpus(np.zeros((count, 3), np.float32)).search(np.zeros((questions, 3)), 5),
+        ):
+            assert found.scores.shape == found.rows.shape == (questions, min(5, count))
+
+
+def test_the_corpus_stays_on_the_host(small_tiles, monkeypatch):
+    def most_on_devices(count):
+        sizes, send = [], search.place
+
+        def place(array, sharding):
+            sent = send(array, sharding)
+            sizes.append(sum(array.nbytes for array in jax.live_arrays()) - others)
+            return sent
+
+        others = sum(array.nbytes for array in jax.live_arrays())
+        with monkeypatch.context() as patch:
+            patch.setattr(search, "place", place)
+            top_k(whole_numbers(9, 64), whole_numbers(count, 64), 5, mesh=devices(1), block=16)
+        assert len(sizes) == 1 + count // 16
+        return max(sizes)
+
+    # Two blocks, sixteen questions and two times the best: chunks of 16 rows of 5 scores, 5 ids and a flag.
+    assert most_on_devices(1600) == most_on_devices(160) <= 4 * 64 * (2 * 16 + 16) + 2 * 16 * 41
+
+
+def test_devices_speak_once_at_the_end():
+    mesh = devices(8)
+    split, questions = jax.NamedSharding(mesh, jax.P(mesh.axis_names)), jnp.zeros((1, 8, 4))
+    nothing = search.empty_best(8, 8, 5, split)
+    block = search.Block(jax.device_put(np.zeros((4096, 4), np.float32), split), None, None)
+    step = search.merge_block.lower(nothing, questions, block, 0, 4096, mesh, search.TILES["cpu"])
+    assert collectives(step.compile().as_text()) == []
+    assert {c.kind for c in collectives(search.merge_devices.lower(nothing, mesh).compile().as_text())} == {
+        "all-gather"
+    }
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("mesh", [1, 8])
+def test_nan_and_infinity_are_refused(small_tiles, mesh, value):
+    for row in (0, 129):
+        candidates = whole_numbers(130, 3)
+        candidates[row, 1] = value
+        with one_line_error("scores of question 0 contain nan or infinity"):
+            top_k(np.ones((9, 3)), candidates, 5, mesh=devices(mesh), block=16)
+    questions = np.ones((19, 3))
+    questions[17, 2] = value
+    with one_line_error("scores of question 17 contain nan or infinity"):
+        top_k(questions, whole_numbers(130, 3), 5, mesh=devices(mesh), block=16)
+
+
+def test_mistakes():
+    questions, candidates = whole_numbers(4, 3), whole_numbers(6, 3)
+    with one_line_error(r"\(4, 3\) and candidate embeddings \(6, 2\): .* of the same model"):
+        top_k(questions, candidates[:, :2], 5)
+    with one_line_error(r"question embeddings are \(3,\)"):
+        top_k(questions[0], candidates, 5)
+    with one_line_error("a k of at least 1: k 0"):
+        top_k(questions, candidates, 0, block=8)
+    with one_line_error("a block of at least 1 candidate: block 0"):
+        top_k(questions, candidates, 5, block=0)
+    with one_line_error(r"scales is \(5,\) for 6 candidates"):
+        top_k(questions, candidates, 5, scales=np.ones(5, np.float32))
+    with one_line_error(r"where is \(7,\) for 6 candidates"):
+        top_k(questions, candidates, 5, where=np.ones(7, bool))
+    with one_line_error("2147483648 candidates exceed 32-bit ids"):
+        top_k(questions, np.broadcast_to(candidates[:1], (2**31, 3)), 5)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of at most 128 rows, 16 a device: each corpus takes several."""
+    monkeypatch.setattr(search, "TILES", {"cpu": Tile(questions=16, candidates=2, merged=3)})
+
+
+def check_corpus(corpus, candidates, where, k=7):
+    """Rows and scores are those of sorting all scores of the candidates that count."""
+    for count in (1, 40):
+        questions = whole_numbers(count, 3, seed=count)
+        scores = np.where(where, questions @ candidates.T, -np.inf)
+        np.testing.assert_array_equal(corpus.scores(questions)(0, count), scores)
+        rows = np.argsort(-scores, axis=1, kind="stable")[:, : min(k, where.sum())]
+        found = corpus.search(questions, k)
+        np.testing.assert_array_equal(found.rows, rows)
+        np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, rows, axis=1))
+
+
+@pytest.mark.parametrize(("count", "resident"), [(1, True), (400, True), (400, False)])
+def test_a_corpus_finds_what_sorting_all_scores_finds(small_blocks, count, resident):
+    codes, scales = whole_numbers(count, 3, seed=1).astype(np.int8), np.float32([1, 2, 4, 2] * 100)[:count]
+    where, candidates = np.arange(count) % 3 != 1, codes * scales[:, None]
+    check_corpus(Corpus(codes, scales, where, resident=resident, block=128), candidates, where)
+    check_corpus(Corpus(candidates, resident=resident, block=128), candidates, np.ones(count, bool))
+
+
+def test_unchanged_blocks_are_not_sent_again(small_blocks, monkeypatch):
+    sent, place = [], search.place
+    monkeypatch.setattr(search, "place", lambda part, where: sent.append(part.ndim) or place(part, where))
+    candidates = whole_numbers(400, 3, seed=1)
+    before = Corpus(candidates[:300], None, np.ones(300, bool), block=128)
+    where = np.arange(400) != 5
+    assert sent.count(2) == 3
+    after = Corpus(candidates, None, where, block=128, before=before)
+    assert sent.count(2) == 3 + 2  # of the blocks 0, 128 and 256 the last was not full
+    check_corpus(after, candidates, where)
+    check_corpus(before, candidates[:300], np.ones(300, bool))
+    del sent[:]
+    last = Corpus(candidates, None, ~where, block=128, before=after)
+    assert sent.count(2) == 0
+    check_corpus(last, candidates, ~where)
+
+
+def test_few_programs_are_compiled(small_blocks):
+    candidates, compiled = whole_numbers(110, 3), merge_block._cache_size()
+    for count in range(100, 111):
+        corpus = Corpus(candidates[:count], None, np.ones(count, bool))
+        for questions in (1, 5, 6, 8):
+            for k in (1, 5, 16):
+                corpus.search(whole_numbers(questions, 3), k)
+    # One size of block, 1 question or 8, and 16 kept.
+    assert merge_block._cache_size() - compiled == 2
+
+
+def test_a_corpus_that_is_larger_than_memory_does_not_fit():
+    assert search.fits(1)
+    assert not search.fits(1 << 60)
