@@ -52,8 +52,8 @@ class Method:
       warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.
       pair_scorer: (objective, processors, mesh, batch size) to a scorer of question-answer pairs. None for methods that
         embed texts; only their models can be loaded, indexed, exported and served.
-      foreign_scorer: (folder, `model.product_dtype`) to a scorer of pairs (`ranking.rerank.PairScorerFactory`) that another
-        library wrote, or to None if it holds none; the field is None for methods that read none.
+      foreign_scorer: (folder, `model.product_dtype`) to a scorer of pairs (`ranking.rerank.PairScorerFactory`) that
+        another library wrote, or to None if it holds none; the field is None for methods that read none.
 
     Examples:
       >>> from endx_jax.methods import Method, find_method, register

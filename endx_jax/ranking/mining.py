@@ -55,7 +55,8 @@ class MiningSettings:
     """Selection of hard negatives from a ranking.
 
     Attributes:
-      negatives: largest number of negatives per question; the best-ranked ones are kept, unless `mine_negatives` gets `strata`.
+      negatives: largest number of negatives per question; the best-ranked ones are kept, unless `mine_negatives` gets
+        `strata`.
       first_rank: first rank of the window, from 1. Ranks count every candidate, right ones too.
       last_rank: last rank of the window.
       margin: margin below the right candidates, in the scores of the teacher if there is one, else of the ranking.

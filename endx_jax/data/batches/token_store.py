@@ -1,7 +1,7 @@
 """Training pairs on disk: tokens of distinct texts, and the pairs between them, mapped into memory by `Pairs`.
 
 `write_part` writes a part of the data as an Arrow file, with a row for each block of examples: tokens, lengths and
-hashes of the block's distinct texts, and its judgements. `join_parts` then joins parts: texts with the same hash are one
+hashes of the block's distinct texts, and its judgements. `join_parts` joins parts: texts with the same hash are one
 row, as in `RetrievalSet`. It writes `.npy` files, since batches gather rows from whole arrays, which Arrow could only
 write from memory. Files are written aside and renamed when they are whole, the manifest with their sha256 last.
 
