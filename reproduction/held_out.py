@@ -17,7 +17,7 @@ from endx_jax.experiment.model import best_params, read_model
 from endx_jax.files import write_text
 from endx_jax.losses import gaussian_kl, in_batch_softmax
 from endx_jax.methods.endx import EndxObjective
-from endx_jax.methods.method import register_method
+from endx_jax.methods.method import register
 from endx_jax.methods.vae import VaeObjective
 from endx_jax.methods.vae.decoders import SOURCES
 from endx_jax.models.dropout import example_keys
@@ -27,7 +27,7 @@ from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.systems import dense_scores
 from reproduction import shuffled
 
-register_method(shuffled.METHOD)
+register(shuffled.METHOD)
 
 FILE = "held_out_pairs.json"
 MOST = 2000  # number of held-out pairs; the first ones are used

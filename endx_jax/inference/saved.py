@@ -158,7 +158,7 @@ def _make_head(about: ModelManifest, folder: pathlib.Path) -> MakeHead | None:
     if name not in HEADS:
         raise EndxError(
             f"{where} is {json_files.shown(name)}, and the methods with heads are {', '.join(HEADS)}"
-            f"{nearest(name, HEADS)}: call endx_jax.methods.register_method(METHOD) of your own method first"
+            f"{nearest(name, HEADS)}: call endx_jax.methods.register(METHOD) of your own method first"
         )
     settings = json_files.as_object(about.method.get("settings"), f"{where}: 'settings'")
     return HEADS[name](settings, f"{where}: settings")

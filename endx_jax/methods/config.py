@@ -20,7 +20,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError, first_line, nearest
 from endx_jax.json_files import shown
 from endx_jax.methods.dual import DualSettings
-from endx_jax.methods.method import register_method
+from endx_jax.methods.method import register
 from endx_jax.parallel.mesh import MeshSettings
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.ranking.evaluate import EvaluationSettings
@@ -105,7 +105,7 @@ def load_config(name: str) -> ConfigDict:
     if not isinstance(config, Mapping | ConfigDict):
         raise EndxError(f"config={file}: get_config returns {shown(config)}; it must return settings: base_config()")
     if defined.get("METHOD") is not None:
-        register_method(defined["METHOD"])
+        register(defined["METHOD"])
     made.register_makers(defined.get("DATA", {}))
     return config if isinstance(config, ConfigDict) else ConfigDict(config)
 

@@ -114,7 +114,7 @@ def find_method(name: str) -> Method:
     return method
 
 
-def register_method(method: Method) -> None:
+def register(method: Method) -> None:
     """Adds a user's method to `METHODS`, and its heads to `models.heads.HEADS`, in this process.
 
     Raises:

@@ -15,7 +15,7 @@ from helpers import logged_losses, one_line_error
 import endx_jax
 from endx_jax.cli import evaluate, search, train
 from endx_jax.experiment.workdir import read_config
-from endx_jax.methods import METHODS, find_method, method, register_method
+from endx_jax.methods import METHODS, find_method, method, register
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "decoupled.py"
 LOSS = runpy.run_path(str(EXAMPLE))["decoupled_loss"]
@@ -89,20 +89,20 @@ def test_resuming_needs_its_code(workdir):
 
 def test_a_name_of_the_package_is_refused():
     with one_line_error("the name of METHOD, 'endx', is taken by a method of endx_jax"):
-        register_method(dataclasses.replace(find_method("dual"), name="endx"))
+        register(dataclasses.replace(find_method("dual"), name="endx"))
 
 
 def test_heads_of_a_registered_method_are_found_without_the_method(monkeypatch):
     monkeypatch.setattr(method, "METHODS", METHODS.copy())
     monkeypatch.setattr(method, "HEADS", heads := {})
-    register_method(dataclasses.replace(find_method("residual"), name="mine"))
+    register(dataclasses.replace(find_method("residual"), name="mine"))
     assert heads["mine"]({"name": "mine", "head": {"width": 4}}, "settings")("question", 8).width == 4
 
 
 def test_settings_that_do_not_say_what_a_run_asks_are_refused():
     with one_line_error("the settings of METHOD, Point, must inherit from MethodSettings"):
         point = dataclasses.make_dataclass("Point", [])
-        register_method(dataclasses.replace(find_method("dual"), name="mine", settings=point))
+        register(dataclasses.replace(find_method("dual"), name="mine", settings=point))
 
 
 @pytest.mark.parametrize("tile", [None, 2])

@@ -12,7 +12,7 @@ from endx_jax import methods
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import Model
-from endx_jax.methods import METHODS, find_method, register_method
+from endx_jax.methods import METHODS, find_method, register
 from endx_jax.methods.config import load_recipe, recipe_files
 from endx_jax.parallel import (
     MeshSettings,
@@ -129,7 +129,7 @@ def test_a_method_brings_rules_of_its_own(table, monkeypatch):
         partition_spec(path, (32, 64), mesh)
     own = Rule(r"late_interaction/\w+", ("fsdp", "tensor"))
     monkeypatch.setattr(methods.method, "METHODS", METHODS.copy())
-    register_method(dataclasses.replace(find_method("dual"), name="late", sharding=(own,)))
+    register(dataclasses.replace(find_method("dual"), name="late", sharding=(own,)))
     assert find_method("late") is find_method("late")
     assert table.count(own) == 1
     for tree in ("", "params/", "opt_state/1/mu/"):
