@@ -128,7 +128,7 @@ class AppendOnlyFile:
 def staging_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     """Context that yields an empty temporary folder next to `folder`; removes it at its end unless it was moved.
 
-    It first removes temporary folders of killed processes, and restores `folder` if one was killed in `put_in_place`.
+    It first removes temporary folders of killed processes, and restores `folder` if one was killed in `replace_folder`.
     """
     parent, prefix = folder.absolute().parent, f".{folder.name}.unfinished-"
     parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def staging_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 def replace_folder(fresh: pathlib.Path, folder: pathlib.Path) -> None:
     """Replaces `folder` by `fresh` and removes the old folder.
 
-    If the process is killed between the two renames, `folder` does not exist until the next `aside` restores it.
+    If the process is killed between the two renames, `folder` is missing until the next `staging_folder` restores it.
     """
     with staging_folder(folder) as old:
         if os.path.lexists(folder):

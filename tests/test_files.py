@@ -124,7 +124,7 @@ def test_what_a_full_disk_left_of_a_write_is_cut_off(tmp_path, monkeypatch):
 # Replaces a folder, and ends at the n-th rename as if it were killed.
 KILLED = """
 import os, pathlib, sys
-from endx_jax.files import aside, put_in_place
+from endx_jax.files import replace_folder, staging_folder
 folder, left, rename = pathlib.Path(sys.argv[1]), int(sys.argv[2]), os.rename
 
 def mortal(*arguments):
@@ -135,9 +135,9 @@ def mortal(*arguments):
     rename(*arguments)
 
 os.rename = mortal
-with aside(folder) as fresh:
+with staging_folder(folder) as fresh:
     (fresh / "file").write_text("new")
-    put_in_place(fresh, folder)
+    replace_folder(fresh, folder)
 """
 
 

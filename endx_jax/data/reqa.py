@@ -48,9 +48,9 @@ def convert(paths: Path | Sequence[Path], pool: str = "answers", *, skip_invalid
     """Converts reading-comprehension data: see `convert_paragraphs`.
 
     Args:
-      paths: file or folder in a format of `formats.paragraphs`, or several, which are concatenated.
+      paths: file or folder in a format of `formats.read_paragraphs`, or several, which are concatenated.
       pool: `answers` or `sentences`.
-      skip_invalid: see `formats.paragraphs`.
+      skip_invalid: see `formats.read_paragraphs`.
 
     Raises:
       EndxError: the format is unknown, the pool is unknown, or no answer starts in a sentence.

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from endx_jax.data import reqa
 from endx_jax.data.readers import formats, squad
-from endx_jax.data.sets import cloze
-from endx_jax.data.sets import config_data as made
+from endx_jax.data.sets import cloze, config_data
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.origins import ORIGINS
@@ -192,11 +191,11 @@ def read_records(path: str, settings: DataSettings, split: str | None, *, whole:
     return source.read(settings, whole=whole)
 
 
-def _makers(path: str) -> Mapping[str, made.Maker]:
+def _makers(path: str) -> Mapping[str, config_data.Maker]:
     """Returns the functions that make data sets, with that of the recipe for `path` if there is one."""
-    if path in RECIPES and path not in made.MAKERS:
+    if path in RECIPES and path not in config_data.MAKERS:
         load_config(RECIPES[path])
-    return made.MAKERS
+    return config_data.MAKERS
 
 
 def _read_named(source: Source, *_) -> RetrievalSet:

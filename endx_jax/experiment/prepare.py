@@ -133,7 +133,7 @@ def compile_and_restore(run: Run, checkpoints: Checkpoints | None = None) -> tup
     """Compiles the step, and creates or restores the state.
 
     If settings leave a choice of chunks and rematerialisation, the step is compiled until one fits into memory: see
-    `choices.first_that_fits`. On accelerators a later run with the same settings and devices reads the choice.
+    `memory_choice.first_that_fits`. On accelerators a later run with the same settings and devices reads the choice.
 
     Args:
       run: run of `prepare_run`.

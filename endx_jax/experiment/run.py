@@ -1,7 +1,8 @@
 """A run from its config to its results, in the order of `run`.
 
 1. `prepare.prepare_run` reads and checks settings, data and model, tokenizes the pairs and plans the batches.
-2. `_train` compiles the step (`prepare.begin`), resumes from a checkpoint if there is one, and calls `loop.fit`.
+2. `_train` compiles the step and resumes from a checkpoint if there is one (`prepare.compile_and_restore`), and calls
+   `loop.fit`.
 3. The towers of the best checkpoint and the fusion with BM25 become the model folder, which `endx_jax.load` reads.
 4. `_report` ranks the test set with BM25 and with the towers before and after training, and indexes the answers.
 """

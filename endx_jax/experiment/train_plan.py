@@ -212,7 +212,7 @@ class TrainPlan:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     def with_choice(self, choice: StepMemory) -> "TrainPlan":
-        """Returns the plan of the same run for another choice of `choices`."""
+        """Returns the plan of the same run for another choice of `options_by_cost`."""
         return self if choice == self.choice else dataclasses.replace(self, choice=choice)
 
     def fitted(self, compiled: Callable[["TrainPlan"], int] | None = None) -> "TrainPlan":

@@ -55,7 +55,7 @@ def find_rows(snapshot: Snapshot, judged: Judgements) -> JudgementRows:
 
 
 def evaluate_judged(snapshot: Snapshot, judged: JudgementRows, questions: np.ndarray, *, depth: int) -> Evaluation:
-    """Ranks the right documents among all of the index by `evaluate`.
+    """Ranks the right documents among all of the index by `evaluate_scores`.
 
     The scores that are computed at a time take an eighth of the memory of the embeddings, or 64 MB.
 

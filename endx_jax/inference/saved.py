@@ -38,7 +38,7 @@ from endx_jax.settings import from_mapping
 MODEL, METHOD = "model", "method.json"  # model folder in a workdir, and the file in it that names the method
 WEIGHTS = "towers.safetensors"
 
-# Settings of a run's model that are files in the folder, or fields of `Side`, or have no effect on a trained model.
+# Settings of a run's model that are files in the folder, fields of `SideManifest`, or without effect on a trained model.
 ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", "answer_prompt", "lora")
 
 
@@ -65,8 +65,8 @@ def save_model(
       params: parameters of the towers; may be split over processes.
       places: subfolder of each side's `config.json` and tokenizer.
       method: name and settings of a method that added heads to the towers.
-      hybrid: fusion with BM25, as in `About`.
-      teacher: identity of the model whose embeddings these approximate, as in `About`.
+      hybrid: fusion with BM25, as in `ModelManifest`.
+      teacher: identity of the model whose embeddings these approximate, as in `ModelManifest`.
 
     Raises:
       EndxError: the folder can't be written to.

@@ -15,7 +15,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from endx_jax.data.sets import config_data as made
+from endx_jax.data.sets import config_data
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError, first_line, nearest
 from endx_jax.json_files import shown
@@ -66,7 +66,7 @@ def load_recipe(name: str) -> types.SimpleNamespace:
 def load_config(name: str) -> ConfigDict:
     """Returns the settings of a config, after registering what its file defines.
 
-    A file can define a method as `METHOD`, and functions that make data sets as `DATA`: see `made.register`.
+    A file can define a method as `METHOD`, and functions that make data sets as `DATA`: see `data.sets.config_data`.
 
     Args:
       name: a file or the name of a recipe; arguments of its `get_config` may follow after a colon, as in
@@ -106,7 +106,7 @@ def load_config(name: str) -> ConfigDict:
         raise EndxError(f"config={file}: get_config returns {shown(config)}; it must return settings: base_config()")
     if defined.get("METHOD") is not None:
         register(defined["METHOD"])
-    made.register_makers(defined.get("DATA", {}))
+    config_data.register_makers(defined.get("DATA", {}))
     return config if isinstance(config, ConfigDict) else ConfigDict(config)
 
 

@@ -2,7 +2,7 @@
 
 Each entry holds the keys of the published `config.json` that our towers read (T5 v1.1:
 google-research/text-to-text-transfer-transformer, released_checkpoints.md; BERT: Devlin et al. 2019, section 3; the
-others: their hub folders). `load` finds weights and tokenizers.
+others: their hub folders). `load_encoder` finds weights and tokenizers.
 """
 
 import pathlib
@@ -140,7 +140,7 @@ def outline(name: str) -> PretrainedEncoder:
     Then its `folder` may not exist, and weights and tokenizer cannot be read.
 
     Raises:
-      EndxError: as `load`, for other names.
+      EndxError: as `load_encoder`, for other names.
     """
     return PretrainedEncoder(**_described(name)) if is_known(name) else load_encoder(name)
 

@@ -152,9 +152,9 @@ def evaluate_scores(
       EndxError: a question has no right candidate, a repeated one or one outside the pool; a score is nan.
 
     Examples:
-      >>> from endx_jax.ranking.evaluate import evaluate
+      >>> from endx_jax.ranking.evaluate import evaluate_scores
       >>> scores = np.array([[0.9, 0.8, 0.1], [0.2, 0.7, 0.3]])
-      >>> evaluation = evaluate(lambda start, stop: scores[start:stop], qrels=[[1], [1]], candidates=3)
+      >>> evaluation = evaluate_scores(lambda start, stop: scores[start:stop], qrels=[[1], [1]], candidates=3)
       >>> evaluation.metrics["mrr"], evaluation.metrics["recall@1"]  # ranks 2 and 1
       (0.75, 0.5)
     """
@@ -175,7 +175,7 @@ def evaluate_scores(
 
 
 def evaluate_set(score_block: ScoreBlock, records: RetrievalSet, *, depth: int = 100) -> Evaluation:
-    """Ranks a retrieval set with its grades and exclusions: see `evaluate`."""
+    """Ranks a retrieval set with its grades and exclusions: see `evaluate_scores`."""
     return evaluate_scores(
         score_block,
         records.qrels,

@@ -129,7 +129,7 @@ def mine_negatives(
       excluded: for each question the rows of candidates that are not ranked for it, which are rejected as right ones
         are; None if there are none.
       strata: scores (question, candidate) rows; the negatives of a question are then spread over the order of these
-        scores instead of the best-ranked ones: see `_spread`.
+        scores instead of the best-ranked ones: see `_stratified`.
       questions: texts of the questions; None to compare no candidates with them.
     """
     wanted = settings.last_rank if strata else settings.negatives

@@ -13,7 +13,6 @@ from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
 from endx_jax.data.readers import formats
-from endx_jax.data.sets import config_data as made
 from endx_jax.data.sets import reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_records, read_splits
@@ -45,7 +44,7 @@ def test_a_folder_of_squad_is_trained_on_and_its_dev_file_reported(folder):
 
 def test_the_prepared_set_is_the_same_as_the_folder(folder, tmp_path, monkeypatch):
     reqa_dataset.prepare("reqa/squad", source=folder, data_dir=tmp_path)
-    for name in ("ensure", "prepare", "read", "summary"):
+    for name in ("ensure", "prepare", "read_prepared", "summary"):
         monkeypatch.setattr(reqa_dataset, name, functools.partial(getattr(reqa_dataset, name), data_dir=tmp_path))
     assert read("reqa/squad") == read(folder)
     alone = read("reqa/squad:validation", test_path=str(folder / "train-v1.1.json"))

@@ -399,7 +399,7 @@ def test_a_hostile_manifest_is_one_line(settings, processors, change):
 # Tokenises in two processes, which never finish a block, so that the parent can be killed meanwhile.
 KILLED = """
 import os, sys, time
-from endx_jax.data import token_store
+from endx_jax.data.batches import token_store
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.experiment.data import read_splits

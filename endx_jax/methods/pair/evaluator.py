@@ -158,5 +158,5 @@ def evaluate_by_pairs(
 def pair_scorer(
     objective: PairObjective, processors: Mapping[str, TextProcessor], mesh: Mesh, batch_size: int
 ) -> ClassifierScorer:
-    """Returns the `PairScorer` of an objective."""
+    """Returns the `ClassifierScorer` of an objective."""
     return ClassifierScorer(objective.classifier, processors, mesh, batch_size)

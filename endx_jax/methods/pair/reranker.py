@@ -50,7 +50,7 @@ class PromptScorer(ClassifierScorer):
     """Scorer of pairs that are written as one text; if it is too long, the end of the answer is cut."""
 
     def __init__(self, classifier: PairClassifier, tokenizer: Tokenizer, around: Sequence[str], length: int):
-        """Sets tokenizer, texts before, between and after a pair, and maximum length; else as in `PairScorer`."""
+        """Sets tokenizer, texts before, between and after a pair, and maximum length; else as in `ClassifierScorer`."""
         processors = dict.fromkeys(SIDES, TextProcessor(tokenizer, NO_LIMIT))
         self.mesh = make_mesh(MeshSettings(), jax.local_devices())
         super().__init__(classifier, processors, self.mesh, max(1, TOKENS // length), limit=length)
