@@ -38,7 +38,7 @@ from endx_jax.settings import from_mapping
 MODEL, METHOD = "model", "method.json"  # model folder in a workdir, and the file in it that names the method
 WEIGHTS = "towers.safetensors"
 
-# Settings of a run's model that are files in the folder, fields of `SideManifest`, or without effect on a trained model.
+# Settings of a run's model that are files in the folder, fields of `SideManifest`, or without effect on a model.
 ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", "answer_prompt", "lora")
 
 

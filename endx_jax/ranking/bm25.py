@@ -18,8 +18,8 @@ class BM25:
     """An in-memory BM25 index over candidate texts.
 
     Words are those of `WordTokenizer`. With tf the count of a word in a candidate, df the number of candidates that
-    hold it, and N, l and l_mean the size of the pool, a candidate's length and the mean length in words, each occurrence of
-    a word in the question adds
+    hold it, and N, l and l_mean the size of the pool, a candidate's length and the mean length in words, each
+    occurrence of a word in the question adds
 
         ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 (1 - b + b l / l_mean)),  k1 = 0.9, b = 0.4
 

@@ -88,7 +88,7 @@ DATA = {"numbers": numbers}
 
 
 def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(made, "MAKERS", {})
+    monkeypatch.setattr(config_data, "MAKERS", {})
     (tmp_path / "own.py").write_text(OWN_DATA)
     config = load_config(str(tmp_path / "own.py"))
     settings = DataSettings(**config.data, question_length=40, validation_fraction=0.3, test_fraction=0.3)
