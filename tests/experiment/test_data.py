@@ -13,7 +13,7 @@ from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
 from endx_jax.data.readers import formats
-from endx_jax.data.sets import reqa_dataset
+from endx_jax.data.sets import config_data, reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_records, read_splits
 from endx_jax.methods.config import load_config, load_recipe
