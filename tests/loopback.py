@@ -45,7 +45,7 @@ class LoopbackServer:
         self.address = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()  # seconds to shut down
         return self
 
     def __exit__(self, *failure):

@@ -439,6 +439,7 @@ def test_an_index_that_can_only_be_read_is_searched(path):
 
 def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypatch):
     """As in a backup or on a read-only disk; the log holds an acknowledged change."""
+    monkeypatch.setattr(index_file, "WAIT", 0.1)  # for the reader, while the log is merged
     opened = Index(path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
