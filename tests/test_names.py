@@ -1,4 +1,4 @@
-"""Names: a public name means one thing in the package."""
+"""Names: no two modules of the package have a public function or class of the same name."""
 
 import ast
 import collections
@@ -7,7 +7,7 @@ import pathlib
 import endx_jax
 
 PACKAGE = pathlib.Path(endx_jax.__file__).parent
-# Files whose names belong to something else: functions that call their namesakes, and programs that exports carry.
+# Files that may repeat names: packages' functions that call others of the same name, and scripts that exports contain.
 OTHERS = ("__init__.py", "export/scripts/encode_elsewhere.py", "export/scripts/encode_with_jax.py")
 # What every verb's file has.
 SHARED = {"main"}

@@ -48,9 +48,10 @@ class Source:
         return self.paths[0]
 
     def read(self, settings: DataSettings, *, whole: bool = True) -> RetrievalSet:
-        """Reads the set, without its prompts. With the pool `sentences` or `answers`, all sentences: see `pools`.
+        """Reads the set, without its prompts.
 
-        True for `whole` keeps the whole corpus of a BEIR folder: see `readers.read`.
+        With the pool `sentences` or `answers`, the set has all sentences as candidates: see `pools`. True for `whole`
+        keeps the whole corpus of a BEIR folder: see `readers.formats.read`.
 
         Raises:
           EndxError: the data can't be read.
@@ -75,7 +76,7 @@ def find_source(
       split: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
       data_format: as `data.format`; empty to detect it.
       prompts: strings prepended to questions and answers.
-      strict: true to refuse a pool for other than reading-comprehension data.
+      strict: true to refuse a pool for data that is not reading comprehension.
 
     Raises:
       EndxError: there is no such data, or it can't have the pool.

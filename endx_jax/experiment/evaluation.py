@@ -60,7 +60,7 @@ def evaluate(
 ) -> Results | SuiteResults:
     r"""Ranks a data set, or each set of a suite, with a model, with BM25, and with both fused.
 
-    Several processes divide the encoding; the first one writes.
+    Several processes divide the encoding; the first one writes the output.
 
     Args:
       model: model, or its folder or name.
@@ -71,13 +71,14 @@ def evaluate(
       split: split of a folder that has several; None for `test`, or the only one of a BEIR folder.
       rerank: workdir of a pair classifier, or folder of a CrossEncoder, that re-ranks the best candidates.
       top: number of candidates that `rerank` re-ranks; 0: all.
-      min_questions: numbers of questions; questions whose answer has at least that many are reported separately too.
+      min_questions: minimums n; questions with an answer that is right for at least n questions are also reported
+        separately.
       reverse: true to rank the questions for each answer as well.
       product_dtype: as for `endx_jax.load`.
       **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
 
     Returns:
-      The results, whose representation is their tables.
+      The results; their `repr` is the tables.
 
     Raises:
       EndxError: the model or the data can't be read, or the output can't be written.
@@ -214,9 +215,9 @@ def evaluate_index(
     product_dtype: str | None = None,
     **reading: Any,
 ) -> IndexResults:
-    """Ranks all documents of the index at `path` for questions with their right documents, by id, or answer strings.
+    """Ranks all documents of the index at `path` for questions whose right documents or answer strings are given.
 
-    `model` is as for `IndexModel`, which takes `workdir` in its place; all else is as for `evaluate`.
+    `model` is as for `IndexModel`, and `workdir` can take its place; the other arguments are as for `evaluate`.
 
     Raises:
       EndxError: the index, the model or the data can't be read, a right document is not in the index, or the output

@@ -145,7 +145,8 @@ def _residual(settings: Mapping[str, Any], where: str) -> MakeHead:
 
 
 HEADS: dict[str, Callable[[Mapping[str, Any], str], MakeHead]] = {"residual": _residual}
-"""Heads by the method that trains them: from the settings in a model folder, and their name in messages, to `MakeHead`.
+"""Functions that return the `MakeHead` of a method, by the method's name.
 
-`methods.register` adds those of a user's method.
+Their arguments are the settings in a model folder and the name of these settings in messages. `methods.register` adds
+the function of a user's method.
 """

@@ -45,7 +45,7 @@ def chosen_product_dtype(name: str) -> str:
 
 @functools.cache  # logs the warning once
 def product_dtype_on(platform: str, name: str) -> str:
-    """Returns `chosen_product_dtype` on a CPU, with a warning if it has no instructions for it; float32 elsewhere."""
+    """Returns `chosen_product_dtype` on a CPU, float32 elsewhere; warns of bfloat16 on a CPU without instructions."""
     chosen = chosen_product_dtype(name) if platform == "cpu" else FLOAT32
     if chosen == BFLOAT16 and not multiplies_bfloat16():
         needed = " or ".join(sorted(INSTRUCTIONS))
@@ -65,9 +65,9 @@ def _dot_general(x: Array, kernel: Array, dimensions: object = None, precision: 
 
 @jax.custom_vjp
 def bfloat16_product(x: Array, kernel: Array) -> Array:
-    """Multiplies x [..., D] by a kernel [D, E], float32 both, rounded to bfloat16; sums and result are float32.
+    """Multiplies x [..., D] by a kernel [D, E], both float32, rounded to bfloat16; sums and result are float32.
 
-    So are the sums of both products of its gradient, for which the rounded factors are kept.
+    The two products of the gradient also have rounded factors and float32 sums; the rounded x and kernel are kept.
     """
     return _forward(x, kernel)[0]
 

@@ -24,7 +24,7 @@ class EarlyStopping:
     """Ends training after `patience` validations in a row without a new best value of a metric.
 
     It has no state to save: validations are at multiples of `every`, and the best checkpoint, which is always kept, has
-    the step and the value of the best one. So a resumed run stops where an uninterrupted one does.
+    the step and the value of the best validation. So a resumed run stops where an uninterrupted one does.
 
     Attributes:
       metric: name of the metric; higher is better.
@@ -53,11 +53,11 @@ class EarlyStopping:
 
 @dataclasses.dataclass
 class Validation:
-    """Hook that validates the parameters, and ends training where `stopping` does.
+    """Hook that validates the parameters, and ends training when `stopping` says so.
 
     Attributes:
       validate: function of the parameters that returns metrics by name.
-      stopping: early stopping, which knows the validations before the first step.
+      stopping: early stopping; in a resumed run, it begins with the best validation so far.
       monitor: destination of the metrics.
       latest: step and metrics of the last validation.
     """
@@ -100,7 +100,7 @@ class SavePolicy:
     saved_at: float = dataclasses.field(default_factory=lambda: monotonic())
 
     def __call__(self, step: int, state: TrainState, _) -> None:
-        """Saves the state of a step if it is time to. Every process must call this after each step.
+        """Saves the state of a step if a checkpoint is due. Every process must call this after each step.
 
         Raises:
           RunInterrupted, KeyboardInterrupt: a process received SIGTERM or Ctrl-C; the state was saved first.

@@ -94,7 +94,7 @@ class TrainSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """Action of the number of finished steps, the state and the step's metrics, after the steps that are `due`."""
+    """Action after the steps that are `due`, with the number of finished steps, the state and the step's metrics."""
 
     action: Callable[[int, TrainState, dict[str, jax.Array]], bool | None]
     due: Callable[[int], bool]
@@ -118,8 +118,8 @@ def fit(
       state: initial or restored state, of the step before the first batch.
       train_step: step function of `make_train_step`.
       batches: global batches on the devices.
-      hooks: hooks, whose actions follow each step in order, the last step too.
-      around: function of a step to the context of its call, such as `Trace.step`.
+      hooks: hooks; after each step, all actions that are due run in this order, also if one of them returns true.
+      around: function from the number of a step to the context in which the step runs, such as `Trace.step`.
     """
     for done, batch in enumerate(batches, start=int(state.step) + 1):
         with around(done - 1):

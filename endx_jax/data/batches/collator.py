@@ -34,7 +34,7 @@ class BatchSide(NamedTuple):
     Attributes:
       table: table of texts.
       rows: their rows, int [B] or [B, K].
-      present: bool, false for rows that fill up missing texts; None if none is missing.
+      present: bool, false for rows that stand in for missing texts; None if none is missing.
     """
 
     table: TokenTable | VectorTable

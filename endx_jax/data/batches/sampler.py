@@ -1,4 +1,4 @@
-"""Sampler of training batches: their rows are a pure function of (seed, step), in an order of one or more sources."""
+"""Sampler of training batches: the rows of a step, from one or more sources, as a pure function of (seed, step)."""
 
 import dataclasses
 import functools
@@ -133,8 +133,8 @@ class Epochs:
 class Mixed:
     """Endless mixture of sources by weight, each with separate epochs.
 
-    Stretches of the sources are shuffled within rounds of `ROUND` stretches, in which every source has exactly its
-    share. The example at a position is therefore a pure function of seed and position.
+    A stretch is a run of consecutive examples of one source. Stretches are shuffled within rounds of `ROUND`, in which
+    every source has exactly its share. The example at a position is therefore a pure function of seed and position.
     """
 
     def __init__(
@@ -212,10 +212,10 @@ class Drawn:
     """Rows of the tables in the global batch of a step.
 
     Attributes:
-      key: seed and step, from which a collator may draw more.
-      question_id: int32 [B].
-      answer_id: int32 [B].
-      hard_id: int32 [B, K], hard negatives, padded with -1.
+      key: seed and step; a collator may seed further random draws with them.
+      question_id: int32 [B], rows of the questions.
+      answer_id: int32 [B], rows of the answers.
+      hard_id: int32 [B, K], rows of the hard negatives, padded with -1.
     """
 
     key: tuple[int, int]
@@ -228,7 +228,7 @@ class Sampler:
     """Draws the pairs and hard negatives of each step.
 
     Each epoch contains every pair once, in a different order. A batch may contain the end of one epoch and the
-    beginning of the next. Mixed sets have separate epochs and a share of the batches proportional to their weights.
+    beginning of the next. Mixed sets have separate epochs; `Sources` gives their shares.
     """
 
     def __init__(

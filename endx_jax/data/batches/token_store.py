@@ -3,7 +3,7 @@
 `write_part` writes a part of the data as an Arrow file, with a row for each block of examples: tokens, lengths and
 hashes of the block's distinct texts, and its judgements. `join_parts` joins parts: texts with the same hash are one
 row, as in `RetrievalSet`. It writes `.npy` files, since batches gather rows from whole arrays, which Arrow could only
-write from memory. Files are written aside and renamed when they are whole, the manifest with their sha256 last.
+write from memory. Each file gets its name when it is complete; the manifest with their sha256 is written last.
 
 The hash of a text is 64 bits of BLAKE2b. Two of 100 million texts have the same one with a probability of 0.0003.
 """
@@ -303,7 +303,7 @@ class TokenStore:
 
     @property
     def counts(self) -> Counts:
-        """Numbers of questions, right pairs, in each source that has them, and hard negatives."""
+        """Numbers of questions, right pairs (one in several sources counts in each) and hard negatives."""
         return self.pairs().counts
 
     def question_names(self, rows: np.ndarray) -> list[str]:

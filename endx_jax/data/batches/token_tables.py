@@ -119,14 +119,14 @@ class Counts(NamedTuple):
 class Pairs:
     """Question-answer pairs as tokens, or as vectors if all parameters below the towers' heads are frozen.
 
-    All arrays may be mapped from files (`data/token_store`); batches read only the rows that they need.
+    All arrays may be mapped from files (`data.batches.token_store`); batches read only the rows that they need.
 
     Attributes:
       questions: distinct questions.
       answers: distinct candidates.
       index: int32 [n, 2], (question, answer) rows of each pair.
-      positives: int32, answers of each of the Q questions that are no negatives, ascending: right ones, and its own
-        text if that is the answer of another pair.
+      positives: int32, for each of the Q questions the answers that are no negatives, ascending: the right ones, and
+        the question's own text if that is the answer of another pair.
       hard_negatives: int32, hard negatives of each question.
       groups: int32 [Q], number of each question's group; None without groups.
       question_length: maximum length of a question, in tokens.
@@ -135,8 +135,8 @@ class Pairs:
         Empty if no sets were mixed.
       scores: float32, a teacher's scores of `positives` and `hard_negatives`, NaN where unknown; None without a
         teacher.
-      guide: float32 [Q, G] and [N, G], embeddings of questions and answers by another model, by the sides' names; None
-        without one.
+      guide: embeddings of questions, float32 [Q, G], and answers, [N, G], by another model, under the names of the
+        sides; None without one.
       guide_identity: identity of that model (see `inference.identity`); empty without one.
       mapped: maps of the files behind the arrays.
     """
@@ -182,7 +182,7 @@ class TrainingData(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """Its sizes."""
+        """Numbers of questions, pairs and hard negatives."""
 
     def question_names(self, rows: np.ndarray) -> list[str]:
         """Returns the names of questions, for logs."""
