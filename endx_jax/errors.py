@@ -103,7 +103,7 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
       names: names by those that they replace, in an EndxError raised in the context and in arguments of `named`; the
         names of contexts around this one are replaced too.
     """
-    before = _NAMES.set({**_NAMES.get(), **names})
+    before = _NAMES.set({**names, **_NAMES.get(), **names})  # the first of several that match counts
     try:
         yield
     except EndxError as failure:

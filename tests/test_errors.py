@@ -32,6 +32,13 @@ def test_the_place_that_a_caller_sets_precedes_that_of_the_error():
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+def test_the_names_of_an_inner_context_precede_those_around_it():
+    outer = naming({"data.skip=True": "--skip", "data.skip": "--skip", "data.path": "--data"})
+    with pytest.raises(EndxError) as caught, outer, naming({"data.skip": "--config.data.skip"}):
+        raise EndxError("data.path, line 2: set data.skip=True")
+    assert str(caught.value) == "--data, line 2: set --config.data.skip=True"
+
+
 @pytest.mark.parametrize(
     ("name", "known", "expected"),
     [
