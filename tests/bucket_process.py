@@ -21,7 +21,7 @@ from tiny_bert import tiny_recipe
 from endx_jax import buckets
 from endx_jax.experiment import bucket_lock
 from endx_jax.parallel import agreement, distributed
-from endx_jax.training import checkpoints, loop
+from endx_jax.training import checkpoints
 
 SHARE, SECONDS = 0.3, (0.02, 0.2, 1.0)
 
@@ -71,7 +71,7 @@ def compared(params, step: int = 0, check=agreement.check_parameters) -> None:
 if __name__ == "__main__":
     url, workdir, *seed = sys.argv[1:]
     if seed:
-        agreement.check_parameters = loop.check_parameters = compared
+        agreement.check_parameters = compared
     from endx_jax.experiment.run import run
 
     bucket_lock.EVERY, bucket_lock.PATIENCE = 0.2, 2.0

@@ -85,7 +85,7 @@ def evaluate_answered(
     *,
     cutoffs: Sequence[int] = CUTOFFS,
 ) -> Evaluation:
-    """Computes top-k accuracy as in DPR (Karpukhin et al. 2020) and Dong et al. (2022): see `data.relevance`.
+    """Computes top-k accuracy as in DPR (Karpukhin et al. 2020) and Dong et al. (2022): see `data.sets.relevance`.
 
     Args:
       snapshot: state of the index.

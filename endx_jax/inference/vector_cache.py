@@ -38,7 +38,7 @@ class VectorCache:
         """Returns the vectors of a key, computing them if missing; of several processes, all compute them or none.
 
         Args:
-          key: hash of all inputs; see `data.token_tables.content_key`.
+          key: hash of all inputs; see `data.batches.token_tables.content_key`.
           shape: [N, ...]; an entry of another shape counts as missing.
           blocks: computes the vectors in order, [n, ...] at a time.
 

@@ -45,8 +45,8 @@ class Method:
       head: (settings, side, width E) to the Flax module that ends that side's tower, called with ([B, E], dropout keys
         [B] or None) and returning [B, E], or to None for a side without; the field is None for methods that add
         nothing to towers. A run's model folder names a method with heads, which `models.heads.HEADS` makes.
-      shares_space: trains embeddings to approximate those of the model that `annotate` stores as `Pairs.guide`, so that
-        they can search its indexes.
+      searches_index_of_teacher: trains embeddings to approximate those of the model that `annotate` stores as
+        `Pairs.guide`, so that they can search its indexes.
       frozen_towers: trains heads alone, so that everything below them is computed once.
       sharding: rules for parameters that `parallel.sharding.RULES` has no rule for.
       warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.

@@ -220,7 +220,7 @@ def _assign_chunks(count: int, chunks: int, costs: jax.Array | None) -> tuple[ja
         # Row i is the (i % size)-th of chunk i // size. Copies of the last row fill the last chunk.
         indices = jnp.minimum(jnp.arange(chunks * size), count - 1).reshape(chunks, size)
         return indices, valid.reshape(chunks, size), jnp.arange(count)
-    # As in `data.packing.deal`, the i-th row in order of cost is the (i // chunks)-th of chunk i % chunks.
+    # As in `data.batches.packing.deal`, the i-th row in order of cost is the (i // chunks)-th of chunk i % chunks.
     order = jnp.argsort(costs)
     filled = jnp.where(valid, jnp.pad(order, (0, chunks * size - count)), order[0])
     rank = jnp.argsort(order)

@@ -175,7 +175,7 @@ def stored_params(
 ) -> dict:
     """Returns the dual encoder's initial parameters: pretrained weights, and new ones drawn for each side.
 
-    Pretrained weights are `Stored` arrays, which are read on demand.
+    Pretrained weights are `StoredArray`s, which are read on demand.
 
     Args:
       model: the dual encoder.
@@ -247,7 +247,7 @@ def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
 def finished_towers(
     sources: Mapping[str, PretrainedEncoder], platform: str | None = None, product_dtype: str = FLOAT32
 ) -> tuple[DualEncoder, dict]:
-    """Builds the dual encoder described by both sides; returns it and its parameters, `Stored` and NumPy arrays.
+    """Builds the dual encoder described by both sides; returns it and its parameters, `StoredArray`s and NumPy arrays.
 
     An encoder with its token table, or a projection, is shared if both sides have the same folder for it. `platform` is
     as in `build_dual_encoder`.

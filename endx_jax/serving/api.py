@@ -296,7 +296,7 @@ def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
 
 
 def usage(*encoded: Encoded) -> dict[str, int]:
-    """Returns the fields of a `schemas.Usage`."""
+    """Returns the fields of a `schemas.TokenUsage`."""
     used = sum(int(part.tokens.sum()) for part in encoded)
     return {"prompt_tokens": used, "total_tokens": used}
 
