@@ -1,7 +1,8 @@
 """Products of linear layers in bfloat16 with float32 sums, for CPUs: `model.product_dtype`.
 
-CPUs with the right instructions multiply bfloat16 about twice as fast as float32, but emulate all else in bfloat16, so
-that `model.dtype=bfloat16` gains nothing there. Only the factors of products are rounded here, forward and backward.
+CPUs with instructions for bfloat16 products can multiply bfloat16 faster than float32, but emulate all else in
+bfloat16, so that `model.dtype=bfloat16` gains nothing there. Only the factors of products are rounded here, forward and
+backward.
 """
 
 import functools
