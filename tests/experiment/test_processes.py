@@ -142,6 +142,7 @@ def test_a_slow_process_changes_nothing(request, tmp_path, place, count, seed):
         workdir, folder = f"{url if place == 'bucket' else tmp_path}/{name}", tmp_path / name
         printed = finish(start_all(count, url, workdir, tmp_path / f"hosts-{name}", seeds))
         compared = [[line for line in lines.splitlines() if line.startswith("parameters of step")] for lines in printed]
+        assert compared[0]
         assert compared == compared[:1] * count
         assert any("slow: " in lines for lines in printed) == bool(slow)
         if place == "bucket":
