@@ -81,9 +81,11 @@ class Chat:
             ),
         )
 
-    def _check_goes_on(self, request: object) -> None:
+    def _check_goes_on(self, request: Any) -> None:
         if self.stop.is_set():
             raise NoAnswer("stopped")
+        for name in ("OpenAI-Organization", "OpenAI-Project"):  # from the environment, and meant for OpenAI alone
+            request.headers.pop(name, None)
 
     def ask(self, prompt: str) -> Reply:
         """Returns the reply to a prompt.

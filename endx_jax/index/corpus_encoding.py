@@ -50,7 +50,7 @@ CorpusVectors = np.ndarray | Quantized
 def encode_corpus(
     path_or_name: str | os.PathLike,
     corpus: str,
-    output: pathlib.Path | None = None,
+    output: str | os.PathLike | None = None,
     *,
     language: str = "",
     precision: Precision = "float32",
@@ -95,7 +95,8 @@ def encode_corpus(
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)
     info = encoding_of(model, corpus, surveyed, width=truncate_dim, precision=precision, shard=shard)
-    path = output or expanded(f"{ENCODED}/{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite")
+    name = f"{ENCODED}/{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
+    path = pathlib.Path(output) if output else expanded(name)
     embeddings = Output(info.width, model.cosine, precision)
     options: dict[str, Any] = {"batch_size": batch_size, "progress": showing_progress(), "output": embeddings}
     encode = functools.partial(model.encoder, model.params, "answer", **options)

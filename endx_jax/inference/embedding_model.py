@@ -92,7 +92,7 @@ class EmbeddingModel:
         return self.encoder.identity(self.params)
 
     @property
-    def product_dtype(self) -> str:
+    def product_dtype(self) -> str | None:
         """Data type of the factors of linear layers' products; it is no part of the identity."""
         return self.encoder.model.answer.product_dtype
 

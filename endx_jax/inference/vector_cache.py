@@ -139,7 +139,7 @@ def base_vectors(
     below = dataclasses.replace(model, question=question, answer=answer)
     identity = model_identity(below, below_heads(params), encoder.processors)
     towers = [model.tower(side) for side in SIDES]
-    dtypes = [name for tower in towers for name in {str(tower.token_embedder.dtype): 0, tower.product_dtype: 0}]
+    dtypes = [name for tower in towers for name in {str(tower.token_embedder.dtype): 0, tower.product_dtype: 0} if name]
     return cache.embeddings(
         functools.partial(encoder, params, side, progress=progress),
         texts,

@@ -96,11 +96,10 @@ class Tower(nn.Module):
     layer_weights: tuple[float, ...] | None = None
 
     @property
-    def product_dtype(self) -> str:
-        """Data type of the factors of the encoder's linear maps."""
-        dtype = jnp.dtype(self.token_embedder.dtype).name
-        rounded = getattr(getattr(self.encoder, "config", None), "product_dtype", dtype)
-        return rounded if dtype == FLOAT32 else dtype
+    def product_dtype(self) -> str | None:
+        """Data type of the factors of the encoder's linear maps if it computes in float32; else None."""
+        rounded = getattr(getattr(self.encoder, "config", None), "product_dtype", FLOAT32)
+        return rounded if self.token_embedder.dtype == jnp.float32 else None
 
     def __call__(self, texts: Texts, dropout_keys: Array | None = None) -> Array:
         """Returns float32 embeddings [B, E]; dropout is on if `dropout_keys` [B] are given."""

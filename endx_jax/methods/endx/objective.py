@@ -154,7 +154,7 @@ class EndxObjective(Objective):
             residual=settings.cross_residual,
             normalize=tower.normalize and settings.teacher_normalize,
             dtype=tower.token_embedder.dtype,
-            product_dtype=tower.product_dtype,
+            product_dtype=tower.product_dtype or FLOAT32,
         )
 
     def init(self, key: Array, dual_encoder: dict) -> dict:
