@@ -19,6 +19,7 @@ from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings,
 from endx_jax.methods.endx.teacher import CrossEncoder, read_teacher
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.models.dropout import fold
+from endx_jax.models.products import FLOAT32
 from endx_jax.settings import check_choice, key, require
 
 Array = jax.Array
