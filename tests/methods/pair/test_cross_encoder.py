@@ -135,7 +135,7 @@ def test_scores_are_those_of_sentence_transformers(name, tmp_path):
 def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
     """Read as an embedding model, it would give scores without a meaning."""
     folder = write_classifier(tmp_path / "classifier")
-    monkeypatch.setattr(sys.modules[locate.__module__], "download", lambda name, patterns: folder)
+    monkeypatch.setattr(sys.modules[locate.__module__], "download", lambda *_, **__: folder)
     records = RetrievalSet.from_pairs(zip(QUESTIONS, ANSWERS, strict=False))
     scored = load_teacher("cross-encoder/of-the-hub")(records.questions, records.candidates)(PAIRS[:2])
     np.testing.assert_array_equal(scored, load_pairs(folder)(records.questions, records.candidates)(PAIRS[:2]))
