@@ -9,7 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from helpers import logged_losses, one_line_error, trained_params, use_devices
-from tiny_bert import tiny_recipe
+from tiny_bert import LAYERS, tiny_recipe
 from tiny_models import write_tiny_qwen3
 
 import endx_jax
@@ -194,7 +194,7 @@ def test_other_methods_train_adapters_too(tiny_bert, pairs_csv, tmp_path, settin
     found = trained_params(tmp_path)
     leaves = parameter_paths(found["dual_encoder"])
     moved = [path for path, leaf in leaves.items() if path.endswith("lora_b") and leaf.any()]
-    assert len(moved) == 2 * 6
+    assert len(moved) == LAYERS * 6
     if settings.name == "endx":
         assert not any(map(is_adapter, open_file(tmp_path / "model" / "towers.safetensors")))
         assert endx_jax.load(tmp_path).identity == Index(tmp_path / "index.sqlite").info.model["identity"]
