@@ -40,18 +40,18 @@ from endx_jax.settings import require
 # Best documents kept per question of an index.
 DEPTH = 100
 
-Source = str | os.PathLike
+FolderOrName = str | os.PathLike
 
 
 def evaluate(
-    model: EmbeddingModel | Source | None = None,
+    model: EmbeddingModel | FolderOrName | None = None,
     data: str | None = None,
     *,
-    workdir: Source | None = None,
-    output: Source | None = None,
+    workdir: FolderOrName | None = None,
+    output: FolderOrName | None = None,
     pool: str = "",
     split: str | None = None,
-    rerank: Source | None = None,
+    rerank: FolderOrName | None = None,
     top: int = 20,
     min_questions: Sequence[int] = (8,),
     reverse: bool = False,
@@ -103,9 +103,7 @@ def evaluate(
     split = splits.pop() if len(splits) == 1 else "of its name"
     read = functools.partial(_read, workdir, pool, min_questions, reading)
     dataset, ranked = (data or "", None) if sets else read(data, split)
-    home = epath.Path(output) if output else None
-    if home:
-        check_writable(home, "--output")
+    home = _output_folder(output)
     reranker = (load_pairs(rerank, product_dtype), rerank, top) if rerank else None
     if not isinstance(model, EmbeddingModel):
         model = load(workdir or model or "", mesh=make_mesh(MeshSettings()), product_dtype=product_dtype)
@@ -122,13 +120,21 @@ def evaluate(
     return results
 
 
+def _output_folder(output: FolderOrName | None) -> pathlib.Path | None:
+    """Returns the output folder, after a check that it can be written; None if nothing is written."""
+    home = epath.Path(output) if output else None
+    if home:
+        check_writable(home, "--output")
+    return home
+
+
 def _write_suite(home: pathlib.Path, results: SuiteResults) -> None:
     with uploading(home) as folder:
         results.write(folder / RESULTS)
 
 
 def _read(
-    workdir: Source | None,
+    workdir: FolderOrName | None,
     pool: str,
     min_questions: Sequence[int],
     reading: Mapping[str, Any],
@@ -158,7 +164,7 @@ def _rank(
     *,
     model: EmbeddingModel,
     system: str,
-    reranker: tuple[PairScorerFactory, Source, int] | None,
+    reranker: tuple[PairScorerFactory, FolderOrName, int] | None,
     reverse: bool,
     home: pathlib.Path | None,
 ) -> Results:
@@ -182,7 +188,7 @@ def _rank(
         results.notes.append(f"reranked: {ranked}, re-ranked by {name}")
     if not home:
         return results
-    identity, encoded = model.identity, dict(zip(records.questions, dense.questions, strict=True))
+    description, encoded = model.description, dict(zip(records.questions, dense.questions, strict=True))
     documents, known = asked_documents(records.documents, known_questions(records.candidates, [records]), encoded)
 
     def write() -> None:
@@ -192,7 +198,7 @@ def _rank(
                 dense.candidates,
                 documents,
                 metric=metric_of(cosine=model.cosine),
-                model={"name": model.name, "identity": identity, "product_dtype": model.product_dtype},
+                model=description,
                 corpus={"path": dataset},
                 known=known,
                 language=records.text_language,
@@ -204,12 +210,12 @@ def _rank(
 
 
 def evaluate_index(
-    path: Source,
+    path: FolderOrName,
     data: str,
     *,
-    model: Source | None = None,
-    workdir: Source | None = None,
-    output: Source | None = None,
+    model: FolderOrName | None = None,
+    workdir: FolderOrName | None = None,
+    output: FolderOrName | None = None,
     pool: str = "",
     split: str | None = None,
     product_dtype: str | None = None,
@@ -235,9 +241,7 @@ def evaluate_index(
         _, read = _read(workdir, pool, (), reading, data, split)
         questions = Judgements.from_records(read.primary)
     index = Index(path)
-    home = epath.Path(output) if output else None
-    if home:
-        check_writable(home, "--output")
+    home = _output_folder(output)
     snapshot = index.snapshot
     require(len(snapshot) > 0, f"{index.path} has no documents")
     judged = None

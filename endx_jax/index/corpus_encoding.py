@@ -199,7 +199,7 @@ def encoding_of(
         width=width,
         precision=precision,
         metric=metric_of(cosine=model.cosine),
-        model={"name": model.name, "identity": model.identity, "product_dtype": model.product_dtype},
+        model=model.description,
         corpus={"path": path, "documents": corpus.documents, "sha256": corpus.sha256}
         | ({"shard": [number, count]} if count > 1 else {}),
         complete=False,

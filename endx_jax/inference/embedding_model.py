@@ -6,7 +6,7 @@ import inspect
 import logging
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -90,6 +90,11 @@ class EmbeddingModel:
     def identity(self) -> str:
         """Hexadecimal sha256 of everything that affects embeddings: see `inference.identity`."""
         return self.encoder.identity(self.params)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Name, identity and data type of products, as an index states them of the model that encoded it."""
+        return {"name": self.name, "identity": self.identity, "product_dtype": self.product_dtype}
 
     @property
     def product_dtype(self) -> str | None:

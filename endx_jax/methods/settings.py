@@ -19,7 +19,7 @@ class MethodSettings:
 
     @property
     def given_model(self) -> str:
-        """Model whose embeddings of the training texts batches hold; empty for none."""
+        """Name of the model whose embeddings of the training texts are in the batches; empty for none."""
         return ""
 
     def score_arrays(self, hard_negatives: int) -> int:

@@ -100,7 +100,9 @@ def ndcg_at(ranks: Array, n: int = 10, gains: Array | None = None, judged: Array
 
 
 def average_precision(ranks: Array) -> Array:
-    """Returns (1 / |A*|) sum_i i / r_i without a cutoff; the mean over questions is MAP (Buckley and Voorhees 2000).
+    """Returns average precision, (1 / |A*|) sum_i i / r_i, without a cutoff (Buckley and Voorhees 2000).
+
+    Its mean over the questions is MAP.
 
     Examples:
       >>> print(metrics.average_precision(jnp.array([[1.0, 4.0], [4.0, jnp.inf]])))  # (1 / 1 + 2 / 4) / 2, 1 / 4

@@ -139,7 +139,8 @@ def test_known_questions_have_the_precision_of_the_index(tmp_path, precision):
 
 def encoding(precision):
     class Model:
-        name, identity, cosine, width, params, product_dtype = "m", "i", True, WIDTH, None, "float32"
+        name, identity, cosine, width, params = "m", "i", True, WIDTH, None
+        description = property(lambda self: {"name": self.name, "identity": self.identity, "product_dtype": "float32"})
         encoder = type("Encoder", (), {"width": staticmethod(lambda params: WIDTH)})
 
     return encoding_of(Model(), "faq.csv", survey(faq()), precision=precision)

@@ -1,4 +1,4 @@
-"""Training batches as a pure function of (seed, step), so that a run resumes exactly without saved iterator state."""
+"""Collator and stream of batches: a pure function of (seed, step), so that a run resumes without iterator state."""
 
 import copy
 import dataclasses

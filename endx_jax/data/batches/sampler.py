@@ -258,7 +258,7 @@ class Sampler:
         if len(pairs) < global_batch_size:
             raise EndxError(
                 f"a global batch of {global_batch_size} pairs is larger than the training data, {len(pairs)} pairs; "
-                + f"set train.global_batch_size to at most {len(pairs)}, or " * (len(pairs) > 1)
+                + (f"set train.global_batch_size to at most {len(pairs)}, or " if len(pairs) > 1 else "")
                 + "use more data"
             )
         if group_size > 1 and pairs.groups is None:

@@ -133,7 +133,7 @@ RULES = (
     # Breaks after the end of a sentence and its closing quotes, brackets and references.
     _break("stop", r"""[.?!][)'" ”]*""", r"""[\['"(“]?[A-Z0-9]"""),
     # Linear time: a match begins at the last first bracket, and references before other text are matched unchanged.
-    Substitution("reference", re.compile(_REFERENCES), lambda found: found[1] + "\n" * bool(found[2])),
+    Substitution("reference", re.compile(_REFERENCES), lambda found: found[1] + ("\n" if found[2] else "")),
     _break("omission", r"\[\.\.\.\]", r"\[?[A-Z]"),
     # Mends after the full stop of an abbreviation.
     _mend("title", "Mr|Mrs|Ms|Dr|Prof|Fr|Rev|Msgr|St|Sta"),

@@ -169,7 +169,7 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
 
     @property
     def url_infos(self) -> dict[str, UrlInfo]:
-        """Published hashes, with which tfds checks downloads."""
+        """Published hashes of the files, by which tfds checks downloads."""
         published = (file for part in self.origin.published() for file in part)
         return {file.url: UrlInfo(file.size, file.sha256, file.url.rpartition("/")[2]) for file in published}
 
