@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
     """Returns processor, cores that this process may use, memory in GB, operating system and devices."""
     import jax
 
-    from endx_jax.experiment.manifest import cores, processor
+    from endx_jax.parallel.environment import cores, processor
 
     devices = jax.devices()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9

@@ -19,7 +19,7 @@ from orbax.checkpoint import multihost
 from tiny_bert import tiny_recipe
 
 from endx_jax import buckets
-from endx_jax.experiment import bucket_lock
+from endx_jax.experiment import workdir as workdirs
 from endx_jax.parallel import agreement, distributed
 from endx_jax.training import checkpoints
 
@@ -74,7 +74,7 @@ if __name__ == "__main__":
         agreement.check_parameters = compared
     from endx_jax.experiment.run import run
 
-    bucket_lock.EVERY, bucket_lock.PATIENCE = 0.2, 2.0
+    workdirs.LOCK_EVERY, workdirs.LOCK_PATIENCE = 0.2, 2.0
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # The default is 100 seconds.
     jax.distributed.initialize = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=20)

@@ -12,7 +12,8 @@ from loopback import Handler, LoopbackServer
 
 from endx_jax import buckets
 from endx_jax.errors import EndxError, InUse, RunInterrupted
-from endx_jax.experiment.memory_choice import StepMemory, read_choice, write_choice
+from endx_jax.experiment.prepare import read_choice, write_choice
+from endx_jax.experiment.train_plan import StepMemory
 
 SERVERS = {"gs": gcs_server, "s3": s3_server}
 

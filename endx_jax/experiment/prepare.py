@@ -1,41 +1,51 @@
-"""Preparation of a run: data, model, plan, initial state and compiled step."""
+"""Preparation of a run: data, model, plan, initial state and compiled step, and their summary."""
 
 import concurrent.futures
 import contextlib
 import dataclasses
+import json
+import math
 import os
+import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
+from endx_jax import json_files
 from endx_jax.batch import Batch
+from endx_jax.buckets import read_bytes, url_of, write_bytes
 from endx_jax.data.batches.collator import BatchStream
+from endx_jax.data.batches.packing import PackingPlan
 from endx_jax.data.batches.token_tables import TextReader, TrainingData
-from endx_jax.data.sets.splits import Splits
-from endx_jax.errors import EndxError
+from endx_jax.data.sets.splits import FEW, Splits
+from endx_jax.data.settings import DOCUMENTS
+from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.frozen import HeadEncoder
-from endx_jax.experiment.memory_choice import StepMemory, read_choice, write_choice
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
-from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
+from endx_jax.experiment.train_plan import StepMemory, TrainPlan, complete, plan_training
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
+from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.products import FLOAT32, multiplies_bfloat16
 from endx_jax.models.sharding_hints import platform
-from endx_jax.parallel.agreement import check_equal
+from endx_jax.parallel.agreement import check_equal, decided
 from endx_jax.parallel.console import say, working
 from endx_jax.parallel.environment import use_compilation_cache
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
+from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints
-from endx_jax.training.state import TrainState
+from endx_jax.training.state import TrainState, split_frozen
 from endx_jax.training.step import CompiledStep, Step, compile_ahead, shape_of
 
 
@@ -133,7 +143,7 @@ def compile_and_restore(run: Run, checkpoints: Checkpoints | None = None) -> tup
     """Compiles the step, and creates or restores the state.
 
     If settings leave a choice of chunks and rematerialisation, the step is compiled until one fits into memory: see
-    `memory_choice.first_that_fits`. On accelerators a later run with the same settings and devices reads the choice.
+    `train_plan.first_that_fits`. On accelerators a later run with the same settings and devices reads the choice.
 
     Args:
       run: run of `prepare_run`.
@@ -236,3 +246,119 @@ def _all_of(*tasks: Callable[[], Any]) -> list:
     if messages:
         raise EndxError("; and ".join(messages))
     return results
+
+
+def read_choice(folder: str, key: str) -> StepMemory | None:
+    """Returns the choice that `write_choice` wrote, as the primary process reads it; None if there is none."""
+
+    def read() -> dict | None:
+        try:
+            contents = read_bytes(_choice_file(folder, key)) or b"{}"
+            return StepMemory(**json_files.parse(contents, "choice", dict))._asdict()
+        except (EndxError, RunInterrupted, OSError, TypeError):
+            return None
+
+    found = decided(read, "choice")
+    return StepMemory(**found) if found else None
+
+
+def write_choice(folder: str, key: str, choice: StepMemory) -> None:
+    """Writes a choice for later runs with the same key; no effect if the disk is full or read-only."""
+    with contextlib.suppress(EndxError, RunInterrupted, OSError):
+        write_bytes(_choice_file(folder, key), (json.dumps(choice._asdict()) + "\n").encode())
+
+
+def _choice_file(folder: str, key: str) -> str:
+    return f"{url_of(folder) or pathlib.Path(folder).expanduser()}/choice-{key}.json"
+
+
+def log_summary(run: Run, logged: Iterable[str]) -> None:
+    """Prints one line each about data, model, parameters, devices and steps, then the readers' warnings and `notes`."""
+    model, steps, stream = run.model, run.steps, run.stream
+    settings, devices = model.settings, run.mesh.devices.ravel()
+    counts = {name: part.counts.questions for name, part in (vars(run.data) | {"train": run.training}).items()}
+    sizes = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    say(f"data: {settings.data.path}, questions: {sizes}")
+    if settings.data.format == DOCUMENTS:
+        table = "; those of data.test_path are ranked" if settings.data.test_path else ", those held out as well"
+        say(f"documents only: the questions are titles, headings and sentences of the passages{table}")
+    answer_tower = f" and {settings.model.answer_pretrained}" if settings.model.answer_pretrained else ""
+    encoder = {"": "", NO_ENCODER: "the token table of "}.get(
+        settings.model.encoder, f"a new {settings.model.encoder} on "
+    )
+    towers = f"{encoder}{settings.model.pretrained}{answer_tower}"
+    with_heads = " and ".join(f"{side}s" for side in SIDES if model.dual_encoder.tower(side).head is not None)
+    heads = f", heads on {with_heads}" if with_heads else ""
+    assumed = " (the folder states none)" * (not (settings.model.encoder or model.sources["question"].head.pooling))
+    say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling{assumed}{heads}")
+    if settings.model.init_from:
+        new = sorted({"/".join(path.split("/")[:3]) for path in model.new_parameters})
+        say(f"starts from: {settings.model.init_from}; new: {', '.join(new) or 'nothing'}")
+    say(f"parameters: {_parameter_counts(model)}")
+    say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
+    batches = _describe_batches(stream.plan, model.method.frozen_towers)
+    warmup = settings.optimizer.fitted(steps).warmup_steps
+    length = f"{len(stream.pairs):,} pairs: {steps:,} steps of {settings.train.global_batch_size}, warm-up {warmup}"
+    say(f"training: {length}; set train.steps=... to change; {batches}")
+    for line in dict.fromkeys([*(f"note: {line}" for line in logged), *notes(run)]):
+        say(line)
+
+
+def notes(run: Run) -> Iterator[str]:
+    """Yields a line for each part of the data, the model and the settings that the run leaves out or changes."""
+    model, pairs = run.model, run.stream.pairs
+    settings, data = model.settings, model.settings.data
+    few = run.training.counts.questions < FEW and not run.data.validation.questions
+    if few and data.validation_fraction + data.test_fraction:
+        yield f"note: with fewer than {FEW} questions none is held out; set data.test_path to measure the model"
+    if alike := sum(len(part.own_texts) for part in vars(run.data).values()):
+        yield (
+            f"note: {alike:,} questions are answers of other pairs too: their own text is neither a negative "
+            "nor a candidate, and both directions of a pair are in one split"
+        )
+    if (wrong := np.count_nonzero(np.diff(pairs.hard_negatives.offsets))) and settings.objective.takes_hard_negatives:
+        used = f"{data.hard_negatives} per question in each step" if data.hard_negatives else "none is used"
+        yield f"note: the data has hard negatives of {wrong:,} questions: {used} (data.hard_negatives)"
+    for side, table in (("question", pairs.questions), ("answer", pairs.answers)):
+        if cut := getattr(table, "cut", 0):
+            limit = f"{getattr(data, f'{side}_length')} tokens (data.{side}_length)"
+            yield f"note: {cut:,} of {len(table):,} {side}s are cut to {limit}"
+        source, flag = model.sources[side], f"{side}_prompt"
+        own = source.usage.prompt(side)
+        if own and own != getattr(settings.model, flag) and not settings.model.encoder:
+            yield f"note: the prompt {own!r} of {source.folder} is not used; set model.{flag} to use it"
+    tokenizer = model.processors["answer"].tokenizer
+    yield from tokenizer.describe_unfit(run.data.train.candidates, settings.model.pretrained)
+    configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(run.steps).warmup_steps
+    if 0 <= configured != warmup:
+        length = f"is too long for {run.steps} steps; it is reduced to {warmup}"
+        yield f"warning: optimizer.warmup_steps={configured} {length}"
+    tower, begins = model.dual_encoder.answer, not (run.workdir / workdirs.CONFIG).exists()
+    gains = model.platform == "cpu" and tower.product_dtype == FLOAT32 and hasattr(tower.encoder, "config")
+    if begins and gains and multiplies_bfloat16():
+        yield "note: this CPU multiplies bfloat16 about twice as fast: model.product_dtype=bfloat16"
+    if drawback := model.dual_encoder.sharing.drawback:
+        yield f"warning: model.sharing={settings.model.sharing}: {drawback}"
+
+
+def _describe_batches(plan: PackingPlan | None, vectors: bool) -> str:
+    if vectors:
+        return "of vectors that are computed once"
+    if plan is None:
+        return "padded to the longest text"
+    chunks = "at once" if plan.chunks == 1 else f"in {plan.chunks} chunks"
+    return f"encoded {chunks}, {plan.overhead:.2f} computed tokens per real token"
+
+
+def _parameter_counts(model: Model) -> str:
+    """Formats the numbers of all, shared, single-tower, method and frozen parameters."""
+
+    def count(tree) -> int:
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+    params = model.abstract_params
+    _, frozen = split_frozen(params, model.frozen)
+    parts = {name: count(params["dual_encoder"].get(name, {})) for name in ("shared", *SIDES)}
+    parts |= {name: count(tree) for name, tree in params.items() if name != "dual_encoder"}
+    counts = ", ".join(f"{value:,} {name}" for name, value in {**parts, "frozen": count(frozen)}.items())
+    return f"{count(params):,} ({counts})"

@@ -24,12 +24,9 @@ from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import ensure_prepared, pools
-from endx_jax.experiment.index_results import write_pool
-from endx_jax.experiment.manifest import environment
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
-from endx_jax.experiment.prepare import Run, compile_and_restore, prepare_run
-from endx_jax.experiment.run_index import fit_hybrid, searched_answers, with_known
-from endx_jax.experiment.summary import log_summary
+from endx_jax.experiment.prepare import Run, compile_and_restore, log_summary, prepare_run
+from endx_jax.experiment.run_index import fit_hybrid, searched_answers, with_known, write_pool
 from endx_jax.experiment.validation import UNTRAINED, add_validation, read_sets, validation, warn_of_losses
 from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
@@ -39,6 +36,7 @@ from endx_jax.methods.evaluation import Evaluator
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
 from endx_jax.parallel.console import gathering, say
+from endx_jax.parallel.environment import environment
 from endx_jax.parallel.sharding import place, state_shardings, to_global
 from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.results import Results

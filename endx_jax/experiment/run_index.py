@@ -1,8 +1,12 @@
-"""Search after training: the fusion with BM25 that a run fits, and the answers and known questions that it indexes."""
+"""Search after training: the fusion with BM25 that a run fits, the answers and known questions that it indexes.
+
+Also the output files of evaluations of an index.
+"""
 
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,16 +14,23 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet, asked_documents, known_questions
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.settings import DOCUMENTS
+from endx_jax.errors import InUse
 from endx_jax.experiment.data import pools, read_documents
 from endx_jax.experiment.prepare import Run
+from endx_jax.experiment.workdir import RESULTS
+from endx_jax.index.index import write_index
+from endx_jax.index.index_evaluation import JudgementRows
+from endx_jax.index.snapshot import Snapshot
 from endx_jax.parallel.agreement import decided
 from endx_jax.parallel.console import say, showing_progress
+from endx_jax.ranking import trec
 from endx_jax.ranking.bm25 import BM25
-from endx_jax.ranking.evaluate import ScoreBlock, evaluate_set
+from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
 from endx_jax.ranking.hybrid import ENOUGH, Hybrid, default_hybrid, fit_fusion, fit_known
-from endx_jax.ranking.results import Results
+from endx_jax.ranking.results import COLUMNS, OWN_ID, Results, entry_of, write_results
 from endx_jax.ranking.search import best_of_groups
 from endx_jax.ranking.systems import DenseResult, dense_scores
+from endx_jax.ranking.tables import format_table
 
 # Largest number of validation questions for which a fusion is fitted; more hardly change it.
 QUESTIONS = 1000
@@ -176,3 +187,56 @@ def searched_answers(
     advice = f". To search all: {command}; endx search --index={file}" if corpus.exists() else ""
     say(f"the index holds the {len(documents):,} held-out answers: the others {reason}{advice}")
     return documents, embeddings, {"part": "held-out answers of ", "path": source}
+
+
+SYSTEM = "index"
+
+
+class IndexResults(NamedTuple):
+    """Evaluation of the documents of an index, and their judgements, if they are not judged by answer strings."""
+
+    evaluation: Evaluation
+    judged: JudgementRows | None
+
+    def __repr__(self) -> str:
+        metrics = self.evaluation.metrics
+        table = format_table({SYSTEM: metrics}, COLUMNS if self.judged else tuple(metrics))
+        alike = sum(map(bool, self.judged.excluded)) if self.judged else 0
+        return f"{table}\n{alike:,} {OWN_ID}" if alike else table
+
+
+def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[Document], **about: Any) -> None:
+    """Writes encoded documents as an index by `write_index`; logs a line if the existing index is in use."""
+    try:
+        write_index(path, embeddings, documents, **about)
+    except InUse as reason:
+        say(f"note: the index was not written: {reason}")
+
+
+def write_index_results(
+    folder: pathlib.Path,
+    about: Mapping[str, object],
+    snapshot: Snapshot,
+    question_ids: Sequence[str],
+    evaluation: Evaluation,
+    judged: JudgementRows | None = None,
+) -> None:
+    """Writes the run, metrics of each question and mean metrics of the evaluation of an index, and its judgements.
+
+    Args:
+      folder: output folder.
+      about: further entries of `results.json`: data, index and model.
+      snapshot: searched snapshot of the index.
+      question_ids: Q external ids.
+      evaluation: result of `evaluate_judged` or `evaluate_answered`.
+      judged: judgements; None if documents are judged by answer strings.
+    """
+    ranked = evaluation.top_ids[evaluation.top_scores > -np.inf]
+    rows = np.unique(np.concatenate([ranked, *map(np.asarray, judged.right if judged else ())]))
+    documents = snapshot.read_documents(rows.tolist())
+    names = {row: document.id for row, document in documents.items()}
+    trec.write_system(folder, SYSTEM, question_ids, names, evaluation)
+    if judged:
+        trec.write_qrels(folder / trec.QRELS, question_ids, names, judged.right, judged.gains)
+    entry = entry_of({**about, "direction": "question_to_answer"}, "index", SYSTEM, evaluation)
+    write_results(folder / RESULTS, {SYSTEM: evaluation.metrics}, [entry])

@@ -24,11 +24,11 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import MADE, NAMED, Source, find_source
-from endx_jax.experiment.manifest import cores
 from endx_jax.experiment.workdir import check_writable
 from endx_jax.files import locked, sha256_of
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
+from endx_jax.parallel.environment import cores
 from endx_jax.settings import require
 
 # Rows of a parquet file that are one part: enough to start a process for, few enough to be repeated after a kill.

@@ -1,9 +1,10 @@
-"""Plan of a run's batches and steps, made from shapes only; training and `endx plan` use it."""
+"""Plan of a run's batches, steps and memory, made from shapes only; training and `endx plan` use it."""
 
 import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +16,16 @@ from endx_jax.data.batches.collator import BatchStream
 from endx_jax.data.batches.token_tables import Counts, Pairs
 from endx_jax.data.settings import DOCUMENTS
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.manifest import environment
-from endx_jax.experiment.memory_choice import StepMemory, first_that_fits, options_by_cost
 from endx_jax.experiment.model import Model
 from endx_jax.methods.objective import Objective
 from endx_jax.models import sharding_hints
 from endx_jax.models.dropout import example_keys
+from endx_jax.models.stack import REMATS
+from endx_jax.parallel.environment import environment
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import DeviceMemory, bytes_held, bytes_kept
 from endx_jax.parallel.sharding import batch_shards, local_rows, parameter_paths, rule_of, state_shardings
+from endx_jax.pretrained.settings import AUTO
 from endx_jax.pretrained.towers import compute_dtype
 from endx_jax.settings import results_only
 from endx_jax.training.checkpoints import abstract
@@ -36,6 +38,78 @@ from endx_jax.training.step import Step, make_train_step
 DENSE_UP_TO, TILE = 2048, 1024
 # Pairs and steps to plan for if the training data is not here.
 SOME_PAIRS, SOME_STEPS = 1000, 1000
+# Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
+TOKENS_PER_CHUNK, ACCELERATOR_TOKENS_PER_CHUNK = {"cpu": 1 << 14}, 1 << 16
+# Compiled choices after which the first of them that fits is taken.
+MAX_COMPILED = 4
+
+
+class StepMemory(NamedTuple):
+    """Settings of a step that affect its memory and time, and not its results.
+
+    Attributes:
+      tower_chunk: number of pairs that a device encodes at a time; 0 for all its pairs.
+      remat: rematerialisation policy of the layers, a key of `stack.REMATS`.
+    """
+
+    tower_chunk: int
+    remat: str
+
+    def __str__(self):
+        """Describes the choice in a message."""
+        pairs = f"{self.tower_chunk} pairs at a time" if self.tower_chunk else "all pairs at once"
+        return f"{pairs}, remat {self.remat}"
+
+
+def options_by_cost(settings: Settings, rows: int, tokens: int, platform: str) -> list[StepMemory]:
+    """Lists the choices that the settings leave, in order of the FLOP that a step computes.
+
+    `full` recomputes the layers, and a chunk recomputes the whole towers. So chunks come after all policies, and
+    smaller chunks, which cost no more FLOP, before policies inside chunks.
+
+    Args:
+      settings: settings of the run; `train.tower_chunk=-1` and `model.remat=auto` leave a choice.
+      rows: pairs of a batch on one device.
+      tokens: tokens of an average pair.
+      platform: platform of the devices. On CPUs `auto` is `none`.
+    """
+    setting, chunk = settings.model.remat, settings.train.tower_chunk
+    remats = [setting] if setting != AUTO else ["none"] if platform == "cpu" else list(REMATS)
+    if chunk >= 0:
+        return [StepMemory(chunk, remat) for remat in remats]
+    largest = min(rows - 1, max(1, TOKENS_PER_CHUNK.get(platform, ACCELERATOR_TOKENS_PER_CHUNK) // tokens))
+    chunks = [1 << n for n in reversed(range(largest.bit_length()))]
+    whole, chunked = [StepMemory(0, remat) for remat in remats], [StepMemory(chunk, remats[0]) for chunk in chunks]
+    return [*whole, *chunked, *(StepMemory(chunk, remat) for chunk in chunks[-1:] for remat in remats[1:])]
+
+
+def first_that_fits(
+    ordered: Sequence[StepMemory],
+    room: int,
+    expected: Callable[[StepMemory], int],
+    compiled: Callable[[StepMemory], int],
+) -> StepMemory:
+    """Returns the first choice whose compiled step fits into memory; the last one if none fits.
+
+    The step is compiled for the first choice that is expected to fit. Its bytes then correct what is expected of the
+    others, until the first choice that should fit is one that was compiled.
+
+    Args:
+      ordered: choices, best first.
+      room: bytes available to the activations of one device.
+      expected: estimate of these bytes for a choice, from shapes.
+      compiled: these bytes by the compiled step; called at most once with each choice.
+    """
+    known: dict[StepMemory, int] = {}
+    scale = 1.0
+    while True:
+        enough = [c for c in ordered if known.get(c, room + 1) <= room] if len(known) >= MAX_COMPILED else []
+        fitting = (c for c in enough or ordered if (known[c] if c in known else scale * expected(c)) <= room)
+        best = next(fitting, ordered[-1])
+        if best in known:
+            return best
+        known[best] = compiled(best)
+        scale = known[best] / expected(best)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,22 +4,25 @@ import contextlib
 import json
 import os
 import pathlib
+import platform
 import shutil
 import tempfile
+import threading
+import time
+import uuid
 from collections.abc import Iterator
 
 from endx_jax import json_files
-from endx_jax.buckets import Mirror, local_copy, try_writing, url_of
-from endx_jax.errors import EndxError, naming
-from endx_jax.experiment.bucket_lock import BucketLock
+from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, try_writing, url_of
+from endx_jax.errors import EndxError, InUse, RunInterrupted, naming
 from endx_jax.experiment.config import Settings, config_changes, resolve
-from endx_jax.experiment.manifest import manifest
 from endx_jax.files import locked, write_text
 from endx_jax.index.index import Index
 from endx_jax.inference.saved import check_embeds
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
-from endx_jax.parallel.distributed import is_primary
+from endx_jax.parallel.distributed import exit_if_distributed, is_primary
+from endx_jax.parallel.environment import environment
 
 LOCK = ".lock"
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
@@ -150,7 +153,9 @@ def _check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: s
 
 def write_config(workdir: Folder, settings: Settings, data: dict) -> None:
     """Writes `config.json` (all settings), `data.json` (counts and hash of the data) and `manifest.json`."""
-    contents = {CONFIG: settings.as_dict(), DATA: data, MANIFEST: manifest(settings.seed, data)}
+    begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    manifest = {"begun": begun, "seed": settings.seed, "data_sha256": data["sha256"], **environment()}
+    contents = {CONFIG: settings.as_dict(), DATA: data, MANIFEST: manifest}
     for name, content in contents.items():
         write_text(workdir / name, json.dumps(content, indent=1) + "\n")
 
@@ -226,3 +231,105 @@ def run_lock(workdir: pathlib.Path) -> Iterator[None]:
             # A folder in which nothing else was written, as after a mistake in the settings, is removed again.
             if is_primary() and made and {entry.name for entry in workdir.iterdir()} == {LOCK}:
                 shutil.rmtree(workdir)
+
+
+# Seconds between two writes of a lock object, and seconds without a write after which it is taken over.
+LOCK_EVERY, LOCK_PATIENCE = 10.0, 30.0
+
+
+class BucketLock:
+    """Context that holds a lock object; a process that has lost it ends.
+
+    A process that was killed leaves the object behind. Another one waits until it has not changed for `LOCK_PATIENCE`
+    seconds, and takes it over. If two processes do so at once, the next write shows one of them that it has lost.
+    """
+
+    def __init__(self, url: str, advice: str):
+        """Takes the URL of the object, and the end of the message if the lock is held elsewhere."""
+        self._url, self._advice, self._files = url, advice, filesystem(url)
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        about = {"host": platform.node(), "process": os.getpid(), "since": since, "key": uuid.uuid4().hex}
+        self._own, self._left = json.dumps(about).encode(), threading.Event()
+        self._writer = threading.Thread(target=self._rewrite, daemon=True)
+
+    def __enter__(self) -> "BucketLock":
+        """Takes the lock.
+
+        Raises:
+          InUse: another process holds it.
+          EndxError, RunInterrupted: the bucket can't be written to.
+        """
+        if not self._create():
+            self._wait_for_its_end()
+            with bucket_errors(self._url):
+                self._files.rm_file(self._url)
+            if not self._create():
+                raise InUse(f"{self._url} was taken by another process: {self._advice}")
+        self._writer.start()
+        return self
+
+    def __exit__(self, *failure) -> None:
+        self._left.set()
+        self._writer.join()
+        with bucket_errors(self._url):
+            if self._read()[0] == self._own:
+                self._files.rm_file(self._url)
+
+    def _create(self) -> bool:
+        """Creates the object; returns false if it exists."""
+        with bucket_errors(self._url):
+            try:
+                self._files.pipe_file(self._url, self._own, mode="create")
+            except OSError:
+                if not self._read()[0]:
+                    raise
+                return False
+        return True
+
+    def _wait_for_its_end(self) -> None:
+        """Waits until the object has not changed for `LOCK_PATIENCE` seconds; raises InUse if it changes."""
+        with bucket_errors(self._url):
+            contents, version = self._read()
+            holder = _holder(contents)
+            say(f"{self._url} is from {holder}: waiting {LOCK_PATIENCE:.0f} s for a sign that it still runs")
+            deadline = time.monotonic() + LOCK_PATIENCE
+            while time.monotonic() < deadline:
+                time.sleep(LOCK_EVERY / 10)
+                if self._read()[1] not in (version, ""):
+                    raise InUse(f"{self._url.rpartition('/')[0]} is in use by {holder}: {self._advice}")
+        say(f"{self._url} is taken over: {holder} has ended without removing it")
+
+    def _read(self) -> tuple[bytes, str]:
+        """Returns contents and version of the object; both empty if it does not exist."""
+        self._files.invalidate_cache()
+        try:
+            about = self._files.info(self._url)
+            return self._files.cat_file(self._url), str(about.get("generation") or about.get("LastModified"))
+        except FileNotFoundError:
+            return b"", ""
+
+    def _rewrite(self) -> None:
+        """Rewrites the object from time to time; ends the process if another one has taken it."""
+        while not self._left.wait(LOCK_EVERY):
+            try:
+                with bucket_errors(self._url):
+                    contents, _ = self._read()
+                    if contents == self._own:
+                        self._files.pipe_file(self._url, self._own)
+                        continue
+            except (EndxError, RunInterrupted):
+                continue  # uploads report it
+            message = f"{self._url} was taken over by {_holder(contents)}: this process ends"
+            os.write(2, f"endx_jax: {message}\n".encode())
+            exit_if_distributed(2, message)
+            os._exit(2)
+
+
+def _holder(contents: bytes) -> str:
+    """Describes the holder by the contents of a lock."""
+    try:
+        about = json_files.parse(contents, "lock", dict)
+        holder = f"process {about['process']} on {about['host']} since {about['since']}"
+    except (EndxError, KeyError):
+        holder = ""
+    return holder if holder.isprintable() and 0 < len(holder) < 200 else "another process"

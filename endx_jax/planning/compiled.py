@@ -8,8 +8,7 @@ from typing import Any
 import jax
 
 from endx_jax.errors import EndxError
-from endx_jax.experiment.memory_choice import StepMemory
-from endx_jax.experiment.train_plan import TrainPlan
+from endx_jax.experiment.train_plan import StepMemory, TrainPlan
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import USABLE, chip_of
 from endx_jax.planning.programs import Collective, collectives

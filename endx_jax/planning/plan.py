@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractDevice
 
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.memory_choice import StepMemory
-from endx_jax.experiment.train_plan import TrainPlan
+from endx_jax.experiment.train_plan import StepMemory, TrainPlan
 from endx_jax.parallel.console import working
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import bytes_held

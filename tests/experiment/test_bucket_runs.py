@@ -16,7 +16,7 @@ from several_processes import finish, start_all, systems_and_losses
 
 import endx_jax
 from endx_jax import buckets
-from endx_jax.experiment import bucket_lock
+from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import LOCK, run_index
@@ -151,14 +151,14 @@ def test_a_damaged_checkpoint_in_a_bucket_is_not_used(config, url, tmp_path, cap
 
 
 def test_a_second_run_waits_for_the_first_one_or_is_refused(config, url, monkeypatch, capsys):
-    monkeypatch.setattr(bucket_lock, "EVERY", 0.1)
-    monkeypatch.setattr(bucket_lock, "PATIENCE", 1.0)
+    monkeypatch.setattr(workdirs, "LOCK_EVERY", 0.1)
+    monkeypatch.setattr(workdirs, "LOCK_PATIENCE", 1.0)
     lock = f"{url}/{LOCK}"
-    with bucket_lock.BucketLock(lock, "wait"), one_line_error(f"{url} is in use by process .* since .*: wait"):
+    with workdirs.BucketLock(lock, "wait"), one_line_error(f"{url} is in use by process .* since .*: wait"):
         run(config, url)
     assert buckets.read_bytes(lock) is None
     buckets.write_bytes(lock, b'{"host": "h", "process": 7, "since": "then"}')  # its holder was killed
-    with bucket_lock.BucketLock(lock, "wait"):
+    with workdirs.BucketLock(lock, "wait"):
         assert b'"h"' not in buckets.read_bytes(lock)
     assert "is taken over: process 7 on h since then has ended" in capsys.readouterr().out
 

@@ -10,10 +10,9 @@ from tiny_bert import LAYERS, tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.memory_choice import StepMemory
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.prepare import compile_and_restore, prepare_run
-from endx_jax.experiment.train_plan import TrainPlan, plan_training
+from endx_jax.experiment.train_plan import StepMemory, TrainPlan, plan_training
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel import MeshSettings, make_mesh, to_global
 from endx_jax.parallel.memory import ACCELERATOR_SHARE, DeviceMemory, bytes_held
