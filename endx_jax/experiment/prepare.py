@@ -27,12 +27,12 @@ from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.frozen import HeadEncoder
 from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import StepMemory, TrainPlan, complete, plan_training
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
+from endx_jax.inference.vector_cache import HeadEncoder, VectorCache
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import FLOAT32, multiplies_bfloat16
 from endx_jax.models.sharding_hints import platform
@@ -127,7 +127,8 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
     readers: Mapping[str, TextReader] = model.processors
     if model.method.frozen_towers:
-        encoder = HeadEncoder(model, mesh)
+        cache = VectorCache(settings.data.cache)
+        encoder = HeadEncoder(model.text_encoder(mesh), model.initial_params()["dual_encoder"], cache)
         readers = encoder.readers
     pairs = used.tokenize(readers)
     if model.method.annotate:
