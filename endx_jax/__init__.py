@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from endx_jax.experiment.data_check import check
     from endx_jax.experiment.evaluation import evaluate
-    from endx_jax.experiment.from_python import train
+    from endx_jax.experiment.run import train
     from endx_jax.inference import load
 
 __version__ = "0.1.0"
@@ -32,7 +32,7 @@ _FUNCTIONS = {
     "check": "endx_jax.experiment.data_check",
     "evaluate": "endx_jax.experiment.evaluation",
     "load": "endx_jax.inference",
-    "train": "endx_jax.experiment.from_python",
+    "train": "endx_jax.experiment.run",
 }
 __all__ = ["__version__", "check", "evaluate", "load", "train", *_SUBPACKAGES]
 

@@ -1,11 +1,17 @@
-"""Data of a run: what a path means, its reader, and train, validation and test splits."""
+"""Data of a run: what a path means, its reader, train, validation and test splits, and pairs in memory."""
 
 import dataclasses
 import itertools
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+import numpy as np
+
+from endx_jax import hub
 from endx_jax.data import reqa
-from endx_jax.data.readers import formats, squad
+from endx_jax.data.readers import beir, formats, squad
 from endx_jax.data.sets import cloze, config_data
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document
@@ -14,10 +20,11 @@ from endx_jax.data.sets.paragraphs import whole_paragraphs
 from endx_jax.data.sets.records import Pools, RetrievalSet, mix
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
-from endx_jax.errors import EndxError
-from endx_jax.hub import local_path
+from endx_jax.errors import EndxError, located, naming
+from endx_jax.json_files import is_missing, shown
 from endx_jax.methods.config import load_config
 from endx_jax.parallel.agreement import on_primary, several
+from endx_jax.ranking.evaluate import EvaluationSettings
 
 RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
 PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
@@ -86,7 +93,7 @@ def find_source(
     elif path.startswith(PREPARED):
         kind = NAMED
     else:
-        path = local_path(path)
+        path = hub.local_path(path)
         kind = data_format or formats.detect_format(path)
     pool = settings.pool if kind in (NAMED, *formats.PARAGRAPH_READERS) else ""
     if strict and settings.pool and not pool:
@@ -144,6 +151,26 @@ def read_splits(settings: DataSettings) -> Splits:
     if settings.max_test_questions:
         splits = dataclasses.replace(splits, test=take(splits.test, settings.max_test_questions))
     return splits
+
+
+def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, RetrievalSet]:
+    """Reads the sets of `evaluation.sets`; returns them by name. Those of a suite are named SUITE/SET.
+
+    Raises:
+      EndxError: a set can't be read.
+    """
+    sets = {}
+    for name, path in zip(evaluation.names_of_sets, evaluation.sets, strict=True):
+        whole, _, split = path.rpartition(":")
+        # The splits of prepared sets are part of their names.
+        if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
+            whole, split = path, ""
+        with located("evaluation.sets"), naming({"data.split": "PATH:SPLIT"}):
+            suite = beir.suite_of(hub.local_path(whole), split or None) or {"": (whole, split)}
+            for part, (folder, judged) in suite.items():
+                source = find_source(folder, data, judged or None)
+                sets[f"{name}/{part}" if part else name] = pools(source.read(data), data, source.pool).primary
+    return sets
 
 
 def ensure_prepared(paths: Iterable[str]) -> None:
@@ -277,3 +304,42 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
     elif settings.pool and formats.holds_squad(train):
         train, test = squad.files_of(train)
     return train, settings.test_path or test
+
+
+def rows_of(pairs: Any) -> str:
+    """Returns a line of JSON for each pair; raises EndxError for an item that is not a pair."""
+    if hasattr(pairs, "iterrows"):
+        pairs = pairs.to_dict("records")
+    elif hasattr(pairs, "to_pylist"):
+        pairs = pairs.to_pylist()
+    if isinstance(pairs, str | bytes | Mapping) or not isinstance(pairs, Iterable):
+        raise EndxError(f"pairs is {shown(pairs)}; pass (question, answer) tuples, or a table with such columns")
+    lines = []
+    for number, pair in enumerate(pairs):
+        if isinstance(pair, tuple | list) and len(pair) == 2:
+            pair = {"question": pair[0], "answer": pair[1]}
+        if not isinstance(pair, Mapping):
+            raise EndxError(f"pairs[{number}] is {shown(pair)}; it must be (question, answer), or a mapping with both")
+        row = {str(name): _plain(value, f"pairs[{number}]: {shown(name)}") for name, value in pair.items()}
+        lines.append(json.dumps(row, ensure_ascii=False))
+    if not lines:
+        raise EndxError("pairs is empty; pass at least a few hundred (question, answer) tuples")
+    return "\n".join([*lines, ""])
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Returns a value for JSON, missing values as None; raises EndxError for types that JSON and NumPy do not have."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if is_missing(value) or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+        return None
+    if isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item, where) for name, item in value.items()}
+    raise EndxError(
+        f"{where} is {shown(value)} of type {type(value).__name__}; pass text, a number, a truth value, None, or lists "
+        "of them, or leave out the column"
+    )

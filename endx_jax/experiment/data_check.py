@@ -19,7 +19,7 @@ from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import MULTILINGUAL
 from endx_jax.errors import printable
-from endx_jax.experiment.data import Source, find_source, parted
+from endx_jax.experiment.data import Source, find_source, parted, rows_of
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
 from endx_jax.ranking.evaluate import evaluate_set
@@ -126,8 +126,6 @@ def check(pairs: Any, test: Any = None, *, model: str | os.PathLike = MODEL) -> 
     Raises:
       EndxError: the pairs or the model can't be read.
     """
-    from endx_jax.experiment.from_python import rows_of
-
     with tempfile.TemporaryDirectory() as folder:
         paths = []
         for name, value in (("pairs", pairs), ("test", test)):

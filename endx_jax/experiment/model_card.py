@@ -10,11 +10,11 @@ import jax
 
 from endx_jax import json_files
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.validation import VALIDATION
 from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data
 from endx_jax.files import write_text
 from endx_jax.inference.manifest import STABLEHLO, read_about
 from endx_jax.inference.saved import MODEL
+from endx_jax.methods.evaluation import VALIDATION
 from endx_jax.pretrained.locate import PUBLISHED
 from endx_jax.ranking.results import COLUMNS, read_results
 from endx_jax.settings import results_only

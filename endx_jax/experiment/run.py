@@ -1,4 +1,4 @@
-"""A run from its config to its results, in the order of `run`.
+"""A run from its config to its results, in the order of `run`, which `endx_jax.train` calls for pairs in memory.
 
 1. `prepare.prepare_run` reads and checks settings, data and model, tokenizes the pairs and plans the batches.
 2. `_train` compiles the step and resumes from a checkpoint if there is one (`prepare.compile_and_restore`), and calls
@@ -9,30 +9,36 @@
 
 import contextlib
 import functools
+import operator
 import os
+import pathlib
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import jax
 
 from endx_jax import json_files
 from endx_jax.batch import Batch
+from endx_jax.buckets import read_bytes, remove, url_of, write_bytes
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import with_many_questions
-from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.errors import EndxError, RunInterrupted, nearest
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import ensure_prepared, pools
+from endx_jax.experiment.config import agree_on_length, resolve
+from endx_jax.experiment.data import ensure_prepared, pools, read_sets, rows_of
 from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.prepare import Run, compile_and_restore, log_summary, prepare_run
 from endx_jax.experiment.run_index import fit_hybrid, searched_answers, with_known, write_pool
-from endx_jax.experiment.validation import UNTRAINED, add_validation, read_sets, validation, warn_of_losses
 from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import reporting_full_disk
 from endx_jax.index.index_file import metric_of
+from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.saved import MANIFEST, MODEL
-from endx_jax.methods.evaluation import Evaluator
+from endx_jax.methods.config import load_config, names_of
+from endx_jax.methods.evaluation import UNTRAINED, Evaluator, add_validation, validation, warn_of_losses
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
 from endx_jax.parallel.console import gathering, say
@@ -54,6 +60,7 @@ Validate = Callable[[dict], dict[str, float]]
 
 # Largest share of a run's time that the encoding of answers outside the evaluated pool may take.
 SHARE = 0.1
+PAIRS = "pairs.jsonl"  # file of the pairs in the workdir of `train`
 
 
 def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
@@ -99,6 +106,66 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
             )
             return None
         return _report(run, evaluator, params, step, hybrid, began, validate if sets else None)
+
+
+def train(
+    pairs: Iterable[Any],
+    workdir: str | os.PathLike = "runs/mine",
+    *,
+    config: str | os.PathLike | Mapping = "minilm",
+    settings: Mapping[str, Any] | None = None,
+) -> EmbeddingModel:
+    """Trains a model on pairs in memory, evaluates it, and returns it.
+
+    As `endx train`, it writes a workdir, which `endx search`, `endx serve` and `endx_jax.load` read, and it resumes an
+    interrupted run. The pairs are kept in the workdir as `pairs.jsonl`.
+
+    Args:
+      pairs: (question, answer) tuples; mappings with `question`, `answer` and further columns of a JSONL file, such as
+        `negative`; a pandas DataFrame, a pyarrow Table, or a `datasets.Dataset` with these columns. Values may be
+        NumPy's; NaN and the like are missing.
+      workdir: the run's folder.
+      config: file or recipe, as `--config` of `endx train`; or a config tree.
+      settings: values of settings by dotted name, such as `{"train.steps": 500, "model.pretrained": "bge-small-en"}`.
+
+    Raises:
+      EndxError: pairs or settings are invalid, or the workdir holds another run.
+      RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
+
+    Examples:
+      >>> pairs = [(f"When does shop number {n} open?", f"Shop {n} opens at {n % 12 + 1}.") for n in range(200)]
+      >>> model = endx_jax.train(pairs, "runs/shops", settings={"train.epochs": 2})  # prints its progress
+      >>> model.encode_query(["When does shop number 7 open?", "When does shop number 8 open?"]).shape
+      (2, 384)
+    """
+    rows, folder = rows_of(pairs), url_of(workdir) or pathlib.Path(workdir).expanduser()
+    file = f"{folder}/{PAIRS}"
+    chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
+    tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}
+    names = names_of(tree)
+    for setting, value in values.items():
+        if setting not in names:
+            raise EndxError(f"unknown setting {setting!r}{nearest(setting, names)}; endx train --help lists them all")
+        *sections, key = setting.split(".")
+        functools.reduce(operator.getitem, sections, tree)[key] = value
+    agree_on_length(tree["train"], values)
+    resolve(tree)
+    with opened(folder) as home:  # its lock is held before the pairs are written
+        before, described = read_bytes(file), (home / workdirs.CONFIG).exists()
+        if described and before not in (None, rows.encode()):
+            raise EndxError(f"{folder} holds a run on other pairs; pass another workdir")
+        on_primary(lambda: write_bytes(file, rows.encode()), "pairs-written")
+        try:
+            run(tree, home)
+        except EndxError as failure:
+            # A run that is refused before it has described itself leaves nothing, so that the corrected call works.
+            if before != rows.encode() and (home / workdirs.CONFIG).exists() == described:
+                remove(file)
+            place = rf"{re.escape(file)}(?:, line (\d+))?"
+            row = functools.partial(re.sub, place, lambda at: f"pairs[{int(at[1]) - 1}]" if at[1] else "pairs")
+            failure.rename(row)
+            raise
+    return load(folder)
 
 
 def _prepare(config: Mapping, workdir: Workdir) -> tuple[Run, dict[str, RetrievalSet]]:

@@ -10,7 +10,7 @@ from helpers import one_line_error
 from tiny_bert import tiny_recipe
 
 import endx_jax
-from endx_jax.experiment import from_python
+from endx_jax.experiment.data import rows_of
 from endx_jax.experiment.workdir import opened
 from endx_jax.methods.config import load_recipe
 from endx_jax.parallel import console
@@ -51,8 +51,8 @@ def test_pairs_are_written_by_the_holder_of_the_workdir(config, tmp_path, monkey
         with opened(workdir):
             assert pathlib.Path(tree["data"]["path"]).read_text().count("\n") == len(PAIRS)
 
-    monkeypatch.setattr("endx_jax.experiment.from_python.run", run)
-    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
+    monkeypatch.setattr("endx_jax.experiment.run.run", run)
+    monkeypatch.setattr("endx_jax.experiment.run.load", lambda path: path)
     endx_jax.train(PAIRS, tmp_path, config=config)
 
 
@@ -69,8 +69,8 @@ def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
         import datasets
 
         rows = datasets.Dataset.from_list(rows)
-    monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda *args: None)
-    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
+    monkeypatch.setattr("endx_jax.experiment.run.run", lambda *args: None)
+    monkeypatch.setattr("endx_jax.experiment.run.load", lambda path: path)
     assert endx_jax.train(rows, tmp_path / "run", config=config) == tmp_path / "run"
     lines = (tmp_path / "run" / "pairs.jsonl").read_text().splitlines()
     written = {"question": "where is the cat 1", "answer": "the cat 1 is in the house 1", "negative": "the dog"}
@@ -93,7 +93,7 @@ def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
     ],
 )
 def test_values_of_numpy_are_those_of_python(value, plain):
-    assert json.loads(from_python.rows_of([{"question": "q", "answer": "a", "more": value}]))["more"] == plain
+    assert json.loads(rows_of([{"question": "q", "answer": "a", "more": value}]))["more"] == plain
 
 
 def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
@@ -102,7 +102,7 @@ def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
     frame = pandas.DataFrame({"question": ["q", "r"], "answer": ["a", "b"], "negative": [["x", "y"], None]})
     frame.to_parquet(tmp_path / "pairs.parquet")
     frame = pandas.read_parquet(tmp_path / "pairs.parquet").assign(n=pandas.array([1, None], "Int64"), f=[np.nan, 1])
-    rows = [json.loads(line) for line in from_python.rows_of(frame).splitlines()]
+    rows = [json.loads(line) for line in rows_of(frame).splitlines()]
     assert rows == [
         {"question": "q", "answer": "a", "negative": ["x", "y"], "n": 1, "f": None},
         {"question": "r", "answer": "b", "negative": None, "n": None, "f": 1.0},
@@ -129,8 +129,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(pairs, settings
 
 def test_a_config_is_a_file_a_recipe_or_a_tree(config, tmp_path, monkeypatch):
     trees = []
-    monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda tree, workdir: trees.append(tree))
-    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
+    monkeypatch.setattr("endx_jax.experiment.run.run", lambda tree, workdir: trees.append(tree))
+    monkeypatch.setattr("endx_jax.experiment.run.load", lambda path: path)
     file = tmp_path / "mine.py"
     file.write_text('from endx_jax.methods.config import load_recipe\nget_config = load_recipe("t5").get_config\n')
     for source in ("t5:base,ade", f"{file}:base,ade", load_recipe("t5").get_config("base,ade")):

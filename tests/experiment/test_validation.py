@@ -13,8 +13,8 @@ from helpers import one_line_error
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.records import Pools, RetrievalSet
-from endx_jax.experiment import validation as validations
 from endx_jax.experiment.run import run
+from endx_jax.methods.evaluation import add_validation, warn_of_losses
 from endx_jax.ranking.evaluate import MEASURES, Evaluation, EvaluationSettings
 from endx_jax.ranking.results import Results
 from endx_jax.training.checkpoints import best_validation
@@ -181,10 +181,10 @@ def test_settings_that_contradict_each_other_are_refused(config, beir, tmp_path)
 
 def test_without_sets_there_is_no_section_and_without_an_evaluation_before_training_none_of_it():
     results = Results("data", "test", Pools())
-    validations.add_validation(results, 4, {"mrr": 0.5})
+    add_validation(results, 4, {"mrr": 0.5})
     assert (results.sections, results.notes) == ({}, [])
     means = dict.fromkeys(MEASURES, 0.5)
-    validations.add_validation(results, 4, {f"mats/{name}": value for name, value in means.items()})
+    add_validation(results, 4, {f"mats/{name}": value for name, value in means.items()})
     assert results.sections == {"validation": {"step": 4, "metrics": {"mats": means}}}
 
 
@@ -198,7 +198,7 @@ def test_sets_on_which_training_made_the_model_worse_are_named():
         results = Results("data", "test", Pools({"all": records}), sections={"validation": section})
         results.add("trained", {"all": evaluation(after)})
         results.add("untrained", {"all": evaluation(before)})
-        validations.warn_of_losses(results, "mrr")
+        warn_of_losses(results, "mrr")
         return results.notes
 
     assert warnings(0.5, 0.25) == warnings(0.5, 0.5) == []
