@@ -61,7 +61,7 @@ setup(
     long_description_content_type="text/markdown",
     license_expression="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["endx_jax", "endx_jax.*"]), "endx_jax.recipes"],
+    packages=[*find_packages(include=["endx_jax", "endx_jax.*"]), "endx_jax.recipes", "endx_jax.recipes.papers"],
     package_dir={"endx_jax.recipes": "configs"},
     package_data={"endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*"]},
     install_requires=DEPENDENCIES,

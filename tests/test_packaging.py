@@ -52,7 +52,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(files):
     package = ROOT / "endx_jax"
     page, data = (package / "serving" / "page").iterdir(), package.rglob("*.toml")
     kept = [*package.rglob("*.py"), package / "py.typed", *page, *data]
-    recipes = {f"endx_jax/recipes/{file.name}" for file in (ROOT / "configs").glob("*.py")}
+    folder = ROOT / "configs"
+    recipes = {f"endx_jax/recipes/{file.relative_to(folder).as_posix()}" for file in folder.rglob("*.py")}
     assert {name for name in files if "/" in name} == {file.relative_to(ROOT).as_posix() for file in kept} | recipes
     assert {"endx_jax/serving/page/index.html", "endx_jax/recipes/t5_base_ade_spl.py"} <= set(files)
 
@@ -96,6 +97,7 @@ def test_the_wheel_runs_outside_the_checkout(wheel, tmp_path):
     assert pathlib.Path(run("-c", "import endx_jax; print(endx_jax.__file__)").strip()).is_relative_to(site)
     help_text = run("-m", "endx_jax", "train", "--config=t5_base_ade_spl", "--help")
     assert "--config.model.pretrained=google/t5-v1_1-base" in help_text
+    assert "--config.objective.name=cross_vae" in run("-m", "endx_jax", "train", "--config=configs/yu.py", "--help")
     listed = run("-c", "from endx_jax.methods.config import recipe_files; print(*recipe_files())")
     assert listed.split() == list(recipe_files())
     assert run("-m", "endx_jax", "--version").strip() == endx_jax.__version__

@@ -45,11 +45,11 @@ def base_config(objective: Any = None) -> ConfigDict:
 
 
 def recipe_files() -> dict[str, pathlib.Path]:
-    """Returns the recipe files by name, from `configs/` or, in a wheel, from `endx_jax/recipes/`."""
+    """Returns the recipe files by name, from `configs/` and `configs/papers/`; in a wheel they are in `recipes/`."""
     package = pathlib.Path(__file__).parents[1]
     installed = package / "recipes"
     folder = installed if installed.is_dir() else package.parent / "configs"
-    return {file.stem: file for file in sorted(folder.glob("*.py"))}
+    return {file.stem: file for file in sorted(folder.rglob("*.py"), key=lambda file: file.stem)}
 
 
 def load_recipe(name: str) -> types.SimpleNamespace:
@@ -70,18 +70,19 @@ def load_config(name: str) -> ConfigDict:
 
     Args:
       name: a file or the name of a recipe; arguments of its `get_config` may follow after a colon, as in
-        `t5:base,sde`.
+        `t5:base,sde`. `configs/NAME.py` is the recipe NAME if there is no such file.
 
     Raises:
       EndxError: there is no such file, or it has a mistake.
     """
     file, colon, arguments = name.partition(":")
     if not pathlib.Path(file).is_file():
-        recipes = recipe_files()
-        if file not in recipes:
-            problem = f"={file} is neither a file nor a recipe{nearest(file, recipes)}" if file else " is missing"
+        recipes, path = recipe_files(), pathlib.PurePath(file)
+        recipe = path.stem if path.suffix == ".py" and path.parent.name == "configs" else file
+        if recipe not in recipes:
+            problem = f"={file} is neither a file nor a recipe{nearest(recipe, recipes)}" if file else " is missing"
             raise EndxError(f"config{problem}; give a file, or one of the recipes {', '.join(recipes)}")
-        file = str(recipes[file])
+        file = str(recipes[recipe])
     get_config = None
     try:
         defined = runpy.run_path(file)

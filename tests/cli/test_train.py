@@ -9,7 +9,7 @@ from endx_jax.cli import train
 from endx_jax.errors import EndxError, naming
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import run
-from endx_jax.methods.config import base_config, load_recipe, recipe_files
+from endx_jax.methods.config import base_config, load_config, load_recipe, recipe_files
 from endx_jax.models.sharing import SHARINGS
 
 ENDX = load_recipe("endx")
@@ -29,7 +29,19 @@ def test_a_file_and_its_recipe_are_the_same_config(tmp_path):
 
 def test_every_file_in_configs_is_a_recipe():
     assert load_recipe("minilm").__file__ == str(CONFIGS / "minilm.py")
-    assert sorted(recipe_files().values()) == sorted(CONFIGS.glob("*.py"))
+    assert sorted(recipe_files().values()) == sorted(CONFIGS.rglob("*.py"))
+
+
+@pytest.mark.parametrize("recipe", ["minilm", "yu", "endx:endx,gru"])
+def test_a_recipe_has_its_name_and_its_file_in_configs_for_names(recipe, tmp_path, monkeypatch):
+    expected = load_config(recipe).to_dict()
+    name, colon, arguments = recipe.partition(":")
+    for folder in (CONFIGS.parent, tmp_path):  # as in a checkout, and with an installed package elsewhere
+        monkeypatch.chdir(folder)
+        for file in (f"configs/{name}.py", CONFIGS / f"{name}.py", recipe_files()[name]):
+            assert load_config(f"{file}{colon}{arguments}").to_dict() == expected
+    with one_line_error("configs/yuu.py is neither a file nor a recipe; did you mean 'yu'"):
+        load_config("configs/yuu.py")
 
 
 def test_settings_are_overridden():
@@ -69,7 +81,7 @@ def test_heads_go_on_from_where_the_ones_below_them_are_left():
         assert config.objective.direction == load_recipe("fcrr").SIDES[config.objective.head.sides]
 
 
-@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.py")), ids=lambda file: file.stem)
 def test_every_config_is_one_that_a_run_accepts(file):
     config, _, _ = train.parse_arguments([f"--config={file}"])
     assert resolve(config).as_dict() == json.loads(config.to_json_best_effort())
