@@ -97,7 +97,7 @@ def test_the_wheel_runs_outside_the_checkout(wheel, tmp_path):
     assert pathlib.Path(run("-c", "import endx_jax; print(endx_jax.__file__)").strip()).is_relative_to(site)
     help_text = run("-m", "endx_jax", "train", "--config=t5_base_ade_spl", "--help")
     assert "--config.model.pretrained=google/t5-v1_1-base" in help_text
-    assert "--config.objective.name=cross_vae" in run("-m", "endx_jax", "train", "--config=configs/yu.py", "--help")
+    assert "--config.model.encoder=gru" in run("-m", "endx_jax", "train", "--config=configs/yu.py", "--help")
     listed = run("-c", "from endx_jax.methods.config import recipe_files; print(*recipe_files())")
     assert listed.split() == list(recipe_files())
     assert run("-m", "endx_jax", "--version").strip() == endx_jax.__version__
