@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from endx_jax.data.languages import LANGUAGES
+from endx_jax.index.approximate import ENGINES, EXACT
 
 
 def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
@@ -26,6 +27,12 @@ def add_product_flag(parser: argparse.ArgumentParser) -> None:
     """Adds the flag `--product-dtype` of verbs that encode texts or score pairs."""
     kinds = "float32, bfloat16, or auto, which is bfloat16 if the CPU has instructions for it"
     parser.add_argument("--product-dtype", metavar="NAME", help=f"data type of products on CPUs: {kinds} [the run's]")
+
+
+def add_engine_flag(parser: argparse._ActionsContainer) -> None:
+    """Adds the flag `--engine` of verbs that search an index."""
+    how = "search of embeddings: exact on the device, or by faiss [exact]"
+    parser.add_argument("--engine", choices=(EXACT, *ENGINES), default=EXACT, help=how)
 
 
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:

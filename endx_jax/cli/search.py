@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 from etils import epath
 
 from endx_jax import json_files
-from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, corpus_columns
 from endx_jax.errors import EndxError, printable
 from endx_jax.files import replacing
 from endx_jax.settings import require
@@ -245,12 +245,7 @@ def _parser() -> argparse.ArgumentParser:
         help="weight of a BM25 point beside the dense score in hybrid search [the model's, else 0.7/30 for cosines; "
         "others are fused by reciprocal ranks]",
     )
-    how.add_argument(
-        "--engine",
-        choices=("exact", "flat", "ivf", "hnsw"),
-        default="exact",
-        help="search of embeddings: exact on the device, or by faiss [exact]",
-    )
+    add_engine_flag(how)
     how.add_argument(
         "--rerank",
         type=epath.Path,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from etils import epath
 
 from endx_jax.buckets import url_of
-from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, corpus_columns
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import require
@@ -83,7 +83,7 @@ def _service(arguments: argparse.Namespace) -> "Service":
     if arguments.index and url_of(arguments.index) and hasattr(signal, "SIGHUP"):
         _follow(index)
     hybrid = hybrid_of(index, arguments.model or arguments.workdir)
-    search = TextSearch(index, source.encode_query, source.encode_document, hybrid=hybrid)
+    search = TextSearch(index, source.encode_query, source.encode_document, engine=arguments.engine, hybrid=hybrid)
     say(search.describe(search.default_mode))
     say(f"encoded by {source.model.name}; warming up")
     return Service(source.model, search, arguments.max_text, pairs)
@@ -143,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--corpus", help="folder of documents, CSV, or another corpus of endx encode, to serve")
     add_corpus_flags(parser)
     add_product_flag(parser)
+    add_engine_flag(parser)
     parser.add_argument(
         "--model",
         help="folder or name of the model that encoded the index [the run's, or the one that the index names]",

@@ -12,6 +12,7 @@ import os
 import pathlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -344,18 +345,47 @@ def _load(folder: pathlib.Path):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextProcessor:
-    """Tokenizer of a tower's texts, with their prompt and maximum length.
+class TextOptions:
+    """Options of the texts of one side, which model folders, token stores and identities have by these names.
 
     Attributes:
-      tokenizer: tokenizer of the tower.
-      length: maximum length of a text in tokens, prompt and special tokens included.
+      length: maximum length of a text in tokens, prompt and special tokens included; longer texts are truncated.
       prompt: string prepended to every text.
     """
 
-    tokenizer: Tokenizer
     length: int
     prompt: str = ""
+
+    @classmethod
+    def from_settings(cls, side: str, *settings: object) -> "TextOptions":
+        """Returns the options of a side: settings named `SIDE_OPTION`, such as `question_prompt`, else the default."""
+        values = {name: value for part in settings for name, value in vars(part).items()}
+        given = [field.name for field in dataclasses.fields(cls) if f"{side}_{field.name}" in values]
+        return cls(**{name: values[f"{side}_{name}"] for name in given})
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """Options beside length and prompt, where they differ from their default, so that older hashes stay valid."""
+        options = [(field, getattr(self, field.name)) for field in dataclasses.fields(TextOptions)[2:]]
+        return {field.name: value for field, value in options if value != field.default}
+
+    def stated(self) -> dict[str, Any]:
+        """Returns the options by name, without further ones that have their default."""
+        return {"prompt": self.prompt, "length": self.length, **self.further}
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithTokenizer:
+    tokenizer: Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class TextProcessor(TextOptions, _WithTokenizer):
+    """Tokenizer of a tower's texts and their options: `TextProcessor(tokenizer, length, prompt, ...)`.
+
+    Attributes:
+      tokenizer: tokenizer of the tower.
+    """
 
     def __call__(self, texts: Sequence[str]) -> TokenTable:
         """Tokenizes N texts."""

@@ -19,7 +19,7 @@ from endx_jax import pretrained
 from endx_jax.buckets import local_copy, url_of
 from endx_jax.data.batches.idf import idf_of_sides
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.data.tokenization import TextProcessor
+from endx_jax.data.tokenization import TextOptions, TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.workdir import NOT_COPIED, Folder, read_config
@@ -396,9 +396,10 @@ def load_teacher(name: str, product_dtype: str | None = None) -> PairScorerFacto
 
 
 def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEncoder], tokenizers: Mapping) -> Model:
-    lengths = {side: checked_length(settings, side, source) for side, source in sources.items()}
-    prompts = {"question": settings.model.question_prompt, "answer": settings.model.answer_prompt}
-    return Model(settings, sources, text_processors(sources, tokenizers, lengths, prompts))
+    for side, source in sources.items():
+        checked_length(settings, side, source)
+    options = {side: TextOptions.from_settings(side, settings.model, settings.data) for side in SIDES}
+    return Model(settings, sources, text_processors(sources, tokenizers, options))
 
 
 def checked_length(settings: Settings, side: str, source: pretrained.PretrainedEncoder) -> int:

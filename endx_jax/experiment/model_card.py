@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from endx_jax import json_files
+from endx_jax.data.tokenization import TextOptions
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data
 from endx_jax.files import write_text
@@ -88,7 +89,7 @@ class Subject:
       normalize: true if they have unit norm.
       cosine: true if they are compared by cosine rather than inner product.
       one_tower: true if both sides share everything.
-      sides: maximum length in tokens, and prompt, by side.
+      sides: maximum length in tokens, prompt and other options of texts, by side.
       loaded_from: path or name that the model was loaded from.
       workdir: workdir of the run that trained the model; None for other models.
     """
@@ -98,7 +99,7 @@ class Subject:
     normalize: bool
     cosine: bool
     one_tower: bool
-    sides: Mapping[str, tuple[int, str]]
+    sides: Mapping[str, TextOptions]
     loaded_from: str
     workdir: pathlib.Path | None
 
@@ -133,7 +134,7 @@ def write_run_card(workdir: pathlib.Path) -> None:
         normalize=about.normalize,
         cosine=about.cosine,
         one_tower=settings.sharing == "sde" and not (settings.answer_pretrained or about.method),
-        sides={side: (own.length, own.prompt) for side, own in about.sides.items()},
+        sides=about.sides,
         loaded_from=settings.pretrained,
         workdir=workdir,
     )
@@ -170,9 +171,9 @@ def _about(subject: Subject) -> str:
         compared = f"without normalization, compared by {'cosine' if subject.cosine else 'inner product'}"
     made = "Trained with endx_jax" if subject.workdir else "Exported by endx_jax without further training"
     lines = [f"{what} as {subject.width}-dimensional vectors {compared}. {made}.", ""]
-    for side, (length, prompt) in subject.sides.items():
-        given = f", after the prompt {json.dumps(prompt, ensure_ascii=False)}" if prompt else ""
-        lines.append(f"- {side}s: up to {length} tokens{given}")
+    for side, texts in subject.sides.items():
+        given = f", after the prompt {json.dumps(texts.prompt, ensure_ascii=False)}" if texts.prompt else ""
+        lines.append(f"- {side}s: up to {texts.length} tokens{given}")
     return "\n".join(lines) + "\n"
 
 

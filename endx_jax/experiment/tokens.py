@@ -94,6 +94,7 @@ def _ensure(
     digests = [
         hashlib.sha256(repr([part.sha256 for part in of_source]).encode()).hexdigest()[:16] for of_source in parts
     ]
+    options = {side: processors[side].stated() for side in SIDES}
     about = {
         "sources": [
             [source.path, source.question_prompt, source.answer_prompt, digest]
@@ -104,8 +105,7 @@ def _ensure(
         "columns": [settings.question_column, settings.answer_column],
         "skip_invalid": settings.skip_invalid,
         "tokenizer": {side: processors[side].tokenizer.identity for side in SIDES},
-        "prompt": {side: processors[side].prompt for side in SIDES},
-        "length": {side: processors[side].length for side in SIDES},
+        **{name: {side: options[side].get(name) for side in SIDES} for name in options["question"] | options["answer"]},
         "pad_id": {side: processors[side].tokenizer.pad_id for side in SIDES},
     }
     if _is_written(folder, about):
@@ -121,9 +121,9 @@ def _is_written(folder: pathlib.Path, about: Mapping) -> bool:
     if not manifest:
         return False
     known = json_files.as_object(manifest.get("about"), f"{folder / MANIFEST}: 'about'")
-    changed = [name for name in about if known.get(name) != about[name]]
+    changed = [name for name in {**about, **known} if known.get(name) != about.get(name)]
     if changed:
-        values = "; ".join(f"{name}: {known.get(name)} and now {about[name]}" for name in changed)
+        values = "; ".join(f"{name}: {known.get(name)} and now {about.get(name)}" for name in changed)
         raise EndxError(f"{folder} holds tokens of other data ({values}): set another data.tokens")
     return True
 

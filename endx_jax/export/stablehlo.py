@@ -53,8 +53,7 @@ def write_stablehlo(folder: pathlib.Path, towers: Towers) -> None:
             program.write_bytes(serialized(towers.dual_encoder.tower(side), towers.tower_params(side)))
         sides[side] = SideManifest(
             folder="tokenizer" if one_tokenizer else f"tokenizer_{side}",
-            prompt=processor.prompt,
-            length=processor.length,
+            **processor.stated(),
             program=program.name,
             sha256=sha256_of(program),
         )

@@ -20,6 +20,7 @@ from endx_jax.models.pooling import POOLINGS
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
 from endx_jax.pretrained import PretrainedEncoder, PretrainedTokens
+from endx_jax.settings import require
 
 GROUPS_OF_ENCODER = ("token_embedder", "encoder")
 
@@ -61,7 +62,7 @@ class Towers:
         """Converts a loaded model.
 
         Raises:
-          EndxError: the model truncates its embeddings.
+          EndxError: the model truncates its embeddings, or has an option of texts that no format has.
         """
         trained = model.encoder.model
         if model.truncate_dim is not None:
@@ -69,6 +70,8 @@ class Towers:
                 f"{model.name} truncates embeddings to {model.truncate_dim} dimensions (truncate_dim), which exports "
                 "don't support: remove truncate_dim from its configuration, and truncate embeddings where you use them"
             )
+        for side, texts in model.encoder.processors.items():
+            require(not texts.further, f"{model.name} has options of {side}s that no export can hold: {texts.further}")
         question = in_float32(trained.question)
         answer = question if trained.answer == trained.question else in_float32(trained.answer)
         return cls(
@@ -106,7 +109,7 @@ class Towers:
             normalize=self.normalize,
             cosine=self.cosine,
             one_tower=self.one_tower,
-            sides={side: (processor.length, processor.prompt) for side, processor in self.processors.items()},
+            sides=self.processors,
             loaded_from=self.loaded_from,
             workdir=self.workdir,
         )

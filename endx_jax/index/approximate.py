@@ -1,18 +1,24 @@
-"""Approximate search by faiss, with engines that are built from an index on first use."""
+"""Search by other libraries, such as faiss: engines that are built from an index on first use."""
 
+import abc
+import functools
 import math
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from endx_jax.errors import EndxError
-from endx_jax.index.snapshot import Snapshot
-from endx_jax.ranking.search import Neighbours, no_neighbours
 
-FLAT, IVF, HNSW = ENGINES = ("flat", "ivf", "hnsw")
+if TYPE_CHECKING:  # flags name the engines, and importing these takes a second
+    from endx_jax.index.snapshot import Snapshot
+    from endx_jax.ranking.search import Neighbours
 
-# Rows passed to faiss at a time.
+EXACT = "exact"  # the search on the device, which is no engine
+FLAT, IVF, HNSW = "flat", "ivf", "hnsw"
+
+# Rows passed to an engine at a time.
 STEP = 65536
 # The index is clustered again once it needs this many times as many clusters.
 OUTGROWN = 2
@@ -20,62 +26,107 @@ OUTGROWN = 2
 MOST_EACH, FEWEST_EACH = 256, 39
 
 
-class Approximate:
-    """One faiss engine over the embeddings of an index.
+class Engine(abc.ABC):
+    """Search by a library, which has the embeddings of an index in memory, in a form of its own.
+
+    New rows are added to it, and deleted ones are not searched. When rows are renumbered, it is built again.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._count, self._generation = 0, -1  # no rows yet, and of no snapshot
+
+    @abc.abstractmethod
+    def build(self, snapshot: "Snapshot") -> None:
+        """Begins anew, without rows; learns what it needs, such as clusters, from the embeddings of a snapshot."""
+
+    @abc.abstractmethod
+    def add(self, rows: np.ndarray) -> None:
+        """Adds rows, float32 [n, E], behind the others."""
+
+    @abc.abstractmethod
+    def find(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns inner products and rows [Q, k], best first; arguments are those of `search`, None: all rows."""
+
+    def outgrown(self, count: int) -> bool:
+        """Returns true if what `build` learned does not do for `count` rows."""
+        return False
+
+    def search(
+        self, snapshot: "Snapshot", questions: np.ndarray, k: int, where: np.ndarray | None = None
+    ) -> "Neighbours":
+        """Finds up to k rows for questions [Q, E]; where fewer are found, the row is -1.
+
+        `where`, bool [rows], is true for rows to search; None: all that are not deleted.
+        """
+        from endx_jax.ranking.search import Neighbours, no_neighbours
+
+        where = snapshot.living if where is None else where
+        k = min(k, int(np.count_nonzero(where)))
+        if k == 0 or len(questions) == 0:
+            return no_neighbours(len(questions), k)
+        with self._lock:
+            count = len(snapshot.living)
+            if self._generation != snapshot.generation or self.outgrown(count):
+                self.build(snapshot)
+                self._count, self._generation = 0, snapshot.generation
+            while self._count < count:
+                start, self._count = self._count, min(self._count + STEP, count)
+                self.add(snapshot.vectors(start, self._count))
+            scores, rows = self.find(questions, k, None if where.all() else where)
+        return Neighbours(scores, rows.astype(np.int32))
+
+
+class Faiss(Engine):
+    """Engine of faiss, which must be installed.
 
     - `flat` compares every embedding, as the exact search does.
     - `ivf` puts embeddings into 4 sqrt(N) clusters, by k-means with a fixed seed, and searches an eighth of them, at
       least 8.
     - `hnsw` searches a graph of neighbours (Malkov and Yashunin 2018) with 32 links per node, 200 candidates during
       construction and at least 128 during search. Results may differ between builds, which use several threads.
-
-    The engine is kept in memory. New rows are added to it, and deleted ones are skipped by a selector. When rows are
-    renumbered, it is built again.
     """
 
-    def __init__(self, engine: str):
-        """Stores the engine, a name in `ENGINES`; builds nothing yet."""
-        self._engine = engine
-        self._lock = threading.Lock()
+    def __init__(self, name: str):
+        super().__init__()
+        try:
+            import faiss
+        except ImportError:
+            raise EndxError(f"the engine {name!r} needs faiss: pip install 'endx_jax[search]'") from None
+        self._faiss, self._name = faiss, name
         self._index: Any = None
-        self._generation = 0
 
-    def search(self, snapshot: Snapshot, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
-        """Finds up to k rows for questions [Q, E]; where fewer are found, the row is -1.
+    def build(self, snapshot: "Snapshot") -> None:
+        """Makes an index, with trained clusters for `ivf`."""
+        faiss, count = self._faiss, len(snapshot.living)
+        kind = {FLAT: "Flat", IVF: f"IVF{clusters(count)},Flat", HNSW: "HNSW32,Flat"}[self._name]
+        self._index = faiss.index_factory(snapshot.info.width, kind, faiss.METRIC_INNER_PRODUCT)
+        if self._name == HNSW:
+            self._index.hnsw.efConstruction = 200
+        if self._name == IVF:
+            stride = max(1, count // (MOST_EACH * self._index.nlist))
+            sample = [snapshot.vectors(start, min(start + STEP, count))[::stride] for start in range(0, count, STEP)]
+            self._index.train(np.concatenate(sample))
 
-        `where`, bool [rows], is true for rows to search; None: all that are not deleted.
+    def add(self, rows: np.ndarray) -> None:
+        """Adds rows."""
+        self._index.add(rows)
 
-        Raises:
-          EndxError: faiss is not installed.
-        """
-        where = snapshot.living if where is None else where
-        k = min(k, int(np.count_nonzero(where)))
-        if k == 0 or len(questions) == 0:
-            return no_neighbours(len(questions), k)
-        with self._lock:
-            self._bring_up_to_date(snapshot)
-            scores, rows = self._index.search(questions, k, params=self._parameters(where, k))
-        return Neighbours(scores, rows.astype(np.int32))
-
-    def _bring_up_to_date(self, snapshot: Snapshot) -> None:
-        count, renumbered = len(snapshot.living), snapshot.generation != self._generation
-        outgrown = self._engine == IVF and self._index and clusters(count) > OUTGROWN * self._index.nlist
-        if self._index is None or renumbered or outgrown:
-            self._index, self._generation = _empty(self._engine, snapshot), snapshot.generation
-        while self._index.ntotal < count:
-            start = self._index.ntotal
-            self._index.add(snapshot.vectors(start, min(start + STEP, count)))
-
-    def _parameters(self, where: np.ndarray, k: int):
-        faiss = _library(self._engine)
-        options = {}
-        if not where.all():
+    def find(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns inner products and rows."""
+        faiss, options = self._faiss, dict[str, Any]()
+        if where is not None:
             options["sel"] = faiss.IDSelectorBitmap(np.packbits(where, bitorder="little"))
-        if self._engine == IVF:
-            return faiss.SearchParametersIVF(nprobe=max(8, self._index.nlist // 8), **options)
-        if self._engine == HNSW:
-            return faiss.SearchParametersHNSW(efSearch=max(128, 2 * k), **options)
-        return faiss.SearchParameters(**options)
+        if self._name == IVF:
+            options["nprobe"] = max(8, self._index.nlist // 8)
+        if self._name == HNSW:
+            options["efSearch"] = max(128, 2 * k)
+        kind = {FLAT: "SearchParameters", IVF: "SearchParametersIVF", HNSW: "SearchParametersHNSW"}[self._name]
+        return self._index.search(questions, k, params=getattr(faiss, kind)(**options))
+
+    def outgrown(self, count: int) -> bool:
+        """Returns true if `ivf` has too few clusters."""
+        return self._name == IVF and clusters(count) > OUTGROWN * self._index.nlist
 
 
 def clusters(count: int) -> int:
@@ -83,23 +134,5 @@ def clusters(count: int) -> int:
     return max(1, min(4 * math.isqrt(count), count // FEWEST_EACH))
 
 
-def _empty(engine: str, snapshot: Snapshot):
-    """Returns an engine without rows; clusters of `ivf` are trained."""
-    faiss, count = _library(engine), len(snapshot.living)
-    kind = {FLAT: "Flat", IVF: f"IVF{clusters(count)},Flat", HNSW: "HNSW32,Flat"}[engine]
-    index = faiss.index_factory(snapshot.info.width, kind, faiss.METRIC_INNER_PRODUCT)
-    if engine == HNSW:
-        index.hnsw.efConstruction = 200
-    if engine == IVF:
-        stride = max(1, count // (MOST_EACH * index.nlist))
-        sample = [snapshot.vectors(start, min(start + STEP, count))[::stride] for start in range(0, count, STEP)]
-        index.train(np.concatenate(sample))
-    return index
-
-
-def _library(engine: str):
-    try:
-        import faiss
-    except ImportError:
-        raise EndxError(f"the engine {engine!r} needs faiss: pip install 'endx_jax[search]'") from None
-    return faiss
+# Engines by the name that `TextSearch` and `--engine` take.
+ENGINES: dict[str, Callable[[], Engine]] = {name: functools.partial(Faiss, name) for name in (FLAT, IVF, HNSW)}

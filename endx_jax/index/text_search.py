@@ -8,7 +8,7 @@ import numpy as np
 
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
-from endx_jax.index.approximate import ENGINES, Approximate
+from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import COSINE
 from endx_jax.index.lexical import Lexical
@@ -39,7 +39,7 @@ class TextSearch:
         encode_query: EncodeBatch | None = None,
         encode_document: EncodeBatch | None = None,
         *,
-        engine: str = "exact",
+        engine: str = EXACT,
         hybrid: Hybrid | None = None,
     ):
         """Stores the arguments; nothing is loaded or built before it is needed.
@@ -49,14 +49,14 @@ class TextSearch:
           encode_query: encodes questions to float32 [Q, E], of unit norm if the index's metric is cosine; None: only
             BM25 and searches by embeddings are possible.
           encode_document: encodes documents likewise; None: documents can only be added with their embeddings.
-          engine: search of embeddings: `exact`, or faiss's `flat`, `ivf` or `hnsw`.
+          engine: search of embeddings: `exact`, or a name in `approximate.ENGINES`.
           hybrid: fusion of mode `hybrid`, such as the model's (`index_model.hybrid_of`); None: the default.
         """
-        check_choice("engine", engine, ("exact", *ENGINES))
+        check_choice("engine", engine, (EXACT, *ENGINES))
         self.index = index
         self.hybrid = hybrid or default_hybrid(cosine=index.info.metric == COSINE)
         self._encode_query, self._encode_document = encode_query, encode_document
-        self._approximate = None if engine == "exact" else Approximate(engine)
+        self._engine = None if engine == EXACT else ENGINES[engine]()
 
     def __len__(self) -> int:
         """Returns the number of documents."""
@@ -161,10 +161,10 @@ class TextSearch:
     ) -> Sequence[Ranking]:
         """Returns rows and scores for each question; known questions are compared exactly, whatever the engine."""
         embeddings = np.asarray(embeddings, np.float32)
-        if self._approximate is None:
+        if self._engine is None:
             nearest = snapshot.search(embeddings, k, where)
         else:
-            nearest = self._approximate.search(snapshot, embeddings, k, where)
+            nearest = self._engine.search(snapshot, embeddings, k, where)
         rankings = [
             [(row, score) for row, score in zip(rows, scores, strict=True) if row >= 0]
             for rows, scores in zip(nearest.rows.tolist(), nearest.scores.tolist(), strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from jax.sharding import Mesh
 
 from endx_jax import json_files, pretrained
-from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.data.tokenization import TextOptions, TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
@@ -44,8 +44,7 @@ def load_folder(name: str, mesh: Mesh, product_dtype: str = FLOAT32) -> Embeddin
 def text_processors(
     sources: Mapping[str, PretrainedEncoder],
     tokenizers: Mapping[str, str | pathlib.Path],
-    lengths: Mapping[str, int],
-    prompts: Mapping[str, str],
+    options: Mapping[str, TextOptions],
     *,
     saved: bool = False,
 ) -> dict[str, TextProcessor]:
@@ -54,8 +53,7 @@ def text_processors(
     Args:
       sources: pretrained encoders.
       tokenizers: folders of the tokenizers.
-      lengths: maximum lengths in tokens.
-      prompts: strings prepended to every text.
+      options: prompt, maximum length and other options of the texts.
       saved: the tokenizers are those of a trained model, which end texts with EOS if they did so in training.
 
     Raises:
@@ -68,7 +66,7 @@ def text_processors(
     }
     for side, source in sources.items():
         loaded[tokenizers[side]].check_matches(source.config.vocab_size, source.folder)
-    return {side: TextProcessor(loaded[tokenizers[side]], lengths[side], prompts[side]) for side in SIDES}
+    return {side: TextProcessor(loaded[tokenizers[side]], **options[side].stated()) for side in SIDES}
 
 
 def _assemble(
@@ -77,8 +75,8 @@ def _assemble(
     """Builds the model from the encoders and heads of each side; equal parameters are shared."""
     dual_encoder, params = finished_towers(sources, platform(mesh), product_dtype)
     folders = {side: source.folder for side, source in sources.items()}
-    lengths = {side: _length(source) for side, source in sources.items()}
-    processors = text_processors(sources, folders, lengths, {side: usage.prompt(side) for side in SIDES})
+    options = {side: TextOptions(_length(source), usage.prompt(side)) for side, source in sources.items()}
+    processors = text_processors(sources, folders, options)
     encoder = TextEncoder(dual_encoder, processors, mesh)
     if usage.truncate_dim is not None:
         json_files.as_whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))

@@ -25,7 +25,7 @@ OPTIONAL = frozenset({"head", "token_weights", "layer_weights", "use_bias", "fun
 def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, TextProcessor]) -> str:
     """Returns the hexadecimal sha256 of everything that affects embeddings.
 
-    This is parameters, architecture, tokenizers, prompts and maximum lengths. The sharing of parameters, the precision
+    This is parameters, architecture, tokenizers and the options of texts. The sharing of parameters, the precision
     of the computation and the versions of libraries are not included, so an index that was encoded on an accelerator
     can be searched on a CPU and with later libraries, and the index of a run with the run's exports.
 
@@ -38,7 +38,8 @@ def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, Te
     hashed_sides = SIDES if set(params) - {"shared"} else SIDES[:1]  # parameters that are all shared are hashed once
     for side in SIDES:
         processor = processors[side]
-        about = (side, describe_tower(model.tower(side)), processor.prompt, processor.length)
+        options = (processor.prompt, processor.length, *processor.further.items())
+        about = (side, describe_tower(model.tower(side)), *options)
         parameters = _hash(model.tower_params(params, side)) if side in hashed_sides else parameters
         digest.update(repr((*about, processor.tokenizer.fingerprint, parameters)).encode())
     return digest.hexdigest()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from endx_jax import json_files
+from endx_jax.data.tokenization import TextOptions
 from endx_jax.errors import EndxError
 from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.settings import check_range, from_mapping
@@ -17,21 +18,17 @@ EMPTY = ("pooling", "projection")
 INSTEAD = "load the run that it came from, or an export with --format=sentence-transformers"
 
 
-@dataclasses.dataclass(frozen=True)
-class SideManifest:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SideManifest(TextOptions):
     """Encoding of the texts of one side, `question` or `answer`.
 
     Attributes:
       folder: folder of the tokenizer, and in model folders of the encoder's `config.json`.
-      prompt: string prepended to every text.
-      length: maximum length in tokens, including prompt and special tokens; longer texts are truncated.
       program: StableHLO only: file of the tower's program.
       sha256: StableHLO only: sha256 of that file.
     """
 
     folder: str
-    prompt: str
-    length: int
     program: str = ""
     sha256: str = ""
 

@@ -18,13 +18,14 @@ import jax
 from jax.sharding import Mesh
 
 from endx_jax import json_files, pretrained
+from endx_jax.data.tokenization import TextOptions
 from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of, write_text
 from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import NO_EMBEDDINGS, text_processors
 from endx_jax.inference.manifest import MANIFEST, TOWERS, ModelManifest, SideManifest, read_about
-from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.heads import HEADS, MakeHead
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import on_primary
@@ -39,7 +40,10 @@ MODEL, METHOD = "model", "method.json"  # model folder in a workdir, and the fil
 WEIGHTS = "towers.safetensors"
 
 # Settings of a run's model that are files in the folder, fields of `SideManifest`, or without effect on a model.
-ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", "answer_prompt", "lora")
+ELSEWHERE = (
+    "pretrained", "answer_pretrained", "init_from", "lora",
+    *(f"{side}_{option.name}" for side in SIDES for option in dataclasses.fields(TextOptions)),
+)  # fmt: skip
 
 
 def save_model(
@@ -87,7 +91,7 @@ def save_model(
             raise failure
         towers = {key: value for key, value in dataclasses.asdict(settings).items() if key not in ELSEWHERE}
         processors = encoder.processors.items()
-        sides = {side: SideManifest(places[side], processor.prompt, processor.length) for side, processor in processors}
+        sides = {side: SideManifest(folder=places[side], **processor.stated()) for side, processor in processors}
         about = ModelManifest(
             TOWERS,
             name,
@@ -127,13 +131,8 @@ def load_towers(
             )
     dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder))
     params = _as_tree(dual_encoder, read_params(folder, about), folder)
-    processors = text_processors(
-        sources,
-        {side: source.folder for side, source in sources.items()},
-        {side: stated.length for side, stated in about.sides.items()},
-        {side: stated.prompt for side, stated in about.sides.items()},
-        saved=True,
-    )
+    folders = {side: source.folder for side, source in sources.items()}
+    processors = text_processors(sources, folders, about.sides, saved=True)
     return EmbeddingModel(
         name,
         TextEncoder(dual_encoder, processors, mesh),

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from http_server import Running
 
-from endx_jax.cli import serve
+from endx_jax.cli import search, serve
 from endx_jax.errors import EndxError
 from endx_jax.experiment.model import load_pairs
+from endx_jax.index.approximate import ENGINES, Engine
 
 
 def test_serves_until_it_is_told_to_stop(trained_workdir):
@@ -42,6 +43,32 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     assert f"the index is {tmp_path}/.cache/endx_jax/indexes/" in said
     serve._service(serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"]))
     assert "is their index already; nothing to encode" in capsys.readouterr().out
+
+
+class Plain(Engine):
+    """An engine without a library."""
+
+    def build(self, snapshot):
+        self.rows = np.zeros((0, snapshot.info.width), np.float32)
+
+    def add(self, rows):
+        self.rows = np.concatenate([self.rows, rows])
+
+    def find(self, questions, k, where):
+        scores = questions @ self.rows.T
+        order = np.argsort(-scores if where is None else np.where(where, -scores, np.inf), axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(scores, order, axis=1), order
+
+
+@pytest.mark.parametrize("verb", [search, serve])
+def test_an_engine_of_ones_own_is_a_class_and_a_name(trained_workdir, monkeypatch, verb):
+    monkeypatch.setitem(ENGINES, "plain", Plain)
+    arguments = verb._parser().parse_args([f"--workdir={trained_workdir}", "--engine=plain"])
+    searching = verb._open(arguments) if verb is search else verb._service(arguments).search
+    assert isinstance(searching._engine, Plain)
+    embeddings = np.eye(4, searching.index.info.width, dtype=np.float32)
+    found = searching._engine.search(searching.index.snapshot, embeddings, 7)
+    np.testing.assert_array_equal(found.rows, searching.index.search(embeddings, 7).rows)
 
 
 def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):

@@ -5,8 +5,9 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.data.sets.documents import Document
-from endx_jax.index.approximate import ENGINES, Approximate, clusters
+from endx_jax.index.approximate import ENGINES, clusters
 from endx_jax.index.index import Index, write_index
+from endx_jax.index.text_search import TextSearch
 
 pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
 
@@ -37,7 +38,7 @@ def recall(engine, index, questions, k=10):
 @pytest.mark.parametrize(("engine", "least"), [("flat", 1.0), ("ivf", 0.5), ("hnsw", 0.95)])
 def test_an_engine_finds_most_of_the_exact_answers(index, engine, least):
     questions = unit(50, 1)
-    searching = Approximate(engine)
+    searching = ENGINES[engine]()
     assert recall(searching, index, questions) >= least
     found, exact = searching.search(index.snapshot, questions, 10), index.search(questions, 10)
     same = found.rows == exact.rows
@@ -46,12 +47,12 @@ def test_an_engine_finds_most_of_the_exact_answers(index, engine, least):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_added_documents_are_found_and_deleted_ones_are_not(index, engine):
-    questions, searching = unit(9, 1), Approximate(engine)
+    questions, searching = unit(9, 1), ENGINES[engine]()
     searching.search(index.snapshot, questions, 5)
     index.add(documents(9, "new"), 2 * questions)
     assert searching.search(index.snapshot, questions, 5).rows[:, 0].tolist() == [*range(COUNT, COUNT + 9)]
     index.delete(["new3"])
-    for engine_now in (searching, Approximate(engine)):
+    for engine_now in (searching, ENGINES[engine]()):
         found = engine_now.search(index.snapshot, questions, 5).rows
         assert COUNT + 3 not in found
         assert found[[0, 1, 2, 4], 0].tolist() == [COUNT, COUNT + 1, COUNT + 2, COUNT + 4]
@@ -60,7 +61,7 @@ def test_added_documents_are_found_and_deleted_ones_are_not(index, engine):
 def test_clusters_are_found_anew_when_they_were_outgrown(tmp_path):
     write_index(tmp_path / "i", unit(40, 0), documents(40), metric="cosine", model={})
     index = Index(tmp_path / "i")
-    searching = Approximate("ivf")
+    searching = ENGINES["ivf"]()
     searching.search(index.snapshot, unit(1, 1), 5)
     assert searching._index.nlist == clusters(40) == 1
     index.add(documents(60, "new"), unit(60, 2))
@@ -77,7 +78,7 @@ def test_clusters_grow_with_the_square_root(count, expected):
 
 
 def test_a_search_without_documents_or_questions_finds_nothing(index):
-    searching = Approximate("hnsw")
+    searching = ENGINES["hnsw"]()
     assert searching.search(index.snapshot, np.zeros((0, WIDTH), np.float32), 5).rows.shape == (0, 5)
     index.delete([f"d{n}" for n in range(COUNT)])
     assert searching.search(index.snapshot, unit(2, 1), 5).rows.shape == (2, 0)
@@ -86,4 +87,4 @@ def test_a_search_without_documents_or_questions_finds_nothing(index):
 def test_a_missing_faiss_is_named(index, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with one_line_error(r"'hnsw' needs faiss: pip install 'endx_jax\[search\]'"):
-        Approximate("hnsw").search(index.snapshot, unit(1, 1), 5)
+        TextSearch(index, engine="hnsw")

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.data.tokenization import TextOptions
 from endx_jax.encoders.architecture import LEAVES, TensorRule
 from endx_jax.errors import EndxError
 from endx_jax.inference.folder import LONGEST, text_processors
@@ -120,11 +121,12 @@ def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> Pa
     check_supported(json_files.read_optional(folder / TOKENIZER), folder / TOKENIZER, {"truncation_side": ("right",)})
     if (folder / MODULES).is_file() and [module.kind for module in read_list(folder)] != ["Transformer"]:
         raise EndxError(f"{folder / MODULES}: a cross-encoder may have no modules beside its Transformer")
-    prompts = {"question": read_usage(folder, "CrossEncoder").default_prompt, "answer": ""}
+    texts = TextOptions(NO_LIMIT)  # which text is cut depends on whole lengths
+    prompt = read_usage(folder, "CrossEncoder").default_prompt
+    options = {"question": dataclasses.replace(texts, prompt=prompt), "answer": texts}
     stated = max_length(folder, "question", "sequence-classification")
     positions = min(length for length in (source.config.positions or LONGEST, stated) if length)
-    lengths = dict.fromkeys(SIDES, NO_LIMIT)  # which text is cut depends on whole lengths
-    processors = text_processors(sources, dict.fromkeys(SIDES, folder), lengths, prompts)
+    processors = text_processors(sources, dict.fromkeys(SIDES, folder), options)
     between, segments = processors["question"].tokenizer.joining()
     classifier = PairClassifier(build_dual_encoder(settings, sources), pooler, segments)
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
