@@ -56,15 +56,7 @@ class SystemResults:
         """Returns the results on each set of a suite."""
         ends = np.cumsum([0, *self.sets.values()]).tolist()
         return {
-            name: dataclasses.replace(
-                self,
-                question_ids=self.question_ids[start:stop],
-                values=self.values[start:stop],
-                candidates=None,
-                sets={},
-                groups=self.groups[start:stop],
-                answers=self.answers[start:stop],
-            )
+            name: dataclasses.replace(_select(self, range(start, stop), self.metrics), candidates=None, sets={})
             for name, start, stop in zip(self.sets, ends, ends[1:], strict=False)
         }
 
@@ -185,13 +177,10 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
 def read_pair(
     runs: Sequence[pathlib.Path], systems: Sequence[str], pool: str = "", judgements: pathlib.Path | None = None
 ) -> tuple[SystemResults, SystemResults, list[str]]:
-    """Reads the results of two systems and notes on them; see `read_per_question` for runs, systems and pool.
+    """Reads the results of two systems, and notes on them: see `read_per_question`.
 
     If one of the runs is a TREC run of any tool, or `judgements` are given, both systems are measured by their TREC
     runs, from equally many candidates of each question. `judgements` are by default those beside one of the files.
-
-    Raises:
-      EndxError: a file is missing or damaged, or a run has no question or no candidate of the judgements.
     """
     pairs = [*zip(runs, systems, strict=True)]
     if not judgements and all(not run.is_file() or next(text_files.lines(str(run)))[1][0] == "{" for run in runs):
@@ -217,11 +206,10 @@ def read_pair(
         if more := sorted(run.keys() - right.keys()):
             note += f"; {len(more):,} questions, such as {more[0]!r}, have no right candidate and are left out"
         notes.append(note)
-    measured = [measure_run(run, right, min(depths)) for run in found]
-    answers, stacked = _answers(right, right), [np.stack([*values.values()], axis=1) for values in measured]
+    measured, answers = [measure_run(run, right, min(depths)) for run in found], _answers(right, right)
     first, second = (
-        SystemResults(name, tuple(right), tuple(measured[n]), stacked[n], answers=answers)
-        for n, (_, name) in enumerate(located)
+        SystemResults(name, tuple(right), metrics, values, answers=answers)
+        for (_, name), (metrics, values) in zip(located, measured, strict=True)
     )
     return first, second, notes
 

@@ -84,11 +84,8 @@ def read_qrels(path: pathlib.Path) -> dict[str, dict[str, float]]:
     Raises:
       EndxError: a line has other columns, a grade is not finite, or a candidate is judged twice for a question.
     """
-    right: dict[str, dict[str, float]] = {}
-    for question, grades in _read(path, ("question", "0", "candidate", "grade"), 3).items():
-        if positive := {candidate: grade for candidate, grade in grades.items() if grade > 0}:
-            right[question] = positive
-    return right
+    table = _read(path, ("question", "0", "candidate", "grade"), 3).items()
+    return {one: right for one, row in table if (right := {name: grade for name, grade in row.items() if grade > 0})}
 
 
 def read_run(path: pathlib.Path) -> dict[str, dict[str, float]]:
@@ -118,12 +115,10 @@ def _read(path: pathlib.Path, names: Sequence[str], place: int) -> dict[str, dic
     return table
 
 
-def measure_run(
-    run: Mapping[str, Mapping[str, float]], right: Mapping[str, Mapping[str, float]], depth: int
-) -> dict[str, np.ndarray]:
-    """Returns each metric on the questions of `right`, float32 [Q], of the first `depth` candidates of a run.
+def measure_run(run: Mapping, right: Mapping, depth: int) -> tuple[tuple[str, ...], np.ndarray]:
+    """Returns the names of M metrics and their values [Q, M] on the questions of `right`.
 
-    Candidates further down are not found. Metrics that count more than `depth` candidates are left out.
+    Candidates below the first `depth` are not found. Metrics that count more than `depth` candidates are left out.
     """
     ranks, gains = [], []
     for question, grades in right.items():
@@ -139,7 +134,8 @@ def measure_run(
     values = {name: metric(padded) for name, metric in MEASURES.items()}
     values[NDCG] = MEASURES[NDCG](padded, gains=pad_rows(gains, 0, np.float32), judged=judged)
     needed = {name: int(name.partition("@")[2] or 50 * (name == "avg_recall")) for name in values}
-    return {name: np.asarray(value) for name, value in values.items() if needed[name] <= depth}
+    names = tuple(name for name in values if needed[name] <= depth)
+    return names, np.stack([values[name] for name in names], axis=1)
 
 
 def write_system(
