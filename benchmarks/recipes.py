@@ -9,8 +9,9 @@ pairs, those of `endx mine` with seven hard negatives by the untrained model and
 `distill` reads. Settings are the recipes' own; the peer has the trainer's defaults and its in-batch loss.
 
 Prints for each system the minutes of a training and MRR on both domains, by the model alone and in a hybrid with BM25,
-in the mean over seeds, each with the 95 % interval of the difference from the untrained model: a bootstrap over seeds
-and articles or, below 30 of them, answers. Finished steps are skipped, so the same command resumes.
+in the mean over seeds, from two seeds on each with the 95 % interval of the difference from the untrained model, for
+other seeds and articles or, below 30 of them, answers (`interval_over_runs`). Finished steps are skipped, so the same
+command resumes.
 """
 
 import argparse
@@ -161,8 +162,9 @@ def main() -> None:
                 found = np.stack([one.values[:, one.metrics.index("mrr")] for one in results])
                 row[column] = f"{100 * found.mean():.2f}"
                 gains = found - untrained.setdefault(column, found)
-                low, high = 100 * interval_over_runs(gains[:, :, None], clusters=results[0].clusters)[:, 0]
-                row[column] += f" ({low:+.1f} to {high:+.1f})" * bool(domain)
+                if len(gains) > 1:
+                    low, high = 100 * interval_over_runs(gains[:, :, None], clusters=results[0].clusters)[:, 0]
+                    row[column] += f" ({low:+.1f} to {high:+.1f})"
         rows.append(row)
     print(common.table(rows))
     common.write(chosen.json, vars(chosen), rows, versions=common.versions("sentence-transformers", "torch"))

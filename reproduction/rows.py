@@ -180,7 +180,7 @@ def results_folder(row: Row, workdir: pathlib.Path) -> pathlib.Path:
 
 
 def interval(outcome: Outcome, other: Outcome) -> dict[str, tuple[float, float]]:
-    """Computes 95 % intervals of a row's gain over another, by a paired bootstrap over seeds and questions.
+    """Computes 95 % intervals of a row's gain over another, for other seeds and questions: see `interval_over_runs`.
 
     Questions are resampled by article, or by answer where there are few articles (`SystemResults.clusters`).
 

@@ -12,20 +12,17 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.experiment.comparison import changed_settings, compare, read_per_question
+    from endx_jax.experiment.comparison import changed_settings, compare, read_pair
     from endx_jax.files import write_text
 
     systems = arguments.systems.split(",")
     known = len(systems) <= 2 and all(systems)
     require(known, f"--systems={arguments.systems}: give one name, or two names separated by a comma")
     runs = (arguments.first, arguments.second)
-    first, second = (
-        read_per_question(run, system, arguments.pool)
-        for run, system in zip(runs, (systems[0], systems[-1]), strict=True)
-    )
+    first, second, notes = read_pair(runs, (systems[0], systems[-1]), arguments.pool, arguments.qrels)
     comparison = compare(first, second, clustered=arguments.clusters)
     changed = changed_settings(*runs)
-    print(printable(comparison.table()))
+    print(printable("\n".join([comparison.table(), *notes])))
     if changed:
         print(f"The settings of the runs differ: {printable('; '.join(changed))}.")
     if arguments.output:
@@ -34,7 +31,7 @@ def main(argv: list[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="endx compare", description=__doc__.partition(": ")[2])
-    what = "workdir, folder that endx evaluate wrote, or .per_question.jsonl file"
+    what = "workdir, folder that endx evaluate wrote, .per_question.jsonl file, or TREC run of any tool"
     parser.add_argument("first", metavar="RUN_A", type=pathlib.Path, help=what)
     parser.add_argument(
         "second", metavar="RUN_B", type=pathlib.Path, help="another run, or the same one with two --systems"
@@ -43,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
         "--systems", default="trained", metavar="A[,B]", help="system of each run, such as bm25,trained [trained]"
     )
     parser.add_argument("--pool", default="", help="pool, such as sentences or answers>=8 [each run's primary pool]")
+    judged = "TREC file of right candidates, to compare TREC runs [qrels.trec beside one of the runs]"
+    parser.add_argument("--qrels", type=pathlib.Path, metavar="FILE", help=judged)
     parser.add_argument(
         "--clusters",
         action="store_true",

@@ -3,12 +3,12 @@
 import dataclasses
 import pathlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.readers import row_files
+from endx_jax.data.readers import row_files, text_files
 from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment.config import config_changes
 from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config
@@ -16,7 +16,7 @@ from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference,
 from endx_jax.ranking.evaluate import NDCG
 from endx_jax.ranking.results import SETS, pool_folder, read_results
 from endx_jax.ranking.tables import aligned
-from endx_jax.ranking.trec import QRELS, encoded, read_qrels
+from endx_jax.ranking.trec import QRELS, RUN, encoded, measure_run, read_qrels, read_run
 
 ENDING = ".per_question.jsonl"
 GROUP = "group"  # key of a line for the subject of its question
@@ -56,15 +56,7 @@ class SystemResults:
         """Returns the results on each set of a suite."""
         ends = np.cumsum([0, *self.sets.values()]).tolist()
         return {
-            name: dataclasses.replace(
-                self,
-                question_ids=self.question_ids[start:stop],
-                values=self.values[start:stop],
-                candidates=None,
-                sets={},
-                groups=self.groups[start:stop],
-                answers=self.answers[start:stop],
-            )
+            name: dataclasses.replace(_select(self, range(start, stop), self.metrics), candidates=None, sets={})
             for name, start, stop in zip(self.sets, ends, ends[1:], strict=False)
         }
 
@@ -77,8 +69,6 @@ class Comparison:
       first: results of the first system.
       second: results of the second system, with the questions and metrics in the order of the first.
       differences: difference (second minus first) in each metric.
-      draws: number of draws of the bootstrap and of the randomisation test.
-      confidence: confidence level of the intervals.
       sets: comparisons on the sets of a suite.
       clustered: true if `SystemResults.clusters` were resampled and swapped, false if single questions were.
     """
@@ -86,8 +76,6 @@ class Comparison:
     first: SystemResults
     second: SystemResults
     differences: list[Difference]
-    draws: int
-    confidence: float
     sets: Mapping[str, "Comparison"] = dataclasses.field(default_factory=dict)
     clustered: bool = False
 
@@ -123,7 +111,7 @@ class Comparison:
         """Returns the comparison as a dictionary for a JSON file."""
         about = {"first": self.first.name, "second": self.second.name, "questions": len(self.first.question_ids)}
         sets = {"sets": {name: comparison.rows() for name, comparison in self.sets.items()}} if self.sets else {}
-        drawn = {"draws": self.draws, "confidence": self.confidence, "clustered": self.clustered}
+        drawn = {"draws": DRAWS, "confidence": CONFIDENCE, "clustered": self.clustered}
         return {**about, **drawn, "measures": self.rows(), **sets}
 
     def table(self) -> str:
@@ -139,7 +127,7 @@ class Comparison:
                 *self._lines("measure", {row["measure"]: row for row in self.rows()}),
                 "",
                 *self._lines_of_sets(),
-                f"interval: paired bootstrap over {unit}; p: paired randomisation test; {self.draws:,} draws."
+                f"interval: paired bootstrap over {unit}; p: paired randomisation test; {DRAWS:,} draws."
                 if self.enough
                 else f"fewer than {FEWEST} {'groups of ' * self.clustered}questions: no interval and no p-value",
                 "better, worse: questions on which the second system scores higher, or lower, than the first.",
@@ -156,7 +144,7 @@ class Comparison:
         return [f"{metric} of each set:", *self._lines("set", rows), "", note]
 
     def _lines(self, title: str, rows: Mapping[str, dict]) -> list[str]:
-        lines = [[title, "first", "second", "difference", f"{self.confidence:.0%} interval", "p", "better", "worse"]]
+        lines = [[title, "first", "second", "difference", f"{CONFIDENCE:.0%} interval", "p", "better", "worse"]]
         for name, row in rows.items():
             enough = row["p"] is not None
             interval = f"{row['low']:+.4f} to {row['high']:+.4f}" if enough else "-"
@@ -181,10 +169,55 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
     """
     if run.is_file():
         return _read(run, str(run), None)
-    if not run.is_dir():
-        raise EndxError(f"{run}: no such file or folder")
     if SETS in (results := json_files.read_optional(run / RESULTS)):
         return _read_suite(run, json_files.list_at(results, SETS, str(run / RESULTS)), system, pool)
+    return _read(*_located(run, system, pool))
+
+
+def read_pair(
+    runs: Sequence[pathlib.Path], systems: Sequence[str], pool: str = "", judgements: pathlib.Path | None = None
+) -> tuple[SystemResults, SystemResults, list[str]]:
+    """Reads the results of two systems, and notes on them: see `read_per_question`.
+
+    If one of the runs is a TREC run of any tool, or `judgements` are given, both systems are measured by their TREC
+    runs, from equally many candidates of each question. `judgements` are by default those beside one of the files.
+    """
+    pairs = [*zip(runs, systems, strict=True)]
+    if not judgements and all(not run.is_file() or next(text_files.lines(str(run)))[1][0] == "{" for run in runs):
+        first, second = (read_per_question(run, system, pool) for run, system in pairs)
+        return first, second, []
+    located = [(run, str(run)) if run.is_file() else _located(run, system, pool)[:2] for run, system in pairs]
+    beside = [file.parent / QRELS for file, _ in located if (file.parent / QRELS).is_file()]
+    if not (judgements := judgements or next(iter(beside), None)):
+        raise EndxError(f"{runs[0]} and {runs[1]} are TREC runs; name the file of right candidates by --qrels=FILE")
+    right = read_qrels(judgements)
+    found = [read_run(file.with_name(file.name.replace(ENDING, RUN))) for file, _ in located]
+    depths, notes = [max(map(len, run.values())) for run in found], list[str]()
+    for (_, name), run, depth in zip(located, found, depths, strict=True):
+        missing, listed = sorted(right.keys() - run.keys()), {one for candidates in run.values() for one in candidates}
+        if len(missing) == len(right) or not any(listed & grades.keys() for grades in right.values()):
+            kind, one = ("question", next(iter(run))) if len(missing) == len(right) else ("candidate", min(listed))
+            raise EndxError(f"{name}: no {kind} id, such as {one!r}, is in {judgements}: use the same ids in both")
+        note = f"{name}: up to {depth:,} candidates a question, of which {min(depths):,} count"
+        if missing:
+            note += (
+                f"; {len(missing):,} of {len(right):,} questions, such as {missing[0]!r}, are missing and count as 0"
+            )
+        if more := sorted(run.keys() - right.keys()):
+            note += f"; {len(more):,} questions, such as {more[0]!r}, have no right candidate and are left out"
+        notes.append(note)
+    measured, answers = [measure_run(run, right, min(depths)) for run in found], _answers(right, right)
+    first, second = (
+        SystemResults(name, tuple(right), metrics, values, answers=answers)
+        for (_, name), (metrics, values) in zip(located, measured, strict=True)
+    )
+    return first, second, notes
+
+
+def _located(run: pathlib.Path, system: str, pool: str) -> tuple[pathlib.Path, str, int | None]:
+    """Returns the file of a system's results in a run, the name of both, and the number of candidates."""
+    if not run.is_dir():
+        raise EndxError(f"{run}: no such file or folder")
     sizes = _sizes(run / RESULTS)
     first = next((name for name, _ in sizes), "")
     test_folder = run / EVALUATION / "test"
@@ -197,7 +230,7 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
         known = f"there are {', '.join(systems)}{nearest(system, systems)}" if systems else "run endx evaluate first"
         raise EndxError(f"{folder} has no {file.name}; {known}")
     pool = pool or first
-    return _read(file, f"{run}, {system}" + (f", pool {pool}" if pool else ""), sizes.get((pool, system)))
+    return file, f"{run}, {system}" + (f", pool {pool}" if pool else ""), sizes.get((pool, system))
 
 
 def _read_suite(run: pathlib.Path, names: Sequence[object], system: str, pool: str) -> SystemResults:
@@ -227,22 +260,13 @@ def _prefixed(parts: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(f"{part}/{name}" for part, names in parts.items() for name in names) if all(parts.values()) else ()
 
 
-def compare(
-    first: SystemResults,
-    second: SystemResults,
-    *,
-    clustered: bool = False,
-    draws: int = DRAWS,
-    confidence: float = CONFIDENCE,
-) -> Comparison:
+def compare(first: SystemResults, second: SystemResults, *, clustered: bool = False) -> Comparison:
     """Compares two systems on every metric that both have: see `paired_difference`.
 
     Args:
       first: results of the first system.
       second: results of the second system.
       clustered: true to resample and swap `SystemResults.clusters` in place of single questions.
-      draws: number of draws.
-      confidence: confidence level of the intervals.
 
     Raises:
       EndxError: the systems were evaluated on different questions or numbers of candidates, or have no common metric,
@@ -270,15 +294,10 @@ def compare(
     b = _select(second, [row_of[name] for name in first.question_ids], metrics)
     sizes = list(a.sets.values())
     clusters = a.clusters if clustered else ()
-    differences = paired_difference(
-        a.values, b.values, sizes=sizes, clusters=clusters, draws=draws, confidence=confidence
-    )
+    differences = paired_difference(a.values, b.values, sizes=sizes, clusters=clusters)
     others = dataclasses.replace(b, sets=a.sets).of_sets()
-    sets = {
-        name: compare(part, others[name], clustered=clustered, draws=draws, confidence=confidence)
-        for name, part in a.of_sets().items()
-    }
-    return Comparison(a, b, differences, draws, confidence, sets, clustered)
+    sets = {name: compare(part, others[name], clustered=clustered) for name, part in a.of_sets().items()}
+    return Comparison(a, b, differences, sets, clustered)
 
 
 def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
@@ -317,16 +336,15 @@ def _read(file: pathlib.Path, name: str, candidates: int | None) -> SystemResult
         groups += [json_files.text_at(row, GROUP, where)] if GROUP in row else []
         rows.append([json_files.number(row.get(name), f"{where}: {json_files.shown(name)}") for name in metrics])
     known = tuple(groups) if len(groups) == len(rows) else ()
-    answers = _answers(file.parent / QRELS, lines)
+    qrels = file.parent / QRELS
+    answers = _answers(read_qrels(qrels), encoded(qrels, "question", lines)) if qrels.is_file() else ()
     values = np.asarray(rows, np.float64)
     return SystemResults(name, tuple(lines), metrics, values, candidates, groups=known, answers=answers)
 
 
-def _answers(file: pathlib.Path, questions: Iterable[str]) -> tuple[str, ...]:
+def _answers(right: Mapping[str, Collection[str]], ids: Collection[str]) -> tuple[str, ...]:
     """Returns the right answer of each question, of several the one with most questions; none if one has none."""
-    right = read_qrels(file) if file.is_file() else {}
     count = Counter(answer for answers in right.values() for answer in answers)
-    ids = encoded(file, "question", questions)
     return tuple(max(right[one], key=count.__getitem__) for one in ids) if all(one in right for one in ids) else ()
 
 

@@ -131,11 +131,11 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         encoder = HeadEncoder(model.text_encoder(mesh), model.initial_params()["dual_encoder"], cache)
         readers = encoder.readers
     pairs = used.tokenize(readers)
+    if most:
+        pairs = pairs.first(most)
     if model.method.annotate:
         texts = data.train.first(most) if most else data.train
         pairs = model.method.annotate(pairs, texts, settings, mesh)
-    if most:
-        pairs = pairs.first(most)
     train_plan = plan_training(model, mesh, pairs, measure())
     return Run(workdir, model, data, training, data_sha256, mesh, train_plan, encoder)
 

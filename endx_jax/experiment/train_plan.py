@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream
+from endx_jax.data.batches.sampler import sampler_options
 from endx_jax.data.batches.token_tables import Counts, Pairs
 from endx_jax.data.settings import DOCUMENTS
 from endx_jax.experiment.config import Settings
@@ -325,20 +326,11 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: DeviceMemory, 
     """
     settings = model.settings
     size = settings.train.global_batch_size
-    data, hard_negatives = settings.data, settings.data.hard_negatives
+    data = settings.data
     collator = model.method.collator(
-        pairs, settings.objective, hard_negatives=hard_negatives, mask_groups=data.format == DOCUMENTS
+        pairs, settings.objective, hard_negatives=data.hard_negatives, mask_groups=data.format == DOCUMENTS
     )
-    stream = BatchStream(
-        pairs,
-        collator,
-        rows=local_rows(mesh, size),
-        seed=settings.seed,
-        global_batch_size=size,
-        group_size=data.group_size,
-        hard_negatives=hard_negatives,
-        sources=data.sources,
-    )
+    stream = BatchStream(pairs, collator, rows=local_rows(mesh, size), **sampler_options(settings))
     platform = platform or sharding_hints.platform(mesh)
     tokens = max(1, sum(side.places for side in stream.typical().sides))
     ordered = options_by_cost(settings, size // batch_shards(mesh), tokens, platform)

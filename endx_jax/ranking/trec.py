@@ -3,6 +3,7 @@
 White space separates the columns of TREC files, so white space in an id is percent-encoded there.
 """
 
+import contextlib
 import json
 import math
 import pathlib
@@ -10,12 +11,16 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from endx_jax.data.readers.text_files import lines
+from endx_jax.data.sets.records import pad_rows
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing
-from endx_jax.ranking.evaluate import Evaluation
+from endx_jax.ranking.evaluate import MEASURES, NDCG, Evaluation
 
-QRELS = "qrels.trec"
+QRELS, RUN = "qrels.trec", ".run.trec"
+NOT_LISTED = 2.0**100  # rank of right candidates that a run does not list: its reciprocal counts as 0
 
 
 def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> None:
@@ -73,19 +78,64 @@ def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
                 file.write(f"{question} 0 {candidate_ids[candidate]} {grade}\n")
 
 
-def read_qrels(path: pathlib.Path) -> dict[str, list[str]]:
-    """Reads the right candidates of each question from a file of `write_qrels`.
+def read_qrels(path: pathlib.Path) -> dict[str, dict[str, float]]:
+    """Reads the right candidates of each question, those with a grade above 0, and their grades, from TREC judgements.
 
     Raises:
-      EndxError: a line has other columns.
+      EndxError: a line has other columns, a grade is not finite, or a candidate is judged twice for a question.
     """
-    right: dict[str, list[str]] = {}
+    table = _read(path, ("question", "0", "candidate", "grade"), 3).items()
+    return {one: right for one, row in table if (right := {name: grade for name, grade in row.items() if grade > 0})}
+
+
+def read_run(path: pathlib.Path) -> dict[str, dict[str, float]]:
+    """Reads a TREC run of any tool: the candidates of each question and their scores, best first.
+
+    As in trec_eval, scores order the candidates, not the rank column. Errors are those of `read_qrels`.
+    """
+    run = _read(path, ("question", "Q0", "candidate", "rank", "score", "tag"), 4)
+    return {question: dict(sorted(scores.items(), key=lambda one: -one[1])) for question, scores in run.items()}
+
+
+def _read(path: pathlib.Path, names: Sequence[str], place: int) -> dict[str, dict[str, float]]:
+    """Returns the number in column `place` by question and candidate."""
+    table: dict[str, dict[str, float]] = {}
     for number, line in lines(str(path)):
-        columns = line.split()
-        if len(columns) != 4:
-            raise EndxError(f"{path}, line {number}: {len(columns)} columns in place of 4; evaluate again")
-        right.setdefault(columns[0], []).append(columns[2])
-    return right
+        columns, where = line.split(), f"{path}, line {number}"
+        if len(columns) != len(names):
+            raise EndxError(f"{where}: {len(columns)} columns in place of {len(names)}: {' '.join(names)}")
+        of_question = table.setdefault(columns[0], {})
+        with contextlib.suppress(ValueError):
+            value = float(columns[place])
+            if math.isfinite(value) and columns[2] not in of_question:
+                of_question[columns[2]] = value
+                continue
+        what = f"{columns[2]!r} must occur once for {columns[0]!r} and have a finite {names[place]}"
+        raise EndxError(f"{where}: {what}; it has {columns[place]!r}")
+    return table
+
+
+def measure_run(run: Mapping, right: Mapping, depth: int) -> tuple[tuple[str, ...], np.ndarray]:
+    """Returns the names of M metrics and their values [Q, M] on the questions of `right`.
+
+    Candidates below the first `depth` are not found. Metrics that count more than `depth` candidates are left out.
+    """
+    ranks, gains = [], []
+    for question, grades in right.items():
+        listed = [*run.get(question, {}).items()][:depth]
+        found = [score for candidate, score in listed if candidate in grades]
+        wrong = np.sort([score for candidate, score in listed if candidate not in grades])
+        above = len(wrong) - sum(np.searchsorted(wrong, found, side) for side in ("left", "right")) / 2
+        ranks.append([*(1 + np.arange(len(found)) + above), *[NOT_LISTED] * (len(grades) - len(found))])
+        at = [grades[candidate] for candidate, _ in listed if candidate in grades]
+        gains.append([*at, *[0.0] * (len(grades) - len(found))])
+    padded = pad_rows(ranks, np.inf, np.float32)
+    judged = pad_rows([[*grades.values()] for grades in right.values()], 0, np.float32)
+    values = {name: metric(padded) for name, metric in MEASURES.items()}
+    values[NDCG] = MEASURES[NDCG](padded, gains=pad_rows(gains, 0, np.float32), judged=judged)
+    needed = {name: int(name.partition("@")[2] or 50 * (name == "avg_recall")) for name in values}
+    names = tuple(name for name in values if needed[name] <= depth)
+    return names, np.stack([values[name] for name in names], axis=1)
 
 
 def write_system(
@@ -106,9 +156,7 @@ def write_system(
       evaluation: rankings of the system.
       groups: subject of each question, such as its article, which is written as `group`; None if unknown.
     """
-    write_run(
-        folder / f"{system}.run.trec", question_ids, candidate_ids, evaluation.top_ids, evaluation.top_scores, system
-    )
+    write_run(folder / f"{system}{RUN}", question_ids, candidate_ids, evaluation.top_ids, evaluation.top_scores, system)
     with replacing(folder / f"{system}.per_question.jsonl") as file:
         for n, (identity, row) in enumerate(zip(question_ids, evaluation.per_question(), strict=True)):
             group = {} if groups is None else {"group": groups[n]}

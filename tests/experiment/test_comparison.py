@@ -8,9 +8,10 @@ import pytest
 
 from endx_jax.errors import EndxError
 from endx_jax.experiment import comparison
-from endx_jax.experiment.comparison import SystemResults, compare, read_per_question
+from endx_jax.experiment.comparison import SystemResults, compare, read_pair, read_per_question
 from endx_jax.experiment.config import resolve
-from endx_jax.ranking.trec import write_qrels
+from endx_jax.ranking.evaluate import evaluate_scores
+from endx_jax.ranking.trec import write_qrels, write_system
 
 # Ten questions: the second is better on nine, worse on one.
 FIRST = {f"q{n}": 0.25 for n in range(10)}
@@ -223,3 +224,93 @@ def test_damaged_results_of_a_suite_are_one_line(tmp_path, endx, sets, message):
 def test_mistakes_are_one_line(runs, monkeypatch, endx, arguments, message):
     monkeypatch.chdir(runs[0].parent)
     assert message in endx("compare", *arguments, status=2).err
+
+
+def trec(path, ranked, tag="x"):
+    """Writes a run of (candidate, score) lists by question, worst first: scores order it, not lines or ranks."""
+    rows = [(one, *pair) for one, pairs in ranked.items() for pair in reversed(pairs)]
+    path.write_text("".join(f"{question} Q0 {name} 1 {score!r} {tag}\n" for question, name, score in rows))
+    return path
+
+
+@pytest.fixture
+def judged(tmp_path):
+    path = tmp_path / "judged.qrels"
+    path.write_text("q1 0 a 1\nq1 0 b 2\nq1 0 c 0\nq2 0 a 1\nq3 0 c 1\n")
+    return path
+
+
+def test_a_run_of_any_tool_is_measured_by_hand(tmp_path, judged, endx):
+    # q1: b and the wrong c are tied at the top, so b has rank 1.5; a is not listed. q2: a has rank 3. q3 is missing.
+    other = trec(tmp_path / "other.txt", {"q1": [("b", 7.0), ("c", 7.0)], "q2": [("b", 3e9), ("c", 3e9 - 1), ("a", 1)]})
+    best = trec(
+        tmp_path / "best.txt", {"q1": [("b", 2), ("a", 1)], "q2": [("a", 1)], "q3": [("c", 1)], "q9": [("a", 1)]}
+    )
+    said = endx("compare", other, best, f"--qrels={judged}", f"--output={tmp_path / 'out.json'}").out
+    found = {row["measure"]: row for row in json.loads((tmp_path / "out.json").read_text())["measures"]}
+    assert found["mrr"]["first"] == pytest.approx((1 / 1.5 + 0 + 0) / 3)  # the shorter run has two candidates
+    assert (found["mrr"]["second"], found["hit@1"]["second"], found["recall@2"]["first"]) == (
+        1,
+        1,
+        pytest.approx(0.5 / 3),
+    )
+    ideal = 2 + 1 / np.log2(3)
+    assert found["map"]["first"] == pytest.approx((1 / 1.5 / 2) / 3)
+    assert set(found) == {"mrr", "p@1", "hit@1", "recall@1", "recall@2", "map"}  # no measure needs more than two
+    assert (
+        f"{other}: up to 3 candidates a question, of which 2 count; 1 of 3 questions, such as 'q3', are missing" in said
+    )
+    assert f"{best}: up to 2 candidates a question, of which 2 count; 1 questions, such as 'q9', have no right" in said
+    deep = {"q1": [("b", 20.0), ("c", 20.0)] + [(f"w{n}", -n) for n in range(9)]}
+    graded = read_pair([trec(tmp_path / "deep.txt", deep)] * 2, ["x"] * 2, judgements=judged)[0]
+    # The tied rank 1.5 of the grade 2.
+    assert graded.values[:, graded.metrics.index("ndcg@10")] == pytest.approx([2 / np.log2(2.5) / ideal, 0, 0])
+
+
+def test_a_run_of_another_tool_beside_an_evaluation_has_its_measures(tmp_path, endx):
+    """The measures of a TREC run are those of the evaluation that wrote it, up to its depth."""
+    draw = np.random.default_rng(0)
+    scores, questions, names = (
+        draw.integers(9, size=(40, 150)),
+        [f"q {n}" for n in range(40)],
+        [f"d{n}" for n in range(150)],
+    )
+    qrels = [sorted(draw.choice(150, size=3, replace=False).tolist()) for _ in questions]
+    gains = draw.integers(1, 4, size=(40, 3)).tolist()
+    evaluation = evaluate_scores(lambda start, stop: scores[start:stop], qrels, candidates=150, gains=gains, depth=150)
+    write_qrels(tmp_path / "qrels.trec", questions, names, qrels, gains)
+    write_system(tmp_path, "trained", questions, names, evaluation)
+    ours = tmp_path / "trained.per_question.jsonl"
+    expected = read_per_question(ours)
+    first, second, _ = read_pair([ours, tmp_path / "trained.run.trec"], ["trained"] * 2)
+    assert first.metrics == second.metrics == expected.metrics
+    assert first.answers == expected.answers
+    np.testing.assert_allclose(first.values, second.values)
+    same = [name for name in first.metrics if name != "ndcg@10"]  # ours averages the grades of ties
+    places = [first.metrics.index(name) for name in same]
+    np.testing.assert_allclose(second.values[:, places], expected.values[:, places], rtol=1e-6)
+    said = endx("compare", tmp_path / "trained.run.trec", tmp_path, "--clusters").out
+    assert "+0.0000" in said
+    assert "40 questions, the same for both" in said
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("q1 Q0 a 1 0.5\n", "line 1: 5 columns in place of 6: question Q0 candidate rank score tag"),
+        ("q1 Q0 a 1 0.5 x\nq1 Q0 a 2 0.4 x\n", "line 2: 'a' must occur once for 'q1'"),
+        ("q1 Q0 a 1 high x\n", "line 1: 'a' must occur once for 'q1' and have a finite score; it has 'high'"),
+        ("q1 Q0 a 1 nan x\n", "it has 'nan'"),
+        ("1 Q0 a 1 0.5 x\n", "no question id, such as '1', is in"),
+        ("q1 Q0 17 1 0.5 x\n", "no candidate id, such as '17', is in"),
+        ("", "the file is empty"),
+    ],
+)
+def test_what_does_not_match_in_a_run_is_one_line(tmp_path, judged, endx, run, message):
+    good, bad = trec(tmp_path / "good.txt", {"q1": [("a", 1)]}), tmp_path / "bad.txt"
+    bad.write_text(run)
+    error = endx("compare", good, bad, f"--qrels={judged}", status=2).err
+    assert message in error
+    assert "bad.txt" in error
+    if run:
+        assert "name the file of right candidates by --qrels=FILE" in endx("compare", good, bad, status=2).err

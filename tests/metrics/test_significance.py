@@ -116,27 +116,37 @@ def test_clusters_are_resampled_and_swapped_as_wholes():
     assert paired_difference(values, values[::-1], sizes=(10, 30), clusters=own, draws=100) == plain
 
 
-def test_runs_and_clusters_are_resampled_together():
+@pytest.mark.parametrize(("runs", "too_narrow"), [(2, 0.55), (3, 0.8), (5, 0.88)])
+@pytest.mark.parametrize("of_articles", [0.0, 0.3, 1.0, 3.0])
+def test_an_interval_over_few_runs_covers_the_true_difference(runs, too_narrow, of_articles):
+    """Each column is an experiment whose true difference is zero, with errors of runs, of articles and of both."""
+    draw, articles, experiments = np.random.default_rng(8), 50, 2000
+    of_runs = draw.normal(size=(runs, 1, experiments)) * (of_articles < 3)
+    shared = of_articles * draw.normal(size=(articles, experiments)) * (articles / runs) ** 0.5
+    values = of_runs + shared + of_articles * draw.normal(size=(runs, articles, experiments))
+    names = np.repeat(np.arange(articles), 2).astype(str).tolist()
+    low, high = interval_over_runs(np.repeat(values, 2, axis=1), clusters=names, draws=400)
+    covered = np.mean((low <= 0) & (high >= 0))
+    assert 0.93 < covered < 0.99
+    if not of_articles:  # Negative control: a bootstrap over the runs, as before.
+        means = values.mean(axis=1)[draw.integers(runs, size=(400, runs))].mean(axis=1)
+        low, high = np.quantile(means, [0.025, 0.975], axis=0)
+        assert np.mean((low <= 0) & (high >= 0)) < too_narrow
+
+
+def test_an_interval_over_runs_that_agree_is_that_of_articles():
     draw = np.random.default_rng(9)
-    # Runs differ by more than articles do, so that an interval over articles alone is too narrow.
     counts = 1 + np.arange(30) % 4
     names = np.repeat([f"article {n}" for n in range(30)], counts).tolist()
-    of_runs, of_articles = draw.normal(size=5), 0.5 * np.repeat(draw.normal(size=30), counts)
-    differences = (of_runs[:, None] + of_articles)[:, :, None]
-    low, high = interval_over_runs(differences, clusters=names, draws=4000)[:, 0]
-    # The naive twin draws runs and articles one by one.
-    articles = np.split(np.arange(counts.sum()), np.cumsum(counts)[:-1])
-    means = []
-    for _ in range(4000):
-        questions = np.concatenate([articles[n] for n in draw.integers(30, size=30)])
-        means.append(differences[draw.integers(5, size=5)][:, questions].mean())
-    assert [low, high] == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.06)
-    # Negative control: of the mean over runs, the interval is that of articles alone.
-    mean = differences.mean(axis=0)
-    alone = interval_over_runs(mean[None], clusters=names, draws=4000)
-    (single,) = paired_difference(np.zeros_like(mean), mean, clusters=names, draws=4000)
-    assert alone[:, 0] == pytest.approx([single.low, single.high], abs=0.03)
-    assert alone[1, 0] - alone[0, 0] < 0.5 * (high - low)
+    difference = np.repeat(draw.normal(size=30), counts)[:, None]
+    found = interval_over_runs(np.stack([difference] * 3), clusters=names, draws=4000)
+    (expected,) = paired_difference(np.zeros_like(difference), difference, clusters=names, draws=4000)
+    assert found[:, 0] == pytest.approx([expected.low, expected.high], abs=0.04)
+
+
+def test_one_run_has_no_interval():
+    with pytest.raises(EndxError, match="at least two seeds: there is 1; train more seeds"):
+        interval_over_runs(np.zeros((1, 40, 1)))
 
 
 def test_draws_are_made_in_blocks(monkeypatch):

@@ -72,7 +72,7 @@ def test_a_run_is_ranked_on_data_that_it_has_not_seen(trained_workdir, squad, tm
     monkeypatch.setattr(rows, "load", None)  # not called again
     assert rows.evaluated(row, options) == first
 
-    outcome = Outcome(row, (first,), runs=(str(workdir),))
+    outcome = Outcome(row, (first,) * 2, runs=(str(workdir),) * 2)
     assert rows.interval(outcome, outcome) == dict.fromkeys(row.measures, (0.0, 0.0))
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -222,6 +223,12 @@ class Drawn:
     question_id: np.ndarray
     answer_id: np.ndarray
     hard_id: np.ndarray
+
+
+def sampler_options(settings: Any) -> dict[str, Any]:
+    """Returns the arguments of `Sampler`, beside the pairs, by the settings of a run."""
+    of_data = {name: getattr(settings.data, name) for name in ("group_size", "hard_negatives", "sources")}
+    return {"seed": settings.seed, "global_batch_size": settings.train.global_batch_size, **of_data}
 
 
 class Sampler:

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import mmap
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -136,7 +136,7 @@ class Pairs:
       scores: float32, a teacher's scores of `positives` and `hard_negatives`, NaN where unknown; None without a
         teacher.
       guide: embeddings of questions, float32 [Q, G], and answers, [N, G], by another model, under the names of the
-        sides; None without one.
+        sides, which are indexed by arrays of rows; None without one.
       guide_identity: identity of that model (see `inference.identity`); empty without one.
       mapped: maps of the files behind the arrays.
     """
@@ -151,7 +151,7 @@ class Pairs:
     answer_length: int
     sizes: tuple[int, ...] = ()
     scores: tuple[Ragged, Ragged] | None = None
-    guide: Mapping[str, np.ndarray] | None = None
+    guide: Mapping[str, Any] | None = None
     guide_identity: str = ""
     mapped: tuple[mmap.mmap, ...] = ()
 

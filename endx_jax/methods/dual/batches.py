@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchSide, Collator, RowsOfProcess
 from endx_jax.data.batches.ragged import Ragged
-from endx_jax.data.batches.sampler import Drawn
+from endx_jax.data.batches.sampler import Drawn, Sampler, sampler_options
 from endx_jax.data.batches.token_tables import Pairs
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
@@ -107,7 +107,7 @@ def guide_of(pairs: Pairs, batch: Batch) -> Guide | None:
     return Guide(
         questions[batch.question_id],
         answers[batch.answer_id],
-        None if hard is None else answers[np.maximum(hard, 0)],  # type: ignore[arg-type]  # missing ones are ignored
+        None if hard is None else answers[np.maximum(hard, 0)],  # missing ones are ignored
     )
 
 
@@ -127,8 +127,29 @@ def loss_arrays(batch: Batch) -> dict[str, Any]:
     return known_ids(batch) | {name: value for name, value in more.items() if value is not None}
 
 
+@dataclasses.dataclass(frozen=True)
+class DrawnRows:
+    """Embeddings of those rows of a table that a run draws, in ascending order; other rows have some of them."""
+
+    rows: np.ndarray
+    embeddings: np.ndarray
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        return self.embeddings[np.searchsorted(self.rows[:-1], rows)]
+
+
+def rows_drawn(pairs: Pairs, settings: Any) -> dict[str, np.ndarray]:
+    """Returns by side the rows of its texts that the steps of a run draw, ascending; all if they draw an epoch."""
+    steps = settings.train.total_steps(len(pairs))
+    if steps * settings.train.global_batch_size >= len(pairs):
+        return {"question": np.arange(len(pairs.questions.lengths)), "answer": np.arange(len(pairs.answers.lengths))}
+    drawn = [*map(Sampler(pairs, **sampler_options(settings)), range(steps))]
+    answers = np.unique(np.concatenate([ids for one in drawn for ids in (one.answer_id, one.hard_id.ravel())]))
+    return {"question": np.unique([one.question_id for one in drawn]), "answer": answers[answers >= 0]}
+
+
 def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, mesh: Mesh) -> Pairs:
-    """Returns pairs with the guide's embeddings of all their texts, computed once: `Method.annotate`.
+    """Returns pairs with the guide's embeddings of all texts that the run draws, computed once: `Method.annotate`.
 
     Args:
       pairs: training pairs.
@@ -151,16 +172,20 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
         return dataclasses.replace(pairs, guide=zeros)
     guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache)
     check_equal(lambda: {"model to learn from": guide.identity})
-    count = len(records.questions) + len(records.candidates)
+    texts, drawn = {"question": records.questions, "answer": records.candidates}, rows_drawn(pairs, settings)
+    count = sum(map(len, drawn.values()))
     say(f"embedding {count:,} texts by {guide.name}, or reading them from {settings.data.cache or 'no cache'}")
     embedded = {
-        side: cache.embeddings(
-            functools.partial(guide.comparable, side),
-            texts,
-            ("guide", side, guide.identity),
-            guide.width,
-            name=guide.name,
+        side: DrawnRows(
+            rows,
+            cache.embeddings(
+                functools.partial(guide.comparable, side),
+                [texts[side][row] for row in rows.tolist()],
+                ("guide", side, guide.identity),
+                guide.width,
+                name=guide.name,
+            ),
         )
-        for side, texts in zip(SIDES, (records.questions, records.candidates), strict=True)
+        for side, rows in drawn.items()
     }
     return dataclasses.replace(pairs, guide=embedded, guide_identity=guide.identity)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,12 +13,23 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 import endx_jax
 from endx_jax.data.batches.collator import BatchStream, Pairs
 from endx_jax.data.batches.ragged import Ragged
+from endx_jax.data.batches.sampler import sampler_options
 from endx_jax.data.batches.token_tables import VectorTable
 from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import run
-from endx_jax.methods.dual import DualSettings, contrastive_collator, loss_arrays
+from endx_jax.methods.config import base_config
+from endx_jax.methods.dual import (
+    ContrastiveCollator,
+    DualSettings,
+    batches,
+    contrastive_collator,
+    embed_by_guide,
+    loss_arrays,
+)
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.methods.evaluation import EmbeddingEvaluator
+from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.ranking.evaluate import EvaluationSettings
 from endx_jax.ranking.results import Results
 
@@ -139,6 +151,43 @@ def test_a_guide_s_embeddings_are_computed_once(guided):
     guide = endx_jax.load(guided / "guide")
     shapes = {np.load(file).shape for file in kept}
     assert {width for _, width in shapes} == {guide.width}
+
+
+@pytest.mark.parametrize(("steps", "count"), [(2, 4), (3, 5)])
+def test_a_guide_embeds_only_the_texts_that_the_steps_draw(monkeypatch, steps, count):
+    config = base_config(DualSettings(contrastive=ContrastiveSettings(guide="a guide")))
+    config.train.update(global_batch_size=2, steps=steps, epochs=0.0)
+    config.data.update(hard_negatives=1, cache="")
+    seen = {"question": [], "answer": []}
+
+    def comparable(side, texts):
+        seen[side] += texts
+        return np.array([[float(text)] for text in texts])
+
+    guide = SimpleNamespace(name="a guide", identity="it", width=1, comparable=comparable)
+    monkeypatch.setattr(batches, "load", lambda name, mesh: guide)
+    data, records = (
+        pairs(),
+        RetrievalSet(tuple("01234"), tuple("0123"), ((0,), (0,), (0,), (1,), (2,)), tuple("01234"), tuple("0123")),
+    )
+    found = embed_by_guide(data, records, resolve(config), make_mesh(MeshSettings()))
+    # The run of the guide has the batches of the run: every embedding is the number that its text is.
+    stream = BatchStream(found, ContrastiveCollator(found), **sampler_options(resolve(config)))
+    drawn = {"question": set(), "answer": set()}
+    for step in range(steps):
+        made = stream[step]
+        given = made.hard_negative_ids >= 0
+        np.testing.assert_array_equal(made.guide.question[:, 0], made.question_id)
+        np.testing.assert_array_equal(made.guide.answer[:, 0], made.answer_id)
+        np.testing.assert_array_equal(made.guide.hard_negatives[..., 0][given], made.hard_negative_ids[given])
+        drawn["question"] |= {*made.question_id.tolist()}
+        drawn["answer"] |= {*made.answer_id.tolist(), *made.hard_negative_ids[given].tolist()}
+    assert len(seen["question"]) == count  # of five; from an epoch on, all
+    if steps == 2:
+        assert {side: sorted(map(int, texts)) for side, texts in seen.items()} == {
+            side: sorted(rows) for side, rows in drawn.items()
+        }
+    np.testing.assert_array_equal(found.guide["question"][np.array([4])].shape, (1, 1))  # any row has a shape
 
 
 def test_prefixes_of_embeddings_are_truncated_and_normalised():
