@@ -12,7 +12,7 @@ import numpy as np
 from endx_jax import hub
 from endx_jax.data import reqa
 from endx_jax.data.readers import beir, formats, squad
-from endx_jax.data.sets import cloze, config_data
+from endx_jax.data.sets import cloze
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.origins import ORIGINS
@@ -22,7 +22,7 @@ from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, wit
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError, located, naming
 from endx_jax.json_files import is_missing, shown
-from endx_jax.methods.config import load_config
+from endx_jax.methods import config as configs
 from endx_jax.parallel.agreement import on_primary, several
 from endx_jax.ranking.evaluate import EvaluationSettings
 
@@ -219,11 +219,11 @@ def read_records(path: str, settings: DataSettings, split: str | None, *, whole:
     return source.read(settings, whole=whole)
 
 
-def _makers(path: str) -> Mapping[str, config_data.Maker]:
+def _makers(path: str) -> Mapping[str, configs.Maker]:
     """Returns the functions that make data sets, with that of the recipe for `path` if there is one."""
-    if path in RECIPES and path not in config_data.MAKERS:
-        load_config(RECIPES[path])
-    return config_data.MAKERS
+    if path in RECIPES and path not in configs.MAKERS:
+        configs.load_config(RECIPES[path])
+    return configs.MAKERS
 
 
 def _read_named(source: Source, *_) -> RetrievalSet:
