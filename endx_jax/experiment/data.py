@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from endx_jax import hub
-from endx_jax.data import reqa
 from endx_jax.data.readers import beir, formats, squad
 from endx_jax.data.sets import cloze
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.origins import ORIGINS
-from endx_jax.data.sets.paragraphs import whole_paragraphs
+from endx_jax.data.sets.paragraphs import POOLS, convert_paragraphs, whole_paragraphs
 from endx_jax.data.sets.records import Pools, RetrievalSet, mix
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
@@ -240,8 +239,8 @@ def _read_cloze(source: Source, settings: DataSettings, _) -> RetrievalSet:
 def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
     parts = (formats.read_paragraphs(path, source.kind, skip_invalid=settings.skip_invalid) for path in source.paths)
     paragraphs = itertools.chain.from_iterable(parts)
-    if source.pool in reqa.POOLS:
-        return reqa.convert_paragraphs(paragraphs, source.paths, "sentences").records
+    if source.pool in POOLS:
+        return convert_paragraphs(paragraphs, source.paths, "sentences").records
     return whole_paragraphs(paragraphs, " and ".join(source.paths), merge=not source.pool)
 
 
@@ -294,8 +293,8 @@ def name_and_split(path: str) -> tuple[str, str]:
 
 def paths_of(settings: DataSettings) -> tuple[str, str]:
     """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
-    if settings.path.startswith(PREPARED) and settings.pool not in reqa.POOLS:
-        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(reqa.POOLS)}")
+    if settings.path.startswith(PREPARED) and settings.pool not in POOLS:
+        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(POOLS)}")
     train, test = settings.path, ""
     if settings.format:
         return train, settings.test_path
