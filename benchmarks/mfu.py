@@ -28,8 +28,7 @@ from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import state_shardings
 from endx_jax.planning.chips import chip_of
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
-from endx_jax.training.state import TrainState
-from endx_jax.training.step import make_train_step
+from endx_jax.training.step import TrainState, make_train_step
 
 STEPS = 100
 # Peaks of devices that are not among the chips of `endx plan`.

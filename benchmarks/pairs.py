@@ -20,7 +20,7 @@ import common
 import numpy as np
 
 import endx_jax
-from endx_jax.cli.memory import use_large_pages
+from endx_jax.cli.entry import use_large_pages
 from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.sets.records import Pools, RetrievalSet

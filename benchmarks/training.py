@@ -20,7 +20,7 @@ import sides
 from peer_step import NEEDED, PLAIN, Recipe
 
 from endx_jax.batch import Batch
-from endx_jax.cli.memory import use_large_pages
+from endx_jax.cli.entry import use_large_pages
 from endx_jax.data.batches.collator import BatchStream
 from endx_jax.experiment.prepare import compile_and_restore, prepare_run
 from endx_jax.parallel.sharding import to_global

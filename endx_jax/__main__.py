@@ -2,8 +2,7 @@
 
 import sys
 
-from endx_jax.cli.entry import run_verb
-from endx_jax.cli.memory import use_large_pages
+from endx_jax.cli.entry import run_verb, use_large_pages
 
 
 def main() -> int:

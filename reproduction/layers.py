@@ -30,8 +30,8 @@ from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.ranking.evaluate import evaluate_scores
+from endx_jax.ranking.results import format_table
 from endx_jax.ranking.systems import dense_scores
-from endx_jax.ranking.tables import format_table
 from reproduction.precision_recall import PrecisionRecall, precision_recall
 
 HELD_OUT, TEST = "held out", "test"

@@ -5,8 +5,8 @@ from endx_jax.data.readers import read
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.errors import EndxError
 from endx_jax.index.index import Index
+from endx_jax.pretrained.static import read_word_vectors
 from endx_jax.pretrained.stored import open_file
-from endx_jax.pretrained.word_vectors import read_word_vectors
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tiny_bert import sizes, vocabulary, write_tokenizer
 from endx_jax import pretrained
 from endx_jax.batch import Tokens
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
-from endx_jax.encoders.qwen import QWEN3
+from endx_jax.encoders.llama import QWEN3
 from endx_jax.encoders.t5 import T5, T5Config
 from endx_jax.inference import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder

@@ -11,7 +11,7 @@ from etils import epath
 
 from endx_jax.buckets import local_copy
 from endx_jax.cli.data_flags import add_corpus_flags, add_language_flag, add_product_flag, corpus_columns
-from endx_jax.data.reqa import POOLS
+from endx_jax.data.sets.paragraphs import POOLS
 from endx_jax.errors import EndxError
 from endx_jax.settings import require
 

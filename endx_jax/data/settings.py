@@ -3,14 +3,14 @@
 import dataclasses
 from typing import NamedTuple
 
-from endx_jax.data import reqa
 from endx_jax.data.batches.sampler import Sources
 from endx_jax.data.languages import CHOICES
+from endx_jax.data.sets import paragraphs
 from endx_jax.data.sets.splits import SPLITS
 from endx_jax.settings import check_choice, key, require
 
 PARAGRAPHS = "paragraphs"
-POOLS = (*reqa.POOLS, PARAGRAPHS)
+POOLS = (*paragraphs.POOLS, PARAGRAPHS)
 MIXED, ONE_SET = "mixed", "one_set"
 DOCUMENTS = "documents"
 

@@ -2,8 +2,17 @@
 
 from collections.abc import Mapping
 
-from endx_jax.encoders import bert, gemma, gte, llama, modernbert, nomic_bert, qwen, static, t5
-from endx_jax.encoders.architecture import Architecture, EncoderConfig
+from endx_jax.encoders import bert, gemma, gte, llama, modernbert, nomic_bert, t5
+from endx_jax.encoders.architecture import Architecture, EncoderConfig, Names
+from endx_jax.models.static import NoEncoder, StaticConfig
+
+# Static token vectors, in the format that `pretrained.static` writes.
+STATIC = Architecture(
+    StaticConfig,
+    "",
+    lambda config: Names({"token_embedder": "embedding"}),
+    encoder=lambda config, *_, **__: NoEncoder(),
+)
 
 # Supported encoder families by the `model_type` of their `config.json`.
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -25,10 +34,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": llama.LLAMA,
     "mistral": llama.MISTRAL,
     "eurobert": llama.EUROBERT,
-    "qwen2": qwen.QWEN2,
-    "qwen3": qwen.QWEN3,
+    "qwen2": llama.QWEN2,
+    "qwen3": llama.QWEN3,
     "gemma3_text": gemma.GEMMA3,
-    "static": static.STATIC,
+    "static": STATIC,
 }
 
 __all__ = ["ARCHITECTURES", "Architecture", "EncoderConfig"]

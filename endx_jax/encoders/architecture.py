@@ -1,4 +1,4 @@
-"""Description of an encoder family: its config, and the names of its weights in checkpoints.
+"""Description of an encoder family: its config, types of layers, and the names of its weights in checkpoints.
 
 A table of names maps our modules to those of transformers, and is used to load and to write checkpoints. A row maps a
 module with all its parameters:
@@ -9,11 +9,14 @@ module with all its parameters:
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 
+from endx_jax import json_files
+from endx_jax.errors import EndxError
+from endx_jax.models.layers import Rope
 from endx_jax.models.static import StaticConfig
 from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 
@@ -21,6 +24,8 @@ EncoderConfig = TransformerConfig | StaticConfig
 
 # Names in PyTorch of the parameters of a module, and of a table that is a parameter itself.
 LEAVES = {"": "weight", "/kernel": "weight", "/scale": "weight", "/embedding": "weight", "/bias": "bias"}
+# Types of layers in `layer_types` of a `config.json`: attention within a window, and to the whole text.
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
 _LAYER = re.compile(r"encoder/layers_(\d+)/")
 
 
@@ -96,3 +101,42 @@ class Architecture:
                         del left[path]
         if left:
             raise KeyError(f"no row of the table of names has {', '.join(left)}")
+
+
+def read_layer_types(config: Mapping, default: Sequence[str], where: object) -> Sequence[str]:
+    """Returns the type of each layer; `default` has one for each.
+
+    Raises:
+      EndxError: `layer_types` is no list of as many known types.
+    """
+    types = config.get("layer_types")
+    if types is None:
+        return default
+    types = json_files.as_list(types, f"{where}: 'layer_types'")
+    if len(types) != len(default) or not all(kind in [LOCAL, GLOBAL] for kind in types):
+        raise EndxError(
+            f"{where}: layer_types is {json_files.shown(types)}; it must name one of {LOCAL}, {GLOBAL} for each "
+            f"of the {len(default)} layers"
+        )
+    return types
+
+
+def read_ropes(
+    config: Mapping, bases: Mapping[str, tuple[str, float]], scaled: Sequence[str], head_width: int, where: object
+) -> dict[str, Rope]:
+    """Returns the rotary positions by type of layer.
+
+    Args:
+      config: contents of a `config.json`; newer ones have `rope_parameters` by type.
+      bases: key of the base in older files, and its default, by type.
+      scaled: types that `rope_scaling` of older files applies to.
+      head_width: width Dh of a head.
+      where: the file, for messages.
+    """
+    stated = json_files.as_object(config.get("rope_parameters") or {}, f"{where}: 'rope_parameters'")
+    ropes = {}
+    for kind, (key, default) in bases.items():
+        parameters = stated.get(kind) or (config.get("rope_scaling") if kind in scaled else None)
+        base = default if config.get(key) is None else config[key]
+        ropes[kind] = Rope.read(parameters, base, head_width, f"{where}: {kind}")
+    return ropes

@@ -8,8 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Self
 
-from endx_jax.encoders.architecture import Names
-from endx_jax.encoders.layer_types import GLOBAL, LOCAL, read_layer_types, read_ropes
+from endx_jax.encoders.architecture import GLOBAL, LOCAL, Names, read_layer_types, read_ropes
 from endx_jax.encoders.llama import INSIDE, LLAMA, NAMES, LlamaConfig, read_window
 from endx_jax.models.config_keys import HuggingFaceConfig, choice, flag, fraction, whole
 from endx_jax.models.layers import ACTIVATIONS

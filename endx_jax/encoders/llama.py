@@ -1,7 +1,8 @@
-"""Llama (Touvron et al. 2023), Mistral (Jiang et al. 2023) and EuroBERT (Boizard et al. 2025).
+"""Llama (Touvron et al. 2023), Mistral (Jiang et al. 2023), EuroBERT (Boizard et al. 2025), Qwen2 and Qwen3.
 
 They are pre-norm, with RMSNorm, rotary positions, a gated MLP and grouped heads. EuroBERT is bidirectional, and so are
-files with `is_causal: false`, as transformers reads them.
+files with `is_causal: false`, as transformers reads them. Qwen2 (Yang et al. 2024) is Llama with biases in attention,
+and Qwen3 (2025) is Llama with norms of queries and keys.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from endx_jax import json_files
-from endx_jax.encoders.architecture import Architecture, Names
+from endx_jax.encoders.architecture import GLOBAL, LOCAL, Architecture, Names, read_layer_types
 from endx_jax.models.config_keys import HuggingFaceConfig, choice, flag, fraction, whole
 from endx_jax.models.layers import ACTIVATIONS, Rope
 from endx_jax.models.transformer import MLP, PROJECTIONS, LayerKind, TransformerConfig, only
@@ -106,3 +107,46 @@ NAMES = Names({"token_embedder": "embed_tokens", "encoder/norm": "norm"}, "layer
 LLAMA = Architecture(LlamaConfig, "LlamaModel", lambda config: NAMES, prefixes=("model.",))
 MISTRAL = dataclasses.replace(LLAMA, config=MistralConfig, transformers_class="MistralModel")
 EUROBERT = dataclasses.replace(LLAMA, config=EuroBertConfig, transformers_class="EuroBertModel")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Windows(HuggingFaceConfig):
+    """Keys of `config.json` from which the windows follow."""
+
+    used: bool = flag("use_sliding_window", default=False)
+    first: int = whole("max_window_layers", default=28, least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Qwen3Config(LlamaConfig):
+    """Config of Qwen3. The layers from `max_window_layers` on may have windows."""
+
+    ONLY = only(mlp_bias=(False, None))
+
+    head_norm: bool = True
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Converts the contents of a `config.json`."""
+        found, windows = super().from_hugging_face(config, where), _Windows.from_hugging_face(config, where)
+        window = read_window(config, found.causal, where) if config.get("sliding_window", 1) and windows.used else None
+        default = [LOCAL if window and n >= windows.first else GLOBAL for n in range(found.layers)]
+        types = read_layer_types(config, default, where)
+        kinds = tuple(LayerKind(found.rope, window if kind == LOCAL else None) for kind in types)
+        return dataclasses.replace(found, layer_kinds=kinds)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Qwen2Config(Qwen3Config):
+    """Config of Qwen2, which has biases of queries, keys and values."""
+
+    head_norm: bool = False
+
+    @classmethod
+    def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
+        """Converts the contents of a `config.json`."""
+        return dataclasses.replace(super().from_hugging_face(config, where), biases=("query", "key", "value"))
+
+
+QWEN3 = dataclasses.replace(LLAMA, config=Qwen3Config, transformers_class="Qwen3Model")
+QWEN2 = dataclasses.replace(LLAMA, config=Qwen2Config, transformers_class="Qwen2Model")

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Self
 
-from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.encoders.layer_types import GLOBAL, LOCAL, read_layer_types, read_ropes
+from endx_jax.encoders.architecture import GLOBAL, LOCAL, Architecture, Names, read_layer_types, read_ropes
 from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, choice, flag, fraction, whole
 from endx_jax.models.layers import ACTIVATIONS
 from endx_jax.models.transformer import MLP, PROJECTIONS, LayerKind, TransformerConfig, only

@@ -14,8 +14,7 @@ from endx_jax.experiment.config import config_changes
 from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config
 from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference, mean_over_sets, paired_difference
 from endx_jax.ranking.evaluate import NDCG
-from endx_jax.ranking.results import SETS, pool_folder, read_results
-from endx_jax.ranking.tables import aligned
+from endx_jax.ranking.results import SETS, aligned, pool_folder, read_results
 from endx_jax.ranking.trec import QRELS, RUN, encoded, measure_run, read_qrels, read_run
 
 ENDING = ".per_question.jsonl"

@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 
 from endx_jax import hub
-from endx_jax.data import reqa
 from endx_jax.data.readers import beir, formats, squad
-from endx_jax.data.sets import cloze, config_data
+from endx_jax.data.sets import cloze
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.origins import ORIGINS
-from endx_jax.data.sets.paragraphs import whole_paragraphs
+from endx_jax.data.sets.paragraphs import POOLS, convert_paragraphs, whole_paragraphs
 from endx_jax.data.sets.records import Pools, RetrievalSet, mix
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError, located, naming
 from endx_jax.json_files import is_missing, shown
-from endx_jax.methods.config import load_config
+from endx_jax.methods import config as configs
 from endx_jax.parallel.agreement import on_primary, several
 from endx_jax.ranking.evaluate import EvaluationSettings
 
@@ -219,11 +218,11 @@ def read_records(path: str, settings: DataSettings, split: str | None, *, whole:
     return source.read(settings, whole=whole)
 
 
-def _makers(path: str) -> Mapping[str, config_data.Maker]:
+def _makers(path: str) -> Mapping[str, configs.Maker]:
     """Returns the functions that make data sets, with that of the recipe for `path` if there is one."""
-    if path in RECIPES and path not in config_data.MAKERS:
-        load_config(RECIPES[path])
-    return config_data.MAKERS
+    if path in RECIPES and path not in configs.MAKERS:
+        configs.load_config(RECIPES[path])
+    return configs.MAKERS
 
 
 def _read_named(source: Source, *_) -> RetrievalSet:
@@ -240,8 +239,8 @@ def _read_cloze(source: Source, settings: DataSettings, _) -> RetrievalSet:
 def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
     parts = (formats.read_paragraphs(path, source.kind, skip_invalid=settings.skip_invalid) for path in source.paths)
     paragraphs = itertools.chain.from_iterable(parts)
-    if source.pool in reqa.POOLS:
-        return reqa.convert_paragraphs(paragraphs, source.paths, "sentences").records
+    if source.pool in POOLS:
+        return convert_paragraphs(paragraphs, source.paths, "sentences").records
     return whole_paragraphs(paragraphs, " and ".join(source.paths), merge=not source.pool)
 
 
@@ -294,8 +293,8 @@ def name_and_split(path: str) -> tuple[str, str]:
 
 def paths_of(settings: DataSettings) -> tuple[str, str]:
     """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
-    if settings.path.startswith(PREPARED) and settings.pool not in reqa.POOLS:
-        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(reqa.POOLS)}")
+    if settings.path.startswith(PREPARED) and settings.pool not in POOLS:
+        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(POOLS)}")
     train, test = settings.path, ""
     if settings.format:
         return train, settings.test_path

@@ -46,7 +46,7 @@ from endx_jax.ranking.mining import InnerProducts
 from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.settings import require
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
-from endx_jax.training.state import without
+from endx_jax.training.step import without
 
 ADAPTERS = 1 << 20  # folded into the seed's key for new adapters
 

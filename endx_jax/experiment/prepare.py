@@ -45,8 +45,7 @@ from endx_jax.parallel.sharding import place
 from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints
-from endx_jax.training.state import TrainState, split_frozen
-from endx_jax.training.step import CompiledStep, Step, compile_ahead, shape_of
+from endx_jax.training.step import CompiledStep, Step, TrainState, compile_ahead, shape_of, split_frozen
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,10 +27,9 @@ from endx_jax.ranking import trec
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
 from endx_jax.ranking.hybrid import ENOUGH, Hybrid, default_hybrid, fit_fusion, fit_known
-from endx_jax.ranking.results import COLUMNS, OWN_ID, Results, entry_of, write_results
+from endx_jax.ranking.results import COLUMNS, OWN_ID, Results, entry_of, format_table, write_results
 from endx_jax.ranking.search import best_of_groups
 from endx_jax.ranking.systems import DenseResult, dense_scores
-from endx_jax.ranking.tables import format_table
 
 # Largest number of validation questions for which a fusion is fitted; more hardly change it.
 QUESTIONS = 1000

@@ -31,8 +31,7 @@ from endx_jax.pretrained.towers import compute_dtype
 from endx_jax.settings import results_only
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
-from endx_jax.training.state import TrainState, merge_frozen, split_frozen
-from endx_jax.training.step import Step, make_train_step
+from endx_jax.training.step import Step, TrainState, make_train_step, merge_frozen, split_frozen
 
 # Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
 # tile of larger ones.

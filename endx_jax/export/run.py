@@ -9,8 +9,7 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment import model_card
 from endx_jax.experiment.workdir import check_output
 from endx_jax.export import sentence_transformers, stablehlo
-from endx_jax.export.towers import Towers
-from endx_jax.export.transformer_folder import write_json
+from endx_jax.export.towers import Towers, write_json
 from endx_jax.export.verify import REPORT, Report, check_runtime, verify
 from endx_jax.files import replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel

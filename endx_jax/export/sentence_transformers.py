@@ -11,8 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.export.towers import Towers
-from endx_jax.export.transformer_folder import write_json, write_tensors, write_transformer_folder
+from endx_jax.export.towers import Towers, write_json, write_tensors, write_transformer_folder
 from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.models.tower import Projection
 from endx_jax.pretrained.sentence_transformers import ACTIVATIONS, POOLING_MODES

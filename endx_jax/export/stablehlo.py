@@ -18,8 +18,7 @@ import jax.numpy as jnp
 
 from endx_jax.batch import Tokens
 from endx_jax.errors import EndxError
-from endx_jax.export.towers import Towers
-from endx_jax.export.transformer_folder import write_json, write_tensors, write_tokenizer
+from endx_jax.export.towers import Towers, write_json, write_tensors, write_tokenizer
 from endx_jax.files import sha256_of
 from endx_jax.inference.manifest import MANIFEST, STABLEHLO, ModelManifest, SideManifest
 from endx_jax.models.dual_encoder import SIDES

@@ -10,12 +10,12 @@ import pathlib
 import runpy
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from endx_jax.data.sets import config_data
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError, first_line, nearest
 from endx_jax.json_files import shown
@@ -27,6 +27,11 @@ from endx_jax.ranking.evaluate import EvaluationSettings
 from endx_jax.settings import check_choice
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings
+
+Maker = Callable[[DataSettings], RetrievalSet]
+
+MAKERS: dict[str, Maker] = {}
+"""Functions that make data sets, by the name of the set in `data.path`."""
 
 
 def base_config(objective: Any = None) -> ConfigDict:
@@ -66,7 +71,7 @@ def load_recipe(name: str) -> types.SimpleNamespace:
 def load_config(name: str) -> ConfigDict:
     """Returns the settings of a config, after registering what its file defines.
 
-    A file can define a method as `METHOD`, and functions that make data sets as `DATA`: see `data.sets.config_data`.
+    A file can define a method as `METHOD`, and functions that make data sets as `DATA`: see `MAKERS`.
 
     Args:
       name: a file or the name of a recipe; arguments of its `get_config` may follow after a colon, as in
@@ -107,7 +112,7 @@ def load_config(name: str) -> ConfigDict:
         raise EndxError(f"config={file}: get_config returns {shown(config)}; it must return settings: base_config()")
     if defined.get("METHOD") is not None:
         register(defined["METHOD"])
-    config_data.register_makers(defined.get("DATA", {}))
+    register_makers(defined.get("DATA", {}))
     return config if isinstance(config, ConfigDict) else ConfigDict(config)
 
 
@@ -118,3 +123,14 @@ def names_of(config: Mapping | ConfigDict, section: str = "") -> list[str]:
         name = f"{section}{key}"
         names += names_of(value, f"{name}.") if isinstance(value, Mapping | ConfigDict) else [name]
     return names
+
+
+def register_makers(makers: Mapping[str, Maker]) -> None:
+    """Adds the functions that a config file defines as `DATA` to `MAKERS` in this process.
+
+    Raises:
+      EndxError: `makers` maps something else than names to functions.
+    """
+    if not isinstance(makers, Mapping) or not all(isinstance(name, str) and callable(makers[name]) for name in makers):
+        raise EndxError(f"DATA in the config file is {shown(makers)}; it must map names for data.path to functions")
+    MAKERS.update(makers)

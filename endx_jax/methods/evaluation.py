@@ -13,9 +13,8 @@ from endx_jax.metrics.significance import FEWEST, paired_difference
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.ranking.evaluate import MEAN, MEASURES, Evaluation, EvaluationSettings
-from endx_jax.ranking.results import COLUMNS, Results
+from endx_jax.ranking.results import COLUMNS, Results, aligned
 from endx_jax.ranking.systems import DenseResult, evaluate_dense
-from endx_jax.ranking.tables import aligned
 from endx_jax.settings import require
 
 VALIDATION = "validation"

@@ -14,8 +14,7 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.text_batches import Shapes
 from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.planning.chips import chip_of
-from endx_jax.planning.compiled import Compiled, compile_traced
-from endx_jax.planning.flops import traced_flops
+from endx_jax.planning.compiled import Compiled, compile_traced, traced_flops
 from endx_jax.planning.runs import RunPairs, plan_run
 from endx_jax.settings import require
 

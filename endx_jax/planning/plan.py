@@ -13,8 +13,7 @@ from endx_jax.parallel.console import working
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import USABLE, Chip
-from endx_jax.planning.compiled import Compiled, compile_what_fits
-from endx_jax.planning.flops import traced_flops
+from endx_jax.planning.compiled import Compiled, compile_what_fits, traced_flops
 from endx_jax.planning.machine import MeasuredStep
 from endx_jax.planning.runs import RunPairs, plan_run
 from endx_jax.planning.topologies import Topology, devices_of, missing_compiler

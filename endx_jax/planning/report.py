@@ -10,7 +10,7 @@ from endx_jax.planning.encoding import Encoding
 from endx_jax.planning.machine import MeasuredStep
 from endx_jax.planning.plan import ChipEstimate, Plan
 from endx_jax.planning.topologies import Topology
-from endx_jax.ranking.tables import aligned
+from endx_jax.ranking.results import aligned
 
 # The first holds only if the compiler gives estimates.
 DOUBTS = (

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,13 @@ from endx_jax import json_files
 from endx_jax.data.sets.records import Pools
 from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.files import write_text
+from endx_jax.metrics import TIE_RULE
 from endx_jax.metrics.ranking import RECALLS
 from endx_jax.ranking import trec
 from endx_jax.ranking.bm25 import BM25, without_words
 from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
 from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.systems import DenseResult, bm25_scores
-from endx_jax.ranking.tables import format_table
 
 # Columns of the tables; results.json has more cutoffs.
 COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
@@ -196,3 +197,33 @@ def read_results(file: pathlib.Path) -> list[dict]:
 def pool_folder(pool: str) -> str:
     """Returns the folder name of a pool, without the characters that some file systems refuse."""
     return pool.replace(">=", "-at-least-")
+
+
+def format_table(rows: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> str:
+    """Formats a table with one line per system and one column per metric, with three decimals.
+
+    The best values of a column are marked with `*` unless all are equal; missing values are shown as `-`. The last
+    lines state the tie rule.
+
+    Args:
+      rows: metrics of each system, as in `results.json` or `Evaluation.metrics`.
+      keys: metrics to show, in order; higher is better in all of them.
+    """
+    values = {key: {row[key] for row in rows.values() if key in row} for key in keys}
+    best = {key: max(column) if len(column) > 1 else None for key, column in values.items()}
+
+    def cell(row, key):
+        if key not in row:
+            return "- "
+        return f"{row[key]:.3f}" + ("*" if row[key] == best[key] else " ")
+
+    lines = [["system", *(f"{key} " for key in keys)]]
+    lines += [[name, *(cell(row, key) for key in keys)] for name, row in rows.items()]
+    notes = textwrap.fill(f"* best of its column. {TIE_RULE}", width=100)
+    return "\n".join([*aligned(lines), notes])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Formats rows as lines: the first column left-aligned, the others right-aligned, two spaces between."""
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]).rstrip() for row in rows]

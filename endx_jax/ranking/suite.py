@@ -9,8 +9,7 @@ import numpy as np
 from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, bootstrap_interval, mean_over_sets
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import MEAN, NDCG, Evaluation
-from endx_jax.ranking.results import COLUMNS, SETS, Results, entry_of, write_results
-from endx_jax.ranking.tables import aligned, format_table
+from endx_jax.ranking.results import COLUMNS, SETS, Results, aligned, entry_of, format_table, write_results
 
 # Lower and upper end by metric.
 Intervals = dict[str, tuple[float, float]]

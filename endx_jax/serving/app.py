@@ -19,10 +19,9 @@ from endx_jax.parallel.console import showing_progress
 from endx_jax.serving.api import make_api
 from endx_jax.serving.batching import MOST_CHARACTERS, Batcher
 from endx_jax.serving.errors import handle_errors
-from endx_jax.serving.middleware import Guard
+from endx_jax.serving.middleware import Guard, Measured, Telemetry
 from endx_jax.serving.service import Preparation, Result, Service, Work
 from endx_jax.serving.settings import ServingSettings
-from endx_jax.serving.telemetry import Measured, Telemetry
 
 PAGE = pathlib.Path(__file__).parent / "page"
 DEFAULT = ServingSettings()

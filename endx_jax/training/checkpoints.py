@@ -28,7 +28,7 @@ from endx_jax.files import reporting_full_disk
 from endx_jax.parallel.agreement import decided, on_primary, together
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.training.state import TrainState, without
+from endx_jax.training.step import TrainState, without
 
 FOLDER, MANIFESTS = "checkpoints", "checkpoint_manifests"
 SHA256, MD5 = "sha256", "md5"  # hashes in a manifest: MD5 in a bucket, which computes it, else SHA-256

@@ -16,7 +16,7 @@ from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.monitor import Monitor
 from endx_jax.training.preemption import NAMES, SAVE
-from endx_jax.training.state import TrainState
+from endx_jax.training.step import TrainState
 
 
 @dataclasses.dataclass

@@ -10,7 +10,7 @@ import jax
 from endx_jax.batch import Batch
 from endx_jax.parallel.environment import PROGRAMS
 from endx_jax.settings import check_range, key, require
-from endx_jax.training.state import TrainState
+from endx_jax.training.step import TrainState
 
 
 @dataclasses.dataclass(frozen=True)

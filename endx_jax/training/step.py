@@ -1,4 +1,7 @@
-"""Training step, shared by all methods."""
+"""Training step and its state, shared by all methods.
+
+Frozen parameters have no gradient, no optimizer state and no part in the clipping norm.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -6,14 +9,82 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import flax.struct
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import optax
 
 from endx_jax.batch import Batch
+from endx_jax.errors import EndxError
 from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.settings import require
-from endx_jax.training.state import TrainState, merge_frozen, split_frozen
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Training state, which together with the config determines every later step.
+
+    It holds no random key and no position in the data: both are functions of the seed and the step.
+
+    Attributes:
+      step: int32 scalar, number of updates made.
+      params: parameters of the objective, float32.
+      opt_state: optimizer state of the trained parameters.
+    """
+
+    step: jax.Array
+    params: dict
+    opt_state: optax.OptState
+
+    @classmethod
+    def create(cls, params, optimizer: optax.GradientTransformation, frozen: tuple[str, ...] = ()) -> "TrainState":
+        """Creates the initial state; `frozen` holds the patterns of `split_frozen`."""
+        trained, _ = split_frozen(params, frozen)
+        return cls(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(trained))
+
+
+def split_frozen(params, patterns: Sequence[str]):
+    """Splits a tree by the paths of its leaves.
+
+    Args:
+      params: a tree of arrays or shapes.
+      patterns: regular expressions; a leaf is frozen if one of them is found in its path.
+
+    Returns:
+      (trained, frozen): two trees like `params`, with None, an empty tree in JAX, in place of the other's leaves.
+
+    Raises:
+      EndxError: a pattern is found in no path, or all parameters are frozen.
+    """
+    unused = set(patterns)
+
+    def is_frozen(path, _) -> bool:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        found = [pattern for pattern in patterns if re.search(pattern, name)]
+        unused.difference_update(found)
+        return bool(found)
+
+    frozen = jax.tree_util.tree_map_with_path(is_frozen, params)
+    if unused:
+        raise EndxError(f"optimizer.frozen has the pattern {sorted(unused)[0]!r}, which matches no parameter's path")
+    if all(jax.tree.leaves(frozen)):
+        raise EndxError("optimizer.frozen matches every parameter: remove the patterns of parameters to train")
+    trained = jax.tree.map(lambda leaf, still: None if still else leaf, params, frozen)
+    return trained, jax.tree.map(lambda leaf, still: leaf if still else None, params, frozen)
+
+
+def without(params: dict, patterns: Sequence[str]) -> dict:
+    """Returns parameters without those in whose path one of the patterns is found, nor empty groups."""
+    leaves = flax.traverse_util.flatten_dict(params, sep="/")
+    kept = {path: leaf for path, leaf in leaves.items() if not any(re.search(pattern, path) for pattern in patterns)}
+    return flax.traverse_util.unflatten_dict(kept, sep="/")
+
+
+def merge_frozen(trained, frozen):
+    """Merges trained and frozen parameters; the inverse of `split_frozen`."""
+    return jax.tree.map(lambda a, b: b if a is None else a, trained, frozen, is_leaf=lambda leaf: leaf is None)
+
 
 # Messages of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm", or without its arguments
 # "HLO temporaries (25.91G) exceeds available HBM (15.75G)".

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from endx_jax.cli import memory
+from endx_jax.cli import entry
 
-SCRIPT = "import os, sys; from endx_jax.cli.memory import use_large_pages; use_large_pages(); "
+SCRIPT = "import os, sys; from endx_jax.cli.entry import use_large_pages; use_large_pages(); "
 SCRIPT += "print(os.getpid(), os.environ['GLIBC_TUNABLES'], *sys.argv[1:])"
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or any(map(glob.glob, memory.ACCELERATORS)), reason="for Linux without an accelerator"
+    sys.platform != "linux" or any(map(glob.glob, entry.ACCELERATORS)), reason="for Linux without an accelerator"
 )
 def test_a_program_starts_again_in_its_own_process_with_its_arguments():
     environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
@@ -22,13 +22,13 @@ def test_a_program_starts_again_in_its_own_process_with_its_arguments():
         [sys.executable, "-c", SCRIPT, "a b", "--c"], env=environment, stdout=subprocess.PIPE, text=True
     ) as program:
         output = program.communicate()[0]
-    assert output.split("\n")[0] == f"{program.pid} {memory.TUNABLES} a b --c"
+    assert output.split("\n")[0] == f"{program.pid} {entry.TUNABLES} a b --c"
 
 
 def test_settings_of_the_user_are_kept_and_with_an_accelerator_nothing_changes(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
     monkeypatch.setenv("GLIBC_TUNABLES", "")
-    memory.use_large_pages()
+    entry.use_large_pages()
     monkeypatch.delenv("GLIBC_TUNABLES")
-    monkeypatch.setattr(memory, "ACCELERATORS", (str(tmp_path),))
-    memory.use_large_pages()
+    monkeypatch.setattr(entry, "ACCELERATORS", (str(tmp_path),))
+    entry.use_large_pages()

@@ -5,7 +5,8 @@ import pathlib
 import pytest
 from small_squad import asked
 
-from endx_jax.data.reqa import Conversion, convert, from_squad
+from endx_jax.data.reqa import convert, from_squad
+from endx_jax.data.sets.paragraphs import Conversion
 from endx_jax.errors import EndxError
 
 CATS = "Cats sleep a lot. Dr. Doe says so. They also eat."

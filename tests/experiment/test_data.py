@@ -13,9 +13,10 @@ from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
 from endx_jax.data.readers import formats
-from endx_jax.data.sets import config_data, reqa_dataset
+from endx_jax.data.sets import reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_records, read_splits
+from endx_jax.methods import config as configs
 from endx_jax.methods.config import load_config, load_recipe
 from reproduction.counts import counts_of
 
@@ -88,7 +89,7 @@ DATA = {"numbers": numbers}
 
 
 def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(config_data, "MAKERS", {})
+    monkeypatch.setattr(configs, "MAKERS", {})
     (tmp_path / "own.py").write_text(OWN_DATA)
     config = load_config(str(tmp_path / "own.py"))
     settings = DataSettings(**config.data, question_length=40, validation_fraction=0.3, test_fraction=0.3)

@@ -10,8 +10,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.prepare import read_choice, write_choice
 from endx_jax.experiment.train_plan import StepMemory, first_that_fits, options_by_cost
 from endx_jax.models.stack import REMATS
-from endx_jax.planning.compiled import trace_step
-from endx_jax.planning.flops import traced_flops
+from endx_jax.planning.compiled import trace_step, traced_flops
 from endx_jax.planning.runs import RunPairs, plan_run
 
 WHOLE = [StepMemory(0, remat) for remat in REMATS]

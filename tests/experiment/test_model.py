@@ -23,7 +23,7 @@ from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import StoredArray
 from endx_jax.training import checkpoints
 from endx_jax.training.monitor import Monitor, NonFiniteLoss
-from endx_jax.training.state import split_frozen
+from endx_jax.training.step import split_frozen
 
 
 @pytest.fixture

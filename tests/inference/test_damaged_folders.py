@@ -19,8 +19,8 @@ from endx_jax import pretrained
 from endx_jax.data.tokenization import Tokenizer
 from endx_jax.inference import manifest as about
 from endx_jax.pretrained.sentence_transformers import read_usage
+from endx_jax.pretrained.static import read_word_vectors
 from endx_jax.pretrained.weights import read_tensors
-from endx_jax.pretrained.word_vectors import read_word_vectors
 
 # A damaged key is an unknown one, and a damaged tensor's name too.
 pytestmark = pytest.mark.filterwarnings("ignore:.*unknown keys are ignored", "ignore:.*weights are not used")

@@ -15,7 +15,7 @@ from endx_jax.models.dropout import dropout, example_keys, position_keys
 from endx_jax.models.lora import BASE, Linear, LoraSettings, is_adapter, merged, with_adapters
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.settings import from_mapping
-from endx_jax.training.state import merge_frozen, split_frozen
+from endx_jax.training.step import merge_frozen, split_frozen
 
 LORA = LoraSettings(rank=3, alpha=6.0)
 TOKENS = padded(texts([5, 2, 1]), 5)

@@ -22,7 +22,7 @@ from endx_jax.models.packed_attention import attend_packed
 from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.planning.flops import traced_flops
+from endx_jax.planning.compiled import traced_flops
 
 WIDTH, BLOCK, SCALE = 20, 8, 0.3
 # Two of one token, an empty one, two of the whole width, and padding, more than a block.

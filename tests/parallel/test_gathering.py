@@ -23,7 +23,7 @@ from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_sha
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.gathering import Gathered, gathered_by_layer
 from endx_jax.planning.programs import collectives
-from endx_jax.training.state import merge_frozen, split_frozen
+from endx_jax.training.step import merge_frozen, split_frozen
 
 CONFIG = T5Config(vocab_size=50, width=32, layers=2, heads=4, head_width=8, mlp_width=48, dropout=0.2)
 ROWS, LENGTH = 16, 12

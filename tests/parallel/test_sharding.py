@@ -29,7 +29,7 @@ from endx_jax.parallel.sharding import RULES, partition_spec, rule_of
 from endx_jax.pretrained.published import outline, outline_tokens
 from endx_jax.pretrained.towers import fill_in
 from endx_jax.training.optimizer import make_optimizer
-from endx_jax.training.state import TrainState
+from endx_jax.training.step import TrainState
 
 
 def test_a_mesh_takes_the_devices_left_over_or_is_refused():

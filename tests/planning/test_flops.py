@@ -4,7 +4,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec
 
-from endx_jax.planning.flops import traced_flops
+from endx_jax.planning.compiled import traced_flops
 
 
 def flops_of(function, *shapes):

@@ -13,8 +13,7 @@ import endx_jax
 from endx_jax import pretrained
 from endx_jax.data.tokenization import Tokenizer
 from endx_jax.pretrained import static
-from endx_jax.pretrained.static import static_folder, word_splitter
-from endx_jax.pretrained.word_vectors import read_word_vectors
+from endx_jax.pretrained.static import read_word_vectors, static_folder, word_splitter
 
 WORDS = ["the", "cat", "'s", "mat", "?", "n't", "do", "u.s.", "1,000", "."]
 VECTORS = np.arange(30, dtype=np.float32).reshape(10, 3) / 7

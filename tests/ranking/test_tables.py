@@ -4,8 +4,7 @@ import pytest
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.metrics import TIE_RULE
 from endx_jax.ranking.evaluate import Evaluation
-from endx_jax.ranking.results import Results
-from endx_jax.ranking.tables import format_table
+from endx_jax.ranking.results import Results, format_table
 
 
 def test_layout_best_values_and_the_rule_for_ties():

@@ -10,7 +10,7 @@ from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.checkpoints import Checkpoints, abstract
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
-from endx_jax.training.state import TrainState
+from endx_jax.training.step import TrainState
 
 STEPS = 5
 SETTINGS = OptimizerSettings(name="adafactor", learning_rate=0.1, warmup_steps=2, weight_decay=0.0, clip_norm=0.0)

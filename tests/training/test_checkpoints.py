@@ -31,7 +31,7 @@ from endx_jax.training.checkpoints import (
     newest_step,
     restore_params,
 )
-from endx_jax.training.state import TrainState
+from endx_jax.training.step import TrainState
 
 
 def make_state(step, value=1.0):

@@ -10,9 +10,8 @@ from helpers import one_line_error
 
 from endx_jax.errors import EndxError
 from endx_jax.files import AppendOnlyFile
-from endx_jax.training import metric_writers
-from endx_jax.training.metric_log import FILE, MetricLog
-from endx_jax.training.metric_writers import WANDB_ID, TensorBoard, check_installed
+from endx_jax.training import metric_log
+from endx_jax.training.metric_log import FILE, WANDB_ID, MetricLog, TensorBoard, check_installed
 
 FULL = pathlib.Path("/dev/full")  # a device without any space
 
@@ -66,7 +65,7 @@ class Refused(Exception):
 @pytest.fixture
 def wandb(monkeypatch):
     """A stand-in that keeps what it is given; tensorboardX, which takes long to import, is left out."""
-    monkeypatch.setattr(metric_writers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(metric_log.importlib.util, "find_spec", lambda name: None)
     module = types.SimpleNamespace(inits=[], logged=[], finished=0, Error=Refused)
 
     def finish():

@@ -6,8 +6,7 @@ import pytest
 from helpers import one_line_error
 
 from endx_jax.batch import Batch, Tokens
-from endx_jax.training.state import TrainState, merge_frozen, split_frozen
-from endx_jax.training.step import make_train_step
+from endx_jax.training.step import TrainState, make_train_step, merge_frozen, split_frozen
 
 PARAMS = {"a": {"kernel": np.ones(2), "bias": np.full(2, 2.0)}, "b": {"kernel": np.full(2, 3.0)}}
 

@@ -17,8 +17,7 @@ from endx_jax.parallel import MeshSettings, make_mesh, state_shardings, to_globa
 from endx_jax.parallel.execution import Execution
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
-from endx_jax.training.state import TrainState
-from endx_jax.training.step import compile_ahead, make_train_step
+from endx_jax.training.step import TrainState, compile_ahead, make_train_step
 
 B, STEPS = 16, 10
 

@@ -18,7 +18,7 @@ from endx_jax.parallel import MeshSettings, distributed, make_mesh, state_shardi
 from endx_jax.parallel.agreement import gathered
 from endx_jax.parallel.sharding import place
 from endx_jax.training.checkpoints import Checkpoints, abstract
-from endx_jax.training.state import TrainState
+from endx_jax.training.step import TrainState
 
 distributed.initialize()
 workdir, step = pathlib.Path(sys.argv[1]), int(sys.argv[2])

@@ -14,6 +14,7 @@ from endx_jax import json_files
 from endx_jax.data import reqa
 from endx_jax.data.readers import document_files, examples, formats, msmarco, row_files, shards, text_files
 from endx_jax.data.sets.documents import Document, Scalar, check_id
+from endx_jax.data.sets.paragraphs import POOLS
 from endx_jax.errors import EndxError
 from endx_jax.hub import local_path
 from endx_jax.settings import check_choice
@@ -82,7 +83,7 @@ def read_corpus(
         documents have been read.
     """
     path = local_path(os.fspath(path))
-    check_choice("pool", pool, ("", *reqa.POOLS))
+    check_choice("pool", pool, ("", *POOLS))
     documents = document_files.names_in(path) if os.path.isdir(path) else []
     if not documents and _holds_paragraphs(path):
         return _checked(path, functools.partial(_paragraphs, path, pool))

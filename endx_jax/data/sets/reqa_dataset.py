@@ -21,9 +21,9 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
-from endx_jax.data import reqa
 from endx_jax.data.readers import text_files
 from endx_jax.data.sets.origins import ORIGINS, SPLITS, Origin, PublishedFile
+from endx_jax.data.sets.paragraphs import convert_paragraphs
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.files import sha256_of
@@ -95,7 +95,7 @@ def is_prepared(name: str, *, data_dir: str | os.PathLike | None = None) -> bool
 def read_prepared(
     name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False
 ) -> RetrievalSet:
-    """Reads a split with the pool of all sentences, as made by `reqa.convert_paragraphs`; prepares the set if needed.
+    """Reads a split with the pool of all sentences, as made by `convert_paragraphs`; prepares the set if needed.
 
     Args:
       name: one of `NAMES`.
@@ -140,7 +140,7 @@ def _configs(kind: str) -> list[tfds.core.BuilderConfig]:
 
 
 class Reqa(tfds.core.GeneratorBasedBuilder):
-    """Builder of questions with the pool of all sentences, as `reqa.convert_paragraphs` makes them.
+    """Builder of questions with the pool of all sentences, as `convert_paragraphs` makes them.
 
     An example is an article (see `to_articles`); reading examples of one question or sentence would take
     longer than the conversion itself. `info.metadata` holds the counts of each split and the sha256 of its decompressed
@@ -225,7 +225,7 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(
         self, split: str, paths: Sequence[str], published: Sequence[PublishedFile]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        conversion = reqa.convert_paragraphs(self.origin.read(paths), paths, "sentences")
+        conversion = convert_paragraphs(self.origin.read(paths), paths, "sentences")
         records = conversion.records
         self.info.metadata[split] = {
             "sha256": digest(paths),

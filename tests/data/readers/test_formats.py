@@ -12,7 +12,7 @@ from endx_jax.data import RetrievalSet, read, reqa
 from endx_jax.data.readers import formats
 from endx_jax.data.readers.formats import detect_format
 from endx_jax.data.sets.corpus import read_corpus
-from endx_jax.data.sets.paragraphs import whole_paragraphs
+from endx_jax.data.sets.paragraphs import POOLS, whole_paragraphs
 from endx_jax.errors import EndxError
 
 PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
@@ -111,7 +111,7 @@ def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path
     assert conversion.articles == ("Bees", "Bees", "Ants")
 
 
-@pytest.mark.parametrize("pool", ["", *reqa.POOLS])
+@pytest.mark.parametrize("pool", ["", *POOLS])
 def test_a_corpus_of_it_has_the_ids_that_its_questions_are_judged_by(mrqa_file, pool):
     records = reqa.from_squad(mrqa_file, pool) if pool else formats.read(mrqa_file)
     found = list(read_corpus(mrqa_file, pool=pool))

@@ -10,6 +10,7 @@ from endx_jax.data import reqa
 from endx_jax.data.readers import formats
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.paragraphs import POOLS
 from endx_jax.errors import EndxError
 
 
@@ -156,7 +157,7 @@ def test_squad_has_the_ids_that_evaluation_gives(tmp_path):
     assert [d.metadata["title"] for d in paragraphs] == ["Cats", "Cats", "Dogs", "Birds", "Fish"]
     records = formats.read(file)
     assert [(d.id, d.text) for d in paragraphs] == [*zip(records.candidate_ids, records.candidates, strict=True)]
-    for pool in reqa.POOLS:
+    for pool in POOLS:
         records, found = reqa.from_squad(file, pool), list(read_corpus(file, pool=pool))
         assert [(d.id, d.text) for d in found] == [*zip(records.candidate_ids, records.candidates, strict=True)]
         assert {d.text: d.metadata["title"] for d in found}["Dogs bark."] == "Dogs"

@@ -23,7 +23,7 @@ from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.sharding import parameter_paths, partition_spec
-from endx_jax.training.state import TrainState, merge_frozen, split_frozen
+from endx_jax.training.step import TrainState, merge_frozen, split_frozen
 
 embedding_regression = without_metrics(losses.embedding_regression)
 in_batch_softmax = without_metrics(losses.in_batch_softmax)

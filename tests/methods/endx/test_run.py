@@ -23,7 +23,7 @@ from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.endx.teacher import read_teacher
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.training.checkpoints import Checkpoints
-from endx_jax.training.state import TrainState
+from endx_jax.training.step import TrainState
 
 
 @pytest.fixture(scope="module")
