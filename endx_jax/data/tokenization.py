@@ -346,7 +346,7 @@ def _load(folder: pathlib.Path):
 
 @dataclasses.dataclass(frozen=True)
 class TextOptions:
-    """Options of the texts of one side, which model folders, token stores and identities have by these names.
+    """Options of the texts of one side, which settings, model folders, token stores and identities have by these names.
 
     Attributes:
       length: maximum length of a text in tokens, prompt and special tokens included; longer texts are truncated.
@@ -355,13 +355,6 @@ class TextOptions:
 
     length: int
     prompt: str = ""
-
-    @classmethod
-    def from_settings(cls, side: str, *settings: object) -> "TextOptions":
-        """Returns the options of a side: settings named `SIDE_OPTION`, such as `question_prompt`, else the default."""
-        values = {name: value for part in settings for name, value in vars(part).items()}
-        given = [field.name for field in dataclasses.fields(cls) if f"{side}_{field.name}" in values]
-        return cls(**{name: values[f"{side}_{name}"] for name in given})
 
     @property
     def further(self) -> dict[str, Any]:

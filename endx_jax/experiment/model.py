@@ -398,7 +398,9 @@ def load_teacher(name: str, product_dtype: str | None = None) -> PairScorerFacto
 def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEncoder], tokenizers: Mapping) -> Model:
     for side, source in sources.items():
         checked_length(settings, side, source)
-    options = {side: TextOptions.from_settings(side, settings.model, settings.data) for side in SIDES}
+    values = vars(settings.data) | vars(settings.model)  # names begin with the side, as in `question_prompt`
+    names = [option.name for option in dataclasses.fields(TextOptions)]
+    options = {side: TextOptions(**{name: values[f"{side}_{name}"] for name in names}) for side in SIDES}
     return Model(settings, sources, text_processors(sources, tokenizers, options))
 
 

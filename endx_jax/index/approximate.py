@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # flags name the engines, and importing these takes a second
 EXACT = "exact"  # the search on the device, which is no engine
 FLAT, IVF, HNSW = "flat", "ivf", "hnsw"
 
-# Rows passed to an engine at a time.
+# Rows passed to faiss at a time.
 STEP = 65536
 # The index is clustered again once it needs this many times as many clusters.
 OUTGROWN = 2
@@ -27,30 +27,18 @@ MOST_EACH, FEWEST_EACH = 256, 39
 
 
 class Engine(abc.ABC):
-    """Search by a library, which has the embeddings of an index in memory, in a form of its own.
-
-    New rows are added to it, and deleted ones are not searched. When rows are renumbered, it is built again.
-    """
+    """Search by a library, which has the embeddings of an index in memory, in a form of its own."""
 
     def __init__(self):
-        self._lock = threading.Lock()
-        self._count, self._generation = 0, -1  # no rows yet, and of no snapshot
+        self._lock, self._generation = threading.Lock(), -1  # of no snapshot
 
     @abc.abstractmethod
-    def build(self, snapshot: "Snapshot") -> None:
-        """Begins anew, without rows; learns what it needs, such as clusters, from the embeddings of a snapshot."""
-
-    @abc.abstractmethod
-    def add(self, rows: np.ndarray) -> None:
-        """Adds rows, float32 [n, E], behind the others."""
+    def update(self, snapshot: "Snapshot", renumbered: bool) -> None:
+        """Adds the rows of a snapshot that it does not have yet, all of them if they were `renumbered`."""
 
     @abc.abstractmethod
     def find(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Returns inner products and rows [Q, k], best first; arguments are those of `search`, None: all rows."""
-
-    def outgrown(self, count: int) -> bool:
-        """Returns true if what `build` learned does not do for `count` rows."""
-        return False
 
     def search(
         self, snapshot: "Snapshot", questions: np.ndarray, k: int, where: np.ndarray | None = None
@@ -66,13 +54,8 @@ class Engine(abc.ABC):
         if k == 0 or len(questions) == 0:
             return no_neighbours(len(questions), k)
         with self._lock:
-            count = len(snapshot.living)
-            if self._generation != snapshot.generation or self.outgrown(count):
-                self.build(snapshot)
-                self._count, self._generation = 0, snapshot.generation
-            while self._count < count:
-                start, self._count = self._count, min(self._count + STEP, count)
-                self.add(snapshot.vectors(start, self._count))
+            self.update(snapshot, self._generation != snapshot.generation)
+            self._generation = snapshot.generation
             scores, rows = self.find(questions, k, None if where.all() else where)
         return Neighbours(scores, rows.astype(np.int32))
 
@@ -96,21 +79,15 @@ class Faiss(Engine):
         self._faiss, self._name = faiss, name
         self._index: Any = None
 
-    def build(self, snapshot: "Snapshot") -> None:
-        """Makes an index, with trained clusters for `ivf`."""
-        faiss, count = self._faiss, len(snapshot.living)
-        kind = {FLAT: "Flat", IVF: f"IVF{clusters(count)},Flat", HNSW: "HNSW32,Flat"}[self._name]
-        self._index = faiss.index_factory(snapshot.info.width, kind, faiss.METRIC_INNER_PRODUCT)
-        if self._name == HNSW:
-            self._index.hnsw.efConstruction = 200
-        if self._name == IVF:
-            stride = max(1, count // (MOST_EACH * self._index.nlist))
-            sample = [snapshot.vectors(start, min(start + STEP, count))[::stride] for start in range(0, count, STEP)]
-            self._index.train(np.concatenate(sample))
-
-    def add(self, rows: np.ndarray) -> None:
-        """Adds rows."""
-        self._index.add(rows)
+    def update(self, snapshot: "Snapshot", renumbered: bool) -> None:
+        """Adds rows; `ivf` begins anew if it was outgrown."""
+        count = len(snapshot.living)
+        outgrown = self._name == IVF and self._index and clusters(count) > OUTGROWN * self._index.nlist
+        if renumbered or outgrown:
+            self._index = self._empty(snapshot)
+        while self._index.ntotal < count:
+            start = self._index.ntotal
+            self._index.add(snapshot.vectors(start, min(start + STEP, count)))
 
     def find(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Returns inner products and rows."""
@@ -124,9 +101,18 @@ class Faiss(Engine):
         kind = {FLAT: "SearchParameters", IVF: "SearchParametersIVF", HNSW: "SearchParametersHNSW"}[self._name]
         return self._index.search(questions, k, params=getattr(faiss, kind)(**options))
 
-    def outgrown(self, count: int) -> bool:
-        """Returns true if `ivf` has too few clusters."""
-        return self._name == IVF and clusters(count) > OUTGROWN * self._index.nlist
+    def _empty(self, snapshot: "Snapshot"):
+        """Returns an index without rows; clusters of `ivf` are trained."""
+        faiss, count = self._faiss, len(snapshot.living)
+        kind = {FLAT: "Flat", IVF: f"IVF{clusters(count)},Flat", HNSW: "HNSW32,Flat"}[self._name]
+        index = faiss.index_factory(snapshot.info.width, kind, faiss.METRIC_INNER_PRODUCT)
+        if self._name == HNSW:
+            index.hnsw.efConstruction = 200
+        if self._name == IVF:
+            stride = max(1, count // (MOST_EACH * index.nlist))
+            sample = [snapshot.vectors(start, min(start + STEP, count))[::stride] for start in range(0, count, STEP)]
+            index.train(np.concatenate(sample))
+        return index
 
 
 def clusters(count: int) -> int:

@@ -18,14 +18,13 @@ import jax
 from jax.sharding import Mesh
 
 from endx_jax import json_files, pretrained
-from endx_jax.data.tokenization import TextOptions
 from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of, write_text
 from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.folder import NO_EMBEDDINGS, text_processors
 from endx_jax.inference.manifest import MANIFEST, TOWERS, ModelManifest, SideManifest, read_about
-from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.heads import HEADS, MakeHead
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import on_primary
@@ -40,10 +39,7 @@ MODEL, METHOD = "model", "method.json"  # model folder in a workdir, and the fil
 WEIGHTS = "towers.safetensors"
 
 # Settings of a run's model that are files in the folder, fields of `SideManifest`, or without effect on a model.
-ELSEWHERE = (
-    "pretrained", "answer_pretrained", "init_from", "lora",
-    *(f"{side}_{option.name}" for side in SIDES for option in dataclasses.fields(TextOptions)),
-)  # fmt: skip
+ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", "answer_prompt", "lora")
 
 
 def save_model(

@@ -48,11 +48,8 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
 class Plain(Engine):
     """An engine without a library."""
 
-    def build(self, snapshot):
-        self.rows = np.zeros((0, snapshot.info.width), np.float32)
-
-    def add(self, rows):
-        self.rows = np.concatenate([self.rows, rows])
+    def update(self, snapshot, renumbered):
+        self.rows = snapshot.vectors(0, len(snapshot.living))
 
     def find(self, questions, k, where):
         scores = questions @ self.rows.T

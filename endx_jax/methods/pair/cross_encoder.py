@@ -121,9 +121,8 @@ def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> Pa
     check_supported(json_files.read_optional(folder / TOKENIZER), folder / TOKENIZER, {"truncation_side": ("right",)})
     if (folder / MODULES).is_file() and [module.kind for module in read_list(folder)] != ["Transformer"]:
         raise EndxError(f"{folder / MODULES}: a cross-encoder may have no modules beside its Transformer")
-    texts = TextOptions(NO_LIMIT)  # which text is cut depends on whole lengths
-    prompt = read_usage(folder, "CrossEncoder").default_prompt
-    options = {"question": dataclasses.replace(texts, prompt=prompt), "answer": texts}
+    prompts = {"question": read_usage(folder, "CrossEncoder").default_prompt, "answer": ""}
+    options = {side: TextOptions(NO_LIMIT, prompts[side]) for side in SIDES}  # cuts depend on whole lengths
     stated = max_length(folder, "question", "sequence-classification")
     positions = min(length for length in (source.config.positions or LONGEST, stated) if length)
     processors = text_processors(sources, dict.fromkeys(SIDES, folder), options)
