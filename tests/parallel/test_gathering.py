@@ -22,6 +22,7 @@ from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.gathering import Gathered, gathered_by_layer
+from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.planning.programs import collectives
 from endx_jax.training.step import merge_frozen, split_frozen
 
@@ -85,6 +86,8 @@ def test_gathered_layers_give_the_loss_and_the_gradient_of_one_device(scan_layer
     gradients = jax.device_get((gradient, expected_gradient))
     chex.assert_trees_all_close(*gradients, rtol=0, atol=1e-5 * largest)
     check_what_travels(program)
+    held, split = (parameter_paths(tree["encoder"]["layers_1"]) for tree in (gradient, given))
+    assert all(leaf.sharding.is_equivalent_to(split[path].sharding, leaf.ndim) for path, leaf in held.items())
 
 
 def check_what_travels(program) -> None:
