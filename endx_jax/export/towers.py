@@ -63,6 +63,7 @@ class Towers:
         Raises:
           EndxError: the model truncates its embeddings.
         """
+        model.check_one_vector("an export")
         trained = model.encoder.model
         if model.truncate_dim is not None:
             raise EndxError(

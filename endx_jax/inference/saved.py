@@ -125,8 +125,6 @@ def load_towers(
             raise EndxError(
                 f"{folder / MANIFEST}: the length of {side} is {length}; its encoder has {positions} positions"
             )
-    dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder))
-    params = _as_tree(dual_encoder, read_params(folder, about), folder)
     processors = text_processors(
         sources,
         {side: source.folder for side, source in sources.items()},
@@ -134,6 +132,9 @@ def load_towers(
         {side: stated.prompt for side, stated in about.sides.items()},
         saved=True,
     )
+    tokenizers = {side: processor.tokenizer for side, processor in processors.items()}
+    dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder), tokenizers)
+    params = _as_tree(dual_encoder, read_params(folder, about), folder)
     return EmbeddingModel(
         name,
         TextEncoder(dual_encoder, processors, mesh),
