@@ -82,8 +82,8 @@ def build_dual_encoder(
       tokenizers: tokenizers by side, for the ids of `model.tokens`; None: only shapes matter.
 
     Raises:
-      EndxError: the towers' embeddings would differ in width, a new encoder does not fit a token table, or a tokenizer lacks
-        a token of `model.tokens`.
+      EndxError: the towers' embeddings would differ in width, a new encoder does not fit a token table, or a tokenizer
+        lacks a token of `model.tokens`.
     """
     widths = {side: _embedding_width(settings, sources[side]) for side in SIDES}
     require(
