@@ -88,6 +88,19 @@ Texts = Tokens | Vectors  # input of a tower
 
 
 @flax.struct.dataclass
+class TokenVectors:
+    """Embeddings of the tokens of B texts, or of [B, K] hard negatives.
+
+    Attributes:
+      values: float32 [B, L, E]; finite where `mask` is false.
+      mask: bool [B, L], true for the tokens that count.
+    """
+
+    values: Array
+    mask: Array
+
+
+@flax.struct.dataclass
 class Batch:
     """Global batch of B question-answer pairs; row i of `question` belongs to row i of `answer`.
 

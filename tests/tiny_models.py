@@ -72,11 +72,11 @@ def make_model(folder: pathlib.Path, *, question_length=24, answer_length=24, **
     load = pretrained.load_tokens if chosen.encoder else pretrained.load_encoder
     source = load(str(folder))
     sources = {"question": source, "answer": source}
-    dual_encoder = build_dual_encoder(fill_in(chosen, source), sources)
+    tokenizer = Tokenizer(folder)
+    dual_encoder = build_dual_encoder(fill_in(chosen, source), sources, tokenizers=dict.fromkeys(sources, tokenizer))
     params = initial_params(dual_encoder, chosen, sources, jax.random.key(0))
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda x: np.asarray(x + draw.normal(0, 0.02, x.shape), np.float32), params)
-    tokenizer = Tokenizer(folder)
     processors = {
         "question": TextProcessor(tokenizer, question_length, chosen.question_prompt),
         "answer": TextProcessor(tokenizer, answer_length, chosen.answer_prompt),

@@ -105,6 +105,25 @@ class Tokenizer:
         """Returns true if two tokenizers are known to give the same ids for every text."""
         return self is other or (self.fingerprint is not None and self.fingerprint == other.fingerprint)
 
+    def ids_of(self, tokens: Sequence[str], what: str) -> tuple[int, ...]:
+        """Returns the ids of tokens; raises EndxError, which names them as `what`, if the tokenizer lacks one."""
+        known = self._loaded.get_vocab()
+        if missing := [token for token in tokens if token not in known]:
+            raise EndxError(
+                f"{what} names {json_files.format_names(missing)}, which the tokenizer in {self.folder} lacks: "
+                "leave them out"
+            )
+        return tuple(known[token] for token in tokens)
+
+    @property
+    def mask_id(self) -> int:
+        """Id of [MASK]; raises EndxError if there is none."""
+        if self._loaded.mask_token_id is None:
+            raise EndxError(
+                f"the tokenizer in {self.folder} has no [MASK] to fill questions up: set model.tokens.expand=0"
+            )
+        return self._loaded.mask_token_id
+
     def check_matches(self, vocab_size: int, where: object) -> None:
         """Raises EndxError if the tokenizer has ids beyond the `vocab_size` rows of the encoder in the folder `where`.
 

@@ -34,7 +34,7 @@ from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.ranking.rerank import PairScorerFactory, evaluate_pairs
 from endx_jax.ranking.results import Results
 from endx_jax.ranking.suite import SuiteResults
-from endx_jax.ranking.systems import dense_scores, evaluate_dense
+from endx_jax.ranking.systems import evaluate_dense, scores_of
 from endx_jax.settings import require
 
 # Best documents kept per question of an index.
@@ -128,6 +128,11 @@ def _output_folder(output: FolderOrName | None) -> pathlib.Path | None:
     return home
 
 
+def _write_results(home: pathlib.Path, results: Results) -> None:
+    with uploading(home) as folder:
+        results.write(folder / RESULTS, folder)
+
+
 def _write_suite(home: pathlib.Path, results: SuiteResults) -> None:
     with uploading(home) as folder:
         results.write(folder / RESULTS)
@@ -177,16 +182,19 @@ def _rank(
     if reverse:
         results.rank_both_ways()
     results.add_bm25()
-    dense = evaluate_dense(model.comparable, pools, reverse=reverse, fuse=results.fuse)
+    dense = evaluate_dense(model.ranked, pools, reverse=reverse, fuse=results.fuse)
     results.add_dense(system, dense)
     if reranker:
         load_scores, name, top = reranker
         score = load_scores(records.questions, records.candidates)
-        first = dense_scores(dense.questions, dense.candidates)
+        first = scores_of(dense.questions, dense.candidates)
         results.add("reranked", {pools.primary_name: evaluate_pairs(score, first, records, top=top)})
         ranked = f"the top {top} of {system}" if top else "all candidates"
         results.notes.append(f"reranked: {ranked}, re-ranked by {name}")
     if not home:
+        return results
+    if model.by_token:
+        agreement.on_primary(lambda: _write_results(home, results), "results-written")
         return results
     description, encoded = model.description, dict(zip(records.questions, dense.questions, strict=True))
     documents, known = asked_documents(records.documents, known_questions(records.candidates, [records]), encoded)

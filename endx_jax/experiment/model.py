@@ -32,6 +32,7 @@ from endx_jax.methods import METHODS, Method, find_method
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.lora import BASE, is_adapter, merged, with_adapters
 from endx_jax.models.products import FLOAT32
+from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -73,7 +74,8 @@ class Model:
     def dual_encoder(self):
         """Towers of the run."""
         make_head = functools.partial(self.method.head, self.settings.objective) if self.method.head else None
-        return build_dual_encoder(self.settings.model, self.sources, self.platform, make_head)
+        tokenizers = {side: processor.tokenizer for side, processor in self.processors.items()}
+        return build_dual_encoder(self.settings.model, self.sources, self.platform, make_head, tokenizers)
 
     @property
     def frozen(self) -> tuple[str, ...]:
@@ -215,6 +217,12 @@ def build_model(settings: Settings) -> Model:
     )
     sources = _sources(settings)
     settings = dataclasses.replace(settings, model=_with_prompts(fill_in(settings.model, sources["question"]), sources))
+    method = find_method(settings.objective.name)
+    require(
+        (settings.model.pooling == TOKENS) == method.by_token,
+        f"objective.name={method.name} trains {'an' if method.by_token else 'no'} embedding for each token: set "
+        f"model.pooling to {TOKENS if method.by_token else f'another than {TOKENS}'}",
+    )
     tokenizers = {side: sources[side].folder for side in SIDES}
     return _assemble(settings, sources, tokenizers)
 

@@ -69,6 +69,7 @@ class Towers:
         Raises:
           EndxError: the model truncates its embeddings, or has an option of texts that no format has.
         """
+        model.check_one_vector("an export")
         trained = model.encoder.model
         if model.truncate_dim is not None:
             raise EndxError(

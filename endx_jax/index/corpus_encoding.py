@@ -92,6 +92,7 @@ def encode_corpus(
     known = f" with {surveyed.questions:,} known questions" if surveyed.questions else ""
     say(f"{surveyed.documents:,} documents{known} in {corpus}{empty}")
     model = load(path_or_name, product_dtype=product_dtype)
+    model.check_one_vector("an index")
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)
     info = encoding_of(model, corpus, surveyed, width=truncate_dim, precision=precision, shard=shard)

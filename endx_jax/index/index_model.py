@@ -40,6 +40,7 @@ class IndexModel:
             the message names both.
         """
         self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index), product_dtype=product_dtype)
+        self.model.check_one_vector("an index")
         index.check_model(self.model.name, self.model.identity, self.model.teacher)
         self._index, self._width = index, index.info.width
 

@@ -13,12 +13,13 @@ import numpy as np
 
 from endx_jax.errors import EndxError, nearest
 from endx_jax.inference.encode import Output, Precision, TextEncoder
+from endx_jax.inference.maxsim import maxsim_scores
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import Quantized, dequantize, unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.pretrained import PretrainedEncoder
 
-EncodedTexts = np.ndarray | jax.Array | Quantized
+EncodedTexts = np.ndarray | jax.Array | Quantized | list
 
 PARAMETERS, PROMPTS = "parameters", "prompts"
 
@@ -107,6 +108,19 @@ class EmbeddingModel:
         return self.encoder.width(self.params, Output(self.truncate_dim))
 
     @property
+    def by_token(self) -> bool:
+        """True if every token of a text has an embedding: late interaction."""
+        return self.encoder.model.by_token
+
+    def check_one_vector(self, what: str) -> None:
+        """Raises EndxError, about `what` needs one, unless the model embeds a text by one vector."""
+        if self.by_token:
+            raise EndxError(
+                f"{self.name} has an embedding for each token, and {what} needs one vector for each text: take another "
+                "model, whose best documents this one can re-rank"
+            )
+
+    @property
     def prompts(self) -> dict[str, str]:
         """Prompts put before every text, by side."""
         return {side: self.encoder.processors[side].prompt for side in SIDES}
@@ -151,7 +165,8 @@ class EmbeddingModel:
 
         Returns:
           Embeddings [N, E] in the order of the texts; [E] for one text. For `int8`, a `Quantized` of codes, int8
-          [N, E], and scales, float32 [N]: row i is `codes[i] * scales[i]`. No calibration set is needed.
+          [N, E], and scales, float32 [N]: row i is `codes[i] * scales[i]`. No calibration set is needed. A model with
+          an embedding for each token returns a list of N such results, each of the L tokens of a text, [L, E].
 
         Raises:
           EndxError: a text is not a string, a prompt, precision or argument is unknown, `batch_size` is below 1, or
@@ -241,7 +256,16 @@ class EmbeddingModel:
         )
 
     def comparable(self, side: str, texts: Sequence[str]) -> np.ndarray:
-        """Encodes N texts of a side, `question` or `answer`: float32 [N, E] whose inner products are similarities."""
+        """Encodes N texts of a side, `question` or `answer`: float32 [N, E] whose inner products are similarities.
+
+        Raises:
+          EndxError: the model has an embedding for each token.
+        """
+        self.check_one_vector("this")
+        return self.ranked(side, texts)
+
+    def ranked(self, side: str, texts: Sequence[str]) -> np.ndarray:
+        """Encodes N texts of a side for `ranking.systems.scores_of`: [N, E], or objects [N] of token embeddings."""
         output = Output(normalize=self.cosine)
         embeddings = self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
         return cast(np.ndarray, embeddings)  # only int8 is `Quantized`
@@ -249,7 +273,8 @@ class EmbeddingModel:
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
         """Returns the similarities of every row of `a` with every row of `b`.
 
-        They are cosines or inner products, as in the training of the model.
+        They are cosines or inner products, as in the training of the model. For a model with an embedding for each
+        token they are MaxSim, of questions `a` and documents `b`: lists of arrays [L, E], or one such array.
 
         Args:
           a: embeddings [A, E], or one [E].
@@ -266,6 +291,9 @@ class EmbeddingModel:
           >>> print(model.similarity(np.array([[3.0, 4.0]]), np.array([[1.0, 0.0], [0.0, 2.0]])))  # cosines
           [[0.6 0.8]]
         """
+        if self.by_token:
+            questions, documents = _token_rows("a", a), _token_rows("b", b)
+            return np.asarray(maxsim_scores(questions, documents)(0, len(questions)))
         a, b = self._compared(a, b)
         return a @ b.T
 
@@ -280,6 +308,7 @@ class EmbeddingModel:
           >>> print(model.similarity_pairwise(np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[5.0, 0.0], [0.0, 2.0]])))
           [0.6 0. ]
         """
+        self.check_one_vector("similarity_pairwise")
         a, b = self._compared(a, b)
         if len(a) != len(b):
             raise EndxError(
@@ -335,7 +364,7 @@ class EmbeddingModel:
     ) -> EncodedTexts:
         texts, cut_before = _check_texts(sentences), self.encoder.cut
         progress = showing_progress() if show_progress_bar is None else show_progress_bar
-        embeddings = self.encoder(
+        embeddings: Any = self.encoder(
             self.params, side, texts, batch_size=batch_size, progress=progress, output=output, prompt=prompt
         )
         if cut_before == 0 < self.encoder.cut:
@@ -347,7 +376,9 @@ class EmbeddingModel:
                 side,
                 self.encoder.processors[side].length,
             )
-        if isinstance(sentences, str):
+        if self.by_token:
+            embeddings = embeddings[0] if isinstance(sentences, str) else list(embeddings)
+        elif isinstance(sentences, str):
             embeddings = jax.tree.map(lambda part: part[0], embeddings)
         return embeddings if convert_to_numpy else jax.tree.map(jax.numpy.asarray, embeddings)
 
@@ -383,6 +414,15 @@ def _rows(name: str, x: np.ndarray | Quantized) -> np.ndarray:
         ) from None
     if rows.ndim != 2:
         raise EndxError(f"{name} has shape {rows.shape}; it must be embeddings [N, E]")
+    return rows
+
+
+def _token_rows(name: str, x: Any) -> np.ndarray:
+    """Returns embeddings of tokens, a list of [L, E] or one of them, as an array [N] of objects, float32 [L, E]."""
+    listed = [x] if isinstance(x, Quantized) or getattr(x, "ndim", 0) == 2 else list(x)
+    rows = np.empty(len(listed), object)
+    for number, text in enumerate(listed):
+        rows[number] = _rows(f"{name}[{number}]", text)
     return rows
 
 

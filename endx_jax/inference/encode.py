@@ -4,7 +4,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import jax
 import jax.numpy as jnp
@@ -49,10 +49,10 @@ class Output:
             as_whole(self.width, "truncate_dim", least=1)
 
     def __call__(self, embeddings: Array) -> Array | Quantized:
-        """Converts embeddings, float32 [B, E]; raises EndxError if `width` is greater than E."""
+        """Converts embeddings, float32 [..., E]; raises EndxError if `width` is greater than E."""
         if self.width is not None:
-            as_whole(self.width, "truncate_dim", least=1, most=embeddings.shape[1])
-        embeddings = embeddings[:, : self.width]
+            as_whole(self.width, "truncate_dim", least=1, most=embeddings.shape[-1])
+        embeddings = embeddings[..., : self.width]
         if self.normalize:
             embeddings = l2_normalize(embeddings)
         return quantize(embeddings) if self.precision == "int8" else embeddings.astype(self.precision)
@@ -105,7 +105,7 @@ class TextEncoder:
             return Execution(mesh).on_all(lambda params, tokens: self._part(params, side, tokens), params, tokens)
 
         self._encode = jax.jit(encode, static_argnums=1, out_shardings=replicated)
-        self._finish = jax.jit(Output.__call__, static_argnums=0, out_shardings=replicated)
+        self._finish = jax.jit(self._converted, static_argnums=0, out_shardings=replicated)
 
     @overload
     def __call__(
@@ -149,7 +149,7 @@ class TextEncoder:
 
         Returns:
           NumPy [N, E] in the order of the texts and the precision of `output`, the same on every process; `Quantized`
-          for int8.
+          for int8. With an embedding for each token, an array [N] of objects, each of these [L, E].
 
         Raises:
           EndxError: `batch_size` is below 1, or an embedding has a number that float16 can't hold.
@@ -192,13 +192,16 @@ class TextEncoder:
         if results is None:
             shape = self._result_shape(params, side, output)
             results = jax.tree.map(lambda part: np.empty((0, *part.shape[1:]), part.dtype), shape)
-        if output.precision == "float16" and not np.isfinite(results).all():
+            results = np.empty(0, object) if self.model.by_token else results
+        if output.precision == "float16" and not all(
+            np.isfinite(part).all() for part in (results if self.model.by_token else (results,))
+        ):
             raise EndxError('embeddings exceed 65,504, the largest number of float16: use precision="bfloat16"')
         return results
 
     def width(self, params: dict, output: Output = PLAIN) -> int:
         """Returns the width of embeddings after `output`."""
-        return jax.tree.leaves(self._result_shape(params, "question", output))[0].shape[1]
+        return jax.tree.leaves(self._result_shape(params, "question", output))[0].shape[-1]
 
     def identity(self, params: dict) -> str:
         """Returns the identity of the model with these parameters: see `model_identity`."""
@@ -222,4 +225,8 @@ class TextEncoder:
     def _result_shape(self, params: dict, side: str, output: Output) -> jax.ShapeDtypeStruct | Quantized:
         """Returns the shapes of the results for one text."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
-        return jax.eval_shape(lambda params: output(self._part(params, side, tokens)), params)
+        return jax.eval_shape(lambda params: self._converted(output, self._part(params, side, tokens)), params)
+
+    def _converted(self, output: Output, embeddings: Any) -> Any:
+        """Applies `output` to embeddings of texts or of tokens."""
+        return embeddings.replace(values=output(embeddings.values)) if self.model.by_token else output(embeddings)

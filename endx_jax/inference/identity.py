@@ -19,7 +19,7 @@ WITHOUT_EFFECT = frozenset((
 ))  # fmt: skip
 
 # Optional parts of towers, which are left out of the hash if they have their default.
-OPTIONAL = frozenset({"head", "token_weights", "layer_weights", "use_bias", "function"})
+OPTIONAL = frozenset({"head", "token_weights", "tokens", "layer_weights", "use_bias", "function"})
 
 
 def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, TextProcessor]) -> str:

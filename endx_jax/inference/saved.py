@@ -125,10 +125,11 @@ def load_towers(
             raise EndxError(
                 f"{folder / MANIFEST}: the length of {side} is {length}; its encoder has {positions} positions"
             )
-    dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder))
-    params = _as_tree(dual_encoder, read_params(folder, about), folder)
     folders = {side: source.folder for side, source in sources.items()}
     processors = text_processors(sources, folders, about.sides, saved=True)
+    tokenizers = {side: processor.tokenizer for side, processor in processors.items()}
+    dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder), tokenizers)
+    params = _as_tree(dual_encoder, read_params(folder, about), folder)
     return EmbeddingModel(
         name,
         TextEncoder(dual_encoder, processors, mesh),

@@ -12,6 +12,7 @@ import numpy as np
 import tqdm
 from jax.sharding import Mesh
 
+from endx_jax.batch import TokenVectors
 from endx_jax.data.batches.token_tables import TokenTable, padded_length
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
@@ -152,16 +153,23 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
       bar: progress bar over texts, which is closed at the end.
 
     Returns:
-      Tree of NumPy arrays [N, ...], the same on every process if the results of `compute` are; None if N is 0.
+      Tree of NumPy arrays [N, ...], the same on every process if the results of `compute` are; None if N is 0. Of
+      `TokenVectors` an array [N] of objects: the values of each text's tokens that count.
     """
     results, waiting = None, collections.deque[tuple[np.ndarray, Any]]()
 
     def fetch() -> None:
         nonlocal results
         indices, batch = waiting.popleft()
-        if results is None:
-            results = jax.tree.map(lambda part: np.empty((bar.total, *part.shape[1:]), part.dtype), batch)
-        jax.tree.map(functools.partial(_store, indices), results, batch)
+        if isinstance(batch, TokenVectors):
+            results = np.empty(bar.total, object) if results is None else results
+            values, mask = jax.device_get((batch.values, batch.mask))
+            for row, index in enumerate(indices):
+                results[index] = jax.tree.map(lambda part: part[row][mask[row]], values)  # noqa: B023
+        else:
+            if results is None:
+                results = jax.tree.map(lambda part: np.empty((bar.total, *part.shape[1:]), part.dtype), batch)
+            jax.tree.map(functools.partial(_store, indices), results, batch)
         bar.update(len(indices))
 
     with ticking(bar):

@@ -1,5 +1,6 @@
 """False negatives: off-diagonal pairs of a batch that are right."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -58,13 +59,13 @@ SHAPES = {
 }
 
 
-def check_batch(**arrays: Array | None) -> None:
-    """Checks the arguments of a loss against `SHAPES`.
+def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> None:
+    """Checks the arguments of a loss against `shapes`.
 
     Raises:
       EndxError: shapes do not agree, or ids are given without the arrays that they refer to.
     """
-    check_arrays({name: (array, SHAPES[name]) for name, array in arrays.items()})
+    check_arrays({name: (array, shapes[name]) for name, array in arrays.items()})
     if arrays.get("positive_ids") is not None and arrays["answer_id"] is None:
         raise EndxError("positive_ids is given without answer_id, whose ids it refers to: set answer_id too")
     if arrays.get("hard_negative_ids") is not None and arrays["hard_negatives"] is None:

@@ -23,9 +23,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from endx_jax.batch import TokenVectors
 from endx_jax.checks import check_arrays, check_positive
 from endx_jax.errors import EndxError
 from endx_jax.losses.false_negatives import SHAPES, Marks, check_batch, negatives, negatives_of_answers
+from endx_jax.losses.maxsim import listed_maxsim, maxsim
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.losses.streaming import Reduction, reduce_scores
 from endx_jax.numerics import at_least_float32
@@ -111,17 +113,33 @@ class Guide(NamedTuple):
     hard_negatives: Array | None = None
 
 
+class TokenMasks(NamedTuple):
+    """Tokens that count of the texts of a batch with an embedding for each token.
+
+    Attributes:
+      question: bool [B, L].
+      answer: bool [B, L].
+      hard_negatives: bool [B, K, L]; None if the batch has none.
+    """
+
+    question: Array
+    answer: Array
+    hard_negatives: Array | None = None
+
+
 class Side(NamedTuple):
     """Embeddings of N texts of one side.
 
     Attributes:
-      vectors: [N, E].
+      vectors: [N, E], or [N, L, E] with a mask.
+      mask: bool [N, L], tokens that count; None for one embedding of each text.
       scales: [N, P], factors of each prefix's products; None for ones.
       guide: [N, G], without a gradient; None without a guide.
       log_q: [N], subtracted from the logits of these texts as candidates; None for zeros.
     """
 
     vectors: Array
+    mask: Array | None = None
     scales: Array | None = None
     guide: Array | None = None
     log_q: Array | None = None
@@ -145,6 +163,10 @@ class Rows(NamedTuple):
     bias: Array | None
     ceilings: Array | None
     guide_ceiling: Array | None
+
+
+# From two sides to their products [R, C], or [R] row by row, of each prefix.
+Products = Callable[[Side, Side], list[Array]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,6 +210,7 @@ class InBatch:
         guide: Guide | None,
         guide_ceiling: Ceiling,
         log_q: Array | None = None,
+        token_masks: TokenMasks | None = None,
         tile: int | None,
         axis_name: AxisName,
     ) -> "InBatch":
@@ -203,6 +226,7 @@ class InBatch:
           guide: embeddings by another model.
           guide_ceiling: highest score of negatives by the guide.
           log_q: logarithms of the answers' frequencies.
+          token_masks: tokens that count of embeddings of tokens.
           tile: side of a tile of scores.
           axis_name: mesh axes over which the batch is split.
 
@@ -210,27 +234,30 @@ class InBatch:
           EndxError: arguments do not agree.
         """
         question, answer, hard = (arrays[name] for name in ("question", "answer", "hard_negatives"))
-        _check(arrays, prefixes, same_side, guide, log_q, tile, axis_name)
+        _check(arrays, prefixes, same_side, guide, log_q, token_masks, tile, axis_name)
         check_positive("temperature", temperature)
         assert question is not None and answer is not None  # noqa: PT018  # checked above
         shard = Shard.of(question.shape[0], arrays["where"], axis_name)
-        prefixes = prefixes or Prefixes((question.shape[1],), normalize=False)
+        prefixes = prefixes or Prefixes((question.shape[-1],), normalize=False)
+        masks = token_masks or TokenMasks(None, None)  # type: ignore[arg-type]
         pair = Marks(shard.index(), shard.where, arrays["question_id"], arrays["answer_id"], arrays["positive_ids"])
         side = functools.partial(_side, prefixes)
         sides = {
-            "q": side(shard.masked_rows(question), None if guide is None else shard.masked_rows(guide.question)),
-            "a": side(shard.masked_rows(answer), None if guide is None else shard.masked_rows(guide.answer)),
+            "q": side(shard.masked_rows(question), guide and shard.masked_rows(guide.question), masks.question),
+            "a": side(shard.masked_rows(answer), guide and shard.masked_rows(guide.answer), masks.answer),
         }
         marks = {"q": pair, "a": pair if "answers" in same_side else pair._replace(positive_ids=None)}
         columns, column_marks = dict(sides), dict(marks)
         if hard is not None:
             by_guide = None if guide is None else guide.hard_negatives
             of_hard = _hard_negatives(hard, by_guide, arrays["hard_negative_ids"], shard.where)
-            columns["h"], column_marks["h"] = side(*of_hard[:2]), of_hard[2]
+            flat = None if masks.hard_negatives is None else masks.hard_negatives.reshape(-1, hard.shape[2])
+            columns["h"], column_marks["h"] = side(*of_hard[:2], flat), of_hard[2]
         if log_q is not None:
             log_q = jax.lax.stop_gradient(jnp.where(shard.where, at_least_float32(log_q), 0))
             columns["a"] = columns["a"]._replace(log_q=log_q)
-        right = jnp.stack(_products(prefixes.widths, sides["q"], sides["a"], _rowwise), axis=1)
+        multiply = _rowwise if token_masks is None else _own_maxsim
+        right = jnp.stack(_products(prefixes.widths, multiply, sides["q"], sides["a"]), axis=1)
         scale = jnp.broadcast_to(1 / jnp.asarray(temperature, right.dtype), right.shape[:1])
         if bias is not None:
             bias = jnp.broadcast_to(jnp.asarray(bias, right.dtype), scale.shape)
@@ -264,11 +291,14 @@ class InBatch:
         Args:
           term: a term of the module's table.
           reduction: `streaming.SOFTMAXES` or `streaming.SUMS`.
-          scores: module-level function (widths, `Rows`, `Side` of the columns) -> scores [R, C] of each prefix.
+          scores: module-level function (`Products`, `Rows`, `Side` of the columns) -> scores [R, C] of each prefix.
         """
         candidates, given = term.split("|")
         columns, column_marks = self.columns[candidates]
-        score = functools.partial(scores, self.widths)
+        multiply = _matrix
+        if columns.mask is not None:  # the score of a question and an answer, whichever are the rows
+            multiply = _maxsim_of_columns if term == "q|a" else maxsim
+        score = functools.partial(scores, functools.partial(_products, self.widths, multiply))
         rows, marks = self.rows[given], self.marks[given]
         return reduce_scores(reduction, score, KEEP[term], rows, columns, marks, column_marks, tile=self.tile)
 
@@ -305,11 +335,11 @@ class InBatch:
         return self.shard.psum(jnp.sum(self.shard.where, dtype=self.right.dtype))
 
 
-def scores_below(widths: tuple[int, ...], rows: Rows, columns: Side, logits: Callable[[Array, int], Array]) -> tuple:
+def scores_below(products: Products, rows: Rows, columns: Side, logits: Callable[[Array, int], Array]) -> tuple:
     """Returns the logits [R, C] of each prefix, -inf for scores above a ceiling.
 
     Args:
-      widths: widths of the prefixes.
+      products: products of the sides.
       rows: operands of the rows.
       columns: operands of the columns.
       logits: function (scores [R, C], number of the prefix) -> logits.
@@ -318,12 +348,12 @@ def scores_below(widths: tuple[int, ...], rows: Rows, columns: Side, logits: Cal
     if rows.guide_ceiling is not None:
         above = _matrix(rows.side.guide, columns.guide) > rows.guide_ceiling[:, None]
     found = []
-    for n, products in enumerate(_products(widths, rows.side, columns, _matrix)):
+    for n, scores in enumerate(products(rows.side, columns)):
         own = above
         if rows.ceilings is not None:
-            over = products > rows.ceilings[:, n, None]
+            over = scores > rows.ceilings[:, n, None]
             own = over if own is None else own | over
-        values = logits(products, n)
+        values = logits(scores, n)
         # In this order, as `where` of empty arrays returns its second argument, which must vary over the mesh.
         found.append(values if own is None else jnp.where(~own, values, -jnp.inf))
     return tuple(found)
@@ -334,22 +364,36 @@ def _matrix(rows: Any, columns: Any) -> Array:
 
 
 def _rowwise(rows: Any, others: Any) -> Array:
-    return jnp.sum(rows * others, axis=1)
+    return jnp.sum(rows * others, axis=-1)
+
+
+def _maxsim_of_columns(rows: TokenVectors, columns: TokenVectors) -> Array:
+    return maxsim(columns, rows).T
+
+
+def _own_maxsim(questions: TokenVectors, answers: TokenVectors) -> Array:
+    return listed_maxsim(questions, jax.tree.map(lambda x: x[:, None], answers))[:, 0]
 
 
 def _rounding(rows: Any, others: Any) -> Array:
     """Returns a bound on the rounding errors of rows' inner products, [R].
 
     A sum over a row and a matrix product of any tile round differently, so scores that differ by less than this are
-    equal. Products of E terms have errors of about eps sqrt(E) times the norms.
+    equal. Products of E terms have errors of about eps sqrt(E) times the norms. Of tokens [R, L, E], the errors of the
+    highest products are added.
     """
     rows, others = jax.lax.stop_gradient((rows, others))
-    epsilon = jnp.finfo(rows.dtype).eps * rows.shape[1] ** 0.5
-    return epsilon * jnp.sqrt(_rowwise(rows, rows) * _rowwise(others, others))
+    epsilon = jnp.finfo(rows.dtype).eps * rows.shape[-1] ** 0.5
+    squares = [_rowwise(rows, rows), _rowwise(others, others)]
+    if rows.ndim > 2:
+        squares = [jnp.square(jnp.sum(jnp.sqrt(squares[0]), axis=1)), jnp.max(squares[1], axis=1)]
+    return epsilon * jnp.sqrt(squares[0] * squares[1])
 
 
-def _products(widths: tuple[int, ...], rows: Side, columns: Side, multiply: Callable) -> list[Array]:
-    """Returns the inner products of each prefix; `multiply` is `_matrix` or `_rowwise`."""
+def _products(widths: tuple[int, ...], multiply: Callable, rows: Side, columns: Side) -> list[Array]:
+    """Returns the products of each prefix: `_matrix`, `_rowwise`, or MaxSim, which has one prefix."""
+    if rows.mask is not None:
+        return [multiply(*(TokenVectors(side.vectors, side.mask) for side in (rows, columns)))]
     total, found = None, []
     for start, stop in itertools.pairwise((0, *widths)):
         part = multiply(rows.vectors[:, start:stop], columns.vectors[:, start:stop])
@@ -362,26 +406,27 @@ def _products(widths: tuple[int, ...], rows: Side, columns: Side, multiply: Call
     return [x * of_rows[0](row) * of_rows[1](column) for x, (row, column) in zip(found, factors, strict=True)]
 
 
-def _side(prefixes: Prefixes, vectors: Array, guide: Array | None) -> Side:
+def _side(prefixes: Prefixes, vectors: Array, guide: Array | None, mask: Array | None) -> Side:
     scales = None
     if prefixes.normalize:
         squares = [jnp.sum(jnp.square(x), axis=1) for x in jnp.split(vectors, prefixes.widths, axis=1)[:-1]]
         # As in `l2_normalize`: finite at zero vectors.
         scales = jax.lax.rsqrt(jnp.maximum(jnp.cumsum(jnp.stack(squares, axis=1), axis=1), 1e-12))
-    return Side(vectors, scales, None if guide is None else jax.lax.stop_gradient(guide))
+    return Side(vectors, mask, scales, None if guide is None else jax.lax.stop_gradient(guide))
 
 
 def _hard_negatives(
     hard: Array, guide: Array | None, ids: Array | None, where: Array
 ) -> tuple[Array, Array | None, Marks]:
-    """Returns the hard negatives of all questions, [B K, E], their embeddings by the guide, and their marks."""
+    """Returns the hard negatives of all questions, [B K, ...], their embeddings by the guide, and their marks."""
     present = jnp.broadcast_to(where[:, None], hard.shape[:2])
     if ids is not None:
         present, ids = present & (ids >= 0), ids.reshape(-1)
 
     def flat(x):
         # Replace padding by zeros before the product: a NaN would reach the gradients even if the sum excludes it.
-        return jnp.where(present[:, :, None], at_least_float32(x), 0).reshape(-1, x.shape[-1])
+        there = present.reshape(*present.shape, *[1] * (x.ndim - 2))
+        return jnp.where(there, at_least_float32(x), 0).reshape(-1, *x.shape[2:])
 
     vectors, by_guide = flat(hard), None if guide is None else flat(guide)
     no_pair = jnp.full_like(present.reshape(-1), -1, dtype=jnp.int32)
@@ -393,6 +438,9 @@ def _of_same_side(rows: Marks, columns: Marks) -> Array:
     return negatives(rows, columns) & negatives_of_answers(rows, columns)
 
 
+# Shapes of embeddings of tokens.
+OF_TOKENS = {"question": "[B, Q, E]", "answer": "[B, A, E]", "hard_negatives": "[B, K, H, E]"}
+
 # Masks of the terms.
 KEEP: dict[str, Callable[[Marks, Marks], Array]] = {
     "a|q": negatives,
@@ -403,11 +451,22 @@ KEEP: dict[str, Callable[[Marks, Marks], Array]] = {
 }
 
 
-def _check(arrays, prefixes, same_side, guide, log_q, tile, axis_name) -> None:
+def _check(arrays, prefixes, same_side, guide, log_q, token_masks, tile, axis_name) -> None:
+    shapes = SHAPES if token_masks is None else SHAPES | OF_TOKENS
     if axis_name is not None and tile is None:
         raise EndxError("axis_name is given without tile: a loss over several devices is streamed, so set tile too")
-    check_batch(**arrays)
-    extra: dict = {name: (arrays[name], SHAPES[name]) for name in ("question", "hard_negatives")}
+    check_batch(shapes, **arrays)
+    extra: dict = {name: (arrays[name], shapes[name]) for name in OF_TOKENS}
+    if token_masks is not None:
+        masks = token_masks._asdict().items()
+        extra |= {f"token_masks.{name}": (mask, f"bool {shapes[name][:-4]}]") for name, mask in masks}
+        lacks = token_masks.hard_negatives is None and arrays["hard_negatives"] is not None
+        if prefixes is not None or lacks:
+            raise EndxError(
+                "token_masks has no hard_negatives, but the batch has: set token_masks.hard_negatives too"
+                if lacks
+                else "prefixes are those of one embedding of each text: with token_masks set prefixes=None"
+            )
     if guide is not None:
         extra |= {
             "guide.question": (guide.question, "[B, G]"),

@@ -31,8 +31,8 @@ class Shard:
         return cls(jnp.ones(size, dtype=bool) if where is None else where, axis_name)
 
     def masked_rows(self, x: Array) -> Array:
-        """Returns embeddings [R, E] at least in float32, with zeros for excluded pairs, even if NaN."""
-        return jnp.where(self.where[:, None], at_least_float32(x), 0)
+        """Returns embeddings [R, ..., E] at least in float32, with zeros for excluded pairs, even if NaN."""
+        return jnp.where(self.where.reshape(-1, *[1] * (x.ndim - 1)), at_least_float32(x), 0)
 
     def psum(self, x: Array) -> Array:
         """Sums over devices."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.pair_scores import SAME_SIDE, Ceiling, Guide, InBatch, Prefixes, Rows, Side, scores_below
+from endx_jax.losses.pair_scores import SAME_SIDE, Ceiling, Guide, InBatch, Prefixes, Products, Rows, Side, scores_below
 from endx_jax.losses.shard import AxisName
 from endx_jax.losses.streaming import SUMS
 
@@ -95,7 +95,7 @@ def in_batch_sigmoid(
     return loss, batch.metrics(answers.kept, answers.highest < jax.nn.softplus(limit)) | by_prefix
 
 
-def _wrong(widths: tuple[int, ...], rows: Rows, columns: Side) -> tuple[Array, ...]:
+def _wrong(products: Products, rows: Rows, columns: Side) -> tuple[Array, ...]:
     """Computes -log(1 - sigmoid(logit)) of all rows and columns."""
     assert rows.bias is not None
     shift = rows.bias[:, None]
@@ -104,4 +104,4 @@ def _wrong(widths: tuple[int, ...], rows: Rows, columns: Side) -> tuple[Array, .
         del prefix
         return jax.nn.softplus(scores * rows.scale[:, None] + shift)
 
-    return scores_below(widths, rows, columns, cross_entropy)
+    return scores_below(products, rows, columns, cross_entropy)

@@ -16,7 +16,18 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.pair_scores import SAME_SIDE, Ceiling, Guide, InBatch, Prefixes, Rows, Side, scores_below
+from endx_jax.losses.pair_scores import (
+    SAME_SIDE,
+    Ceiling,
+    Guide,
+    InBatch,
+    Prefixes,
+    Products,
+    Rows,
+    Side,
+    TokenMasks,
+    scores_below,
+)
 from endx_jax.losses.shard import AxisName
 from endx_jax.losses.streaming import SOFTMAXES
 from endx_jax.settings import check_choice
@@ -51,6 +62,7 @@ def in_batch_softmax(
     guide: Guide | None = None,
     guide_ceiling: Ceiling = Ceiling(),  # noqa: B008  # immutable
     log_q: Array | None = None,
+    token_masks: TokenMasks | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """Computes the cross-entropy of each question's own answer among all answers of the batch.
 
@@ -90,6 +102,9 @@ def in_batch_softmax(
       log_q: [B], logarithm of each answer's probability of being drawn, which is subtracted from its logits (Yi et al.
         2019, section 4.1), so that frequent answers are not penalised as negatives. It may be relative to the mean,
         as hard negatives and questions are not corrected.
+      token_masks: tokens that count of embeddings of tokens, whose scores are MaxSim (`losses.maxsim`): `question` and
+        `answer` are then [B, L, E], with an L of each, and `hard_negatives` [B, K, L, E]. All products of the tokens of
+        a tile are in memory: `maxsim.tile_of` returns a tile for their lengths. Such embeddings have no `prefixes`.
 
     Returns:
       A tuple (loss, metrics). The loss is the mean over the included pairs, zero if there are none. The metrics have no
@@ -129,6 +144,7 @@ def in_batch_softmax(
         guide=guide,
         guide_ceiling=guide_ceiling,
         log_q=log_q,
+        token_masks=token_masks,
         tile=tile,
         axis_name=axis_name,
     )
@@ -157,7 +173,7 @@ def in_batch_softmax(
     return loss, batch.metrics(answers.kept, highest < -batch.rounding * batch.rows["q"].scale) | by_prefix
 
 
-def _margins(widths: tuple[int, ...], rows: Rows, columns: Side) -> tuple[Array, ...]:
+def _margins(products: Products, rows: Rows, columns: Side) -> tuple[Array, ...]:
     """Computes the margins of the columns' logits over the row's right logit before its own correction."""
 
     def margins(scores, prefix):
@@ -165,7 +181,7 @@ def _margins(widths: tuple[int, ...], rows: Rows, columns: Side) -> tuple[Array,
         found = (scores - rows.right[:, prefix, None]) * rows.scale[:, None]
         return found if columns.log_q is None else found - columns.log_q[None, :]
 
-    return scores_below(widths, rows, columns, margins)
+    return scores_below(products, rows, columns, margins)
 
 
 def _row_losses(others: list[Array]) -> Array:

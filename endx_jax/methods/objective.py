@@ -22,7 +22,7 @@ UNCUT = Execution()
 
 @flax.struct.dataclass
 class Embeddings:
-    """Embeddings of B pairs.
+    """Embeddings of B pairs; `TokenVectors` of towers with an embedding for each token.
 
     Attributes:
       question: embeddings [B, E] of the questions.
@@ -122,12 +122,13 @@ class Objective(abc.ABC):
           step: int32 scalar.
         """
 
-    def _embed_hard_negatives(self, towers: dict, texts: Texts, keys: Array) -> Array:
-        """Embeds answer texts [B, K] as [B, K, E]."""
+    def _embed_hard_negatives(self, towers: dict, texts: Texts, keys: Array) -> Any:
+        """Embeds answer texts [B, K] as [B, K, E], or `TokenVectors` of [B, K]."""
         size, count = texts.lengths.shape
         flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), texts)
         text_keys = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
-        return self.model.encode(towers, "answer", flat, text_keys).reshape(size, count, -1)
+        embedded = self.model.encode(towers, "answer", flat, text_keys)
+        return jax.tree.map(lambda x: x.reshape(size, count, *x.shape[1:]), embedded)
 
 
 def known_ids(batch: Batch) -> dict[str, Array]:

@@ -1,7 +1,7 @@
 """Dual encoder: two towers with one parameter tree."""
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -81,10 +81,15 @@ class DualEncoder:
         """Returns the parameters of one side's tower, by group."""
         return params.get("shared", {}) | params.get(side, {})
 
-    def encode(self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None) -> Array:
-        """Embeds texts of one side, `question` or `answer`; returns float32 [B, E]."""
+    @property
+    def by_token(self) -> bool:
+        """True if every token of a text has an embedding."""
+        return self.question.tokens is not None
+
+    def encode(self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None) -> Any:
+        """Embeds texts of one side, `question` or `answer`; float32 [B, E], or `TokenVectors` if `by_token`."""
         variables = {"params": self.tower_params(params, side)}
-        return cast(Array, self.tower(side).apply(variables, texts, dropout_keys))
+        return self.tower(side).apply(variables, texts, dropout_keys)
 
     def base(self, params: dict, side: str, tokens: Tokens) -> Array:
         """Computes the input [B, E] of one side's head for tokens [B, L], without dropout; see `Tower.base`."""

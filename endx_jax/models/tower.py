@@ -5,15 +5,17 @@ sharings (Dong et al. 2022, section 3) share between the towers or freeze. The g
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Texts, Tokens, Vectors
+from endx_jax.batch import Texts, Tokens, TokenVectors, Vectors
 from endx_jax.models.layout import lay_out
 from endx_jax.models.pooling import Pooling, mean
 from endx_jax.models.products import FLOAT32
+from endx_jax.models.token_embeddings import TokenChoice
 from endx_jax.numerics import l2_normalize
 
 Array = jax.Array
@@ -62,12 +64,12 @@ class Projection(nn.Module):
 
     @nn.compact
     def __call__(self, pooled: Array) -> Array:
-        """Maps [B, D] to [B, E]."""
+        """Maps [..., D] to [..., E]."""
         draw = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
         kernel = self.param("kernel", draw, (pooled.shape[-1], self.width))
         projected = jnp.matmul(pooled, kernel, precision=jax.lax.Precision.HIGHEST)
         if self.use_bias:
-            projected = projected + self.param("bias", nn.initializers.zeros, (self.width,))[None]
+            projected = projected + self.param("bias", nn.initializers.zeros, (self.width,))
         return FUNCTIONS[self.function](projected)
 
 
@@ -82,6 +84,7 @@ class Tower(nn.Module):
       head: maps ([B, E], dropout keys [B] or None) to [B, E]; None for towers without residual heads.
       normalize: scales embeddings to unit L2 norm, so that inner products are cosines.
       token_weights: maps ids [...] to factors [...] of the tokens' encodings; None means 1.
+      tokens: tokens that have an embedding, for the pooling `tokens`; None for one embedding per text.
       layer_weights: weights of a mixture of layers that replaces the last layer (RR, section 3.1): of the token table's
         vectors and of each of the encoder's `outputs`; None means the last layer.
     """
@@ -93,6 +96,7 @@ class Tower(nn.Module):
     head: nn.Module | None = None
     normalize: bool = True
     token_weights: nn.Module | None = None
+    tokens: TokenChoice | None = None
     layer_weights: tuple[float, ...] | None = None
 
     @property
@@ -101,10 +105,13 @@ class Tower(nn.Module):
         rounded = getattr(getattr(self.encoder, "config", None), "product_dtype", FLOAT32)
         return rounded if self.token_embedder.dtype == jnp.float32 else None
 
-    def __call__(self, texts: Texts, dropout_keys: Array | None = None) -> Array:
-        """Returns float32 embeddings [B, E]; dropout is on if `dropout_keys` [B] are given."""
+    def __call__(self, texts: Texts, dropout_keys: Array | None = None) -> Any:
+        """Returns float32 embeddings [B, E], or `TokenVectors`; dropout is on if `dropout_keys` [B] are given."""
         if isinstance(texts, Vectors):
             return self.finish(texts.values, dropout_keys)
+        if self.tokens is not None:
+            texts = self.tokens.read(texts)
+            return TokenVectors(self.finish(self.base(texts, dropout_keys), dropout_keys), self.tokens.counted(texts))
         return self.finish(self.base(texts, dropout_keys), dropout_keys)
 
     def encodings(self, tokens: Tokens, dropout_keys: Array | None = None) -> Array:

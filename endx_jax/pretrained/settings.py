@@ -9,6 +9,7 @@ from endx_jax.models.products import AUTO, FLOAT32, check_product_dtype
 from endx_jax.models.recurrent import CELLS
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.stack import REMATS
+from endx_jax.models.token_embeddings import TokenSettings
 from endx_jax.models.tower import FUNCTIONS
 from endx_jax.settings import check_choice, check_range, key, require
 
@@ -67,6 +68,7 @@ class ModelSettings:
         f"Pooling over tokens: one of {', '.join((*POOLINGS, MULTI_HOP))}. Empty: the pretrained folder's, else mean.",
     )
     multi_hop: MultiHopSettings = dataclasses.field(default_factory=MultiHopSettings)
+    tokens: TokenSettings = dataclasses.field(default_factory=TokenSettings)
     lora: LoraSettings = dataclasses.field(default_factory=LoraSettings)
     projection: int = key(
         0,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from endx_jax.data.tokenization import Tokenizer
 from endx_jax.encoders import EncoderConfig
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
@@ -20,6 +21,7 @@ from endx_jax.models.products import FLOAT32, chosen_product_dtype, product_dtyp
 from endx_jax.models.recurrent import CELLS, RecurrentConfig, RecurrentEncoder
 from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
+from endx_jax.models.token_embeddings import TOKENS, TokenChoice, TokenSettings
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
@@ -68,6 +70,7 @@ def build_dual_encoder(
     sources: Mapping[str, PretrainedEncoder],
     platform: str | None = None,
     make_head: MakeHead | None = None,
+    tokenizers: Mapping[str, Tokenizer] | None = None,
 ) -> DualEncoder:
     """Returns the dual encoder for settings and pretrained encoders.
 
@@ -76,9 +79,11 @@ def build_dual_encoder(
       sources: pretrained encoders by side.
       platform: platform of the devices that run it, for `model.dtype=auto`; None means the process's default backend.
       make_head: makes what a method adds to the towers; None: nothing.
+      tokenizers: tokenizers by side, for the ids of `model.tokens`; None: only shapes matter.
 
     Raises:
-      EndxError: the towers' embeddings would differ in width, or a new encoder does not fit a token table.
+      EndxError: the towers' embeddings would differ in width, a new encoder does not fit a token table, or a tokenizer
+        lacks a token of `model.tokens`.
     """
     widths = {side: _embedding_width(settings, sources[side]) for side in SIDES}
     require(
@@ -86,9 +91,24 @@ def build_dual_encoder(
         f"the towers' embedding widths {widths['question']} and {widths['answer']} differ; set model.projection",
     )
     towers = {side: build_tower(settings, sources[side], platform) for side in SIDES}
+    if settings.pooling == TOKENS:
+        choices = {side: token_choice(settings.tokens, side, (tokenizers or {}).get(side)) for side in SIDES}
+        towers = {side: tower.clone(tokens=choices[side]) for side, tower in towers.items()}
     if make_head:
         towers = {side: tower.clone(head=make_head(side, widths[side])) for side, tower in towers.items()}
     return DualEncoder(**towers, sharing=SHARINGS[settings.sharing])
+
+
+def token_choice(settings: TokenSettings, side: str, tokenizer: Tokenizer | None) -> TokenChoice:
+    """Returns the tokens of a side's texts that have an embedding; without a tokenizer, ids are 0.
+
+    Raises:
+      EndxError: the tokenizer lacks a token of the settings.
+    """
+    if side == "question":
+        fill = tokenizer.mask_id if tokenizer and settings.expand else 0
+        return TokenChoice(expand=settings.expand, fill=fill, attend=settings.attend and settings.expand > 0)
+    return TokenChoice(tokenizer.ids_of(settings.skip, "model.tokens.skip") if tokenizer else (0,) * len(settings.skip))
 
 
 def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: str | None = None) -> Tower:

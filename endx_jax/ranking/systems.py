@@ -10,6 +10,7 @@ import numpy as np
 
 from endx_jax.data.sets.records import Pools
 from endx_jax.errors import EndxError
+from endx_jax.inference.maxsim import maxsim_scores
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
 
@@ -21,6 +22,16 @@ Array = jax.Array
 # smallest block that `evaluate` chooses.
 QUESTION_TILE = 16
 CANDIDATE_MULTIPLE = 128
+
+
+def scores_of(questions: np.ndarray, candidates: np.ndarray, *, reverse: bool = False) -> ScoreBlock:
+    """Returns the scorer of embeddings: `dense_scores` of [Q, E] and [N, E], or MaxSim of arrays of objects [L, E].
+
+    With `reverse` the first are those of answers, whose questions are ranked.
+    """
+    if questions.dtype == object:
+        return maxsim_scores(questions, candidates, reverse=reverse)
+    return dense_scores(questions, candidates)
 
 
 def dense_scores(question_embeddings, candidate_embeddings):
@@ -70,7 +81,7 @@ def _products(questions, candidates, rows, columns):
     return scores[:rows, :columns]
 
 
-# (side, texts) to float32 [n, E], of unit norm if embeddings are compared by cosine.
+# (side, texts) to what `scores_of` takes: float32 [n, E], of unit norm if embeddings are compared by cosine.
 EncodeSide = Callable[[str, Sequence[str]], np.ndarray]
 
 
@@ -80,8 +91,8 @@ class DenseResult:
 
     Attributes:
       evaluations: rankings of candidates by inner product.
-      questions: float32 [Q, E].
-      candidates: float32 [N, E].
+      questions: float32 [Q, E], or objects [Q] as `maxsim_scores` takes them.
+      candidates: float32 [N, E], or objects [N].
       reverse: rankings of questions for each right candidate (`RetrievalSet.reversed`); empty if not requested.
       fused: rankings of candidates by the fused scores; empty if not requested.
     """
@@ -117,13 +128,13 @@ def evaluate_dense(
 
     evaluations, backwards, fused = {}, {}, {}
     for pool, part in pools.items():
-        scores = dense_scores(of("question", part.question_ids), of("answer", part.candidate_ids))
+        scores = scores_of(of("question", part.question_ids), of("answer", part.candidate_ids))
         evaluations[pool] = evaluate_set(scores, part)
         if fuse:
             fused[pool] = evaluate_set(fuse(pool, scores), part)
         if reverse:
             back = part.reversed()
-            scores = dense_scores(of("answer", back.question_ids), of("question", back.candidate_ids))
+            scores = scores_of(of("answer", back.question_ids), of("question", back.candidate_ids), reverse=True)
             backwards[pool] = evaluate_set(scores, back)
     questions, candidates = of("question", pools.primary.question_ids), of("answer", pools.primary.candidate_ids)
     return DenseResult(evaluations, questions, candidates, backwards, fused)

@@ -1,4 +1,4 @@
-"""Prefixes, ceilings, guides, terms of one side and frequencies in the losses over a batch, against a naive twin."""
+"""Prefixes, ceilings, guides, terms of one side, frequencies and MaxSim in the losses over a batch, against a twin."""
 
 import functools
 
@@ -10,13 +10,13 @@ import pytest
 from helpers import one_line_error
 from jax.sharding import PartitionSpec
 
-from endx_jax.losses import Ceiling, Guide, Prefixes, in_batch_sigmoid, in_batch_softmax, pair_scores
+from endx_jax.losses import Ceiling, Guide, Prefixes, TokenMasks, in_batch_sigmoid, in_batch_softmax, pair_scores
 
 B, E, K, G, TILE = 16, 6, 2, 3, 5  # 16 pairs: two a device, and three tiles of which the last is smaller
 AXES = ("data", "fsdp")
 PREFIXES = Prefixes((2, 3, 6), (1.0, 0.5, 2.0))
 
-# Options of each case; `guide` and `log_q` stand for drawn arrays.
+# Options of each case; `guide`, `log_q` and `token_masks` stand for drawn arrays.
 CASES = {
     "prefixes of any norm": {"prefixes": Prefixes((1, 4), normalize=False), "ceiling": Ceiling(1.0, 1.5)},
     "other direction": {
@@ -34,6 +34,16 @@ CASES = {
         "guide_ceiling": Ceiling(1.0, 0.2),
         "log_q": True,
     },
+    "tokens": {
+        "token_masks": True,
+        "direction": "joint",
+        "same_side": ("questions", "answers"),
+        "ceiling": Ceiling(0.9, 0.3),
+        "guide": True,
+        "guide_ceiling": Ceiling(1.0, 0.2),
+        "log_q": True,
+    },
+    "tokens in one direction": {"token_masks": True, "direction": "answer_to_question"},
 }
 SIGMOID = {name: CASES["all"][name] for name in ("prefixes", "same_side", "ceiling", "guide", "guide_ceiling")}
 LOSSES: dict = {
@@ -42,8 +52,14 @@ LOSSES: dict = {
 }
 
 
-def drawn() -> tuple[dict, dict]:
-    """Arguments with a gradient, and others. Hard negatives that are missing, and pairs that do not count, are NaN."""
+LENGTHS = {"question": (B, 4), "answer": (B, 5), "hard_negatives": (B, K, 3)}
+
+
+def drawn(tokens: bool = False) -> tuple[dict, dict]:
+    """Arguments with a gradient, and others. Hard negatives that are missing, and pairs that do not count, are NaN.
+
+    With `tokens`, two tokens of each answer are equal, and one question and one answer have none that counts.
+    """
     draw = np.random.default_rng(0)
     ids = {
         "question_id": draw.integers(-1, 12, B),
@@ -56,6 +72,12 @@ def drawn() -> tuple[dict, dict]:
     rest["log_q"] = draw.normal(size=B)
     moving = {name: draw.normal(size=(B, E)) for name in ("question", "answer")}
     moving["hard_negatives"] = draw.normal(size=(B, K, E))
+    if tokens:
+        moving = {name: draw.normal(size=(*shape, E)) for name, shape in LENGTHS.items()}
+        moving["answer"][:, 1] = moving["answer"][:, 0]
+        rest["token_masks"] = TokenMasks(*(draw.random(shape) < 0.8 for shape in LENGTHS.values()))
+        rest["token_masks"].question[1], rest["token_masks"].answer[4] = False, False
+        moving["question"] /= 2
     for hard in (moving["hard_negatives"], rest["guide"].hard_negatives):
         hard[rest["hard_negative_ids"] < 0] = np.nan
     for array in (*moving.values(), *rest["guide"], rest["log_q"]):
@@ -87,16 +109,26 @@ def twin(loss, moving, rest, *, prefixes, ceiling, guide_ceiling, same_side=(), 
     where, wrong = jnp.asarray(rest["where"]), masks(rest)
 
     def sides(question, answer, hard, width=None):
-        hard = jnp.where((rest["hard_negative_ids"] >= 0)[:, :, None], hard, 0)
+        present = rest["hard_negative_ids"] >= 0
+        hard = jnp.where(present.reshape(B, K, *[1] * (hard.ndim - 2)), hard, 0)
         found = [jnp.where(where.reshape(-1, *[1] * (x.ndim - 1)), x, 0) for x in (question, answer, hard)]
         found = [x[..., : width or x.shape[-1]] for x in found]
         if width and prefixes.normalize:
             found = [x / jnp.linalg.norm(jnp.where(x == 0, 1e-9, x), axis=-1, keepdims=True) for x in found]
         q, a, h = found
-        return {"q": q, "a": a, "h": h.reshape(B * K, -1)}
+        return {"q": q, "a": a, "h": h.reshape(B * K, *h.shape[2:])}
 
     def terms_of(texts):
-        return {term: texts[term[2]] @ texts[term[0]].T for term in wrong}
+        if texts["q"].ndim == 2:
+            return {term: texts[term[2]] @ texts[term[0]].T for term in wrong}
+        counted = dict(zip("qah", rest["token_masks"], strict=True)) | {"h": rest["token_masks"][2].reshape(B * K, -1)}
+
+        def scores(of, among):
+            return jax.vmap(jax.vmap(naive_maxsim, (None, None, 0, 0)), (0, 0, None, None))(
+                texts[of], counted[of], texts[among], counted[among]
+            )
+
+        return {term: scores("q", "a").T if term == "q|a" else scores(term[2], term[0]) for term in wrong}
 
     guide = terms_of(sides(*rest["guide"])) if rest["guide"] else None
     log_q = jnp.zeros(B) if rest["log_q"] is None else jnp.where(where, rest["log_q"], 0)
@@ -148,6 +180,11 @@ def twin(loss, moving, rest, *, prefixes, ceiling, guide_ceiling, same_side=(), 
     return sum(map(jnp.multiply, weights, losses)), excluded / (where.sum() * (where.sum() - 1))
 
 
+def naive_maxsim(question, counted, answer, among):
+    highest = jnp.max(jnp.where(among[None], question @ answer.T, -jnp.inf), axis=1)
+    return jnp.sum(jnp.where(counted & among.any(), highest, 0))
+
+
 def limit(ceiling: Ceiling, right):
     relative = jnp.where(right > 0, ceiling.share * right, (2 - ceiling.share) * right)
     return relative + ceiling.margin
@@ -158,7 +195,7 @@ def options(case: dict) -> dict:
 
 
 def arguments(loss, case: dict) -> tuple[dict, dict]:
-    moving, rest = drawn()
+    moving, rest = drawn(case.get("token_masks", False))
     rest = {name: value for name, value in rest.items() if name not in ("guide", "log_q") or case.get(name)}
     if loss is in_batch_sigmoid:
         moving |= {"bias": np.float64(-1.0)}
@@ -209,7 +246,7 @@ def agree(found, expected) -> None:
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
 
 
-SLOW = ("sigmoid", "prefixes of any norm")
+SLOW = ("sigmoid", "prefixes of any norm", "tokens in one direction")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in LOSSES])
@@ -226,6 +263,8 @@ def test_whole_arrays_are_the_twin(name):
     [
         ("all", 8),
         ("sigmoid", None),
+        ("tokens", 8),
+        pytest.param("tokens in one direction", None, marks=pytest.mark.slow),
         pytest.param("sigmoid", 8, marks=pytest.mark.slow),
         pytest.param("joint", None, marks=pytest.mark.slow),
         pytest.param("prefixes of any norm", None, marks=pytest.mark.slow),

@@ -1,0 +1,80 @@
+"""MaxSim of encoded texts, in tiles of bounded memory."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from endx_jax.batch import TokenVectors
+from endx_jax.data.batches.token_tables import padded_length
+from endx_jax.errors import EndxError
+from endx_jax.inference.text_batches import LADDER, LAST_STEP
+from endx_jax.losses.maxsim import maxsim
+
+# Tokens of questions and of candidates in a tile: on a CPU, 2 MB of products stay in the cache. The larger tile, of
+# accelerators, is not measured.
+TILES = {"cpu": (256, 2048)}
+LARGE_TILE = (2048, 32768)
+
+
+def maxsim_scores(questions: np.ndarray, candidates: np.ndarray, *, reverse: bool = False) -> Callable:
+    """Returns a function that computes MaxSim of blocks of questions, for `ranking.evaluate`.
+
+    A block of candidates at a time is on the device.
+
+    Args:
+      questions: [Q] objects, token embeddings [L, E], as `EmbeddingModel.comparable` returns them.
+      candidates: [N] objects, [L, E].
+      reverse: true if the first are answers and the second questions, whose tokens are summed over.
+
+    Returns:
+      A function `(start, stop) -> float32 [stop - start, N]`.
+
+    Raises:
+      EndxError: widths of embeddings differ.
+    """
+    widths = sorted({len(row[0]) for row in (*questions, *candidates) if len(row)})
+    if len(widths) > 1:
+        raise EndxError(f"token embeddings have {' and '.join(map(str, widths))} dimensions: encode with one model")
+    question_tokens, candidate_tokens = TILES.get(jax.default_backend(), LARGE_TILE)
+    blocks = _blocks(candidates, candidate_tokens)
+
+    def score_block(start: int, stop: int) -> np.ndarray:
+        scores = np.zeros((stop - start, len(candidates)), np.float32)
+        of_questions = _blocks(questions[start:stop], question_tokens)
+        tiles = [(rows, _pad(questions[start + rows], widths, size, length)) for rows, size, length in of_questions]
+        for columns, size, length in blocks:
+            block = _pad(candidates[columns], widths, size, length)
+            for rows, tile in tiles:
+                scores[np.ix_(rows, columns)] = _score(tile, block, reverse)[: len(rows), : len(columns)]
+        return scores
+
+    return score_block
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _score(rows: TokenVectors, columns: TokenVectors, reverse: bool) -> jax.Array:
+    return maxsim(columns, rows).T if reverse else maxsim(rows, columns)
+
+
+def _blocks(texts: np.ndarray, tokens: int) -> list[tuple[np.ndarray, int, int]]:
+    """Returns (indices, rows, padded length) of blocks of texts of similar lengths, few of which differ in shape."""
+    lengths = np.array([len(text) for text in texts], int)
+    order, start, blocks = np.argsort(-lengths, kind="stable"), 0, []
+    while start < len(order):
+        longest = max(1, int(lengths[order[start]]))
+        step = next((step for maximum, step in LADDER if longest <= maximum), LAST_STEP)
+        length = padded_length(longest, longest + step, step)
+        rows = max(1, tokens // length)
+        blocks.append((order[start : start + rows], rows, length))
+        start += rows
+    return blocks
+
+
+def _pad(texts: np.ndarray, widths: list[int], rows: int, length: int) -> TokenVectors:
+    values, mask = np.zeros((rows, length, *widths), np.float32), np.zeros((rows, length), bool)
+    for row, text in enumerate(texts):
+        values[row, : len(text)], mask[row, : len(text)] = text, True
+    return TokenVectors(jnp.asarray(values), jnp.asarray(mask))

@@ -1,0 +1,44 @@
+"""MaxSim, the score of late interaction (ColBERT, Khattab and Zaharia 2020, arXiv 2004.12832).
+
+The score of a question and an answer is the sum, over the question's tokens, of the highest inner product with a token
+of the answer. Tokens that tie for the highest share its gradient equally. A text without tokens that count scores 0,
+and has no gradient.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from endx_jax.batch import TokenVectors
+
+Array = jax.Array
+
+# Largest number of products of two tokens in a tile.
+PRODUCTS = 1 << 23
+
+
+def maxsim(questions: TokenVectors, answers: TokenVectors) -> Array:
+    """Returns the scores of Q questions and N answers, [Q, N]; all products of their tokens are in memory."""
+    products = jnp.einsum("ike,jle->ikjl", questions.values, answers.values, precision=jax.lax.Precision.HIGHEST)
+    highest = jnp.max(jnp.where(answers.mask[None, None], products, -jnp.inf), axis=3)
+    counted = questions.mask[:, :, None] & jnp.any(answers.mask, axis=1)[None, None]
+    return jnp.sum(jnp.where(counted, highest, 0), axis=1)
+
+
+def listed_maxsim(questions: TokenVectors, answers: TokenVectors) -> Array:
+    """Returns the scores of each question's own answers, [B, N], for B questions and answers of [B, N].
+
+    Products of tokens are computed for some questions at a time, and again for the gradient.
+    """
+
+    @jax.checkpoint
+    def of_question(question: TokenVectors, own: TokenVectors) -> Array:
+        return maxsim(jax.tree.map(lambda x: x[None], question), own)[0]
+
+    size = max(1, PRODUCTS // max(1, questions.mask.shape[1] * answers.mask[0].size))
+    return jax.lax.map(lambda row: of_question(*row), (questions, answers), batch_size=size)
+
+
+def tile_of(question_length: int, answer_length: int) -> int:
+    """Returns the side of tiles of scores whose products of tokens are at most `PRODUCTS`, a power of two."""
+    pairs = PRODUCTS // max(1, question_length * answer_length)
+    return 1 << max(0, (pairs.bit_length() - 1) // 2)
