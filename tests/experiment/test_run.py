@@ -19,7 +19,7 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 import endx_jax
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
-from endx_jax.experiment import prepare, summary
+from endx_jax.experiment import prepare
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import best_params, build_model, read_model
@@ -135,7 +135,7 @@ def notes_of(config, folder, rows, **usage) -> str:
     config.model.pretrained = str(shutil.copytree(config.model.pretrained, folder / "encoder"))
     (folder / "encoder" / "config_sentence_transformers.json").write_text(json.dumps(usage))
     prepared = prepare.prepare_run(config, folder / "run")
-    return "\n".join(summary.notes(prepared))
+    return "\n".join(prepare.notes(prepared))
 
 
 def test_triplets_use_their_negatives_and_a_line_says_so(config, tmp_path):
@@ -147,7 +147,7 @@ def test_triplets_use_their_negatives_and_a_line_says_so(config, tmp_path):
     config.data.hard_negatives = 0
     prepared = prepare.prepare_run(config, tmp_path / "run")
     assert prepared.stream[0].hard_negatives is None
-    assert f"{count} questions: none is used" in "\n".join(summary.notes(prepared))
+    assert f"{count} questions: none is used" in "\n".join(prepare.notes(prepared))
 
 
 def test_negatives_that_a_limit_of_pairs_leaves_out_are_not_drawn(config, tmp_path):
@@ -161,15 +161,15 @@ def test_negatives_that_a_limit_of_pairs_leaves_out_are_not_drawn(config, tmp_pa
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_cpu_that_could_gain_is_named(config, tmp_path, monkeypatch, fast):
-    monkeypatch.setattr(summary, "multiplies_bfloat16", lambda: fast)
+    monkeypatch.setattr(prepare, "multiplies_bfloat16", lambda: fast)
     line = "note: this CPU multiplies bfloat16 about twice as fast: model.product_dtype=bfloat16"
     prepared = prepare.prepare_run(config, tmp_path / "run")
-    assert line not in [*summary.notes(prepared)]  # has no encoder
+    assert line not in [*prepare.notes(prepared)]  # has no encoder
     config.model.encoder = ""
     prepared = prepare.prepare_run(config, tmp_path / "run")
-    assert ([*summary.notes(prepared)].count(line) == 1) is fast
+    assert ([*prepare.notes(prepared)].count(line) == 1) is fast
     config.model.product_dtype = "bfloat16"
-    assert line not in [*summary.notes(prepare.prepare_run(config, tmp_path / "run"))]
+    assert line not in [*prepare.notes(prepare.prepare_run(config, tmp_path / "run"))]
 
 
 def test_texts_that_are_cut_prompts_that_are_left_out_and_both_directions_are_named(config, tmp_path):
