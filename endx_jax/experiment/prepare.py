@@ -26,8 +26,10 @@ from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
+from endx_jax.methods.dual.batches import embed_by_guide
+from endx_jax.models.products import chosen_product_dtype
 from endx_jax.models.sharding_hints import platform
-from endx_jax.parallel.agreement import check_equal
+from endx_jax.parallel.agreement import check_equal, decided
 from endx_jax.parallel.console import say, working
 from endx_jax.parallel.environment import use_compilation_cache
 from endx_jax.parallel.memory import gigabytes, measure, trim
@@ -89,14 +91,16 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     workdirs.check_writable(workdir.folder)
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
+    product_dtype = decided(lambda: chosen_product_dtype(settings.model.product_dtype), "product-dtype")
+    settings = dataclasses.replace(settings, model=dataclasses.replace(settings.model, product_dtype=product_dtype))
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     training: TrainingData = data.train
     if settings.data.tokens:
         needs_texts = settings.model.token_weights or settings.objective.given_model or model.method.frozen_towers
         require(
-            not needs_texts,
-            f"{settings.data.tokens} holds tokens and no texts, which token weights, a guide or teacher and heads on "
-            "frozen towers need: leave data.tokens empty",
+            not needs_texts and model.method.annotate in (None, embed_by_guide),
+            f"{settings.data.tokens} holds tokens and no texts, which token weights, a guide or teacher, heads on "
+            "frozen towers and other methods' `annotate` need: leave data.tokens empty",
         )
         training = stored(settings.data, model.processors, data)
     data_sha256, most = training.sha256, settings.data.max_train_pairs
