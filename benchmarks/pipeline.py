@@ -1,6 +1,6 @@
 """Pairs read per second, without a model: `python benchmarks/pipeline.py --data=FOLDER`.
 
-tokenise: tokenizes all texts once; the peer is `__call__` of transformers' tokenizer.
+tokenize: tokenizes all texts once; the peer is `__call__` of transformers' tokenizer.
 batches: draws, pads and prefetches training batches of these tables; the peer is the data loader of
 sentence-transformers' trainer, which tokenizes every batch in its collator, on the same pairs.
 
@@ -55,13 +55,13 @@ def tokenized(options: argparse.Namespace) -> Pairs:
 def tables(options: argparse.Namespace, records: RetrievalSet, pairs: Pairs) -> list[dict]:
     """Measures tokenization; returns the rows of the table."""
     cases = {
-        "tokenise": sides.Case("pipeline", "tokenize", (options,)),
+        "tokenize": sides.Case("pipeline", "tokenize", (options,)),
     }
     if options.peer:
         texts = (str(locate(options.model)), options.length, list(records.questions), list(records.candidates))
-        cases["tokenise, transformers"] = sides.Case("peer_trainer", "tokenize", texts)
+        cases["tokenize, transformers"] = sides.Case("peer_trainer", "tokenize", texts)
     texts, tokens = len(records.questions) + len(records.candidates), len(pairs.questions.ids) + len(pairs.answers.ids)
-    return _rows(cases, options, {"texts": texts, "pairs": len(pairs), "real_tokens": tokens}, "tokenise, transformers")
+    return _rows(cases, options, {"texts": texts, "pairs": len(pairs), "real_tokens": tokens}, "tokenize, transformers")
 
 
 def batches(pairs: Pairs, records: RetrievalSet, batch: int, options: argparse.Namespace) -> list[dict]:

@@ -31,8 +31,7 @@ def add_product_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_engine_flag(parser: argparse._ActionsContainer) -> None:
     """Adds the flag `--engine` of verbs that search an index."""
-    how = "search of embeddings: exact on the device, or by faiss [exact]"
-    parser.add_argument("--engine", choices=(EXACT, *ENGINES), default=EXACT, help=how)
+    parser.add_argument("--engine", choices=(EXACT, *ENGINES), default=EXACT, help="exact search, or by faiss [exact]")
 
 
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:

@@ -1,6 +1,6 @@
-"""`endx prepare`: downloads and converts a data set, and prints its counts and folder; or tokenises a run's data.
+"""`endx prepare`: downloads and converts a data set, and prints its counts and folder; or tokenizes a run's data.
 
-With --config=CONFIG and the settings of a run, as for `endx train`, the training pairs are tokenised into the folder
+With --config=CONFIG and the settings of a run, as for `endx train`, the training pairs are tokenized into the folder
 `data.tokens`, for which no accelerator is needed.
 """
 
@@ -15,7 +15,7 @@ from endx_jax.settings import require
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     if any(argument.lstrip("-").startswith("config") for argument in argv):
-        _tokenise(argv)
+        _tokenize(argv)
         return
     arguments = _parser().parse_args(argv)
 
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> None:
     print(f"\nTrain on it with {environment}--config.data.path={arguments.name} --config.data.pool={pool}")
 
 
-def _tokenise(argv: list[str]) -> None:
+def _tokenize(argv: list[str]) -> None:
     """Writes the training pairs of a config into `data.tokens`."""
     from endx_jax.cli.train import flags_of, parse_arguments
     from endx_jax.experiment.config import resolve

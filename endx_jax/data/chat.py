@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import openai
 
 MOST_TOKENS = 1 << 30  # counts beyond it are not believed
+MOST_BYTES = 1_000_000  # of a response
 HOPELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)  # statuses that no other request would change
 PATH = "/chat/completions"
 
@@ -114,6 +115,8 @@ class Chat:
             said = ascii(self._hidden(refusal.response.content.decode("utf-8", "replace")).strip()[:300])[1:-1]
             kind = EndxError if refusal.status_code in HOPELESS else NoAnswer
             raise kind(f"{self.base_url}{PATH} answers with status {refusal.status_code}: {said}") from None
+        if len(response.content) > MOST_BYTES:
+            raise NoAnswer(f"an answer of {len(response.content):,} bytes, of which {MOST_BYTES:,} are allowed")
         return self._reply(response.content)
 
     def _hidden(self, text: str) -> str:

@@ -73,12 +73,12 @@ class DataSettings:
     )
     tokens: str = key(
         "",
-        "Folder of the tokenised training pairs, for data larger than memory. It is written when it is missing, and "
+        "Folder of the tokenized training pairs, for data larger than memory. It is written when it is missing, and "
         "then only mapped into memory. Needs `test_path`; validation is a share of its questions.",
         changes_results=False,
     )
     tokenizing_processes: int = key(
-        0, "Processes that tokenise files into `tokens`. 0: one for each CPU.", changes_results=False
+        0, "Processes that tokenize files into `tokens`. 0: one for each CPU.", changes_results=False
     )
     split: str = key("train", "Split to train on, of a folder with several.")
     merge: bool = key(

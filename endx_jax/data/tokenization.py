@@ -393,11 +393,7 @@ class _WithTokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class TextProcessor(TextOptions, _WithTokenizer):
-    """Tokenizer of a tower's texts and their options: `TextProcessor(tokenizer, length, prompt, ...)`.
-
-    Attributes:
-      tokenizer: tokenizer of the tower.
-    """
+    """Tokenizer of a tower's texts, with their options: `TextProcessor(tokenizer, length, prompt, ...)`."""
 
     def __call__(self, texts: Sequence[str]) -> TokenTable:
         """Tokenizes N texts."""

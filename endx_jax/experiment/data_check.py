@@ -31,7 +31,7 @@ MODEL = "all-MiniLM-L6-v2"
 # Most questions that are ranked, answers in their pool, and known questions of these answers: encoded in seconds.
 RANKED, POOL, KNOWN = 300, 1000, 2000
 WORTH_TRAINING = 100  # with fewer pairs, the page suggests search without training
-TOKENISED = 10_000  # texts of a side whose tokens are counted at most
+TOKENIZED = 10_000  # texts of a side whose tokens are counted at most
 GAINS = (0.02, 0.05, 0.1)
 DEVIATION = 0.4  # of two systems' difference in reciprocal rank, if there are too few questions to measure it
 FEW_VALUES = 8  # different values of an unused column that are shown at most
@@ -205,9 +205,9 @@ def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingMode
     sides = {"question": (records.questions, settings.question_length)}
     sides["answer"] = (records.candidates, settings.answer_length)
     for side, (texts, length) in sides.items():
-        processor, some = model.encoder.processors[side], texts[:TOKENISED]
+        processor, some = model.encoder.processors[side], texts[:TOKENIZED]
         cut = dataclasses.replace(processor, length=length)(some).cut
-        of = f" among the first {TOKENISED:,}" * (len(some) < len(texts))
+        of = f" among the first {TOKENIZED:,}" * (len(some) < len(texts))
         limit = f"{length} tokens, which are cut (data.{side}_length)"
         yield f"{side}s{of} longer than {limit}", cut
 

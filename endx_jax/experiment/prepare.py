@@ -34,7 +34,7 @@ from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.vector_cache import HeadEncoder, VectorCache
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.models.products import FLOAT32, multiplies_bfloat16
+from endx_jax.models.products import FLOAT32, chosen_product_dtype, multiplies_bfloat16
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import check_equal, decided
 from endx_jax.parallel.console import say, working
@@ -98,14 +98,17 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     workdirs.check_writable(workdir.folder)
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
+    product_dtype = decided(lambda: chosen_product_dtype(settings.model.product_dtype), "product-dtype")
+    settings = dataclasses.replace(settings, model=dataclasses.replace(settings.model, product_dtype=product_dtype))
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     training: TrainingData = data.train
     if settings.data.tokens:
         needs_texts = settings.model.token_weights or settings.objective.given_model or model.method.frozen_towers
+        owner = getattr(model.method.annotate, "__module__", "endx_jax")  # the library's need texts for `given_model`
         require(
-            not needs_texts,
-            f"{settings.data.tokens} holds tokens and no texts, which token weights, a guide or teacher and heads on "
-            "frozen towers need: leave data.tokens empty",
+            not needs_texts and owner.startswith("endx_jax"),
+            f"{settings.data.tokens} holds tokens and no texts, which token weights, a guide or teacher, heads on "
+            "frozen towers and other methods' `annotate` need: leave data.tokens empty",
         )
         training = stored(settings.data, model.processors, data)
     data_sha256, most = training.sha256, settings.data.max_train_pairs

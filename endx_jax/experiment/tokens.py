@@ -1,4 +1,4 @@
-"""Tokenised training pairs of a run in `data.tokens`: written once by several processes, and then only mapped."""
+"""Tokenized training pairs of a run in `data.tokens`: written once by several processes, and then only mapped."""
 
 import concurrent.futures.process
 import contextlib
@@ -36,7 +36,7 @@ ROWS = 1_000_000
 
 
 class SourcePart(NamedTuple):
-    """Part of a source that one process tokenises.
+    """Part of a source that one process tokenizes.
 
     Attributes:
       source: the source.
@@ -64,7 +64,7 @@ def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], spli
     require(not url_of(settings.tokens), f"data.tokens={settings.tokens} is in a bucket: name a local folder")
     folder = pathlib.Path(settings.tokens).expanduser()
     held_out = {*splits.validation.questions, *splits.test.questions}
-    on_primary(lambda: _ensure(folder, settings, processors, held_out), "tokenised")
+    on_primary(lambda: _ensure(folder, settings, processors, held_out), "tokenized")
     if not json_files.read_optional(folder / MANIFEST):  # on another host, whose folder is its own
         _ensure(folder, settings, processors, held_out)
     store = TokenStore.open(folder)
@@ -150,17 +150,17 @@ def _write(
     }
     count = min(settings.tokenizing_processes or cores(), len(missing))
     paths = [source.path for source in settings.sets]
-    say(f"tokenising {len(missing)} parts of {', '.join(paths)} into {folder}")
+    say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")
     tokenize = functools.partial(_tokenize, processors=processors, settings=settings, held_out=held_out)
     if count > 1:
         context = multiprocessing.get_context("spawn")
         try:
             with concurrent.futures.ProcessPoolExecutor(count, context, _start) as pool:
                 for n, _ in enumerate(pool.map(tokenize, missing, missing.values()), 1):
-                    say(f"tokenised {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
+                    say(f"tokenized {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
         except concurrent.futures.process.BrokenProcessPool:
             raise EndxError(
-                "a tokenising process was killed, possibly for lack of memory: set data.tokenizing_processes "
+                "a tokenizing process was killed, possibly for lack of memory: set data.tokenizing_processes "
                 f"below {count} and run again; finished parts are kept"
             ) from None
     else:
@@ -170,7 +170,7 @@ def _write(
     join_parts(folder, files, paths, about)
     for file in folder.glob("part-*"):
         file.unlink()
-    say(f"tokenised in {time.perf_counter() - began:.0f} s")
+    say(f"tokenized in {time.perf_counter() - began:.0f} s")
 
 
 def _file(folder: pathlib.Path, part: SourcePart, common: str) -> pathlib.Path:

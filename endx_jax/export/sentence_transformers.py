@@ -15,6 +15,7 @@ from endx_jax.export.towers import Towers, write_json, write_tensors, write_tran
 from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.models.tower import Projection
 from endx_jax.pretrained.sentence_transformers import ACTIVATIONS, POOLING_MODES
+from endx_jax.settings import require
 
 NAME = "sentence-transformers"
 CONFIG = "config_sentence_transformers.json"
@@ -96,7 +97,7 @@ class Writer:
 
     def _pooling(self, folder: pathlib.Path, side: str) -> None:
         width = self.towers.encoders[side].config.width
-        mode = THEIR_POOLINGS[self.pooling]
+        mode = _theirs(THEIR_POOLINGS, self.pooling, "pooling")
         config = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": True}
         write_json(folder / "config.json", config)
 
@@ -107,7 +108,7 @@ class Writer:
             "in_features": pooled,
             "out_features": width,
             "bias": "bias" in params,
-            "activation_function": THEIR_FUNCTIONS[function],
+            "activation_function": _theirs(THEIR_FUNCTIONS, function, "projection function"),
             **OVER_EMBEDDINGS,
         }
         write_json(folder / "config.json", config)
@@ -141,6 +142,11 @@ def write_sentence_transformers(folder: pathlib.Path, towers: Towers) -> None:
       EndxError: the towers have a part without a sentence-transformers module.
     """
     Writer(folder, towers, towers.pooling).write()
+
+
+def _theirs(names: dict[str, str], ours: str, what: str) -> str:
+    require(ours in names, f"the format {NAME} has no {what} {ours!r}: use --format=stablehlo")
+    return names[ours]
 
 
 def truncate(folder: pathlib.Path, width: int) -> None:

@@ -37,11 +37,10 @@ def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, Te
     digest, parameters = hashlib.sha256(b"endx_jax model 1"), ""
     hashed_sides = SIDES if set(params) - {"shared"} else SIDES[:1]  # parameters that are all shared are hashed once
     for side in SIDES:
-        processor = processors[side]
-        options = (processor.prompt, processor.length, *processor.further.items())
-        about = (side, describe_tower(model.tower(side)), *options)
+        texts = processors[side]
+        about = (side, describe_tower(model.tower(side)), texts.prompt, texts.length, *texts.further.items())
         parameters = _hash(model.tower_params(params, side)) if side in hashed_sides else parameters
-        digest.update(repr((*about, processor.tokenizer.fingerprint, parameters)).encode())
+        digest.update(repr((*about, texts.tokenizer.fingerprint, parameters)).encode())
     return digest.hexdigest()
 
 

@@ -20,7 +20,7 @@ from endx_jax.progress import ticking
 
 T = TypeVar("T")
 
-# Texts that are tokenised and sorted together: enough that neighbours have similar lengths, few enough for memory.
+# Texts that are tokenized and sorted together: enough that neighbours have similar lengths, few enough for memory.
 WINDOW = 32768
 
 # Widths are rounded up: (maximum length, step) in tokens, and the step of longer texts.

@@ -17,7 +17,7 @@ from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.heads import MakeHead
 from endx_jax.models.layout import Padded
 from endx_jax.models.pooling import POOLINGS, MultiHopAttention
-from endx_jax.models.products import FLOAT32, chosen_product_dtype, product_dtype_on
+from endx_jax.models.products import FLOAT32, product_dtype_on
 from endx_jax.models.recurrent import CELLS, RecurrentConfig, RecurrentEncoder
 from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
@@ -55,7 +55,6 @@ def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSett
         pooling=settings.pooling or ("mean" if settings.encoder else pretrained.pooling),
         dropout=config.dropout if settings.dropout < 0 else settings.dropout,
         attention_dropout=config.attention_dropout if settings.attention_dropout < 0 else settings.attention_dropout,
-        product_dtype=chosen_product_dtype(settings.product_dtype),
     )
 
 

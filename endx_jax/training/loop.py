@@ -52,7 +52,7 @@ class TrainSettings:
     )
     profiler_port: int = key(
         0,
-        "Port of JAX's profiler server in each process, from which TensorBoard captures traces. 0: no server.",
+        "Port of JAX's profiler server for TensorBoard; further processes of a host have the next ports. 0: no server.",
         changes_results=False,
     )
     wandb_project: str = key(

@@ -1,9 +1,13 @@
 """Profiler traces of training steps, for TensorBoard or Perfetto."""
 
 import pathlib
+import socket
 from contextlib import AbstractContextManager
 
 import jax
+
+from endx_jax.parallel.agreement import gathered
+from endx_jax.settings import check_range
 
 WARM_UP = 2  # steps before the first recorded one: they compile and warm up
 
@@ -21,13 +25,16 @@ class Trace:
           folder: output folder; each of several processes writes to a subfolder of its own.
           start: step from which training starts or resumes.
           steps: number of steps to record after the first `WARM_UP` ones.
-          port: port of the profiler's server; 0 for none.
+          port: port of the profiler's server; further processes of a host take the next ports. 0 for no server.
         """
         several = jax.process_count() > 1
         self._folder = folder / f"process-{jax.process_index()}" if several else folder
         self._first, self._last = start + WARM_UP, start + WARM_UP + steps
         self._running, self._serving = False, port > 0
         if self._serving:
+            hosts = gathered(socket.gethostname(), "profiler-hosts")
+            port += hosts[: jax.process_index()].count(hosts[jax.process_index()])
+            check_range("train.profiler_port of this process", port, 1, 65535)
             jax.profiler.start_server(port)
 
     def step(self, step: int) -> AbstractContextManager:

@@ -39,7 +39,7 @@ def test_a_missing_file_is_named(tmp_path, endx):
     assert not (tmp_path / "data").exists()
 
 
-def test_the_pairs_of_a_run_are_tokenised(tiny_bert, tmp_path, endx):
+def test_the_pairs_of_a_run_are_tokenized(tiny_bert, tmp_path, endx):
     for name, asked in (("train", "where is"), ("test", "who is")):
         rows = "".join(f"{asked} cat {n},cat {n}\n" for n in range(4))
         (tmp_path / f"{name}.csv").write_text(f"question,answer\n{rows}")

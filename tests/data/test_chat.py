@@ -71,6 +71,11 @@ def test_a_response_that_is_no_answer_of_a_chat_is_one_line(content):
     assert isinstance(caught.value, NoAnswer)
 
 
+def test_a_response_beyond_the_limit_is_one_line():
+    with ChatServer(lambda *_: reply("x" * 1_000_000)) as server, one_line_error("answer of 1,000,.* bytes, of which"):
+        client(server).ask("passage 1")
+
+
 def test_a_silent_server_ends_with_the_timeout():
     with ChatServer(delay=2.0) as server, one_line_error("no answer in 0.2 s, 2 times"):
         client(server, timeout=0.2, retries=1).ask("passage 1")

@@ -10,6 +10,7 @@ import pytest
 from helpers import one_line_error
 from tiny_bert import WIDTH, tiny_recipe, write_tiny_bert
 
+from endx_jax.experiment import prepare
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import _with_prompts, best_params, build_model, read_model, save_description
@@ -43,6 +44,14 @@ def test_a_workdir_describes_a_new_encoder_without_the_pretrained_folder(config,
     again = read_model(tmp_path)
     assert again.dual_encoder == model.dual_encoder
     chex.assert_trees_all_equal_shapes_and_dtypes(again.abstract_params, model.abstract_params)
+
+
+def test_the_product_dtype_of_all_hosts_is_that_of_process_0(tiny_bert, pairs_csv, tmp_path, monkeypatch):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.product_dtype = "auto"
+    for told in ("bfloat16", "float32"):  # by a process 0 on another CPU
+        monkeypatch.setattr(prepare, "decided", lambda decide, name, told=told: told)
+        assert prepare.prepare_run(config, tmp_path / "run").model.settings.model.product_dtype == told
 
 
 def test_the_token_table_of_a_new_encoder_can_be_frozen(config):

@@ -31,6 +31,7 @@ from endx_jax.experiment.data import read_records, read_splits
 from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.experiment.tokens import stored
+from endx_jax.methods import METHODS, find_method
 
 pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
@@ -257,7 +258,7 @@ def parts_of(settings) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("damage", [None, "shortened", "flipped", "link"])
-def test_an_interrupted_tokenisation_keeps_its_whole_parts(settings, processors, monkeypatch, tmp_path, damage):
+def test_an_interrupted_tokenization_keeps_its_whole_parts(settings, processors, monkeypatch, tmp_path, damage):
     broken = write(tmp_path / "shards" / "train-00002-of-00003.parquet", ROWS)
     whole = broken.read_bytes()
     write(broken, [*ROWS[:30], {"query": "", "pos": ["x"], "neg": []}])
@@ -293,7 +294,7 @@ def test_an_interrupted_tokenisation_keeps_its_whole_parts(settings, processors,
 
 @pytest.mark.parametrize("change", ["held_out", "shards"])
 def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(settings, processors, tmp_path, change):
-    """A run that failed after tokenising, with another test set or fewer shards, must not determine the pairs."""
+    """A run that failed after tokenizing, with another test set or fewer shards, must not determine the pairs."""
     first, shards = settings, tmp_path / "shards"
     if change == "held_out":
         write(tmp_path / "held_out.jsonl", ROWS)
@@ -314,7 +315,7 @@ def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
     killed = mock.Mock(side_effect=concurrent.futures.process.BrokenProcessPool)
     monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", killed)
     several = dataclasses.replace(settings, tokenizing_processes=2)
-    with pytest.raises(EndxError, match="a tokenising process was killed, .*: set data.tokenizing_processes below 2"):
+    with pytest.raises(EndxError, match="a tokenizing process was killed, .*: set data.tokenizing_processes below 2"):
         stored(several, processors, read_splits(several))
 
 
@@ -396,7 +397,7 @@ def test_a_hostile_manifest_is_one_line(settings, processors, change):
         TokenStore.open(file.parent)
 
 
-# Tokenises in two processes, which never finish a block, so that the parent can be killed meanwhile.
+# Tokenizes in two processes, which never finish a block, so that the parent can be killed meanwhile.
 KILLED = """
 import os, sys, time
 from endx_jax.data.batches import token_store
@@ -471,6 +472,15 @@ def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, 
 def test_what_needs_texts_is_refused(config, tmp_path):
     config.objective.contrastive.guide = config.model.pretrained
     with pytest.raises(EndxError, match=r"tokens holds tokens and no texts, which .*: leave data.tokens empty"):
+        prepare_run(config, tmp_path / "run")
+
+
+def test_a_method_that_annotates_texts_is_refused(config, tmp_path, monkeypatch):
+    annotating = dataclasses.replace(find_method("dual"), annotate=lambda *_: pytest.fail("called without texts"))
+    monkeypatch.setitem(METHODS, "dual", annotating)
+    with one_line_error(
+        r"tokens holds tokens and no texts, which .* other methods' `annotate` need: leave data.tokens"
+    ):
         prepare_run(config, tmp_path / "run")
 
 

@@ -11,6 +11,8 @@ import endx_jax
 from endx_jax.data.tokenization import TextOptions
 from endx_jax.export.run import export
 from endx_jax.export.towers import Towers
+from endx_jax.models.pooling import POOLINGS
+from endx_jax.models.tower import FUNCTIONS
 
 
 def test_half_precision_towers_become_plain_ones(models):
@@ -62,4 +64,13 @@ def test_cosine_and_norm_are_two_things(models, tmp_path):
 def test_a_tower_that_only_a_program_can_hold_is_refused(tiny_bert, tmp_path, settings, part):
     model = make_model(tiny_bert, **settings)
     with one_line_error(f"the format sentence-transformers does not support {part}: use --format=stablehlo"):
+        export(model, "sentence-transformers", tmp_path)
+
+
+@pytest.mark.parametrize("table", [(POOLINGS, "pooling"), (FUNCTIONS, "projection_function")])
+def test_a_pooling_or_function_that_is_not_theirs_is_refused(tiny_bert, tmp_path, monkeypatch, table):
+    names, key = table
+    monkeypatch.setitem(names, "mine", lambda encodings, *mask: encodings.sum(axis=1) if mask else -encodings)
+    model = make_model(tiny_bert, projection=8, **{key: "mine"})
+    with one_line_error(f"sentence-transformers has no {key.replace('_', ' ')} 'mine': use --format=stablehlo"):
         export(model, "sentence-transformers", tmp_path)

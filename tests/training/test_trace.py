@@ -3,6 +3,7 @@ import socket
 import jax
 import jax.numpy as jnp
 import pytest
+from helpers import one_line_error
 
 from endx_jax.training import trace as trace_module
 from endx_jax.training.trace import WARM_UP, Trace
@@ -57,6 +58,23 @@ def test_each_of_several_processes_has_its_own_folder(tmp_path, calls, monkeypat
     monkeypatch.setattr(trace_module.jax, "process_count", lambda: 2)
     run_steps(Trace(tmp_path, start=0, steps=1), 0, WARM_UP + 1, calls)
     assert ("start", str(tmp_path / "process-0")) in calls
+
+
+@pytest.mark.parametrize(("process", "port"), [(0, 65534), (1, 65534), (2, 65535)])
+def test_each_process_of_a_host_has_its_own_port(tmp_path, monkeypatch, process, port):
+    monkeypatch.setattr(trace_module, "gathered", lambda *_: ["a", "b", "a", "a"])
+    monkeypatch.setattr(trace_module.jax, "process_index", lambda: process)
+    ports = []
+    monkeypatch.setattr(trace_module.jax.profiler, "start_server", ports.append)
+    Trace(tmp_path, start=0, steps=0, port=65534)
+    assert ports == [port]
+
+
+def test_a_port_beyond_the_largest_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_module, "gathered", lambda *_: ["a", "a"])
+    monkeypatch.setattr(trace_module.jax, "process_index", lambda: 1)
+    with one_line_error("train.profiler_port of this process is 65536; it must be from 1 to 65,535"):
+        Trace(tmp_path, start=0, steps=0, port=65535)
 
 
 def test_the_trace_names_its_steps(tmp_path):

@@ -28,7 +28,7 @@ from endx_jax.files import replacing, sha256_of, write_text
 
 SIDES = ("question", "answer")
 MANIFEST = "tokens.json"
-BLOCK = 8192  # examples that are tokenised at once
+BLOCK = 8192  # examples that are tokenized at once
 # Largest row number, as batches hold ids as int32.
 MOST_ROWS = 2**31 - 1
 LISTS = ("positives", "hard_negatives")
@@ -316,7 +316,7 @@ class TokenStore:
         return self
 
     def tokenize(self, readers: Mapping[str, TextReader]) -> Pairs:
-        """Returns `pairs`, which were tokenised when the store was written."""
+        """Returns `pairs`, which were tokenized when the store was written."""
         del readers
         return self.pairs()
 
