@@ -57,7 +57,7 @@ def test_products_and_gradients_are_those_of_rounded_factors_summed_in_float32()
 
 def transformer(product_dtype="float32", dtype=jnp.float32):
     """With all linear layers that there are: a projection of the token table, and adapters."""
-    config = dataclasses.replace(TINY, embedding_width=16, lora=LORA, product_dtype=product_dtype)
+    config = dataclasses.replace(TINY, layers=1, embedding_width=16, lora=LORA, product_dtype=product_dtype)
     return TransformerEncoder(config, jnp.dtype(dtype))
 
 

@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, one_line_error, padded, random_params, texts, tower
+from helpers import one_line_error, padded, random_params, texts, tower
 
 from endx_jax.batch import Packing
 from endx_jax.data.tokenization import Tokenizer
@@ -20,6 +21,9 @@ from endx_jax.pretrained import load_encoder
 QUESTIONS = ["where is the cat?", "who sat [SEP] on a mat", "🙂", ""]
 ANSWERS = ["the cat sat on the mat.", "a dog, where is a dog", "in"]
 ROWS = np.array([(q, a) for q in range(len(QUESTIONS)) for a in range(len(ANSWERS))])
+
+
+TINY = dataclasses.replace(helpers.TINY, layers=1)
 
 
 def classifier(config=TINY, **options):
