@@ -25,7 +25,7 @@ from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import of_few_paragraphs
-from endx_jax.experiment.model import PairScorerFactory, load_pairs
+from endx_jax.experiment.model import PairScorerFactory, load_pair_scorer
 from endx_jax.inference.encode import Output
 from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.ranking.evaluate import Evaluation, evaluate_scores, evaluate_set
@@ -125,7 +125,7 @@ def main() -> None:
     counts = len(records.questions), len(records.pairs), len(records.candidates)
     print("{} questions, {} pairs, {} sentences\n".format(*counts))
     runs = dict(name.split("=", 1) for name in options.run)
-    rows = compare(records, load_pairs(options.pair), runs, options.top, options.timed)
+    rows = compare(records, load_pair_scorer(options.pair), runs, options.top, options.timed)
     print(common.table(rows))
     common.write(options.json, vars(options), rows, questions=counts[0], pairs=counts[1], candidates=counts[2])
 

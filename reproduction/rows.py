@@ -17,7 +17,7 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
 from endx_jax.experiment.data import paths_of, pools, read_splits
 from endx_jax.experiment.evaluation import evaluate_index
-from endx_jax.experiment.model import load_pairs
+from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.files import write_text
 from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.inference import load
@@ -119,7 +119,7 @@ def few(row: Row, options: Options) -> Outcome:
         records = read_splits(DataSettings(path=settings.data.path, pool="answers")).test
         pool = of_few_paragraphs(records, FEW_PARAGRAPHS, FEW_PAIRS)
         if not embeds(workdir):
-            return evaluate_pairs(load_pairs(workdir)(pool.questions, pool.candidates), None, pool, top=0).metrics
+            return evaluate_pairs(load_pair_scorer(workdir)(pool.questions, pool.candidates), None, pool, top=0).metrics
         return evaluate_dense(load(workdir).comparable, Pools(few=pool)).evaluations["few"].metrics
 
     def read(workdir: pathlib.Path, row: Row) -> tuple[float, ...]:

@@ -99,12 +99,10 @@ def _ask(arguments, chat: Chat, journal: Journal, template: str, passages: list[
 
 def _ranker(name: str) -> "Rank":
     """Loads a model that ranks documents: an embedding model, or a reranker of the best by BM25."""
-    from endx_jax.experiment.model import load_scorer
-    from endx_jax.inference import load
-    from endx_jax.ranking.mining import rank_by_embeddings, rank_by_pairs
+    from endx_jax.experiment.model import load_pair_scorer
+    from endx_jax.ranking.mining import rank_by_pairs
 
-    reranker = load_scorer(name)
-    return partial(rank_by_pairs, reranker) if reranker else partial(rank_by_embeddings, load(name).comparable)
+    return partial(rank_by_pairs, load_pair_scorer(name, embeddings=True))
 
 
 def _best(

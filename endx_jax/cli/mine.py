@@ -5,6 +5,7 @@ can filter them.
 """
 
 import argparse
+import functools
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ def main(argv: list[str]) -> None:
     _check(arguments)
 
     from endx_jax.data.readers.beir import REPORT, write_mined
-    from endx_jax.experiment.model import load_teacher
+    from endx_jax.experiment.model import load_pair_scorer
     from endx_jax.experiment.workdir import check_output
     from endx_jax.parallel.console import say
     from endx_jax.parallel.environment import keep_programs
@@ -44,7 +45,8 @@ def main(argv: list[str]) -> None:
     say(f"{counts} in {arguments.data}")
     keep_programs()
     names = dict.fromkeys(filter(None, (arguments.teacher, arguments.score_with)))
-    loaded = {name: load_teacher(name, arguments.product_dtype) for name in names}
+    load = functools.partial(load_pair_scorer, embeddings=True, product_dtype=arguments.product_dtype)
+    loaded = {name: load(name) for name in names}
     teacher, scorer = loaded.get(arguments.teacher), loaded.get(arguments.score_with)
     records, ranked, source = _rank(arguments, records, settings.last_rank)
     score = teacher(records.questions, records.candidates) if teacher else None

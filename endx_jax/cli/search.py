@@ -158,11 +158,11 @@ def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) 
 
 @functools.cache
 def _pair_model(workdir: pathlib.Path, product_dtype: str | None) -> "PairScorerFactory":
-    from endx_jax.experiment.model import load_pairs
+    from endx_jax.experiment.model import load_pair_scorer
     from endx_jax.parallel.environment import keep_programs
 
     keep_programs()
-    return load_pairs(workdir, product_dtype)
+    return load_pair_scorer(workdir, product_dtype=product_dtype)
 
 
 def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:

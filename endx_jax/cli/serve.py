@@ -62,7 +62,7 @@ def main(argv: list[str]) -> None:
 
 def _service(arguments: argparse.Namespace) -> "Service":
     """Loads the model and the index, which is made from the corpus if there is one, and logs them."""
-    from endx_jax.experiment.model import load_pairs
+    from endx_jax.experiment.model import load_pair_scorer
     from endx_jax.experiment.workdir import run_index
     from endx_jax.index.corpus_encoding import encode_corpus
     from endx_jax.index.index import Index
@@ -73,10 +73,10 @@ def _service(arguments: argparse.Namespace) -> "Service":
     from endx_jax.serving.service import Service
 
     keep_programs()
-    pairs = load_pairs(arguments.rerank, arguments.product_dtype) if arguments.rerank else None
+    product = {"product_dtype": arguments.product_dtype}
+    pairs = load_pair_scorer(arguments.rerank, **product) if arguments.rerank else None
     if arguments.corpus:
         model = arguments.model or arguments.workdir
-        product = {"product_dtype": arguments.product_dtype}
         arguments.index = encode_corpus(model, arguments.corpus, **product, **corpus_columns(arguments))
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir, arguments.product_dtype)

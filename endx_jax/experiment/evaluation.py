@@ -18,7 +18,7 @@ from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import ensure_prepared, find_source, pools, read_splits
-from endx_jax.experiment.model import load_pairs
+from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.run_index import IndexResults, write_index_results, write_pool
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
 from endx_jax.hub import local_path
@@ -104,7 +104,7 @@ def evaluate(
     read = functools.partial(_read, workdir, pool, min_questions, reading)
     dataset, ranked = (data or "", None) if sets else read(data, split)
     home = _output_folder(output)
-    reranker = (load_pairs(rerank, product_dtype), rerank, top) if rerank else None
+    reranker = (load_pair_scorer(rerank, product_dtype=product_dtype), rerank, top) if rerank else None
     if not isinstance(model, EmbeddingModel):
         model = load(workdir or model or "", mesh=make_mesh(MeshSettings()), product_dtype=product_dtype)
     agreement.check_parameters(model.params)

@@ -43,7 +43,7 @@ from endx_jax.pretrained.settings import NO_PROMPT, ModelSettings
 from endx_jax.pretrained.stored import StoredArray
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
 from endx_jax.ranking.hybrid import Hybrid
-from endx_jax.ranking.mining import InnerProducts
+from endx_jax.ranking.mining import InnerProductsOfTexts
 from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.settings import require
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
@@ -342,65 +342,43 @@ def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
     on_primary(write, "adapters-saved")
 
 
-def foreign_pairs(folder: pathlib.Path, product_dtype: str | None = None) -> PairScorerFactory | None:
-    """Loads a scorer of pairs of another library, such as a cross-encoder; None if no method reads the folder."""
-    for name in METHODS:
-        read = find_method(name).foreign_scorer
-        scorer = read(folder, product_dtype or FLOAT32) if read else None
-        if scorer is not None:
-            return scorer
-    return None
+def load_pair_scorer(
+    name: str | os.PathLike, *, embeddings: bool = False, product_dtype: str | None = None
+) -> PairScorerFactory:
+    """Loads a scorer of pairs: the best checkpoint of a run whose method scores pairs, or a foreign reranker.
 
-
-def load_pairs(workdir: str | os.PathLike, product_dtype: str | None = None) -> PairScorerFactory:
-    """Loads the best checkpoint of a run whose method scores pairs, or a folder of `foreign_pairs`.
-
-    `product_dtype` is as in `load`.
+    Args:
+      name: workdir, or folder of a cross-encoder or another foreign reranker; with `embeddings` also what `load` takes.
+      embeddings: true to score by inner products if the model embeds texts, as for mining and distillation.
+      product_dtype: as in `load`.
 
     Returns:
       A function of Q questions and N answers to the function that scores their pairs, given by rows: see
       `ranking.rerank`.
 
     Raises:
-      EndxError: there is no such run, or its checkpoint is missing or damaged.
+      EndxError: there is no such model, it embeds texts and `embeddings` is false, or its checkpoint is missing or
+        damaged.
     """
-    local = local_copy(workdir, skip=NOT_COPIED)
-    foreign = foreign_pairs(local, product_dtype)
-    if foreign is not None:
-        return foreign
-    model = read_model(local, product_dtype)
+    folder = local_copy(name, skip=NOT_COPIED)
+    if embeddings and not folder.is_dir():
+        folder = locate(str(name))
+    for read in (find_method(method).foreign_scorer for method in METHODS):
+        scorer = read(folder, product_dtype or FLOAT32) if read else None
+        if scorer is not None:
+            return scorer
+    if embeddings and embeds(folder):
+        return InnerProductsOfTexts(load(name, product_dtype=product_dtype).comparable)
+    model = read_model(folder, product_dtype)
     if model.method.pair_scorer is None:
         raise EndxError(
-            f"{workdir} holds a run of objective.name={model.settings.objective.name}: --rerank needs a pair "
+            f"{name} holds a run of objective.name={model.settings.objective.name}: --rerank needs a pair "
             "classifier, a run of objective.name=pair"
         )
     mesh = make_mesh(MeshSettings(), jax.local_devices())
-    params, _ = best_params(workdir, model, mesh)
+    params, _ = best_params(name if url_of(name) else folder, model, mesh)
     scorer = model.method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
     return functools.partial(scorer, params, progress=showing_progress())
-
-
-def load_scorer(name: str, product_dtype: str | None = None) -> PairScorerFactory | None:
-    """Loads a scorer of pairs: what `load_pairs` takes, also by its name on the hub; None if the model embeds texts.
-
-    Raises:
-      EndxError: there is no such model, or it is damaged.
-    """
-    folder = local_copy(name, skip=NOT_COPIED)
-    folder = folder if folder.is_dir() else locate(name)
-    if embeds(folder):
-        return foreign_pairs(folder, product_dtype)
-    return load_pairs(folder if url_of(name) is None else name, product_dtype)
-
-
-def load_teacher(name: str, product_dtype: str | None = None) -> PairScorerFactory:
-    """Loads a folder or name that scores pairs for mining and distillation: as `load_pairs`, or an embedding model.
-
-    Raises:
-      EndxError: there is no such model, or it is damaged.
-    """
-    scorer = load_scorer(name, product_dtype)
-    return scorer or functools.partial(InnerProducts.of_texts, load(name, product_dtype=product_dtype).comparable)
 
 
 def _assemble(settings: Settings, sources: Mapping[str, pretrained.PretrainedEncoder], tokenizers: Mapping) -> Model:

@@ -22,7 +22,7 @@ from endx_jax.pretrained.towers import finished_towers
 NO_EMBEDDINGS = (
     "{} holds a pair classifier or reranker, which reads question and answer together and has no embeddings: pass it "
     "to --rerank of `endx evaluate` or `endx search`, together with an embedding model; in Python, to "
-    "endx_jax.experiment.model.load_pairs"
+    "endx_jax.experiment.model.load_pair_scorer"
 )
 LONGEST = 512  # maximum length in tokens for pretrained encoders that have no limit of their own
 

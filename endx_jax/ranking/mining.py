@@ -278,7 +278,9 @@ def rank_by_embeddings(encode: EncodeSide, records: RetrievalSet, depth: int) ->
 
 
 def rank_by_pairs(scores_of: PairScorerFactory, records: RetrievalSet, depth: int) -> Ranked:
-    """Ranks the `depth` best of BM25's best candidates, at least `RERANKED`, by the scores of a reranker."""
+    """Ranks the `depth` best of BM25's best candidates, at least `RERANKED`; with embeddings, of all candidates."""
+    if isinstance(scores_of, InnerProductsOfTexts):
+        return rank_by_embeddings(scores_of.encode, records, depth)
     first = rank_by_bm25(records, max(depth, RERANKED))
     score, found = scores_of(records.questions, records.candidates), first.rows >= 0
     scores = np.full(found.shape, -np.inf, np.float32)
@@ -295,12 +297,6 @@ class InnerProducts:
         """Takes functions from rows to embeddings, for both sides."""
         self._questions, self._candidates = questions, candidates
 
-    @classmethod
-    def of_texts(cls, encode: EncodeSide, questions: Sequence[str], candidates: Sequence[str]) -> "InnerProducts":
-        """Returns inner products of texts, each encoded on first use."""
-        sides = zip(SIDES, (questions, candidates), strict=True)
-        return cls(*(EncodedOnDemand(functools.partial(encode, side), texts) for side, texts in sides))
-
     def __call__(self, pairs: np.ndarray) -> np.ndarray:
         """Scores pairs int [n, 2]; returns float32 [n]."""
         scores = np.empty(len(pairs), np.float32)
@@ -309,6 +305,18 @@ class InnerProducts:
             products = np.einsum("ne,ne->n", self._questions(question), self._candidates(candidate))
             scores[start : start + PAIRS] = products
         return scores
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerProductsOfTexts:
+    """Pair scorers of the model that `encode` belongs to: inner products of texts, each encoded on first use."""
+
+    encode: EncodeSide
+
+    def __call__(self, questions: Sequence[str], candidates: Sequence[str]) -> InnerProducts:
+        """Returns the scorer of pairs of rows of the texts."""
+        sides = zip(SIDES, (questions, candidates), strict=True)
+        return InnerProducts(*(EncodedOnDemand(functools.partial(self.encode, side), texts) for side, texts in sides))
 
 
 class EncodedOnDemand:

@@ -16,7 +16,7 @@ from endx_jax.data import generation
 from endx_jax.data.chat import Reply
 from endx_jax.data.generation import Journal, key_of, parse_reply
 from endx_jax.data.readers import read
-from endx_jax.experiment.model import load_pairs
+from endx_jax.experiment.model import load_pair_scorer
 
 KEY = "sk-secret-456"
 
@@ -194,7 +194,8 @@ def test_a_reranker_filters_too(corpus, pair_workdir, endx):
         endx(*arguments(server, corpus, f"--filter-with={pair_workdir}", "--filter-top=1"))
         kept = pairs(corpus)
         assert len(kept) == len({question for question, _ in kept}) < 24
-        ranked = load_pairs(pair_workdir)([one for one, _ in everything], [f"This is passage {n}." for n in range(8)])
+        passages = [f"This is passage {n}." for n in range(8)]
+        ranked = load_pair_scorer(pair_workdir)([one for one, _ in everything], passages)
         scores = ranked(np.stack(np.mgrid[:24, :8], axis=-1).reshape(-1, 2)).reshape(24, 8)
         assert kept == [everything[n] for n in range(24) if scores[n].argmax() == n // 3]
         assert sum(server.asked.values()) == 8

@@ -9,7 +9,7 @@ from tiny_bert import tiny_recipe
 from endx_jax.data.readers import read
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_splits
-from endx_jax.experiment.model import load_pairs
+from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.run import run
 
 
@@ -130,7 +130,7 @@ def test_scores_of_a_pair_classifier_are_written_and_distilled(tmp_path, tiny_be
     mine(f"--data={pairs_csv}", "--bm25", "--negatives=3", f"--score-with={pair_workdir}", f"--output={output}")
     assert json.loads((output / "mining.json").read_text())["score_with"] == str(pair_workdir)
     records = read(output)
-    score = load_pairs(pair_workdir)(records.questions, records.candidates)
+    score = load_pair_scorer(pair_workdir)(records.questions, records.candidates)
     pairs = [(question, row) for question, own in enumerate(records.scores) for row in own]
     assert len(pairs) > 2 * len(records.questions)
     written = [records.scores[question][row] for question, row in pairs]

@@ -13,7 +13,7 @@ from helpers import one_line_error
 import endx_jax
 from endx_jax.cli.answers import NamedQuestion, read_questions, to_jsonl, to_text
 from endx_jax.data.sets.documents import Document, FoundDocument
-from endx_jax.experiment.model import load_pairs
+from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.index.index import Index, write_index
 
 
@@ -102,7 +102,7 @@ def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir
     reranked = search(*arguments, "--top=2", f"--rerank={pair_workdir}", "--rerank-top=4").out
     after = json.loads(reranked)["answers"]
     pairs = np.array([[0, n] for n in range(4)])
-    scores = load_pairs(pair_workdir)([question], [texts[name] for name in before])(pairs)
+    scores = load_pair_scorer(pair_workdir)([question], [texts[name] for name in before])(pairs)
     assert [answer["id"] for answer in after] == [before[n] for n in np.argsort(-scores, kind="stable")[:2]]
     np.testing.assert_allclose([answer["score"] for answer in after], np.sort(scores)[:1:-1], atol=1e-4)
 

@@ -11,7 +11,7 @@ from http_server import Running
 
 from endx_jax.cli import search, serve
 from endx_jax.errors import EndxError
-from endx_jax.experiment.model import load_pairs
+from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.index.approximate import ENGINES, Engine
 
 
@@ -93,7 +93,7 @@ def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
 def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):
     arguments = serve._parser().parse_args([f"--workdir={trained_workdir}", f"--rerank={pair_workdir}"])
     documents = ["the mat of 3", "a dog", "the mats of 12"]
-    expected = load_pairs(pair_workdir)(["where is the cat 3"], documents)(np.array([[0, 0], [0, 1], [0, 2]]))
+    expected = load_pair_scorer(pair_workdir)(["where is the cat 3"], documents)(np.array([[0, 0], [0, 1], [0, 2]]))
     assert len(set(expected.tolist())) == 3
     service = serve._service(arguments)
     service.preparations = list

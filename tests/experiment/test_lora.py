@@ -14,7 +14,7 @@ from tiny_models import write_tiny_qwen3
 
 import endx_jax
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import build_model, load_pairs, read_model
+from endx_jax.experiment.model import build_model, load_pair_scorer, read_model
 from endx_jax.experiment.prepare import compile_and_restore, prepare_run
 from endx_jax.experiment.run import run
 from endx_jax.export.run import export
@@ -199,7 +199,7 @@ def test_other_methods_train_adapters_too(tiny_bert, pairs_csv, tmp_path, settin
         assert not any(map(is_adapter, open_file(tmp_path / "model" / "towers.safetensors")))
         assert endx_jax.load(tmp_path).identity == Index(tmp_path / "index.sqlite").info.model["identity"]
     else:
-        load_pairs(tmp_path)(["where is the cat"], ["a mat"])
+        load_pair_scorer(tmp_path)(["where is the cat"], ["a mat"])
 
 
 def test_the_base_may_be_bfloat16(decoder, pairs_csv, tmp_path):

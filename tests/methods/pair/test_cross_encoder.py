@@ -11,9 +11,10 @@ from tiny_bert import vocabulary, write_tokenizer
 
 import endx_jax
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.experiment.model import foreign_pairs, load_pairs, load_teacher
+from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.methods.pair.batches import longest_first
 from endx_jax.pretrained import locate
+from endx_jax.ranking.mining import InnerProductsOfTexts
 
 pytestmark = pytest.mark.reference
 
@@ -100,7 +101,7 @@ def test_scores_are_those_of_transformers(name, tmp_path):
     folder = write_classifier(tmp_path, name=name)
     expected = logits(folder)
     assert np.ptp(expected) > 0.01
-    found = load_pairs(folder)(QUESTIONS, ANSWERS)(PAIRS)
+    found = load_pair_scorer(folder)(QUESTIONS, ANSWERS)(PAIRS)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
@@ -113,7 +114,7 @@ def test_the_classifier_of_gte_s_own_code_is_read_by_its_names(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "new", "architectures": ["NewForSequenceClassification"]}
     (folder / "config.json").write_text(json.dumps(config))
-    found = load_pairs(folder)(QUESTIONS, ANSWERS)(PAIRS)
+    found = load_pair_scorer(folder)(QUESTIONS, ANSWERS)(PAIRS)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
@@ -127,9 +128,9 @@ def test_scores_are_those_of_sentence_transformers(name, tmp_path):
     reference = library.CrossEncoder(str(folder))
     expected = reference.predict([(QUESTIONS[q], ANSWERS[a]) for q, a in PAIRS], activation_fn=torch.nn.Identity())
     assert np.ptp(expected) > 0.01
-    np.testing.assert_allclose(load_pairs(folder)(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
+    np.testing.assert_allclose(load_pair_scorer(folder)(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
     reference.save_pretrained(str(tmp_path / "saved"))
-    np.testing.assert_allclose(load_pairs(tmp_path / "saved")(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
+    np.testing.assert_allclose(load_pair_scorer(tmp_path / "saved")(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
 
 
 def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
@@ -137,8 +138,9 @@ def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
     folder = write_classifier(tmp_path / "classifier")
     monkeypatch.setattr(sys.modules[locate.__module__], "download", lambda *_, **__: folder)
     records = RetrievalSet.from_pairs(zip(QUESTIONS, ANSWERS, strict=False))
-    scored = load_teacher("cross-encoder/of-the-hub")(records.questions, records.candidates)(PAIRS[:2])
-    np.testing.assert_array_equal(scored, load_pairs(folder)(records.questions, records.candidates)(PAIRS[:2]))
+    loaded = load_pair_scorer("cross-encoder/of-the-hub", embeddings=True), load_pair_scorer(folder)
+    scores = [scores_of(records.questions, records.candidates)(PAIRS[:2]) for scores_of in loaded]
+    np.testing.assert_array_equal(*scores)
 
 
 LONG = ["the cat " * 12, "a dog " * 40, "who", "where is the mat " * 5]
@@ -158,7 +160,7 @@ def test_prompt_length_and_truncation_are_those_of_sentence_transformers(name, t
         expected = reference.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
         reference.save_pretrained(str(tmp_path / f"saved{n}"))
         for saved in [tmp_path / f"saved{n}"] + [folder] * (not changes):
-            np.testing.assert_allclose(load_pairs(saved)(LONG, LONG)(rows), expected, atol=2e-5)
+            np.testing.assert_allclose(load_pair_scorer(saved)(LONG, LONG)(rows), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("room", range(12))
@@ -179,23 +181,27 @@ def test_the_longer_text_of_a_pair_is_cut_first(room):
 
 def test_a_cross_encoder_is_no_embedding_model(tmp_path):
     folder = write_classifier(tmp_path / "classifier")
-    with one_line_error("classifier holds a pair classifier or reranker, .*: pass it to --rerank of .*load_pairs"):
+    with one_line_error("holds a pair classifier or reranker, .*: pass it to --rerank of .*load_pair_scorer"):
         endx_jax.load(folder)
     (folder / "modules.json").write_text(json.dumps([]))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
     with one_line_error("pass it to --rerank"):
         endx_jax.load(folder)
     with one_line_error("modules.json: a cross-encoder may have no modules beside its Transformer"):
-        load_pairs(folder)
+        load_pair_scorer(folder)
     (folder / "config_sentence_transformers.json").unlink()
-    assert foreign_pairs(folder) is None
+    with one_line_error("is a pretrained model, not a run"):
+        load_pair_scorer(folder)
 
 
 def test_other_folders_are_refused(tmp_path, tiny_bert):
-    assert foreign_pairs(tiny_bert) is foreign_pairs(tmp_path / "missing") is None
+    for name, reason in ((tiny_bert, "is a pretrained model, not a run"), (tmp_path / "missing", "holds no run")):
+        with one_line_error(reason):
+            load_pair_scorer(name)
+    assert isinstance(load_pair_scorer(tiny_bert, embeddings=True), InnerProductsOfTexts)
     folder = write_classifier(tmp_path / "three", outputs=3)
     with one_line_error(r"classifier.weight has shape \(3, 24\); a classifier with one output has \(1, 24\)"):
-        load_pairs(folder)
+        load_pair_scorer(folder)
     config = json.loads((folder / "config.json").read_text())
     for kind, family in (
         ("RobertaForSequenceClassification", "bert"),
@@ -205,18 +211,18 @@ def test_other_folders_are_refused(tmp_path, tiny_bert):
         with one_line_error(
             f"holds a '{kind}' of model_type '{family}'; the classifiers that can score pairs are Bert"
         ):
-            load_pairs(folder)
+            load_pair_scorer(folder)
     for kind in ("t5", "static", "modernbert", ["bert"], None):
         (folder / "config.json").write_text(json.dumps(config | {"model_type": kind}))
         with one_line_error("holds a 'BertForSequenceClassification' of model_type .*; the classifiers that can score"):
-            load_pairs(folder)
+            load_pair_scorer(folder)
 
 
 def test_a_tokenizer_that_joins_in_another_way_is_refused(tmp_path):
     folder = write_classifier(tmp_path)
     write_pair_tokenizer(folder, [("A", 0), ("B", 1)])
     with one_line_error(r"joins two texts as \[5, 5\] and begins and ends one as \[2, 5, 3\]; only pairs of texts"):
-        load_pairs(folder)
+        load_pair_scorer(folder)
 
 
 def test_a_classifier_without_its_pooler_is_refused(tmp_path):
@@ -225,4 +231,4 @@ def test_a_classifier_without_its_pooler_is_refused(tmp_path):
     del tensors["classifier.dense.bias"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with one_line_error("the weights have no tensor 'classifier.dense.bias'"):
-        load_pairs(folder)
+        load_pair_scorer(folder)

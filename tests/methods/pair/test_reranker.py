@@ -1,12 +1,13 @@
 """Qwen3-Reranker's layout as a scorer of pairs, against transformers and the formula on the model's card."""
 
+import functools
 import json
 
 import numpy as np
 import pytest
 from helpers import one_line_error
 
-from endx_jax.experiment.model import load_pairs, load_teacher
+from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.methods.pair.reranker import CARD, INSTRUCTION, load_reranker
 
 QUESTIONS = ["where is the cat?", "who sat", "what is 3"]
@@ -86,7 +87,7 @@ def expected_scores(folder) -> np.ndarray:
 def test_scores_are_those_of_the_card(folder):
     expected = expected_scores(folder)
     assert np.ptp(expected) > 0.01
-    for load in (load_pairs, lambda name: load_teacher(str(name))):
+    for load in (load_pair_scorer, functools.partial(load_pair_scorer, embeddings=True)):
         found = load(folder)(QUESTIONS, ANSWERS)(PAIRS)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
@@ -117,20 +118,20 @@ def test_scores_with_a_chat_template_are_those_of_sentence_transformers(folder, 
         reference = library.CrossEncoder(str(folder), **prompts)
         expected = reference.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
         reference.save_pretrained(str(tmp_path / f"saved{n}"))
-        found = load_pairs(tmp_path / f"saved{n}")(QUESTIONS, texts)(rows)
+        found = load_pair_scorer(tmp_path / f"saved{n}")(QUESTIONS, texts)(rows)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    np.testing.assert_allclose(
-        load_pairs(folder)(QUESTIONS, texts)(rows), load_pairs(tmp_path / "saved0")(QUESTIONS, texts)(rows), rtol=1e-6
-    )
+    scores = [load_pair_scorer(saved)(QUESTIONS, texts)(rows) for saved in (folder, tmp_path / "saved0")]
+    np.testing.assert_allclose(*scores, rtol=1e-6)
     (folder / "chat_template.jinja").write_text("{{ raise_exception('no such role') }}")
     (tmp_path / "card").mkdir()
     for file in folder.glob("*.*"):
         if file.name != "chat_template.jinja":
             (tmp_path / "card" / file.name).write_bytes(file.read_bytes())
-    np.testing.assert_array_equal(*(load_pairs(each)(QUESTIONS, texts)(rows) for each in (folder, tmp_path / "card")))
+    scores = [load_pair_scorer(saved)(QUESTIONS, texts)(rows) for saved in (folder, tmp_path / "card")]
+    np.testing.assert_array_equal(*scores)
     file = tmp_path / "saved0" / "1_LogitScore" / "config.json"
     file.write_text(json.dumps({"true_token_id": 7, "temperature": 2.0}))
     with one_line_error("temperature=2.0 is not supported: the key is unknown"):
-        load_pairs(tmp_path / "saved0")
+        load_pair_scorer(tmp_path / "saved0")
     file.write_text(json.dumps({"true_token_id": 7, "false_token_id": None}))
-    assert load_pairs(tmp_path / "saved0")(QUESTIONS, texts)(rows).shape == (len(rows),)
+    assert load_pair_scorer(tmp_path / "saved0")(QUESTIONS, texts)(rows).shape == (len(rows),)

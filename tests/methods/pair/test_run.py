@@ -13,7 +13,7 @@ import endx_jax
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.experiment import prepare
 from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.model import load_pairs
+from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import read_config
 from endx_jax.methods.config import load_recipe
@@ -57,11 +57,11 @@ def test_in_one_go_on_fewer_devices_the_losses_are_the_same(pair_workdir, config
 def test_its_scores_are_those_of_the_report(pair_workdir):
     settings = read_config(pair_workdir)
     test = limit_questions(read_splits(settings.data).test, 8)
-    score = load_pairs(pair_workdir)(test.questions, test.candidates)
+    score = load_pair_scorer(pair_workdir)(test.questions, test.candidates)
     line = (pair_workdir / "evaluation" / "test" / "trained.run.trec").read_text().splitlines()[0].split()
     pair = [test.question_ids.index(line[0]), test.candidate_ids.index(line[2])]
     np.testing.assert_allclose(score(np.array([pair])), float(line[4]), rtol=1e-4)
-    rounded = load_pairs(pair_workdir, "bfloat16")(test.questions, test.candidates)
+    rounded = load_pair_scorer(pair_workdir, product_dtype="bfloat16")(test.questions, test.candidates)
     assert 1e-6 < abs(rounded(np.array([pair])) - score(np.array([pair])))[0] < 0.1
 
 
