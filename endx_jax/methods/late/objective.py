@@ -1,7 +1,7 @@
 """Objective of late interaction: the losses of the dual encoder, with MaxSim of the texts' tokens as scores."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ class LateObjective(DualObjective):
         settings, (embedded, arrays) = self.settings, rows
         ignored = ("teacher",) if settings.mask_false_negatives else ("teacher", *IDS)
         ids = {name: value for name, value in arrays.items() if name not in ignored}
-        question, answer, hard = embedded.question, embedded.answer, embedded.hard_negatives
+        question, answer, hard = (cast(Any, side) for side in vars(embedded).values())
         lengths = [texts.mask.shape[-1] for texts in (question, answer, hard) if texts is not None]
         value, metrics = in_batch_softmax(
             question.values,
@@ -66,7 +66,7 @@ class LateObjective(DualObjective):
             direction=settings.direction,
             tile=min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths))),
             axis_name=axis_name,
-            **learned,
+            temperature=learned["temperature"],
             **ids,
             **settings.contrastive.options(),
         )
