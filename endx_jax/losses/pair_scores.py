@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -295,7 +295,7 @@ class InBatch:
         """
         candidates, given = term.split("|")
         columns, column_marks = self.columns[candidates]
-        multiply = _matrix
+        multiply: Callable[..., Array] = _matrix
         if columns.mask is not None:  # the score of a question and an answer, whichever are the rows
             multiply = _maxsim_of_columns if term == "q|a" else maxsim
         score = functools.partial(scores, functools.partial(_products, self.widths, multiply))
@@ -393,7 +393,7 @@ def _rounding(rows: Any, others: Any) -> Array:
 def _products(widths: tuple[int, ...], multiply: Callable, rows: Side, columns: Side) -> list[Array]:
     """Returns the products of each prefix: `_matrix`, `_rowwise`, or MaxSim, which has one prefix."""
     if rows.mask is not None:
-        return [multiply(*(TokenVectors(side.vectors, side.mask) for side in (rows, columns)))]
+        return [multiply(*(TokenVectors(side.vectors, cast(Array, side.mask)) for side in (rows, columns)))]
     total, found = None, []
     for start, stop in itertools.pairwise((0, *widths)):
         part = multiply(rows.vectors[:, start:stop], columns.vectors[:, start:stop])

@@ -95,6 +95,7 @@ METHODS: dict[str, str | Method] = {
     "dual": "endx_jax.methods.dual",
     "embedding_distillation": "endx_jax.methods.embedding_distillation",
     "endx": "endx_jax.methods.endx",
+    "late": "endx_jax.methods.late",
     "matching": "endx_jax.methods.vae.matching",
     "pair": "endx_jax.methods.pair",
     "residual": "endx_jax.methods.residual",

@@ -12,6 +12,7 @@ from tiny_models import write_tiny_t5
 from endx_jax.methods.config import load_recipe
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxSettings
+from endx_jax.methods.late import LateSettings
 from endx_jax.methods.pair import PairSettings
 from endx_jax.methods.residual import HeadSettings, ResidualSettings
 from endx_jax.models import stack
@@ -22,6 +23,7 @@ BATCH, CHUNK, TILE = 148, 19, 16
 OBJECTIVES = {
     "dual": DualSettings(loss_tile=TILE),
     "endx": EndxSettings(loss_tile=TILE, cross_heads=2, ramp_epochs=0.0, ramp_steps=2),
+    "late": LateSettings(loss_tile=TILE),
     "pair": PairSettings(top=5, questions=8),
     "residual": ResidualSettings(head=HeadSettings(width=16), loss_tile=TILE),
     "vae": dataclasses.replace(load_recipe("vae_squad").CROSS, loss_tile=TILE, decoder_width=16),
@@ -73,6 +75,7 @@ def test_sharings(t5, sharing, scanned):
         ("vae", {"encoder": "gru", "new_encoder": {"layers": 1, "width": 16}, "projection": 16}),
         ("residual", {"encoder": "none"}),
         ("pair", {"pooling": "first", "dropout": 0.0}),
+        ("late", {"pooling": "tokens", "projection": 8}),
     ],
 )
 def test_methods(bert, method, model):

@@ -15,9 +15,12 @@ from endx_jax.batch import Batch
 from endx_jax.data.batches.packing import PackingPlan
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.endx import EndxObjective, EndxSettings
+from endx_jax.methods.late import LateObjective, LateSettings
 from endx_jax.models import DualEncoder, MultiHopAttention, TokenEmbedder, Tower
 from endx_jax.models.attention import attend_within
 from endx_jax.models.dropout import dropout
+from endx_jax.models.pooling import tokens as all_tokens
+from endx_jax.models.token_embeddings import TokenChoice
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
 from endx_jax.planning.programs import collectives
@@ -51,8 +54,13 @@ TOWER = Tower(
 MODEL = DualEncoder(TOWER, TOWER)
 
 
+BY_TOKEN = TOWER.clone(pooling=all_tokens, tokens=TokenChoice(skip=(3,)))
+
+
 @functools.cache
 def objective(name):
+    if name == "late":
+        return LateObjective(DualEncoder(BY_TOKEN, BY_TOKEN), LateSettings(direction="sum"))
     if name == "dual":
         return DualObjective(MODEL, DualSettings(temperature=0.5))
     return EndxObjective(MODEL, EndxSettings(temperature=0.5, cross_heads=2, ramp_epochs=0.0))
@@ -60,7 +68,7 @@ def objective(name):
 
 @functools.cache
 def params_of(name):
-    return objective(name).init(jax.random.key(1), MODEL.init(jax.random.key(0)))
+    return objective(name).init(jax.random.key(1), objective(name).model.init(jax.random.key(0)))
 
 
 def make_batch(hard_negatives: bool) -> Batch:
@@ -78,6 +86,7 @@ def make_batch(hard_negatives: bool) -> Batch:
 
 
 BATCHES = {"dual": make_batch(hard_negatives=True), "endx": make_batch(hard_negatives=False)}
+BATCHES["late"] = BATCHES["dual"]
 
 
 def pack(batch: Batch, execution: Execution) -> Batch:
@@ -108,6 +117,7 @@ def of_padded(name):
     [
         pytest.param("dual", 1, 5, marks=pytest.mark.slow),  # 24 rows in 5 chunks of 5
         ("dual", 8, 2),  # 3 rows a device in 2 chunks of 2
+        ("late", 8, 2),
         pytest.param("endx", 1, 0, marks=pytest.mark.slow),
         pytest.param("endx", 8, 0, marks=pytest.mark.slow),
     ],
@@ -115,7 +125,7 @@ def of_padded(name):
 def test_packing_changes_no_loss_and_no_gradient(name, devices, chunk):
     expected, expected_gradient = of_padded(name)
     mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
-    execution = Execution(mesh, tower_chunk=chunk, packed=True)
+    execution = Execution(mesh, tower_chunk=chunk, packed=True, loss_tile=5 if name == "late" else None)
     own = objective(name).for_run(execution, steps_per_epoch=1.0)
     params = jax.device_put(params_of(name), state_shardings(params_of(name), mesh))
     batch = jax.device_put(pack(BATCHES[name], execution), batch_sharding(mesh))

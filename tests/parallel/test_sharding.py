@@ -129,8 +129,8 @@ def test_a_method_brings_rules_of_its_own(table, monkeypatch):
         partition_spec(path, (32, 64), mesh)
     own = Rule(r"late_interaction/\w+", ("fsdp", "tensor"))
     monkeypatch.setattr(methods.method, "METHODS", METHODS.copy())
-    register(dataclasses.replace(find_method("dual"), name="late", sharding=(own,)))
-    assert find_method("late") is find_method("late")
+    register(dataclasses.replace(find_method("dual"), name="further", sharding=(own,)))
+    assert find_method("further") is find_method("further")
     assert table.count(own) == 1
     for tree in ("", "params/", "opt_state/1/mu/"):
         assert partition_spec(f"{tree}{path}", (32, 64), mesh) == PartitionSpec("fsdp", "tensor")

@@ -1,0 +1,85 @@
+"""Objective of late interaction: the losses of the dual encoder, with MaxSim of the texts' tokens as scores."""
+
+import dataclasses
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from endx_jax.losses import TokenMasks, in_batch_softmax
+from endx_jax.losses.distillation import DISTILLATIONS, KL
+from endx_jax.losses.maxsim import listed_maxsim, tile_of
+from endx_jax.methods.dual import DualObjective, DualSettings
+from endx_jax.methods.dual.settings import SOFTMAX
+from endx_jax.methods.objective import Embeddings, LossAndMetrics
+from endx_jax.settings import key, require
+
+Array = jax.Array
+
+IDS = ("question_id", "answer_id", "positive_ids")
+
+
+@dataclasses.dataclass(frozen=True)
+class LateSettings(DualSettings):
+    """`config.objective` of the method `late`: that of `dual`, without prefixes and the sigmoid loss."""
+
+    name: str = key("late", "Name of the method.")
+    temperature: float = key(1.0, "Divisor of MaxSim, a sum over a question's tokens (PyLate: 1).")
+    loss_tile: int = key(
+        -1,
+        "Rows and columns of the largest score tiles, all of whose products of tokens are in memory; -1: automatic.",
+        changes_results=False,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(not self.matryoshka_dims, "objective.name=late trains no prefixes: set objective.matryoshka_dims=()")
+        require(self.contrastive.loss == SOFTMAX, "objective.name=late needs objective.contrastive.loss=softmax")
+        require(self.loss_tile != 0, "objective.loss_tile is 0; late interaction is always streamed: set -1 or a side")
+
+    def score_arrays(self, hard_negatives: int) -> int:
+        """Returns a number of arrays of scores for which the loss is streamed, on all devices."""
+        del hard_negatives
+        return 1 << 32
+
+
+@dataclasses.dataclass(frozen=True)
+class LateObjective(DualObjective):
+    """Objective of a dual encoder with embeddings of tokens."""
+
+    settings: LateSettings
+
+    def retrieval_loss(
+        self, learned: dict[str, Array], rows: tuple[Embeddings, dict[str, Any]], axis_name=None
+    ) -> LossAndMetrics:
+        """Computes the loss and its metrics as `DualObjective.retrieval_loss`."""
+        settings, (embedded, arrays) = self.settings, rows
+        ignored = ("teacher",) if settings.mask_false_negatives else ("teacher", *IDS)
+        ids = {name: value for name, value in arrays.items() if name not in ignored}
+        question, answer, hard = (cast(Any, side) for side in vars(embedded).values())
+        lengths = [texts.mask.shape[-1] for texts in (question, answer, hard) if texts is not None]
+        value, metrics = in_batch_softmax(
+            question.values,
+            answer.values,
+            hard_negatives=hard and hard.values,
+            token_masks=TokenMasks(question.mask, answer.mask, hard and hard.mask),
+            direction=settings.direction,
+            tile=min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths))),
+            axis_name=axis_name,
+            temperature=learned["temperature"],
+            **ids,
+            **settings.contrastive.options(),
+        )
+        distillation = settings.distillation
+        if not distillation.loss or hard is None:
+            return value, metrics
+        own = jax.tree.map(lambda x: x[:, None], answer)
+        scores = jnp.concatenate([listed_maxsim(question, texts) for texts in (own, hard)], axis=1)
+        distilled, agreement = DISTILLATIONS[distillation.loss](
+            scores / learned["temperature"] if distillation.loss == KL else scores,
+            arrays["teacher"] / distillation.temperature,
+            where=jnp.isfinite(arrays["teacher"]),
+            axis_name=axis_name,
+        )
+        value = distillation.contrastive_weight * value + distillation.weight * distilled
+        return value, metrics | {"distillation_loss": distilled} | agreement

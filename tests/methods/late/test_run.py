@@ -1,0 +1,89 @@
+"""Runs of late interaction: training, resuming, results, and what the model that they leave can do."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from helpers import one_line_error, whole_and_resumed
+from tiny_bert import WORDS, tiny_recipe
+
+import endx_jax
+from endx_jax.cli import encode
+from endx_jax.experiment.config import resolve
+from endx_jax.experiment.run import run
+from endx_jax.methods.config import load_config
+from endx_jax.methods.late import LateSettings
+
+DRAW = np.random.default_rng(0)
+ROWS = [" ".join(DRAW.choice(WORDS, 3)) + f",{n} " + " ".join(DRAW.choice(WORDS, 5)) for n in range(120)]
+
+
+@pytest.fixture(scope="module")
+def config(tiny_bert, tmp_path_factory):
+    file = tmp_path_factory.mktemp("data") / "pairs.csv"
+    file.write_text("\n".join(["question,answer", *ROWS]) + "\n")
+    config = tiny_recipe(tiny_bert, file, encoder="none")
+    config.objective = dataclasses.asdict(LateSettings())
+    config.model.pooling, config.model.projection = "tokens", 8
+    return config
+
+
+@pytest.fixture(scope="module")
+def workdir(config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("late")
+    whole, resumed = whole_and_resumed(config, folder)
+    assert whole == resumed
+    return folder / "whole"
+
+
+def test_the_results_have_the_rows_of_any_model_by_embeddings(workdir, config):
+    systems = endx_jax.json_files.read_json_file(workdir / "results.json")["systems"]
+    assert [*systems] == ["bm25", "untrained", "trained", "hybrid"]
+    assert not [*workdir.glob("*.sqlite")]
+    assert run(config, workdir) is None  # it is finished
+
+
+def test_the_model_is_evaluated_by_maxsim(workdir, config):
+    model = endx_jax.load(workdir)
+    results = endx_jax.evaluate(model, config.data.path, reverse=True)
+    records = results.pools.primary
+    question, answers = model.encode_query(records.questions[:1]), model.encode_document(records.candidates)
+    best = results.evaluations[results.pools.primary_name]["whole"]
+    np.testing.assert_allclose(best.top_scores[0, 0], model.similarity(question, answers).max(), rtol=1e-5)
+    ranked = results.reverse.evaluations[results.reverse.pools.primary_name]["whole"]
+    asked = model.similarity(model.encode_query(records.questions), answers[:1])
+    np.testing.assert_allclose(ranked.top_scores[0, 0], asked.max(), rtol=1e-5)
+
+
+def test_an_index_is_refused(workdir, config):
+    with one_line_error("has an embedding for each token, and an index needs one vector for each text"):
+        encode.main([f"--workdir={workdir}", f"--corpus={config.data.path}", f"--output={workdir}/index.sqlite"])
+
+
+def test_method_and_pooling_belong_together(config, tmp_path):
+    config = config.copy_and_resolve_references()
+    config.model.pooling = "mean"
+    with one_line_error("objective.name=late trains an embedding for each token: set model.pooling to tokens"):
+        run(config, tmp_path)
+    config.objective, config.model.pooling = {"name": "dual"}, "tokens"
+    with one_line_error("objective.name=dual trains no embedding for each token: set model.pooling to another than"):
+        run(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"matryoshka_dims": (8,)}, "objective.name=late trains no prefixes: set objective.matryoshka_dims"),
+        ({"contrastive": {"loss": "sigmoid"}}, "objective.name=late needs objective.contrastive.loss=softmax"),
+        ({"loss_tile": 0}, "late interaction is always streamed"),
+    ],
+)
+def test_settings_without_meaning_are_refused(settings, match):
+    with one_line_error(match):
+        resolve({"objective": {"name": "late", **settings}})
+
+
+def test_the_recipe_takes_the_data_of_a_recipe_of_one_vector():
+    config, plain = load_config("late:minilm_squad"), load_config("minilm_squad")
+    assert config.data == plain.data
+    assert (config.model.pooling, config.model.projection) == ("tokens", 128)
