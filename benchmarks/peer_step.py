@@ -110,7 +110,8 @@ def _trainer(recipe: Recipe, loss):
     columns = Dataset.from_dict({"question": [""], "answer": [""]})
     trainer = SentenceTransformerTrainer(model=loss.model, args=arguments, train_dataset=columns, loss=loss)
     trainer.create_optimizer_and_scheduler(num_training_steps=recipe.steps)
-    trainer.current_gradient_accumulation_steps = 1  # as in the trainer's loop
+    trainer.accelerator.prepare_model(trainer.model)  # as in the trainer's loop: makes forward passes bfloat16
+    trainer.current_gradient_accumulation_steps = 1
     return trainer
 
 
