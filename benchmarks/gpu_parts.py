@@ -81,7 +81,7 @@ class Part:
         length, repeats = (32, 2) if self.tiny else (256, 0 if self.compiling else 15)
         return argparse.Namespace(
             data=self.options.data, model=self.options.model, batch=int(batch), length=length, tower_chunk=-1,
-            dtype=self.dtype, matryoshka=[], seed=0, repeats=repeats,
+            dtype=self.dtype, product_dtype="float32", matryoshka=[], seed=0, repeats=repeats,
         )  # fmt: skip
 
     def _step(self, batch: str, dropout: str):
@@ -159,7 +159,7 @@ class Part:
         stream, known = run.train_plan.padded, run.data.train
         rows = [stream.pairs.index[stream.example_ids(n)] for n in range(2 + options.repeats)]
         texts = [[(known.questions[q], known.candidates[a]) for q, a in pairs] for pairs in rows]
-        step = PeerStep(training._recipe(config), form, texts)
+        step = PeerStep(training.recipe(config), form, texts)
         self.row(first_loss=step(), padding=step.about["padding"])
         step()
         self.row(pairs_per_s=int(batch) / self.time(step, options.repeats)["median"])
@@ -176,19 +176,20 @@ class Part:
         self.row(**mfu.measure(shape, options, mfu.measure_product(64 if self.tiny else 8192, dtype, 10)))
 
     def _texts(self) -> list[str]:
-        from encoding import read_texts
+        from cpu import read_texts
 
         count = 8 if self.tiny else 10_000
         return read_texts(argparse.Namespace(data=self.options.data, texts=count, seed=0))["sentences"]
 
     def encode(self, batch: str) -> None:
         """Texts encoded per second, and the seconds of tokenization within."""
-        from encoding import Ours
+        from cpu import Ours
 
         texts = self._texts()
-        ours = Ours(self.options.model, "sentences", texts, int(batch))
+        ours = Ours(self.options.model, texts, int(batch))
         first = _seconds(ours)
-        self.row(first_call=first, programs=ours()[1], padding=ours.about)
+        ours()
+        self.row(first_call=first, programs=len(ours._model.encoder.compiled), padding=ours.about)
         self.row(texts_per_s=len(texts) / self.time(ours, 5)["median"])
         self.time(lambda: ours._model.encoder.processors["answer"](texts), 5, what="tokenization")
 

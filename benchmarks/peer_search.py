@@ -1,4 +1,4 @@
-"""Exact search of faiss, the peer of search.py."""
+"""Exact search of faiss, the peer of cpu.py."""
 
 import os
 
@@ -7,11 +7,7 @@ import numpy as np
 
 
 class FaissSearch:
-    """Flat index of a corpus; each call searches all questions.
-
-    Attributes:
-      about: number of its threads.
-    """
+    """Flat index of a corpus; each call searches all questions."""
 
     def __init__(self, path: str | os.PathLike, questions: np.ndarray, k: int):
         with common.needs("faiss-cpu"):
@@ -20,7 +16,6 @@ class FaissSearch:
         self._index = faiss.IndexFlatIP(corpus.shape[1])
         self._index.add(corpus)
         self._questions, self._k = questions, k
-        self.about = faiss.omp_get_max_threads()
 
     def __call__(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns scores and rows, [B, k]."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import tempfile
-import time
 from collections.abc import Sequence
 
 import common
@@ -47,7 +46,7 @@ class PeerStep:
     clipping, the steps of the optimizer and the schedule, and zeroing the gradients. It returns the loss.
 
     Attributes:
-      about: seconds to tokenize and pad a batch, and padded over real tokens in the mini-batches of the loss.
+      about: padded over real tokens in the mini-batches of the loss.
     """
 
     def __init__(self, recipe: Recipe, form: str, batches: Sequence[Sequence[tuple[str, str]]]):
@@ -60,11 +59,8 @@ class PeerStep:
         """
         self._trainer = _trainer(recipe, _loss(recipe, form))
         rows = [[{"question": question, "answer": answer} for question, answer in batch] for batch in batches]
-        start = time.perf_counter()
         inputs = [self._trainer.data_collator(batch) for batch in rows]
-        seconds = time.perf_counter() - start
-        padding = _padding(inputs, recipe.batch if form == PLAIN else int(form))
-        self.about = {"prepare_seconds": seconds / len(batches), "padding": padding}
+        self.about = {"padding": _padding(inputs, recipe.batch if form == PLAIN else int(form))}
         self._inputs = iter(inputs)
 
     def __call__(self) -> float:
@@ -95,6 +91,7 @@ def _loss(recipe: Recipe, form: str):
 
 def _trainer(recipe: Recipe, loss):
     with common.needs(NEEDED):
+        import torch
         from datasets import Dataset
         from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     arguments = SentenceTransformerTrainingArguments(
@@ -106,13 +103,15 @@ def _trainer(recipe: Recipe, loss):
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.clip_norm,
         bf16=recipe.bfloat16,
+        use_cpu=not torch.cuda.is_available(),
         report_to="none",
         disable_tqdm=True,
     )
     columns = Dataset.from_dict({"question": [""], "answer": [""]})
     trainer = SentenceTransformerTrainer(model=loss.model, args=arguments, train_dataset=columns, loss=loss)
     trainer.create_optimizer_and_scheduler(num_training_steps=recipe.steps)
-    trainer.current_gradient_accumulation_steps = 1  # as in the trainer's loop
+    trainer.accelerator.prepare_model(trainer.model)  # as in the trainer's loop: makes forward passes bfloat16
+    trainer.current_gradient_accumulation_steps = 1
     return trainer
 
 

@@ -161,7 +161,7 @@ class TextEncoder:
             side, self.batch_size if batch_size is None else as_whole(batch_size, "batch_size", least=1)
         )
         bar = tqdm.tqdm(total=len(texts), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
-        towers = {"shared": self.model.tower_params(params, side)}
+        towers = self.model.encoding_params(params, side)
         tower = "question" if self.model.question == self.model.answer else side
 
         def compile_new(shapes: list[tuple[int, int]]) -> None:

@@ -78,8 +78,7 @@ class LowLatencyEncoder:
         self._programs = PROGRAMS.get(self._device.platform, ACCELERATOR)
         self._processors = encoder.processors
         self._params = {
-            side: jax.device_put({"shared": towers.tower_params(params, side)}, self._device)
-            for side in encoder.processors
+            side: jax.device_put(towers.encoding_params(params, side), self._device) for side in encoder.processors
         }
         one_tower = towers.question == towers.answer
         self._tower = {side: "question" if one_tower else side for side in encoder.processors}

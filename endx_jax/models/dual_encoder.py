@@ -3,11 +3,14 @@
 import dataclasses
 from typing import Any, cast
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Texts, Tokens
 from endx_jax.errors import EndxError
+from endx_jax.models.lora import is_linear
+from endx_jax.models.products import BFLOAT16
 from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.tower import Tower
 
@@ -85,6 +88,18 @@ class DualEncoder:
     def by_token(self) -> bool:
         """True if every token of a text has an embedding."""
         return self.question.tokens is not None
+
+    def encoding_params(self, params: dict, side: str) -> dict:
+        """Returns the parameters of one side's tower as those of both sides, to encode any number of batches.
+
+        Kernels that are rounded for products in bfloat16 are rounded here, once instead of in each batch.
+        """
+        tower = self.tower_params(params, side)
+        if self.tower(side).product_dtype == BFLOAT16:
+            leaves = flax.traverse_util.flatten_dict(tower, keep_empty_nodes=True, sep="/")
+            rounded = {path: leaf.astype(jnp.bfloat16) for path, leaf in leaves.items() if is_linear(path)}
+            tower = flax.traverse_util.unflatten_dict(leaves | rounded, sep="/")
+        return {"shared": tower}
 
     def encode(self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None) -> Any:
         """Embeds texts of one side, `question` or `answer`; float32 [B, E], or `TokenVectors` if `by_token`."""

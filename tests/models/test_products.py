@@ -12,6 +12,7 @@ from jaxprs import equations
 
 from endx_jax.methods.endx.teacher import CrossEncoder
 from endx_jax.models import products
+from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.layout import Padded
 from endx_jax.models.lora import LoraSettings, with_adapters
 from endx_jax.models.pooling import mean
@@ -135,6 +136,19 @@ def test_a_tower_says_by_what_its_products_are():
     params = {"params": random_params(tower(), tokens)}
     exact, found = (tower(each, normalize=True).apply(params, tokens) for each in (TINY, config))
     assert 1e-5 < np.abs(exact - found).max() < 2**-6
+
+
+def test_kernels_that_encoding_rounds_once_give_the_same_embeddings():
+    tokens = padded(texts([5, 2, 1]), 5)
+    params = {"shared": random_params(tower(), tokens)}
+    for name, kernels in (("float32", set()), ("bfloat16", {"query", "key", "value", "output", "mlp_up", "mlp_down"})):
+        one = tower(dataclasses.replace(TINY, product_dtype=name))
+        model = DualEncoder(one, one)
+        prepared = model.encoding_params(params, "question")
+        leaves = jax.tree_util.tree_leaves_with_path(prepared)
+        assert {path[-2].key for path, leaf in leaves if leaf.dtype == jnp.bfloat16} == kernels
+        encode = jax.jit(lambda params, model=model: model.encode(params, "answer", tokens))
+        np.testing.assert_array_equal(encode(prepared), encode(params))
 
 
 @pytest.mark.parametrize(("flags", "has"), [("avx512_bf16", True), ("amx_bf16 amx_tile", True), ("avx512f", False)])
