@@ -55,7 +55,7 @@ def arms() -> Figure:
     axes.axvline(0, color=GREY, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(rows)), [f"{row['arm']} ({row['seeds']})" for row in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("MRR minus that of its dual encoder (in brackets: seeds)")
+    axes.set_xlabel("MRR minus the dual encoder's, percentage points\n(in brackets: seeds; lines: 95 % intervals)")
     axes.legend(frameon=False, loc="upper left")
     return figure
 
@@ -70,7 +70,7 @@ def minutes() -> Figure:
         if before:
             axes.plot([run, run + before], [measured[arm]] * 2, color=colour, linewidth=1, linestyle=":")
             axes.plot(run, measured[arm], "o", color=colour, fillstyle="none")
-            label = "with MiniLM's embeddings in the cache"
+            label = "with MiniLM's embeddings in the cache (open circle)"
             axes.annotate(label, (run, measured[arm]), (10, -14), textcoords="offset points", color=colour)
         axes.plot(run + before, measured[arm], "o", color=colour)
         name = arm.removesuffix(", terms within count")
@@ -95,7 +95,10 @@ def prefixes() -> Figure:
         axes.plot(widths, means, color=colour, marker=marker, markersize=5, label=row["system"].strip("`"))
         for width, values in zip(widths, runs, strict=True):
             axes.plot([width] * len(values), values, marker, color=colour, markersize=3, alpha=0.5)
-    axes.set(xlabel="width of the prefix", ylabel="MRR (%), 2,000 dev questions")
+    axes.set(
+        xlabel="width of the prefix, components (lines: means; small marks: seeds)",
+        ylabel="MRR (%), 2,000 dev questions",
+    )
     axes.legend(frameon=False, loc="lower right")
     return figure
 

@@ -35,6 +35,8 @@ OUTSIDE = re.compile(
 )
 # Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>', re.DOTALL)
+# Weight of the pages of a section in the site's search.
+BOOSTS = {"Guides": 2, "Reference": 0.3, "Results": 0.7}
 # Packages whose public names are all described in reference/python.md.
 DESCRIBED = (losses, metrics, methods)
 # Words that the site's search has to find, among them settings, functions, commands and words beside punctuation.
@@ -49,7 +51,9 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Replaces links that leave the documentation by their text."""
+    """Replaces links that leave the documentation by their text; the search shows guides before the reference."""
+    sections = [section.title for section in page.ancestors]
+    page.meta["search"] = {"boost": next((BOOSTS[title] for title in sections if title in BOOSTS), 1)}
     return OUTSIDE.sub(r"\1", markdown)
 
 

@@ -1,6 +1,7 @@
 """The examples of the documentation run as they stand."""
 
 import functools
+import json
 import pathlib
 import re
 import runpy
@@ -49,6 +50,18 @@ def test_a_training_loop_of_ones_own_learns(capsys):
     before, *steps, after = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
     assert steps[-1] < steps[0]
     assert after >= before
+
+
+@pytest.mark.slow
+def test_the_notebook_trains_and_searches(tiny_bert, tmp_path, monkeypatch, capsys):
+    """Runs the cells with a tiny model and two steps."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((EXAMPLES / "first_search.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    small = code.replace('"all-MiniLM-L6-v2", 20', f"{str(tiny_bert)!r}, 2")
+    assert small != code
+    exec(small, {})
+    assert len(re.findall(r"^-?\d\.\d{3}  Shop \d+ opens at \d+\.$", capsys.readouterr().out, re.MULTILINE)) == 3
 
 
 def test_the_method_of_the_page_about_losses_trains(tiny_bert, pairs_csv, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Takes the screenshots in this folder from a running server; needs Playwright and Chromium.
 
-endx serve --workdir=runs/quickstart
-python docs/images/take.py http://127.0.0.1:8000 "How do I send an email?"
+endx serve --index=stdlib.sqlite      # docstrings of the standard library, whose metadata has the package
+python docs/images/take.py http://127.0.0.1:8000 "How do I send an email?" "package=smtplib, package=email"
 """
 
 import pathlib
@@ -13,10 +13,10 @@ from playwright.sync_api import sync_playwright
 
 FOLDER = pathlib.Path(__file__).parent
 # Width and height of the window in CSS pixels, device pixels per CSS pixel, and search mode, by file.
-SHOTS = {"search.png": (1000, 760, 2, "dense")}
+SHOTS = {"search.png": (1000, 760, 2, "hybrid")}
 
 
-def take(address: str, question: str) -> None:
+def take(address: str, question: str, where: str) -> None:
     """Writes the screenshots of `SHOTS`."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -24,7 +24,7 @@ def take(address: str, question: str) -> None:
             viewport = {"width": width, "height": height}
             page = browser.new_page(viewport=viewport, device_scale_factor=scale, color_scheme="light")
             for _ in range(2):  # the first search in a mode takes longer
-                page.goto(f"{address}/?{urlencode({'q': question, 'mode': mode})}")
+                page.goto(f"{address}/?{urlencode({'q': question, 'mode': mode, 'where': where})}")
                 page.locator("#answers > li").first.wait_for()
             page.screenshot(path=FOLDER / name)
         browser.close()
