@@ -12,7 +12,6 @@ import numpy as np
 import tqdm
 from jax.sharding import Mesh
 
-from endx_jax.batch import TokenVectors
 from endx_jax.data.batches.token_tables import TokenTable, padded_length
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
@@ -140,7 +139,14 @@ def equal_batches(count: int, rows: int, mesh: Mesh, inputs: Callable[[np.ndarra
         yield TextBatch(indices, rows, inputs(np.resize(indices, rows)[local]))
 
 
-def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any], mesh: Mesh, bar: tqdm.tqdm) -> Any:
+def compute_batches(
+    prepared: Iterable[TextBatch],
+    compute: Callable[[Any], Any],
+    mesh: Mesh,
+    bar: tqdm.tqdm,
+    *,
+    by_token: bool = False,
+) -> Any:
     """Computes every batch and returns the results of all texts in their order.
 
     The device computes `IN_FLIGHT` batches while earlier results are fetched.
@@ -151,6 +157,7 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
         computed later.
       mesh: device mesh.
       bar: progress bar over texts, which is closed at the end.
+      by_token: the results are `TokenVectors`.
 
     Returns:
       Tree of NumPy arrays [N, ...], the same on every process if the results of `compute` are; None if N is 0. Of
@@ -161,7 +168,7 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
     def fetch() -> None:
         nonlocal results
         indices, batch = waiting.popleft()
-        if isinstance(batch, TokenVectors):
+        if by_token:
             results = np.empty(bar.total, object) if results is None else results
             values, mask = jax.device_get((batch.values, batch.mask))
             for row, index in enumerate(indices):

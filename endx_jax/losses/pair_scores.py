@@ -120,6 +120,13 @@ class TokenMasks(NamedTuple):
       question: bool [B, L].
       answer: bool [B, L].
       hard_negatives: bool [B, K, L]; None if the batch has none.
+
+    Examples:
+      >>> tokens = jnp.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 2.0], [0.0, 0.0]]])
+      >>> masks = losses.TokenMasks(*[jnp.array([[True, True], [True, False]])] * 2)
+      >>> loss, _ = losses.in_batch_softmax(tokens, tokens, token_masks=masks)
+      >>> print(f"{loss:.4f}")  # MaxSim 2 and 2 of the first question, 2 and 4 of the second
+      0.4100
     """
 
     question: Array

@@ -47,7 +47,7 @@ def weighted_mean(encodings: Array, mask: Array) -> Array:
     return jnp.einsum("bld,bl->bd", encodings, weights, precision=jax.lax.Precision.HIGHEST) / total
 
 
-def tokens(encodings: Array, mask: Array) -> Array:
+def every_token(encodings: Array, mask: Array) -> Array:
     """Returns the encodings of all tokens, [B, L, D], in float32, for late interaction."""
     del mask  # `TokenChoice` says which of them count
     return at_least_float32(encodings)
@@ -58,7 +58,7 @@ POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
     "first": first,
     "last": last,
     "weighted_mean": weighted_mean,
-    "tokens": tokens,
+    "tokens": every_token,
 }
 
 

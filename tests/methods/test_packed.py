@@ -19,7 +19,7 @@ from endx_jax.methods.late import LateObjective, LateSettings
 from endx_jax.models import DualEncoder, MultiHopAttention, TokenEmbedder, Tower
 from endx_jax.models.attention import attend_within
 from endx_jax.models.dropout import dropout
-from endx_jax.models.pooling import tokens as all_tokens
+from endx_jax.models.pooling import every_token
 from endx_jax.models.token_embeddings import TokenChoice
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
@@ -54,7 +54,7 @@ TOWER = Tower(
 MODEL = DualEncoder(TOWER, TOWER)
 
 
-BY_TOKEN = TOWER.clone(pooling=all_tokens, tokens=TokenChoice(skip=(3,)))
+BY_TOKEN = TOWER.clone(pooling=every_token, tokens=TokenChoice(skip=(3,)))
 
 
 @functools.cache

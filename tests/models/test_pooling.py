@@ -37,7 +37,7 @@ def test_a_text_without_tokens_is_finite_and_pooling_is_float32_at_least(name):
     ones, mask = jnp.ones((1, 300, 2), jnp.bfloat16), jnp.ones((1, 300), bool)
     pooled = POOLINGS[name](ones, mask)
     assert pooled.dtype == jnp.float32
-    np.testing.assert_array_equal(pooled, [[1, 1]])
+    assert (pooled == 1).all()
     with jax.enable_x64(True):
         assert POOLINGS[name](ones.astype(jnp.float64), mask).dtype == jnp.float64
 

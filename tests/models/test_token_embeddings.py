@@ -10,7 +10,7 @@ from tiny_bert import write_tiny_bert
 from tiny_models import TEXTS, make_model, write_tiny_qwen3, write_tiny_t5
 
 from endx_jax.batch import Packing, Tokens
-from endx_jax.models.pooling import tokens as all_tokens
+from endx_jax.models.pooling import every_token
 from endx_jax.models.token_embeddings import TokenChoice
 
 LENGTHS = (3, 7, 5, 1)
@@ -19,7 +19,7 @@ BY_TOKEN = {"pooling": "tokens", "projection": 4}
 
 
 def token_tower(choice=TokenChoice(), **settings):  # noqa: B008  # immutable
-    return tower(projection=4, pooling=all_tokens, tokens=choice, **settings)
+    return tower(projection=4, pooling=every_token, tokens=choice, **settings)
 
 
 def apply(model, params, tokens):
