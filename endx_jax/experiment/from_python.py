@@ -1,5 +1,6 @@
 """Training from Python on pairs in memory (`endx_jax.train`)."""
 
+import contextlib
 import functools
 import json
 import operator
@@ -20,6 +21,7 @@ from endx_jax.inference import EmbeddingModel, load
 from endx_jax.json_files import is_missing, shown
 from endx_jax.methods.config import load_config, names_of
 from endx_jax.parallel.agreement import on_primary
+from endx_jax.parallel.console import silenced
 
 PAIRS = "pairs.jsonl"
 
@@ -30,6 +32,7 @@ def train(
     *,
     config: str | os.PathLike | Mapping = "minilm",
     settings: Mapping[str, Any] | None = None,
+    verbose: bool = True,
 ) -> EmbeddingModel:
     """Trains a model on pairs in memory, evaluates it, and returns it.
 
@@ -43,6 +46,7 @@ def train(
       workdir: the run's folder.
       config: file or recipe, as `--config` of `endx train`; or a config tree.
       settings: values of settings by dotted name, such as `{"train.steps": 500, "model.pretrained": "bge-small-en"}`.
+      verbose: false for no messages and no progress bars, as by the level WARNING of the logger `endx_jax`.
 
     Raises:
       EndxError: pairs or settings are invalid, or the workdir holds another run.
@@ -66,7 +70,8 @@ def train(
         functools.reduce(operator.getitem, sections, tree)[key] = value
     agree_on_length(tree["train"], values)
     resolve(tree)
-    with opened(folder) as home:  # its lock is held before the pairs are written
+    shown = contextlib.nullcontext() if verbose else silenced()
+    with shown, opened(folder) as home:  # its lock is held before the pairs are written
         before, described = read_bytes(file), (home / CONFIG).exists()
         if described and before not in (None, rows.encode()):
             raise EndxError(f"{folder} holds a run on other pairs; pass another workdir")
