@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from endx_jax.experiment.data_check import check
     from endx_jax.experiment.evaluation import evaluate
+    from endx_jax.experiment.mining import mine
     from endx_jax.experiment.run import train
     from endx_jax.inference import load
 
@@ -32,9 +33,10 @@ _FUNCTIONS = {
     "check": "endx_jax.experiment.data_check",
     "evaluate": "endx_jax.experiment.evaluation",
     "load": "endx_jax.inference",
+    "mine": "endx_jax.experiment.mining",
     "train": "endx_jax.experiment.run",
 }
-__all__ = ["__version__", "check", "evaluate", "load", "train", *_SUBPACKAGES]
+__all__ = ["__version__", "check", "evaluate", "load", "mine", "train", *_SUBPACKAGES]
 
 
 def __getattr__(name: str):

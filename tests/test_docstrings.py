@@ -14,7 +14,7 @@ import pytest
 import endx_jax
 from endx_jax import losses, metrics
 from endx_jax.data import read
-from endx_jax.experiment import evaluation
+from endx_jax.experiment import evaluation, mining
 from endx_jax.experiment import run as runs
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.methods import Method, method
@@ -33,7 +33,7 @@ PUBLIC = [
     *(getattr(metrics, name) for name in metrics.__all__ if name != "TIE_RULE"),
     *(EmbeddingModel.encode, EmbeddingModel.encode_query, EmbeddingModel.encode_document),
     *(EmbeddingModel.similarity, EmbeddingModel.similarity_pairwise),
-    *(endx_jax.load, load, runs.train, evaluation.evaluate, read, evaluate_scores, top_k),
+    *(endx_jax.load, load, runs.train, evaluation.evaluate, mining.mine, read, evaluate_scores, top_k),
     *(DualEncoder, Objective, Execution.reduce_rows, Method, key),
 ]
 

@@ -146,8 +146,20 @@ RESUMES = {
     "generate": "after its last answers",
 }
 
-# Flags by the settings that messages replace with them, for verbs without a config: see `naming`.
+# Flags by the settings and arguments that messages replace with them, for verbs without a config: see `naming`.
 FLAGS = {
+    "output=": "--output=",
+    "another output": "another --output",
+    "pass it as model": "pass it as --model",
+    "rerank needs": "--rerank needs",
+    "set model or workdir": "set --workdir, --model or --index",
+    "model needs data": "--model needs --data",
+    "bm25=True, workdir=RUN, model=NAME and index=DIR": "--bm25, --workdir=RUN, --model=NAME and --index=DIR",
+    "strata=True": "--strata",
+    "score_with": "--score-with",
+    "questions=": "--questions=",
+    "top=": "--top=",
+    "min_questions": "--min-questions",
     "product_dtype": "--product-dtype",
     "model.product_dtype": "--product-dtype",
     "data.path": "--data",

@@ -8,6 +8,7 @@ Several processes, as started by `launch/local.py`, divide the encoding; the fir
 """
 
 import argparse
+import functools
 import pathlib
 
 from etils import epath
@@ -20,8 +21,6 @@ from endx_jax.settings import require
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
-    require(arguments.top >= 0, f"--top={arguments.top}: give a number of answers, or 0 for all")
-    require(min(arguments.min_questions, default=1) > 0, "--min-questions takes whole numbers of questions, above 0")
 
     from endx_jax.parallel import agreement, distributed
 
@@ -33,11 +32,11 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.evaluation import evaluate
     from endx_jax.parallel.console import say
 
-    output = arguments.output or _default_output(arguments)
+    output = arguments.output or functools.partial(_default_output, arguments)
     names = ("model", "data", "workdir", "pool", "split", "rerank", "top", "min_questions", "reverse", "product_dtype")
     options = {name: getattr(arguments, name) for name in names}
     results = evaluate(output=output, **options, **data_settings(arguments))
-    say(f"\n{results}\nresults are in {output}")
+    say(f"\n{results}\nresults are in {arguments.output or output(results.dataset)}")
 
 
 def _evaluate_index(arguments: argparse.Namespace) -> None:
@@ -55,15 +54,10 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     say(f"\n{results}\n\nresults are in {output}")
 
 
-def _default_output(arguments: argparse.Namespace) -> pathlib.Path | None:
-    from endx_jax.experiment.workdir import EVALUATION, read_config
+def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path:
+    from endx_jax.experiment.workdir import EVALUATION
 
-    home, dataset = arguments.workdir, arguments.data
-    if not dataset and home:
-        settings = read_config(home).data
-        dataset = settings.test_path or settings.path
-    if not (dataset and (home or arguments.model)):
-        return None  # `evaluate` says what is missing
+    home = arguments.workdir
     name = "-".join(filter(None, (pathlib.Path(dataset).name.partition(".")[0], arguments.pool)))
     return (home or pathlib.Path("runs") / pathlib.Path(arguments.model).name) / EVALUATION / name
 

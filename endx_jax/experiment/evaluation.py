@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -48,7 +48,7 @@ def evaluate(
     data: str | None = None,
     *,
     workdir: FolderOrName | None = None,
-    output: FolderOrName | None = None,
+    output: FolderOrName | Callable[[str], pathlib.Path] | None = None,
     pool: str = "",
     split: str | None = None,
     rerank: FolderOrName | None = None,
@@ -66,7 +66,7 @@ def evaluate(
       model: model, or its folder or name.
       data: file or folder of any supported format, or suite of BEIR folders; None for the test split of `workdir`.
       workdir: workdir of a run, in place of `model`; its settings say how data is read.
-      output: folder for metrics, TREC runs and an index of the pool; None to write nothing.
+      output: folder for metrics, TREC runs and an index of the pool, or function of the data set's name to it; or None.
       pool: retrieval unit of reading-comprehension data, as `data.pool`; empty for that of the run, if any.
       split: split of a folder that has several; None for `test`, or the only one of a BEIR folder.
       rerank: workdir of a pair classifier, or folder of a CrossEncoder, that re-ranks the best candidates.
@@ -92,7 +92,9 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    require(bool(workdir or model), "nothing to evaluate: set --workdir, --model or --index")
+    require(bool(workdir or model), "nothing to evaluate: set model or workdir")
+    require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
+    require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
     ensure_prepared([data or ""])
     path = local_path(data or "")
     sets = beir.suite_of(path, split) if path else {}
@@ -103,7 +105,7 @@ def evaluate(
     split = splits.pop() if len(splits) == 1 else "of its name"
     read = functools.partial(_read, workdir, pool, min_questions, reading)
     dataset, ranked = (data or "", None) if sets else read(data, split)
-    home = _output_folder(output)
+    home = _output_folder(output(dataset) if callable(output) else output)
     reranker = (load_pair_scorer(rerank, product_dtype=product_dtype), rerank, top) if rerank else None
     if not isinstance(model, EmbeddingModel):
         model = load(workdir or model or "", mesh=make_mesh(MeshSettings()), product_dtype=product_dtype)
@@ -124,7 +126,7 @@ def _output_folder(output: FolderOrName | None) -> pathlib.Path | None:
     """Returns the output folder, after a check that it can be written; None if nothing is written."""
     home = epath.Path(output) if output else None
     if home:
-        check_writable(home, "--output")
+        check_writable(home, "output")
     return home
 
 
@@ -148,7 +150,7 @@ def _read(
 ) -> tuple[str, Pools]:
     """Returns the name of the data set (`data`, or the run's test split), and its primary pool and subsets."""
     if not (data or workdir):
-        raise EndxError("--model needs --data, as a pretrained model has no test split")
+        raise EndxError("model needs data, as a pretrained model has no test split")
     settings = read_config(epath.Path(workdir)).data if workdir else DataSettings()
     if pool:
         settings = dataclasses.replace(settings, pool=pool)

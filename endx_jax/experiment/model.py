@@ -372,7 +372,7 @@ def load_pair_scorer(
     model = read_model(folder, product_dtype)
     if model.method.pair_scorer is None:
         raise EndxError(
-            f"{name} holds a run of objective.name={model.settings.objective.name}: --rerank needs a pair "
+            f"{name} holds a run of objective.name={model.settings.objective.name}: rerank needs a pair "
             "classifier, a run of objective.name=pair"
         )
     mesh = make_mesh(MeshSettings(), jax.local_devices())

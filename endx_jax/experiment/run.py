@@ -41,7 +41,7 @@ from endx_jax.methods.config import load_config, names_of
 from endx_jax.methods.evaluation import UNTRAINED, Evaluator, add_validation, validation, warn_of_losses
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
-from endx_jax.parallel.console import gathering, say
+from endx_jax.parallel.console import gathering, say, silenced
 from endx_jax.parallel.environment import environment
 from endx_jax.parallel.sharding import place, state_shardings, to_global
 from endx_jax.ranking.hybrid import Hybrid
@@ -114,6 +114,7 @@ def train(
     *,
     config: str | os.PathLike | Mapping = "minilm",
     settings: Mapping[str, Any] | None = None,
+    verbose: bool = True,
 ) -> EmbeddingModel:
     """Trains a model on pairs in memory, evaluates it, and returns it.
 
@@ -127,6 +128,7 @@ def train(
       workdir: the run's folder.
       config: file or recipe, as `--config` of `endx train`; or a config tree.
       settings: values of settings by dotted name, such as `{"train.steps": 500, "model.pretrained": "bge-small-en"}`.
+      verbose: false for no messages and no progress bars, as by the level WARNING of the logger `endx_jax`.
 
     Raises:
       EndxError: pairs or settings are invalid, or the workdir holds another run.
@@ -150,7 +152,8 @@ def train(
         functools.reduce(operator.getitem, sections, tree)[key] = value
     agree_on_length(tree["train"], values)
     resolve(tree)
-    with opened(folder) as home:  # its lock is held before the pairs are written
+    shown = contextlib.nullcontext() if verbose else silenced()
+    with shown, opened(folder) as home:  # its lock is held before the pairs are written
         before, described = read_bytes(file), (home / workdirs.CONFIG).exists()
         if described and before not in (None, rows.encode()):
             raise EndxError(f"{folder} holds a run on other pairs; pass another workdir")

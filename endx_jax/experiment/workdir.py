@@ -81,11 +81,11 @@ def check_writable(folder: os.PathLike, flag: str = "workdir") -> None:
 def check_output(folder: pathlib.Path, report: str, verb: str) -> None:
     """Raises EndxError if `folder` can't be written, or holds files without the `report` that `endx VERB` writes."""
     if folder.exists() and not folder.is_dir():
-        raise EndxError(f"--output={folder} is a file; name a folder")
+        raise EndxError(f"output={folder} is a file; name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / report).is_file():
         reason = f"holds files that `endx {verb}` did not write"
-        raise EndxError(f"--output={folder} {reason}; name a new folder, or empty it")
-    check_writable(folder, "--output")
+        raise EndxError(f"output={folder} {reason}; name a new folder, or empty it")
+    check_writable(folder, "output")
 
 
 def read_config(workdir: Folder | os.PathLike) -> Settings:
@@ -100,7 +100,7 @@ def read_config(workdir: Folder | os.PathLike) -> Settings:
         raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
     contents = json_files.read_json_file(file)
     if "objective" not in contents:
-        raise EndxError(f"{workdir} is a pretrained model, not a run: pass it as --model")
+        raise EndxError(f"{workdir} is a pretrained model, not a run: pass it as model")
     return resolve(contents, finished=True)
 
 

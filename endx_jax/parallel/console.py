@@ -1,4 +1,7 @@
-"""Console output of the primary process."""
+"""Messages and progress bars of the primary process.
+
+Messages are records of level INFO of the logger `endx_jax`: its level WARNING silences them, and the progress bars.
+"""
 
 import contextlib
 import logging
@@ -11,34 +14,59 @@ from endx_jax.errors import named, printable
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.progress import ticking
 
+LOG = logging.getLogger("endx_jax")
+LOG.setLevel(LOG.level or logging.INFO)
+
 
 def say(line: str) -> None:
-    """Prints a line on the primary process only: see `errors.naming` and `errors.printable`."""
-    if is_primary():
-        sys.stdout.write(f"{printable(named(line))}\n")  # in one piece, also if the stream has no buffer
+    """Logs a line on the primary process only: see `errors.naming` and `errors.printable`.
+
+    It is printed on stdout if the program's own logging would not show it.
+    """
+    if not (is_primary() and LOG.isEnabledFor(logging.INFO)):
+        return
+    text = printable(named(line))
+    # Libraries that are imported add a handler without a level to the root logger.
+    handlers = [*LOG.handlers, *(handler for handler in logging.root.handlers if handler.level)]
+    if logging.root.isEnabledFor(logging.INFO) or any(handler.level <= logging.INFO for handler in handlers):
+        LOG.info("%s", text)
+        return
+    with tqdm.tqdm.external_write_mode():
+        sys.stdout.write(f"{text}\n")  # in one piece, also if the stream has no buffer
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Context without messages and progress bars; warnings are shown."""
+    level = LOG.level
+    LOG.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        LOG.setLevel(level)
 
 
 @contextlib.contextmanager
 def gathering() -> Iterator[list[str]]:
     """Context that collects the package's logged warnings in a list, to print them in one place; an error logs them."""
     lines: list[str] = []
-    log, handler = logging.getLogger("endx_jax"), logging.Handler(logging.WARNING)
+    handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    log.addHandler(handler)
+    LOG.addHandler(handler)
     failed = True
     try:
         yield lines
         failed = False
     finally:
-        log.removeHandler(handler)
+        LOG.removeHandler(handler)
         for line in lines * failed:
-            log.warning("%s", line)
+            LOG.warning("%s", line)
 
 
 def showing_progress() -> bool:
     """Returns true on the primary process if stderr is a terminal or a notebook: progress bars are shown then."""
-    return is_primary() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    return is_primary() and LOG.isEnabledFor(logging.INFO) and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
 @contextlib.contextmanager

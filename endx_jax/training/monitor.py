@@ -15,6 +15,7 @@ import tqdm
 
 from endx_jax.errors import EndxError
 from endx_jax.files import write_text
+from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.training.metric_log import MetricLog
 
@@ -107,7 +108,7 @@ class Monitor:
             initial=start,
             desc="training",
             unit="step",
-            disable=not (is_primary() and sys.stderr.isatty()),
+            disable=not (sys.stderr.isatty() and showing_progress()),
             dynamic_ncols=True,
         )
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
@@ -172,7 +173,7 @@ class Monitor:
         if self._log:
             self._log.write(step, dict(metrics), prefix="validation/")
             if shown in metrics:
-                self._bar.write(f"step {step}/{self.steps}: validation {shown} {metrics[shown]:.4f}")
+                say(f"step {step}/{self.steps}: validation {shown} {metrics[shown]:.4f}")
 
     def close(self) -> None:
         """Closes the progress bar and the log."""
@@ -191,11 +192,11 @@ class Monitor:
         if self._log:
             self._log.write(step, values)
             if self._bar.disable:
-                print(f"step {step}/{self.steps}: {summary}, {(self.steps - step) / speed:.0f} s left", flush=True)
+                say(f"step {step}/{self.steps}: {summary}, {(self.steps - step) / speed:.0f} s left")
             found = self._warnings(values)
             for name, warning in found.items():
                 if name not in self._warned:
-                    self._bar.write(f"warning: at step {step}, {warning}")
+                    say(f"warning: at step {step}, {warning}")
             self._warned = set(found)
 
     def _stop_on_non_finite(self, step: int, values: dict[str, float]) -> None:

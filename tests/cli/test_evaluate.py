@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers import one_line_error
 from small_squad import write_squad
 
 import endx_jax
@@ -60,6 +61,33 @@ def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, 
             (tmp_path / kind / f"{part}.parquet").touch()
     monkeypatch.chdir(tmp_path)
     assert "--model needs --data" in endx("evaluate", f"--model={tiny_bert}", status=2).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "set model or workdir"),
+        ({"model": "x", "top": -1}, "top=-1: give a number of answers"),
+        ({"model": "x", "min_questions": [0]}, "min_questions takes whole numbers"),
+        ({"model": "x"}, "model needs data"),
+        ({"model": "x", "data": "pairs.csv", "output": "pairs.csv/out"}, "choose another output"),
+    ],
+)
+def test_messages_name_arguments_in_python_and_flags_on_the_command_line(
+    tmp_path, pairs_csv, monkeypatch, endx, arguments, message
+):
+    shutil.copy(pairs_csv, tmp_path / "pairs.csv")
+    monkeypatch.chdir(tmp_path)
+    with one_line_error(message) as refusal:
+        endx_jax.evaluate(**arguments)
+    assert "--" not in str(refusal.value)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items() if name != "min_questions"]
+    said = endx("evaluate", *flags, *(["--min-questions", "0"] if "min_questions" in arguments else []), status=2).err
+    assert (
+        f"--{message.split()[0].replace('_', '-')}" in said
+        or "--workdir, --model or --index" in said
+        or ("choose another --output" in said)
+    )
 
 
 def test_the_best_of_a_dual_encoder_are_put_in_the_order_of_a_pair_classifier(

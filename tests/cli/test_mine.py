@@ -3,14 +3,17 @@ import json
 
 import numpy as np
 import pytest
+from helpers import one_line_error
 from small_squad import regular
 from tiny_bert import tiny_recipe
 
+import endx_jax
 from endx_jax.data.readers import read
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_splits
 from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.run import run
+from endx_jax.parallel.console import silenced
 
 
 @pytest.fixture
@@ -83,6 +86,32 @@ def test_options_reach_the_miner(tmp_path, pairs_csv, mine):
 def test_contradictory_options_are_refused_in_one_line_and_write_nothing(tmp_path, pairs_csv, mine, arguments, reason):
     assert reason in mine(f"--data={pairs_csv}", f"--output={tmp_path}/out", *arguments, status=2).err
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "set exactly one of bm25=True, workdir=RUN, model=NAME and index=DIR"),
+        ({"bm25": True, "strata": True}, "strata=True needs the model of score_with"),
+        ({"bm25": True, "questions": -1}, "questions=-1: give a number"),
+        ({"bm25": True, "output": "pairs.csv"}, "^output=pairs.csv is a file"),
+    ],
+)
+def test_messages_name_the_arguments_in_python(tmp_path, pairs_csv, monkeypatch, arguments, message):
+    (tmp_path / "pairs.csv").write_bytes(pairs_csv.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    with one_line_error(message):
+        endx_jax.mine("pairs.csv", **{"output": "out"} | arguments)
+
+
+def test_mined_rows_are_returned_and_messages_can_be_silenced(tmp_path, pairs_csv, mine, capsys):
+    with silenced():
+        mined = endx_jax.mine(str(pairs_csv), tmp_path / "out", bm25=True, negatives=2)
+    assert capsys.readouterr().out == ""
+    assert sum(map(len, mined.negatives)) == len(table(tmp_path / "out"))
+    printed = mine(f"--data={pairs_csv}", "--bm25", "--negatives=2", f"--output={tmp_path / 'cli'}").out
+    assert printed.startswith("60 questions and ")
+    assert table(tmp_path / "cli") == table(tmp_path / "out")
 
 
 @pytest.mark.slow

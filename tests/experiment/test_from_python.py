@@ -30,6 +30,8 @@ def test_pairs_become_a_model_and_a_workdir(config, tmp_path, capsys):
     assert re.search(r"trained +\d\.\d{3}", capsys.readouterr().out)
     again = endx_jax.train(iter(PAIRS), tmp_path, config=config, settings=SETTINGS)
     assert "nothing to do" in capsys.readouterr().out
+    endx_jax.train(PAIRS, tmp_path, config=config, settings=SETTINGS, verbose=False)
+    assert capsys.readouterr().out == ""
     np.testing.assert_array_equal(again.encode_query(["a"]), model.encode_query(["a"]))
     with one_line_error("holds a run on other pairs; pass another workdir"):
         endx_jax.train(PAIRS[1:], tmp_path, config=config, settings=SETTINGS)

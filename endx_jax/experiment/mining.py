@@ -1,0 +1,143 @@
+"""Hard negatives for a data set's questions, as a data set to train on (`endx_jax.mine`)."""
+
+import dataclasses
+import importlib.metadata
+import pathlib
+from typing import Any
+
+from endx_jax.data.readers.beir import REPORT, write_mined
+from endx_jax.data.sets.splits import limit_questions
+from endx_jax.data.settings import DataSettings
+from endx_jax.experiment.data import paths_of, pools, read_records
+from endx_jax.experiment.evaluation import FolderOrName
+from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.experiment.workdir import check_output
+from endx_jax.index.index import Index
+from endx_jax.index.index_evaluation import rank_by_index
+from endx_jax.index.index_model import IndexModel
+from endx_jax.inference import load
+from endx_jax.parallel.console import say, showing_progress
+from endx_jax.parallel.environment import keep_programs
+from endx_jax.ranking import mining
+from endx_jax.ranking.bm25 import BM25, without_words
+from endx_jax.settings import require
+
+
+def mine(
+    data: str,
+    output: FolderOrName,
+    *,
+    bm25: bool = False,
+    workdir: FolderOrName | None = None,
+    model: FolderOrName | None = None,
+    index: FolderOrName | None = None,
+    pool: str = "",
+    split: str = "train",
+    questions: int = 0,
+    negatives: int = 10,
+    ranks: tuple[int, int] = (1, 100),
+    margin: float | None = None,
+    relative_margin: float | None = None,
+    teacher: FolderOrName | None = None,
+    score_with: FolderOrName | None = None,
+    strata: bool = False,
+    product_dtype: str | None = None,
+    **reading: Any,
+) -> mining.Mined:
+    r"""Writes a data set with candidates that rank high for a question and are not known to be right.
+
+    Exactly one of `bm25`, `workdir`, `model` and `index` ranks the candidates; with `index`, `model` encodes the
+    questions.
+
+    Args:
+      data: file, folder or prepared set with questions and right answers.
+      output: output folder, to train on with `data.path`.
+      bm25: true to rank the data's candidates by stemmed BM25.
+      workdir: workdir of a run, whose best checkpoint ranks.
+      model: pretrained folder or name that ranks, or that encoded the index.
+      index: index whose documents are the candidates.
+      pool: retrieval unit of reading-comprehension data, as `data.pool`.
+      split: split of a folder that has several.
+      questions: number of questions to mine for, chosen by hash; 0: all.
+      negatives: maximum number of negatives per question.
+      ranks: first and last rank of the window to take negatives from; ranks count from 1.
+      margin: minimum difference to the right answers' score; None: none, and 0 with `teacher`.
+      relative_margin: minimum difference as a share of the right answers' score.
+      teacher: model that filters negatives: what `experiment.model.load_pair_scorer` takes, or an embedding model.
+      score_with: model, as `teacher`, whose scores are written for distillation.
+      strata: true to spread negatives over all scores of `score_with`, instead of the best-ranked.
+      product_dtype: as for `endx_jax.load`.
+      **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
+
+    Raises:
+      EndxError: the arguments contradict each other, the data or a model can't be read, or the output can't be written.
+
+    Examples:
+      >>> import pathlib
+      >>> rows = ["question,answer", "When do you open?,We open at nine.", "Is the zoo open?,The zoo is open."]
+      >>> _ = pathlib.Path("pairs.csv").write_text("\n".join(rows))
+      >>> mined = endx_jax.mine("pairs.csv", "mined", bm25=True)
+      2 questions and 2 candidates in pairs.csv
+      2 hard negatives for 2 questions (0 without any), from ranks 1 to 100 of bm25; excluded: 2 right
+      >>> [[negative.row for negative in wrong] for wrong in mined.negatives]
+      [[1], [0]]
+    """
+    ways = (bm25, workdir, index, None if index else model)
+    require(sum(map(bool, ways)) == 1, "set exactly one of bm25=True, workdir=RUN, model=NAME and index=DIR")
+    require(not strata or bool(score_with), "strata=True needs the model of score_with, whose scores it covers")
+    require(questions >= 0, f"questions={questions}: give a number of questions, or 0 for all")
+    settings = mining.MiningSettings(negatives, *ranks, mining.Margin(margin, relative_margin))
+    output = pathlib.Path(output)
+    check_output(output, REPORT, "mine")
+    # With an index, its documents are the candidates, so the data's corpus is not needed.
+    data_settings = DataSettings(path=data, pool=pool, split=split, **reading)
+    records = read_records(paths_of(data_settings)[0], data_settings, split, whole=not index)
+    records = limit_questions(pools(records, data_settings).primary, questions)
+    say(f"{len(records.questions):,} questions and {len(records.candidates):,} candidates in {data}")
+    keep_programs()
+    names = dict.fromkeys(name for name in (teacher, score_with) if name)
+    scorers = {name: load_pair_scorer(name, embeddings=True, product_dtype=product_dtype) for name in names}
+    source: dict[str, Any]
+    if bm25:
+        ranked = mining.rank_by_bm25(records, settings.last_rank, progress=showing_progress())
+        for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), records.text_language):
+            say(line)
+        source = {"name": "bm25", "description": BM25.description(records.text_language)}
+    elif index:
+        stored = Index(index)
+        encoder = IndexModel(stored, model, product_dtype)
+        records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, settings.last_rank)
+        source = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}
+    else:
+        loaded = load(workdir or model or "", product_dtype=product_dtype)
+        source = {"name": loaded.name, "identity": loaded.identity}
+        ranked = mining.rank_by_embeddings(loaded.comparable, records, settings.last_rank)
+    texts = records.questions, records.candidates
+    score, distilled = (scorers[name](*texts) if name else None for name in (teacher, score_with))
+    spread = distilled if strata else None
+    mined = mining.mine_negatives(
+        ranked, records.qrels, records.candidates, settings, score, records.excluded, spread, records.questions
+    )
+    scores = mining.score_candidates(distilled, records.qrels, mined.negatives) if distilled else None
+    count = sum(map(len, mined.negatives))
+    about = {
+        "endx_jax": importlib.metadata.version("endx_jax"),
+        "data": {"path": data, "pool": pool, "split": split},
+        "sha256": records.sha256,
+        "source": source,
+        "teacher": teacher and str(teacher),
+        "score_with": score_with and str(score_with),
+        "strata": strata,
+        "settings": dataclasses.asdict(settings),
+        "questions": len(mined.negatives),
+        "negatives": count,
+        "dropped": mined.dropped,
+    }
+    write_mined(output, records, mined.negatives, about=about, scores=scores)
+    without = sum(not wrong for wrong in mined.negatives)
+    dropped = ", ".join(f"{number:,} {reason}" for reason, number in mined.dropped.items() if number) or "nothing"
+    say(
+        f"{count:,} hard negatives for {len(mined.negatives):,} questions ({without:,} without any), from ranks "
+        f"{settings.first_rank} to {settings.last_rank} of {source['name']}; excluded: {dropped}"
+    )
+    return mined
