@@ -26,7 +26,6 @@ from endx_jax.files import expanded
 from endx_jax.index.index import ENCODED, starting
 from endx_jax.index.index_file import (
     IndexInfo,
-    IndexReader,
     count_documents,
     create,
     info_of,
@@ -35,6 +34,7 @@ from endx_jax.index.index_file import (
     metric_of,
     store_info,
 )
+from endx_jax.index.index_reader import IndexReader
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.encode import Output, Precision
 from endx_jax.numerics import Quantized

@@ -21,7 +21,6 @@ from endx_jax.files import expanded
 from endx_jax.index.index_file import (
     PRECISIONS,
     IndexInfo,
-    IndexReader,
     changing,
     create,
     delete_documents,
@@ -30,6 +29,7 @@ from endx_jax.index.index_file import (
     is_new,
     store_info,
 )
+from endx_jax.index.index_reader import IndexReader
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.json_files import shown
 from endx_jax.numerics import Quantized, quantize

@@ -10,7 +10,8 @@ import numpy as np
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.index.filters import condition
-from endx_jax.index.index_file import DOCUMENTS, QUESTIONS, IndexReader, StoredEmbeddings
+from endx_jax.index.index_file import DOCUMENTS, QUESTIONS, StoredEmbeddings
+from endx_jax.index.index_reader import IndexReader
 from endx_jax.numerics import Quantized, dequantize
 from endx_jax.ranking.search import Corpus, Neighbours, best_of_groups, fits
 
