@@ -70,7 +70,7 @@ def minutes() -> Figure:
         if before:
             axes.plot([run, run + before], [measured[arm]] * 2, color=colour, linewidth=1, linestyle=":")
             axes.plot(run, measured[arm], "o", color=colour, fillstyle="none")
-            label = "with MiniLM's embeddings in the cache (open circle)"
+            label = "with MiniLM's embeddings in the cache"
             axes.annotate(label, (run, measured[arm]), (10, -14), textcoords="offset points", color=colour)
         axes.plot(run + before, measured[arm], "o", color=colour)
         name = arm.removesuffix(", terms within count")

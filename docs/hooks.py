@@ -36,7 +36,7 @@ OUTSIDE = re.compile(
 # Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>', re.DOTALL)
 # Weight of the pages of a section in the site's search.
-BOOSTS = {"Guides": 2, "Reference": 0.3, "Results": 0.7}
+BOOSTS = {"Guides": 2, "Extending": 0.5, "Reference": 0.3, "Results": 0.7}
 # Packages whose public names are all described in reference/python.md.
 DESCRIBED = (losses, metrics, methods)
 # Words that the site's search has to find, among them settings, functions, commands and words beside punctuation.
