@@ -52,8 +52,9 @@ def main(argv: list[str]) -> None:
         results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None and distributed.is_primary():
-        embeds = find_method(config.objective.name).embeds
-        say(_next_steps(workdir, config.data.path) if embeds else _next_steps_with_pairs(workdir))
+        method = find_method(config.objective.name)
+        steps = _next_steps(workdir, config.data.path, indexed=method.indexes)
+        say(steps if method.embeds else _next_steps_with_pairs(workdir))
 
 
 def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
@@ -121,7 +122,7 @@ def _help(argv: list[str]) -> str:
     return "\n".join([__doc__.strip(), "", *first, "", "All settings:", "", *rest])
 
 
-def _next_steps(workdir: str, data: str) -> str:
+def _next_steps(workdir: str, data: str, *, indexed: bool = True) -> str:
     from endx_jax.experiment.workdir import run_index
 
     further = f"""encode other documents, for endx serve --index={workdir}/corpus:
@@ -129,13 +130,16 @@ def _next_steps(workdir: str, data: str) -> str:
     if data == "docstrings":
         further = """train on your own pairs (CSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):
     endx train --config=minilm --workdir=runs/mine --config.data.path=FILE"""
-    return f"""
-Next steps:
-  search {run_index(workdir).contents}, here or in a browser (needs pip install -e ".[serve]"):
+    search = ""
+    if indexed:
+        search = f"""  search {run_index(workdir).contents}, here or in a browser (needs pip install -e ".[serve]"):
     endx search --workdir={workdir} "QUESTION"
     endx serve --workdir={workdir}
   {further}
-  rank another data set with this model:
+"""
+    return f"""
+Next steps:
+{search}  rank another data set with this model:
     endx evaluate --workdir={workdir} --data=FILE
   compute embeddings in Python:
     model = endx_jax.load("{workdir}"); model.encode_query("how do I reshape an array?")"""

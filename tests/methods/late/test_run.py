@@ -1,6 +1,7 @@
 """Runs of late interaction: training, resuming, results, and what the model that they leave can do."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from helpers import one_line_error, whole_and_resumed
 from tiny_bert import WORDS, tiny_recipe
 
 import endx_jax
-from endx_jax.cli import encode
+from endx_jax.cli import encode, train
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_config
@@ -53,6 +54,10 @@ def test_the_model_is_evaluated_by_maxsim(workdir, config):
     ranked = results.reverse.evaluations[results.reverse.pools.primary_name]["whole"]
     asked = model.similarity(model.encode_query(records.questions), answers[:1])
     np.testing.assert_allclose(ranked.top_scores[0, 0], asked.max(), rtol=1e-5)
+
+
+def test_the_next_steps_of_a_run_without_an_index_need_none(workdir):
+    assert re.findall("endx [a-z]+", train._next_steps(str(workdir), "faq.csv", indexed=False)) == ["endx evaluate"]
 
 
 def test_an_index_is_refused(workdir, config):
