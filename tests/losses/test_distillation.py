@@ -77,16 +77,16 @@ def test_values_and_gradients_are_the_twin_s(loss, devices):
 def test_a_visible_example():
     scores, teacher = jnp.array([[2.0, 1.0, 0.0]]), jnp.array([[3.0, 0.0, 4.0]])
     # Margins of the student are 1 and 2, of the teacher 3 and -1.
-    loss, metrics = margin_mse(scores, teacher)
+    loss, metrics = jax.jit(margin_mse)(scores, teacher)
     assert (float(loss), float(metrics["teacher_agreement"])) == (((1 - 3) ** 2 + (2 + 1) ** 2) / 2, 0.5)
-    assert float(listwise_kl(scores, scores + 7)[0]) == pytest.approx(0, abs=1e-6)
+    assert float(jax.jit(listwise_kl)(scores, scores + 7)[0]) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("loss", TWINS)
 def test_nothing_to_compare_is_zero_with_finite_gradients(loss):
     for where in (np.zeros((2, 3), bool), np.array([[True, False, False], [False, True, True]])):
-        scores = jnp.where(where & where[:, :1], 1.0, jnp.nan)
-        found = jax.value_and_grad(lambda x, where=where: loss(x, x, where=where)[0])(scores)
+        scores = np.where(where & where[:, :1], 1.0, np.nan).astype(np.float32)
+        found = jax.jit(jax.value_and_grad(lambda x, where: loss(x, x, where=where)[0]))(scores, where)
         chex.assert_trees_all_equal(found, (jnp.zeros(()), jnp.zeros((2, 3))))
 
 

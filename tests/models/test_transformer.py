@@ -174,8 +174,8 @@ def test_activations_are_flax_s_and_keep_one_array_for_the_gradient(name):
     x = jnp.linspace(-5, 5, 64)
     twins = {"gelu": functools.partial(nn.gelu, approximate=False), "relu": nn.relu, "silu": nn.silu}
     for dtype, tolerance in ((jnp.float32, 2e-6), (jnp.bfloat16, 0.03)):
-        result, pull = jax.vjp(ACTIVATIONS[name], x.astype(dtype))
-        expected, expected_pull = jax.vjp(twins.get(name, nn.gelu), x)
+        result, pull = jax.jit(functools.partial(jax.vjp, ACTIVATIONS[name]))(x.astype(dtype))
+        expected, expected_pull = jax.jit(functools.partial(jax.vjp, twins.get(name, nn.gelu)))(x)
         np.testing.assert_allclose(result, expected, atol=tolerance)
         np.testing.assert_allclose(pull(jnp.ones_like(result))[0], expected_pull(jnp.ones_like(x))[0], atol=tolerance)
         assert [leaf.shape for leaf in jax.tree.leaves(pull)] == [x.shape]

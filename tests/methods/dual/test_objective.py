@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +124,8 @@ def test_the_sigmoid_loss_has_a_learned_bias():
     settings = DualSettings(temperature=0.5, contrastive=ContrastiveSettings(loss="sigmoid", bias=-2.0))
     batch = make_batch()
     loss, metrics, params = evaluate(settings, batch)
-    expected, _ = losses.in_batch_sigmoid(*embeddings(params, batch), temperature=0.5, bias=-2.0)
+    sigmoid = functools.partial(losses.in_batch_sigmoid, temperature=0.5, bias=-2.0)
+    expected, _ = jax.jit(sigmoid)(*embeddings(params, batch))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     assert metrics["bias"] == params["logit_bias"] == -2.0
 
