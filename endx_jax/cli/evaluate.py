@@ -57,9 +57,8 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
 def _default_output(arguments: argparse.Namespace, dataset: str) -> pathlib.Path:
     from endx_jax.experiment.workdir import EVALUATION
 
-    home = arguments.workdir
     name = "-".join(filter(None, (pathlib.Path(dataset).name.partition(".")[0], arguments.pool)))
-    return (home or pathlib.Path("runs") / pathlib.Path(arguments.model).name) / EVALUATION / name
+    return (arguments.workdir or pathlib.Path("runs") / pathlib.Path(arguments.model).name) / EVALUATION / name
 
 
 def _parser() -> argparse.ArgumentParser:

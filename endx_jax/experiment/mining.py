@@ -97,12 +97,11 @@ def mine(
     keep_programs()
     names = dict.fromkeys(name for name in (teacher, score_with) if name)
     scorers = {name: load_pair_scorer(name, embeddings=True, product_dtype=product_dtype) for name in names}
-    source: dict[str, Any]
     if bm25:
         ranked = mining.rank_by_bm25(records, settings.last_rank, progress=showing_progress())
         for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), records.text_language):
             say(line)
-        source = {"name": "bm25", "description": BM25.description(records.text_language)}
+        source: dict[str, Any] = {"name": "bm25", "description": BM25.description(records.text_language)}
     elif index:
         stored = Index(index)
         encoder = IndexModel(stored, model, product_dtype)

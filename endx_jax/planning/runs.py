@@ -132,9 +132,9 @@ def _outlined(settings: Settings, platform: str) -> Model:
 
 def _base_width(model: Model, side: str) -> int:
     """Returns the width of the input of a side's head."""
-    tokens = Tokens(np.zeros((1, 4), np.int32), np.ones((1, 4), bool))  # type: ignore[arg-type]
+    shapes = (jax.ShapeDtypeStruct((1, 4), kind) for kind in (np.int32, bool))
     params = model.abstract_params["dual_encoder"]
-    return jax.eval_shape(lambda p: model.dual_encoder.base(p, side, tokens), params).shape[-1]
+    return jax.eval_shape(lambda p, *texts: model.dual_encoder.base(p, side, Tokens(*texts)), params, *shapes).shape[-1]
 
 
 def stay_offline() -> None:
