@@ -33,7 +33,8 @@ def sigmoid(x: float) -> float:
 
 
 def found(terms=TERMS, dual=DUAL, cross=CROSS, **settings) -> dict[str, float]:
-    total, values = geometry_alignment(dual, cross, weights=dict.fromkeys(terms, 1.0), **settings)
+    loss = functools.partial(geometry_alignment, weights=dict.fromkeys(terms, 1.0), **settings)
+    total, values = jax.jit(loss)(dual, cross)
     assert float(total) == pytest.approx(sum(map(float, values.values())), rel=1e-6)
     return {term: float(value) for term, value in values.items()}
 
@@ -106,7 +107,8 @@ def test_values_are_the_twin_s(kernel):
     rich |= {"width": (0.8, 2.5)} if kernel in WITH_WIDTH else {}
     for settings in ({}, {"diagonal": False}, rich):
         with jax.enable_x64(True):
-            _, terms = geometry_alignment(dual, cross, weights=ALL, kernel=kernel, **settings)
+            loss = functools.partial(geometry_alignment, weights=ALL, kernel=kernel, **settings)
+            _, terms = jax.jit(loss)(dual, cross)
         chex.assert_trees_all_close(terms, twin(dual, cross, kernel, **settings), rtol=1e-11, atol=0)
 
 

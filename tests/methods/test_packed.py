@@ -68,7 +68,7 @@ def objective(name):
 
 @functools.cache
 def params_of(name):
-    return objective(name).init(jax.random.key(1), objective(name).model.init(jax.random.key(0)))
+    return jax.jit(lambda: objective(name).init(jax.random.key(1), objective(name).model.init(jax.random.key(0))))()
 
 
 def make_batch(hard_negatives: bool) -> Batch:

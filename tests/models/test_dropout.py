@@ -127,14 +127,18 @@ def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):
     used = []
 
     def record(x, keys, rate):
-        used.append(np.asarray(jax.random.key_data(keys)).reshape(-1, 2))
+        used.append(jax.random.key_data(keys).reshape(-1, 2))
         return x
+
+    @jax.jit
+    def keys_used(params, tokens, keys):
+        tower().apply(params, tokens, keys)
+        return used
 
     tokens, keys = padded(texts((3,)), 4), example_keys(jax.random.key(0), 0, 1)
     params = {"params": random_params(tower(), tokens)}
     monkeypatch.setattr(transformer, "dropout", record)
     monkeypatch.setattr(attention, "attention_dropout", record)
-    tower().apply(params, tokens, keys)
-    keys = np.concatenate(used)
+    keys = np.concatenate(keys_used(params, tokens, keys))
     assert len(used) == 1 + 2 * 3
     assert len(np.unique(keys, axis=0)) == len(keys) == 4 + 2 * (1 + 2 * 4)

@@ -230,9 +230,13 @@ def test_dropout_keeps_the_very_weights_that_padded_texts_keep(heads, head_width
         first = np.where(np.arange(PLACES) < real, end - np.asarray(lengths)[text], 0)
         position = np.where(np.arange(PLACES) < real, np.arange(PLACES) - first, 0)
         value = np.repeat(np.eye(head_width, dtype=np.float32)[position][:, None], heads, axis=1)
-        of_keys = words(fold(keys[text], jnp.asarray(position)))
-
-        masks = np.asarray(attention_dropout(jnp.ones((count, heads, WIDTH, WIDTH)), keys, RATE)) > 0
+        of_keys, masks = jax.jit(
+            lambda keys, text, position: (
+                words(fold(keys[text], position)),
+                attention_dropout(jnp.ones((len(keys), heads, WIDTH, WIDTH)), keys, RATE) > 0,
+            )
+        )(keys, text, position)
+        masks = np.asarray(masks)
         inside = np.broadcast_to(np.arange(WIDTH) < (end - first)[:, None, None], (PLACES, heads, WIDTH))
         expected = masks[text, :, position] & inside
         assert 0 < expected.sum() < inside.sum()

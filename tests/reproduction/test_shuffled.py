@@ -34,7 +34,7 @@ def test_a_question_is_read_beside_another_pair_s_answer(objective, reader):
     answers = texts([4] * B, seed=1)
     others = [*answers[:1], *texts([4], seed=2), *answers[2:]]
     towers = {side: random_params(ONE, questions) for side in ("question", "answer")}
-    params = objective.init(jax.random.key(1), MODEL.join(towers))
+    params = jax.jit(objective.init)(jax.random.key(1), MODEL.join(towers))
     embed = jax.jit(objective.embed_as_teacher)
     before, after = (
         embed(params, Batch(questions, padded(rows, 4), ids, ids, ids[:, None])) for rows in (answers, others)

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Batch, Tokens
@@ -16,7 +15,9 @@ from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import TokenEmbedder, Tower
 
-in_batch_softmax = without_metrics(losses.in_batch_softmax)
+
+def in_batch_softmax(*pair, **settings):
+    return jax.jit(lambda *pair: losses.in_batch_softmax(*pair, **settings)[0])(*pair)
 
 
 TOWER = Tower(TokenEmbedder(12, 4, initializer_range=1.0), NoEncoder(), normalize=False)
@@ -37,18 +38,18 @@ def make_batch(answer_id=(0, 1, 2)):
 
 def evaluate(settings, batch):
     objective = DualObjective(MODEL, settings)
-    params = objective.init(jax.random.key(0), MODEL.init(jax.random.key(1)))
-    loss, metrics = objective(params, batch, jax.random.key(2), jnp.int32(0))
+    params = jax.jit(lambda: objective.init(jax.random.key(0), MODEL.init(jax.random.key(1))))()
+    loss, metrics = jax.jit(objective)(params, batch, jax.random.key(2), jnp.int32(0))
     return loss, metrics, params
 
 
 def embeddings(params, batch):
     """Of questions, answers and, if there are any, hard negatives."""
-    table = params["dual_encoder"]["shared"]["token_embedder"]["embedding"]
+    table = np.asarray(params["dual_encoder"]["shared"]["token_embedder"]["embedding"])
 
     def pool(tokens):
-        rows = zip(tokens.ids.reshape(-1, 2), tokens.mask.reshape(-1, 2), strict=True)
-        return jnp.stack([table[ids[mask]].mean(0) for ids, mask in rows]).reshape(*tokens.ids.shape[:-1], 4)
+        rows = zip(*(np.asarray(x).reshape(-1, 2) for x in (tokens.ids, tokens.mask)), strict=True)
+        return np.stack([table[ids[mask]].mean(0) for ids, mask in rows]).reshape(*tokens.ids.shape[:-1], 4)
 
     return [pool(side) for side in (batch.question, batch.answer, batch.hard_negatives) if side is not None]
 
@@ -107,8 +108,14 @@ def test_each_hard_negative_has_dropout_keys_of_its_own():
 
     objective = DualObjective(Recorder(TOWER, TOWER), DualSettings())
     batch = with_hard_negatives(make_batch())
-    objective(objective.init(jax.random.key(0), MODEL.init(jax.random.key(1))), batch, jax.random.key(2), jnp.int32(0))
-    keys = np.concatenate(seen)
+
+    @jax.jit
+    def keys_used():
+        params = objective.init(jax.random.key(0), MODEL.init(jax.random.key(1)))
+        objective(params, batch, jax.random.key(2), jnp.int32(0))
+        return seen
+
+    keys = np.concatenate(keys_used())
     assert len(np.unique(keys, axis=0)) == len(keys) == 3 * (1 + 1 + 2)
 
 

@@ -58,7 +58,7 @@ def model(sharing="sde", dtype=jnp.float32):
 
 def build(settings=SETTINGS, sharing="sde", dtype=jnp.float32):
     objective = EndxObjective(model(sharing, dtype), settings)
-    return objective, objective.init(jax.random.key(1), objective.model.init(jax.random.key(0)))
+    return objective, objective.init(jax.random.key(1), jax.jit(objective.model.init)(jax.random.key(0)))
 
 
 @pytest.fixture(scope="module")

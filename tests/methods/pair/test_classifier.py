@@ -12,7 +12,7 @@ from helpers import one_line_error, padded, random_params, texts, tower
 from endx_jax.batch import Packing
 from endx_jax.data.tokenization import Tokenizer
 from endx_jax.methods.pair.batches import join_texts
-from endx_jax.methods.pair.classifier import PairClassifier
+from endx_jax.methods.pair.classifier import PairClassifier, Pooler
 from endx_jax.models import DualEncoder
 from endx_jax.models.pooling import first
 from endx_jax.models.sharing import SHARINGS
@@ -102,13 +102,17 @@ def test_padding_and_packing_change_no_score():
     np.testing.assert_allclose(score(*params, packed), short, rtol=1e-5)
 
 
-def test_without_the_pooler_the_score_is_linear_in_the_vector_of_cls():
-    module = classifier(pooler=None)
+@pytest.mark.parametrize("pooler", [Pooler(), None])
+def test_the_score_is_linear_in_the_pooled_vector_of_cls_or_without_a_pooler_in_the_vector(pooler):
+    module = classifier(pooler=pooler)
     params, head = draw(module)
-    assert set(head) == {"classifier"}
+    assert set(head) == ({"pooler", "classifier"} if pooler else {"classifier"})
     some = pairs([3, 7], [2, 3], 8)
     encodings = jax.jit(lambda: module.model.encodings(params, "question", some))()
-    expected = encodings[:, 0] @ head["classifier"]["kernel"][:, 0] + head["classifier"]["bias"]
+    vectors = encodings[:, 0]
+    if pooler:
+        vectors = np.tanh(vectors @ head["pooler"]["kernel"] + head["pooler"]["bias"][None])
+    expected = vectors @ head["classifier"]["kernel"][:, 0] + head["classifier"]["bias"]
     np.testing.assert_allclose(jax.jit(module.score)(params, head, some), expected, rtol=1e-5)
 
 
@@ -122,6 +126,8 @@ def test_dropout_is_of_the_key_of_each_pair():
     assert abs(both - score(*params, some)).min() > 1e-4
     turned = jax.tree.map(lambda x: x[::-1], some)
     np.testing.assert_allclose(score(*params, turned, keys[::-1]), both[::-1], rtol=1e-5)
+    dropped = module.head.apply({"params": params[1]}, jnp.ones((2, TINY.width)), keys)  # of equal vectors
+    assert abs(dropped[0] - dropped[1]) > 1e-4
 
 
 @pytest.mark.parametrize(
