@@ -13,7 +13,6 @@ import numpy as np
 
 from endx_jax.errors import EndxError, nearest
 from endx_jax.inference.encode import Output, Precision, TextEncoder
-from endx_jax.inference.maxsim import maxsim_scores
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import Quantized, dequantize, unit_rows
 from endx_jax.parallel.console import showing_progress
@@ -292,6 +291,8 @@ class EmbeddingModel:
           [[0.6 0.8]]
         """
         if self.by_token:
+            from endx_jax.inference.maxsim import maxsim_scores  # with the losses, which encoding does not need
+
             questions, documents = _token_rows("a", a), _token_rows("b", b)
             return np.asarray(maxsim_scores(questions, documents)(0, len(questions)))
         a, b = self._compared(a, b)

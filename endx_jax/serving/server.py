@@ -77,6 +77,8 @@ async def serve(
         await until()
         asyncio.get_running_loop().call_later(REFUSED_AFTER, app.state.stop)
 
+    log = logging.getLogger(__name__)
+    log.setLevel(logging.WARNING)  # the verb says where the server runs
     config = Config.from_mapping(
         bind=f"fd://{bound.detach()}",
         keep_alive_timeout=limits.max_seconds,  # from the end of a response, or a new connection, to complete headers
@@ -84,7 +86,7 @@ async def serve(
         graceful_timeout=GRACE,
         backlog=2048,  # connections beyond it wait for seconds; hypercorn's default is 100
         include_server_header=False,
-        errorlog=logging.getLogger(__name__),
+        errorlog=log,
     )
     await hypercorn.asyncio.serve(app, config, shutdown_trigger=stopping, mode="asgi")  # type: ignore[arg-type]
 

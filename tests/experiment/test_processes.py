@@ -46,7 +46,7 @@ def seen(tmp_path, trained_workdir):
 
 
 def finished(workdir, config):
-    method = types.SimpleNamespace(embeds=True)
+    method = types.SimpleNamespace(embeds=True, indexes=True)
     model = types.SimpleNamespace(settings=resolve(json.loads((workdir / "config.json").read_text())), method=method)
     return runs._is_finished(types.SimpleNamespace(workdir=Workdir(workdir), model=model))
 
