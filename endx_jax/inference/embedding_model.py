@@ -101,9 +101,10 @@ class EmbeddingModel:
         """Data type of the factors of linear layers' products; it is no part of the identity."""
         return self.encoder.model.answer.product_dtype
 
-    @property
+    @functools.cached_property
     def width(self) -> int:
         """Embedding width E."""
+        # Traces the model, hence the cache: the server needs it in each request.
         return self.encoder.width(self.params, Output(self.truncate_dim))
 
     @property

@@ -40,6 +40,12 @@ def test_embeddings_have_the_shape_that_openai_gives_them(served):
     assert served.post("/v1/embeddings", {"input": ["x"]})[1]["model"] == served.service.model.name
 
 
+def test_a_request_traces_no_model(served, monkeypatch):
+    embeddings(served.post("/v1/embeddings", {"input": "the cat"}))
+    monkeypatch.setattr(jax, "eval_shape", None)
+    embeddings(served.post("/v1/embeddings", {"input": "the mat"}))
+
+
 def test_base64_holds_little_endian_float32_and_what_is_cut_is_of_unit_norm_again(served):
     plain = embeddings(served.post("/v1/embeddings", {"input": TEXTS}))
     _, content = served.post("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"})
