@@ -126,6 +126,10 @@ class Tokenizer:
             )
         return tuple(known[token] for token in tokens)
 
+    def tokens_of(self, ids: Sequence[int]) -> list[str]:
+        """Returns the tokens of ids."""
+        return self._loaded.convert_ids_to_tokens(list(ids))
+
     @property
     def mask_id(self) -> int:
         """Id of [MASK]; raises EndxError if there is none."""
