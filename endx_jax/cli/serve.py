@@ -152,7 +152,8 @@ def _parser() -> argparse.ArgumentParser:
         "--rerank",
         type=epath.Path,
         metavar="WORKDIR",
-        help="workdir of a pair classifier, or folder of a CrossEncoder, for /v1/rerank",
+        help="workdir of a pair classifier or of late interaction, or folder of a CrossEncoder or MultiVectorEncoder, "
+        "for /v1/rerank",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1: this machine only]")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 chooses a free one [8000]")

@@ -42,7 +42,14 @@ class Tokenizer:
       size: largest id plus one, added and special tokens included.
     """
 
-    def __init__(self, folder: pathlib.Path | str, *, append_eos: bool = False, rows: int | None = None):
+    def __init__(
+        self,
+        folder: pathlib.Path | str,
+        *,
+        append_eos: bool = False,
+        rows: int | None = None,
+        whole: Sequence[str] = (),
+    ):
         """Loads the tokenizer with transformers.
 
         Args:
@@ -50,12 +57,13 @@ class Tokenizer:
           append_eos: ends each text with EOS, if the tokenizer's template ends with no special token.
           rows: rows of the token table; added tokens with larger ids become the unknown token, if there is one. Gemma's
             text models have the token of an image without a row for it.
+          whole: texts whose beginning is one token wherever it is in the vocabulary, such as `[unused0] `.
 
         Raises:
           EndxError: the folder holds no usable tokenizer, or it has no EOS to append.
         """
         self.folder = pathlib.Path(folder)
-        self._appends_eos, self._rows = append_eos, rows
+        self._appends_eos, self._rows, self._whole = append_eos, rows, tuple(whole)
         # Without this, the library uses only one core in a forked process.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         self._loaded = _load(self.folder)
@@ -63,6 +71,7 @@ class Tokenizer:
         self._lock = threading.Lock()  # truncation is state of the backend, which only one thread may change
         with refusing_broken(self.folder, *BROKEN):
             self._extend_template()
+            self._keep_whole()
             self._forget_length()  # files may pad texts to a length beyond the memory
             # The special tokens of an encoded text may have ids that are not in the vocabulary.
             around = self._loaded([""])["input_ids"][0] if self._backend is None else self._backend.encode("").ids
@@ -80,7 +89,9 @@ class Tokenizer:
 
     def __reduce__(self):
         """Pickles the folder, so that processes that tokenize load the tokenizer there."""
-        return functools.partial(Tokenizer, append_eos=self._appends_eos, rows=self._rows), (self.folder,)
+        return functools.partial(Tokenizer, append_eos=self._appends_eos, rows=self._rows, whole=self._whole), (
+            self.folder,
+        )
 
     @functools.cached_property
     def fingerprint(self) -> str | None:
@@ -114,6 +125,10 @@ class Tokenizer:
                 "leave them out"
             )
         return tuple(known[token] for token in tokens)
+
+    def tokens_of(self, ids: Sequence[int]) -> list[str]:
+        """Returns the tokens of ids."""
+        return self._loaded.convert_ids_to_tokens(list(ids))
 
     @property
     def mask_id(self) -> int:
@@ -263,6 +278,17 @@ class Tokenizer:
                 f"the tokenizer in {self.folder} {lacks}, whose encoding embeds a text: set eos_token in "
                 "tokenizer_config.json, or use a folder of sentence-transformers, which states its pooling"
             )
+
+    def _keep_whole(self) -> None:
+        """Makes the tokens with which `whole` texts begin special, so that they are not split or normalized."""
+        known = self._loaded.get_vocab() if self._whole else {}
+        for text in self._whole:
+            token = next((token for token in (text, *text.split(None, 1)[:1]) if token in known), None)
+            if token is not None and self._loaded.tokenize(token) != [token]:
+                import tokenizers
+
+                added = tokenizers.AddedToken(token, normalized=False, special=True)
+                self._loaded.add_tokens([added], special_tokens=True)
 
     def _forget_length(self) -> None:
         """Resets the settings of padding and truncation, which the backend would write into its file."""

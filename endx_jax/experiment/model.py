@@ -39,11 +39,12 @@ from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import fetch_whole, parameter_paths, place, state_shardings
 from endx_jax.pretrained.adapters import read_adapters, write_adapters
 from endx_jax.pretrained.locate import locate
+from endx_jax.pretrained.sentence_transformers import embeds_tokens
 from endx_jax.pretrained.settings import NO_PROMPT, ModelSettings
 from endx_jax.pretrained.stored import StoredArray
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
 from endx_jax.ranking.hybrid import Hybrid
-from endx_jax.ranking.mining import InnerProductsOfTexts
+from endx_jax.ranking.mining import InnerProductsOfTexts, MaxSimOfTexts
 from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.settings import require
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
@@ -345,10 +346,11 @@ def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
 def load_pair_scorer(
     name: str | os.PathLike, *, embeddings: bool = False, product_dtype: str | None = None
 ) -> PairScorerFactory:
-    """Loads a scorer of pairs: the best checkpoint of a run whose method scores pairs, or a foreign reranker.
+    """Loads a scorer of pairs: a run whose method scores pairs or embeds every token, or a foreign reranker.
 
     Args:
-      name: workdir, or folder of a cross-encoder or another foreign reranker; with `embeddings` also what `load` takes.
+      name: workdir, or folder of a cross-encoder, of late interaction or of another foreign reranker; with `embeddings`
+        also what `load` takes.
       embeddings: true to score by inner products if the model embeds texts, as for mining and distillation.
       product_dtype: as in `load`.
 
@@ -367,13 +369,16 @@ def load_pair_scorer(
         scorer = read(folder, product_dtype or FLOAT32) if read else None
         if scorer is not None:
             return scorer
-    if embeddings and embeds(folder):
-        return InnerProductsOfTexts(load(name, product_dtype=product_dtype).comparable)
+    if embeds_tokens(folder) or (embeddings and embeds(folder)):
+        loaded = load(name, product_dtype=product_dtype)
+        return MaxSimOfTexts(loaded.ranked) if loaded.by_token else InnerProductsOfTexts(loaded.comparable)
     model = read_model(folder, product_dtype)
+    if model.method.by_token:
+        return MaxSimOfTexts(load(name, product_dtype=product_dtype).ranked)
     if model.method.pair_scorer is None:
         raise EndxError(
             f"{name} holds a run of objective.name={model.settings.objective.name}: rerank needs a pair "
-            "classifier, a run of objective.name=pair"
+            "classifier, a run of objective.name=pair, or late interaction"
         )
     mesh = make_mesh(MeshSettings(), jax.local_devices())
     params, _ = best_params(name if url_of(name) else folder, model, mesh)

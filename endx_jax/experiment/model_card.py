@@ -76,6 +76,7 @@ run them. Newer ones may refuse them: then export the model again.
 """,
 }
 
+RENAMED = ("SentenceTransformer", "MultiVectorEncoder")  # the class of late interaction
 TRAINED = "trained"  # the system of `results.json` that is the model
 
 
@@ -92,6 +93,7 @@ class Subject:
       sides: maximum length in tokens, prompt and other options of texts, by side.
       loaded_from: path or name that the model was loaded from.
       workdir: workdir of the run that trained the model; None for other models.
+      by_token: true if every token of a text has an embedding.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Subject:
     sides: Mapping[str, TextOptions]
     loaded_from: str
     workdir: pathlib.Path | None
+    by_token: bool = False
 
 
 def card_text(subject: Subject, kind: str) -> str:
@@ -114,7 +117,7 @@ def card_text(subject: Subject, kind: str) -> str:
         _front_matter(subject, library, settings, found),
         f"# {subject.name}\n",
         _about(subject),
-        f"## Usage\n\n{USAGE[kind]}",
+        f"## Usage\n\n{USAGE[kind].replace(*RENAMED) if subject.by_token else USAGE[kind]}",
     ]
     if workdir and settings:
         parts += [_training(workdir, settings), _results(found), _validation(workdir)]

@@ -13,7 +13,7 @@ from endx_jax.export.towers import Towers, write_json
 from endx_jax.export.verify import REPORT, Report, check_runtime, verify
 from endx_jax.files import replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel
-from endx_jax.settings import check_range
+from endx_jax.settings import check_range, require
 
 FORMATS: Mapping[str, Callable[[pathlib.Path, Towers], None]] = {
     sentence_transformers.NAME: sentence_transformers.write_sentence_transformers,
@@ -52,6 +52,7 @@ def export(
         check_runtime(kind)
     towers = Towers.of(model)
     if truncate_dim is not None:
+        require(not towers.by_token, "--truncate-dim needs a model with one vector for each text")
         _check_truncation(kind, truncate_dim, towers.width)
     with staging_folder(output) as fresh:
         FORMATS[kind](fresh, towers)

@@ -1,7 +1,8 @@
 """sentence-transformers 6 export: Transformer, Pooling, Dense and Normalize, with a Router for two encoders.
 
 With one encoder for both sides, the modules form a sequence. Otherwise a Router comes first, with a route for each
-side. A shared projection follows the Router (ADE-SPL); separate projections are part of the routes.
+side. A shared projection follows the Router (ADE-SPL); separate projections are part of the routes. Late interaction is
+a MultiVectorEncoder: Transformer, Dense, MultiVectorMask and Normalize.
 """
 
 import dataclasses
@@ -13,7 +14,9 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.export.towers import Towers, write_json, write_tensors, write_transformer_folder
 from endx_jax.models.dual_encoder import SIDES, TASKS
+from endx_jax.models.token_embeddings import TokenChoice
 from endx_jax.models.tower import Projection
+from endx_jax.pretrained import multi_vector
 from endx_jax.pretrained.sentence_transformers import ACTIVATIONS, POOLING_MODES
 from endx_jax.settings import require
 
@@ -23,6 +26,7 @@ VERSION = "6.2.0"  # version of sentence-transformers that defines the format
 
 TYPES = {
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
+    "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
     "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
     "Dense": "sentence_transformers.base.modules.dense.Dense",
     "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
@@ -30,7 +34,6 @@ TYPES = {
 }
 THEIR_POOLINGS = {ours: theirs for theirs, ours in POOLING_MODES.items()}
 THEIR_FUNCTIONS = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
-OVER_EMBEDDINGS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +55,14 @@ class Writer:
         projections = {side: self.towers.projection(side) for side in SIDES}
         common = projections["question"]
         shared = common is projections["answer"]
-        if self.towers.shared_encoder and shared:
+        if self.towers.by_token:
+            require(
+                self.towers.one_tower,
+                f"the format {NAME} needs one tower for late interaction: train with model.sharing=sde",
+            )
+            modules = [("Transformer", "")]
+            self._transformer(self.folder, SIDES)
+        elif self.towers.shared_encoder and shared:
             modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
             self._transformer(self.folder, SIDES)
             self._pooling(self.folder / "1_Pooling", "question")
@@ -62,9 +72,12 @@ class Writer:
         if shared and common is not None:
             modules.append(("Dense", f"{len(modules)}_Dense"))
             self._dense(self.folder / modules[-1][1], common)
+        if self.towers.by_token:
+            modules.append(("MultiVectorMask", f"{len(modules)}_MultiVectorMask"))
+            write_json(self.folder / modules[-1][1] / "config.json", self._mask())
         if self.towers.normalize:
             modules.append(("Normalize", f"{len(modules)}_Normalize"))
-            write_json(self.folder / modules[-1][1] / "config.json", OVER_EMBEDDINGS)
+            write_json(self.folder / modules[-1][1] / "config.json", self._over)
         listed = [
             {"idx": number, "name": str(number), "path": path, "type": TYPES[kind]}
             for number, (kind, path) in enumerate(modules)
@@ -77,11 +90,34 @@ class Writer:
         prompts, default = {**self.towers.prompts, **own}, self.towers.default_prompt
         return {
             "__version__": {"sentence_transformers": VERSION},
-            "model_type": "SentenceTransformer",
+            "model_type": multi_vector.KIND if self.towers.by_token else "SentenceTransformer",
             "prompts": prompts,
             "default_prompt_name": next((name for name, text in prompts.items() if default and text == default), None),
-            "similarity_fn_name": "cosine" if self.towers.cosine else "dot",
+            "similarity_fn_name": "maxsim" if self.towers.by_token else "cosine" if self.towers.cosine else "dot",
         }
+
+    @property
+    def _over(self) -> dict:
+        """What Dense and Normalize convert."""
+        name = "token_embeddings" if self.towers.by_token else "sentence_embedding"
+        return {"module_input_name": name, "module_output_name": name}
+
+    def _mask(self) -> dict:
+        tokenizer = self.towers.processors["answer"].tokenizer
+        choice = cast(TokenChoice, self.towers.dual_encoder.answer.tokens)
+        return {"skiplist_words": tokenizer.tokens_of(choice.skip), "skiplist_tasks": ["document"]}
+
+    def _expansion(self) -> dict:
+        choice, length = self.towers.dual_encoder.question.tokens, self.towers.processors["question"].length
+        if choice is None or not choice.expand:
+            return {}
+        require(
+            length >= choice.expand,
+            f"the format {NAME} does not cut questions to {length} tokens and fill them up to {choice.expand}: train "
+            f"with data.question_length={choice.expand}",
+        )
+        strategy = "fixed" if length == choice.expand else "min"
+        return {"query_expansion": {"strategy": strategy, "attend": choice.attend, "length": choice.expand}}
 
     def _transformer(self, folder: pathlib.Path, sides: tuple[str, ...]) -> None:
         lengths = {side: self.towers.processors[side].length for side in sides}
@@ -91,6 +127,7 @@ class Writer:
             "transformer_task": "feature-extraction",
             "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
             "module_output_name": "token_embeddings",
+            **self._expansion(),
             **(lengths_by_task if len(set(lengths.values())) > 1 else {}),
         }
         write_json(folder / "sentence_bert_config.json", config)
@@ -109,7 +146,7 @@ class Writer:
             "out_features": width,
             "bias": "bias" in params,
             "activation_function": _theirs(THEIR_FUNCTIONS, function, "projection function"),
-            **OVER_EMBEDDINGS,
+            **self._over,
         }
         write_json(folder / "config.json", config)
         biases = {"linear.bias": params["bias"]} if "bias" in params else {}

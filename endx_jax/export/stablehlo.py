@@ -25,6 +25,7 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
 from endx_jax.pretrained.weights import SINGLE_FILE
+from endx_jax.settings import require
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 EXAMPLE = pathlib.Path(__file__).parent / "scripts" / "encode_with_jax.py"
@@ -36,6 +37,7 @@ def write_stablehlo(folder: pathlib.Path, towers: Towers) -> None:
     Raises:
       EndxError: a tokenizer has no `tokenizer.json`, or the package flatbuffers is not installed.
     """
+    require(not towers.by_token, f"{towers.name} has an embedding for each token: use --format=sentence-transformers")
     weights = {
         f"{owner}/{name}": array
         for owner, groups in towers.params.items()

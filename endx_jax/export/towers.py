@@ -69,7 +69,6 @@ class Towers:
         Raises:
           EndxError: the model truncates its embeddings, or has an option of texts that no format has.
         """
-        model.check_one_vector("an export")
         trained = model.encoder.model
         if model.truncate_dim is not None:
             raise EndxError(
@@ -104,7 +103,17 @@ class Towers:
     def width(self) -> int:
         """Width E of an embedding."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
-        return jax.eval_shape(lambda p: self.dual_encoder.encode(p, "question", tokens), self.params).shape[1]
+        return jax.eval_shape(lambda p: self.encoded(p, tokens), self.params).shape[-1]
+
+    def encoded(self, params: dict, tokens: Tokens) -> jax.Array:
+        """Embeds questions, or their tokens: float32 [..., E]."""
+        embedded = self.dual_encoder.encode(params, "question", tokens)
+        return embedded.values if self.by_token else embedded
+
+    @property
+    def by_token(self) -> bool:
+        """True if every token of a text has an embedding."""
+        return self.dual_encoder.by_token
 
     @property
     def subject(self) -> Subject:
@@ -118,6 +127,7 @@ class Towers:
             sides=self.processors,
             loaded_from=self.loaded_from,
             workdir=self.workdir,
+            by_token=self.by_token,
         )
 
     @property

@@ -22,6 +22,7 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.export.towers import Towers
 from endx_jax.index.index import Index
 from endx_jax.inference.encode import TextEncoder
+from endx_jax.inference.maxsim import maxsim_scores
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
@@ -89,12 +90,15 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
     """
     texts = sample_texts(towers.workdir)
     # Prompts for texts of neither side, by name; None stands for the default prompt.
-    named = kind == "sentence-transformers" and towers.one_tower
+    named = kind == "sentence-transformers" and towers.one_tower and not towers.by_token
     names: tuple[str | None, ...] = (None, *towers.prompts) if named else ()
     prompts = {name: towers.default_prompt if name is None else towers.prompts[name] for name in names}
     expected = reference(towers, texts, prompts)
     exported, versions = encoded_elsewhere(kind, folder, texts, [*prompts])
-    differences = {name: float(np.abs(exported[name] - right).max()) for name, right in expected.items()}
+    differences = {
+        name: float(np.abs(exported[name] - right).max()) if exported[name].shape == right.shape else np.inf
+        for name, right in expected.items()
+    }
     return Report(
         format=kind,
         model=towers.name,
@@ -121,11 +125,19 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
 def reference(
     towers: Towers, texts: list[str], prompts: Mapping[str | None, str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Encodes texts by our towers: float32 [N, E] by side, and [n, E] of the first n by `prompt NAME`."""
+    """Encodes texts by our towers: float32 [N, E] by side, and [n, E] of the first n by `prompt NAME`.
+
+    Of late interaction, embeddings of all tokens, [T, E], and `scores` of the first texts, divided by the tokens.
+    """
     mesh = make_mesh(MeshSettings(), jax.local_devices())
     encoder = TextEncoder(towers.dual_encoder, towers.processors, mesh)
     with jax.default_matmul_precision("highest"):
         found = {side: encoder(towers.params, side, texts) for side in SIDES}
+        if towers.by_token:
+            questions, documents = (found[side][: len(HARD_TEXTS)] for side in SIDES)
+            scores = maxsim_scores(questions, documents)(0, len(questions))
+            counts = np.array([[max(1, len(tokens))] for tokens in questions])
+            return {side: np.concatenate(found[side]) for side in SIDES} | {"scores": scores / counts}
         for name, prompt in (prompts or {}).items():
             first = dataclasses.replace(towers.processors["question"], prompt=prompt)
             encoder = TextEncoder(towers.dual_encoder, {**towers.processors, "question": first}, mesh)
@@ -148,6 +160,7 @@ def encoded_elsewhere(
         if done.returncode:
             last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             raise EndxError(f"the export failed in its runtime: {last}")
-        embeddings = {side: np.load(place / f"{side}.npy") for side in SIDES}
+        sides = (*SIDES, "scores") if (place / "scores.npy").is_file() else SIDES
+        embeddings = {side: np.load(place / f"{side}.npy") for side in sides}
         embeddings |= {f"prompt {name}": np.load(place / f"{n}.npy") for n, name in enumerate(prompts)}
         return embeddings, json_files.read_json_file(place / "versions.json")

@@ -60,8 +60,15 @@ def text_processors(
       EndxError: a tokenizer is missing, or has ids that the encoder's token table does not have.
     """
     encoders = {tokenizers[side]: source for side, source in sources.items()}
+    # Prefixes of late interaction, which are tokens.
+    prompts = tuple(dict.fromkeys(options[side].prompt for side in SIDES if options[side].prompt))
     loaded = {
-        folder: Tokenizer(folder, append_eos=source.append_eos and not saved, rows=source.config.vocab_size)
+        folder: Tokenizer(
+            folder,
+            append_eos=source.append_eos and not saved,
+            rows=source.config.vocab_size,
+            whole=prompts if source.head.tokens else (),
+        )
         for folder, source in encoders.items()
     }
     for side, source in sources.items():
@@ -73,10 +80,11 @@ def _assemble(
     name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh, product_dtype: str
 ) -> EmbeddingModel:
     """Builds the model from the encoders and heads of each side; equal parameters are shared."""
-    dual_encoder, params = finished_towers(sources, platform(mesh), product_dtype)
     folders = {side: source.folder for side, source in sources.items()}
     options = {side: TextOptions(_length(source), usage.prompt(side)) for side, source in sources.items()}
     processors = text_processors(sources, folders, options)
+    tokenizers = {side: processor.tokenizer for side, processor in processors.items()}
+    dual_encoder, params = finished_towers(sources, platform(mesh), product_dtype, tokenizers)
     encoder = TextEncoder(dual_encoder, processors, mesh)
     if usage.truncate_dim is not None:
         json_files.as_whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))

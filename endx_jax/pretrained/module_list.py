@@ -12,6 +12,7 @@ from endx_jax.models.dual_encoder import TASKS
 
 MODULES = "modules.json"
 LIBRARY = "sentence_transformers."
+PYLATE_DENSE = "pylate.models.Dense.Dense"  # the same as sentence-transformers', over tokens
 # Config file of a Router, and of its predecessor Asym.
 ROUTERS = ("router_config.json", "config.json")
 
@@ -60,7 +61,7 @@ def read_list(folder: pathlib.Path) -> list[Module]:
 
 def _name(kind: str) -> str:
     """Returns the name of a sentence-transformers class, or the path of another class, whose code is not run."""
-    return kind.rpartition(".")[2] if kind.startswith(LIBRARY) else kind
+    return kind.rpartition(".")[2] if kind.startswith(LIBRARY) or kind == PYLATE_DENSE else kind
 
 
 def _expanded(kind: str, folder: pathlib.Path, side: str, routers: set[pathlib.Path]) -> list[Module]:

@@ -11,6 +11,8 @@ from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import check_keys, check_supported
 from endx_jax.models.dual_encoder import TASKS
+from endx_jax.models.token_embeddings import TOKENS, TokenSettings
+from endx_jax.pretrained import multi_vector
 from endx_jax.pretrained.module_list import MODULES, Module, read_list, read_modules
 from endx_jax.pretrained.weights import read_tensors
 
@@ -53,10 +55,9 @@ DENSE = {
     "activation_function": tuple(ACTIVATIONS),
     "bias": (True, False),
     "use_residual": (False,),
-    "module_input_name": EMBEDDING,
-    "module_output_name": EMBEDDING,
 }
-NORMALIZE = {"module_input_name": EMBEDDING, "module_output_name": EMBEDDING}
+# Of late interaction.
+PLAIN_DENSE = {"bias": (False,), "activation_function": ("torch.nn.modules.linear.Identity",)}
 USAGE_FILE = "config_sentence_transformers.json"
 USAGE = "__version__ prompts default_prompt_name truncate_dim activation_fn keep_in_fp32_modules"
 # Names of prompts by side, in the order in which sentence-transformers' `encode_document` tries them.
@@ -130,6 +131,7 @@ class Head:
       projection: projection after pooling, or None.
       normalize: scales embeddings to unit norm.
       max_length: maximum length in tokens, which may exceed the encoder's positions; None if not stated.
+      tokens: which tokens have an embedding, for the pooling `tokens`; None for other poolings.
     """
 
     encoder: pathlib.Path
@@ -137,6 +139,7 @@ class Head:
     projection: Dense | None = None
     normalize: bool = False
     max_length: int | None = None
+    tokens: TokenSettings | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +188,11 @@ def scores_pairs(folder: pathlib.Path) -> bool:
     return isinstance(kinds, list) and any(str(kind).endswith(CLASSIFIER) for kind in kinds)
 
 
+def embeds_tokens(folder: pathlib.Path) -> bool:
+    """Returns true if a folder of another library holds a model of late interaction."""
+    return multi_vector.late_kind(json_files.read_optional(folder / USAGE_FILE)) is not None
+
+
 def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage:
     """Reads `config_sentence_transformers.json` of a `kind` of model; returns defaults if it is missing.
 
@@ -193,13 +201,19 @@ def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage
     """
     file = folder / USAGE_FILE
     contents = json_files.read_optional(file)
-    only = {"model_type": (kind,), "similarity_fn_name": ("cosine", "dot", None)}
-    check_keys(contents, file, only, USAGE, ignored_by="sentence-transformers")
+    late, names = multi_vector.late_kind(contents), ("cosine", "dot", None)
+    if late and kind == "SentenceTransformer":
+        kind, names = late, ("maxsim", "MaxSim", None)
+    known = f"{USAGE} {multi_vector.PYLATE_KEYS}" if kind == multi_vector.PYLATE else USAGE
+    only = {"model_type": (kind,), "similarity_fn_name": names}
+    check_keys(contents, file, only, known, ignored_by="sentence-transformers")
     prompts = json_files.as_object(contents.get("prompts") or {}, f"{file}: 'prompts'")
     prompts = {
         name: json_files.as_text(prompt or "", f"{file}: the prompt {name!r}", may_be_empty=True, strip=False)
         for name, prompt in prompts.items()
     }
+    if kind == multi_vector.PYLATE:
+        prompts = multi_vector.with_prefixes(contents, prompts, file)
     default = contents.get("default_prompt_name")
     if default is not None and default not in [*prompts]:
         raise EndxError(f"{file}: default_prompt_name is {json_files.shown(default)}, which is not in its prompts")
@@ -207,56 +221,77 @@ def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage
     return Usage(
         prompts=prompts,
         default_prompt="" if default is None else prompts[default],
-        cosine=contents.get("similarity_fn_name") != "dot",
+        cosine=not late and contents.get("similarity_fn_name") != "dot",
         truncate_dim=None if width is None else json_files.as_whole(width, f"{file}: 'truncate_dim'", least=1),
     )
 
 
 def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
     file, kinds = folder / MODULES, [module.kind for module in modules]
+    usage_file = folder / USAGE_FILE
+    usage = json_files.read_optional(usage_file)
+    late = multi_vector.late_kind(usage)
+    order, over = (multi_vector.ORDER, multi_vector.OVER_TOKENS) if late else (ORDER, EMBEDDING)
+    names = {"module_input_name": over, "module_output_name": (*over, None)}
     for kind in kinds:
-        if kind not in ORDER:
+        if kind not in order:
             own = ", as its own code is never run" if "." in kind else ""
             raise EndxError(
                 f"{file}: module {json_files.shown(kind)} is not supported{own}; take a model with no modules but "
-                f"{', '.join(ORDER)} and Router"
+                f"{', '.join(order)} and Router"
             )
     dense = [module.folder for module in modules if module.kind == "Dense"]
-    expected = [kind for kind in ORDER for _ in range(kinds.count(kind) if kind == "Dense" else kind in kinds)]
+    expected = [kind for kind in order for _ in range(kinds.count(kind) if kind == "Dense" else kind in kinds)]
     if kinds != expected or kinds[:1] != ["Transformer"]:
         raise EndxError(
-            f"{file} has the modules {', '.join(kinds)}; supported are {', '.join(ORDER)}, in this order, each once "
+            f"{file} has the modules {', '.join(kinds)}; supported are {', '.join(order)}, in this order, each once "
             "except Dense"
         )
     places = dict(modules)
     normalize = "Normalize" in places
     if normalize:
         file = places["Normalize"] / "config.json"
-        check_keys(json_files.read_optional(file), file, NORMALIZE)
+        check_keys(json_files.read_optional(file), file, names)
+    encoder, tokens = places["Transformer"], None
+    limit = max_length(encoder, side, further="query_expansion" if late == multi_vector.KIND else "")
+    if late == multi_vector.KIND:
+        mask, file = places.get("MultiVectorMask"), _transformer_file(encoder)
+        mask = (mask or folder / "MultiVectorMask") / "config.json"
+        tokens, limit = multi_vector.read_tokens(json_files.read_optional(file), mask, file, side, limit)
+    elif late:
+        tokens, limit = multi_vector.read_pylate(usage, usage_file, side)
+    only = DENSE | names | (PLAIN_DENSE if late else {})
     return Head(
-        encoder=places["Transformer"],
-        pooling=_pooling(places["Pooling"] / "config.json") if "Pooling" in places else "",
-        projection=functools.reduce(_dense, dense, None),
-        normalize=normalize,
-        max_length=max_length(places["Transformer"], side),
+        encoder=encoder,
+        pooling=TOKENS if late else _pooling(places["Pooling"] / "config.json") if "Pooling" in places else "",
+        projection=functools.reduce(functools.partial(_dense, only=only), dense, None),
+        normalize=normalize or late == multi_vector.PYLATE,
+        max_length=limit,
+        tokens=tokens,
     )
 
 
-def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction") -> int | None:
+def _transformer_file(encoder: pathlib.Path) -> pathlib.Path:
+    files = [encoder / f"sentence_{name}_config.json" for name in FAMILIES]
+    return next((file for file in files if json_files.read_optional(file)), files[0])
+
+
+def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction", *, further: str = "") -> int | None:
     """Returns the length limit of a Transformer, from its file, or else from the tokenizer's.
+
+    `further` are keys of the file that the caller reads.
 
     Raises:
       EndxError: the Transformer's file has another task, or settings that are not supported.
     """
-    files = [encoder / f"sentence_{name}_config.json" for name in FAMILIES]
-    file = next((file for file in files if json_files.read_optional(file)), files[0])
+    file = _transformer_file(encoder)
     own, tokenizer = json_files.read_optional(file), json_files.read_optional(encoder / "tokenizer_config.json")
     check_supported(own, file, {"transformer_task": (task,)})
     output, theirs = OUTPUTS[task]
     only: dict[str, Sequence] = {"module_output_name": (output,), "processing_kwargs": (None, {})}
     if task != "text-generation":
         only["modality_config"] = (None, {"text": {"method": "forward", "method_output_name": theirs}})
-    check_keys(own, file, only, " ".join([ENCODER, *ARGUMENTS]))
+    check_keys(own, file, only, " ".join([ENCODER, further, *ARGUMENTS]))
     for name, known in ARGUMENTS.items():
         given = json_files.as_object(own.get(name) or {}, f"{file}: {name!r}")
         check_keys(given, f"{file}: {name!r}", {}, known + ON_THE_HUB)
@@ -286,10 +321,11 @@ def _pooling(file: pathlib.Path) -> str:
     return known[found[0]]
 
 
-def _dense(before: Dense | None, folder: pathlib.Path) -> Dense:
+def _dense(before: Dense | None, folder: pathlib.Path, only: Mapping[str, Sequence]) -> Dense:
     file = folder / "config.json"
     config = json_files.read_json_file(file)
-    check_keys(config, file, DENSE, "in_features out_features")
+    check_supported({name: config.get(name, DENSE[name][0]) for name in PLAIN_DENSE}, file, only)
+    check_keys(config, file, only, "in_features out_features")
     if before is not None and before.function != "identity":
         raise EndxError(f"{before.folder / 'config.json'}: an activation_function between two Dense is not supported")
     return Dense(

@@ -50,6 +50,8 @@ def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSett
         settings = dataclasses.replace(
             settings, projection=own.width, projection_bias=own.has_bias, projection_function=own.function
         )
+    if not settings.pooling and not settings.encoder and pretrained.head.tokens:
+        settings = dataclasses.replace(settings, pooling=TOKENS, tokens=pretrained.head.tokens)
     return dataclasses.replace(
         settings,
         pooling=settings.pooling or ("mean" if settings.encoder else pretrained.pooling),
@@ -89,13 +91,20 @@ def build_dual_encoder(
         len(set(widths.values())) == 1,
         f"the towers' embedding widths {widths['question']} and {widths['answer']} differ; set model.projection",
     )
-    towers = {side: build_tower(settings, sources[side], platform) for side in SIDES}
-    if settings.pooling == TOKENS:
-        choices = {side: token_choice(settings.tokens, side, (tokenizers or {}).get(side)) for side in SIDES}
-        towers = {side: tower.clone(tokens=choices[side]) for side, tower in towers.items()}
+    towers = {side: _finished(settings, sources[side], side, platform, tokenizers or {}) for side in SIDES}
     if make_head:
         towers = {side: tower.clone(head=make_head(side, widths[side])) for side, tower in towers.items()}
     return DualEncoder(**towers, sharing=SHARINGS[settings.sharing])
+
+
+def _finished(
+    settings: ModelSettings, source: PretrainedEncoder, side: str, platform: str | None, tokenizers: Mapping
+) -> Tower:
+    """Returns the tower of a side, with the tokens that have an embedding."""
+    tower = build_tower(settings, source, platform)
+    if settings.pooling != TOKENS:
+        return tower
+    return tower.clone(tokens=token_choice(settings.tokens, side, tokenizers.get(side)))
 
 
 def token_choice(settings: TokenSettings, side: str, tokenizer: Tokenizer | None) -> TokenChoice:
@@ -264,12 +273,15 @@ def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
 
 
 def finished_towers(
-    sources: Mapping[str, PretrainedEncoder], platform: str | None = None, product_dtype: str = FLOAT32
+    sources: Mapping[str, PretrainedEncoder],
+    platform: str | None = None,
+    product_dtype: str = FLOAT32,
+    tokenizers: Mapping[str, Tokenizer] | None = None,
 ) -> tuple[DualEncoder, dict]:
     """Builds the dual encoder described by both sides; returns it and its parameters, `StoredArray`s and NumPy arrays.
 
-    An encoder with its token table, or a projection, is shared if both sides have the same folder for it. `platform` is
-    as in `build_dual_encoder`.
+    An encoder with its token table, or a projection, is shared if both sides have the same folder for it. `platform`
+    and `tokenizers` are as in `build_dual_encoder`.
 
     Raises:
       EndxError: weights are missing or do not fit, or the towers' embeddings differ in width.
@@ -288,7 +300,7 @@ def finished_towers(
             f"question embeddings by {question.folder} have {widths[0]} dimensions and answer embeddings by "
             f"{answer.folder} have {widths[1]}; use encoders of equal width"
         )
-    towers = {side: build_tower(settings[side], sources[side], platform) for side in SIDES}
+    towers = {side: _finished(settings[side], sources[side], side, platform, tokenizers or {}) for side in SIDES}
     dual_encoder = DualEncoder(**towers, sharing=Sharing(frozenset(shared)))
     params = question.stored_params()
     same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)

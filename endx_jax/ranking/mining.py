@@ -319,6 +319,35 @@ class InnerProductsOfTexts:
         return InnerProducts(*(EncodedOnDemand(functools.partial(self.encode, side), texts) for side, texts in sides))
 
 
+@dataclasses.dataclass(frozen=True)
+class MaxSimOfTexts:
+    """Pair scorers of late interaction: MaxSim of the tokens of texts, each text encoded on first use."""
+
+    encode: EncodeSide
+
+    def __call__(self, questions: Sequence[str], candidates: Sequence[str]) -> PairScorer:
+        """Returns the scorer of pairs of rows of the texts."""
+        sides = zip(SIDES, (questions, candidates), strict=True)
+        question, candidate = (EncodedOnDemand(functools.partial(self.encode, side), texts) for side, texts in sides)
+
+        def score(pairs: np.ndarray) -> np.ndarray:
+            scores = np.zeros(len(pairs), np.float32)
+            question(pairs[:, 0]), candidate(pairs[:, 1])  # encodes all of them together
+            for row in np.unique(pairs[:, 0]):
+                [asked] = question(np.array([row]))
+                places = np.nonzero(pairs[:, 0] == row)[0]
+                tokens = candidate(pairs[places, 1])
+                lengths = np.array([len(text) for text in tokens])
+                some = lengths > 0  # a text without tokens scores 0
+                if some.any():
+                    starts = np.cumsum(lengths[some]) - lengths[some]
+                    products = np.concatenate(tokens[some]) @ asked.T
+                    scores[places[some]] = np.maximum.reduceat(products, starts).sum(axis=1)
+            return scores
+
+        return score
+
+
 class EncodedOnDemand:
     """Embeddings of texts, computed on first use."""
 

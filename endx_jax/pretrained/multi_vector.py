@@ -1,0 +1,87 @@
+"""Late interaction in folders of sentence-transformers' MultiVectorEncoder and of PyLate's ColBERT."""
+
+import pathlib
+import string
+
+from endx_jax import json_files
+from endx_jax.models.config_keys import check_keys
+from endx_jax.models.dual_encoder import TASKS
+from endx_jax.models.token_embeddings import TokenSettings
+
+# Kinds of models in the file that states their use.
+KIND, PYLATE = "MultiVectorEncoder", "ColBERT"
+ORDER = ("Transformer", "Dense", "MultiVectorMask", "Normalize")
+OVER_TOKENS = ("token_embeddings",)
+# PyLate's own keys in the file that states a model's use, and its lengths by default.
+PREFIXES = {"question": "query_prefix", "answer": "document_prefix"}
+LENGTHS = {"question": ("query_length", 32), "answer": ("document_length", 180)}
+FLAGS = "attend_to_expansion_tokens do_query_expansion skiplist_words"
+PYLATE_KEYS = " ".join([*PREFIXES.values(), *(name for name, _ in LENGTHS.values()), FLAGS])
+MASK = {"skiplist_tasks": (["document"], "document"), "keep_only_token_ids": (None,)}
+EXPANSION = {"strategy": ("fixed", "min"), "attend": (False, True), "token": (None, "[MASK]", "<mask>")}
+
+
+def late_kind(usage: dict) -> str | None:
+    """Returns the kind of late interaction that a file of a model's use states; None for other models."""
+    kind = usage.get("model_type")
+    return kind if kind in (KIND, PYLATE) else None
+
+
+def read_tokens(
+    transformer: dict, mask: pathlib.Path, where: object, side: str, limit: int | None
+) -> tuple[TokenSettings, int | None]:
+    """Returns which tokens of a MultiVectorEncoder's texts have an embedding, and the maximum length of a side's texts.
+
+    Args:
+      transformer: contents of the Transformer's file.
+      mask: the file of the MultiVectorMask, which may be missing.
+      where: the Transformer's file, for messages.
+      side: side of the texts.
+      limit: maximum length without query expansion.
+
+    Raises:
+      EndxError: a setting is not supported.
+    """
+    contents = json_files.read_optional(mask)
+    check_keys(contents, mask, MASK, "skiplist_words")
+    skip = _words(contents.get("skiplist_words") or [], mask)
+    stated = transformer.get("query_expansion")
+    if stated is None:
+        return TokenSettings(skip=skip), limit
+    where = f"{where}: 'query_expansion'"
+    stated = json_files.as_object(stated, where)
+    check_keys(stated, where, EXPANSION, "length")
+    expand = json_files.as_whole(stated.get("length"), f"{where}: 'length'", least=1)
+    if side == "question" and stated.get("strategy") != "min":
+        limit = expand
+    elif side == "question" and limit is not None:
+        limit = max(limit, expand)
+    return TokenSettings(skip, expand, stated.get("attend", False)), limit
+
+
+def read_pylate(usage: dict, where: object, side: str) -> tuple[TokenSettings, int]:
+    """Returns the same as `read_tokens` of a folder of PyLate, whose settings are in the file of a model's use."""
+    lengths = {}
+    for each, (name, default) in LENGTHS.items():
+        stated = usage.get(name)
+        lengths[each] = json_files.as_whole(default if stated is None else stated, f"{where}: {name!r}", least=1)
+    words = usage.get("skiplist_words")
+    skip = _words([*string.punctuation] if words is None else words, where)
+    expands = usage.get("do_query_expansion") is not False
+    attend = expands and usage.get("attend_to_expansion_tokens") is True
+    return TokenSettings(skip, lengths["question"] if expands else 0, attend), lengths[side]
+
+
+def with_prefixes(usage: dict, prompts: dict[str, str], where: object) -> dict[str, str]:
+    """Returns the prompts by name after PyLate's prefixes, such as `[Q] `, each of which is a token."""
+    prompts = dict(prompts)
+    for side, name in PREFIXES.items():
+        stated = usage.get(name) or ""
+        prefix = json_files.as_text(stated, f"{where}: {name!r}", may_be_empty=True, strip=False)
+        prompts[TASKS[side]] = prefix + prompts.get(TASKS[side], "").removeprefix(prefix)
+    return prompts
+
+
+def _words(words: object, where: object) -> tuple[str, ...]:
+    listed = json_files.as_list(words, f"{where}: 'skiplist_words'")
+    return tuple(json_files.as_text(word, f"{where}: a word of 'skiplist_words'", strip=False) for word in listed)

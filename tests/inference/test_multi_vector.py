@@ -1,0 +1,101 @@
+"""Late interaction by `endx_jax.load`: folders of sentence-transformers' MultiVectorEncoder and of PyLate."""
+
+import pathlib
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+from late_folders import NATIVE, write_multi_vector, write_pylate
+
+import endx_jax
+from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.ranking.mining import MaxSimOfTexts
+
+TEXTS = ["the cat sat on the mat.", "a dog, where?", "who is in the mat " * 20, "x"]
+FIXED = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
+
+
+def test_the_defaults_embed_every_token_with_unit_norm(tmp_path):
+    model = endx_jax.load(str(write_multi_vector(tmp_path)))
+    found = model.encode(TEXTS)
+    lengths = model.encoder.processors["answer"](TEXTS).lengths
+    assert [each.shape for each in found] == [(length, 4) for length in lengths]
+    np.testing.assert_allclose(np.linalg.norm(found[0], axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("strategy", "lengths"), [("fixed", [12, 12, 12, 12]), ("min", [12, 12, 64, 12])])
+def test_questions_are_expanded_and_listed_tokens_of_documents_skipped(strategy, lengths, tmp_path):
+    folder = write_multi_vector(
+        tmp_path, transformer={"query_expansion": FIXED | {"strategy": strategy}}, mask={"skiplist_words": [".", "cat"]}
+    )
+    model = endx_jax.load(str(folder))
+    assert [len(each) for each in model.encode_query(TEXTS)] == lengths
+    assert len(model.encode_document(TEXTS[0])) == model.encoder.processors["answer"](TEXTS[:1]).lengths[0] - 2
+
+
+def test_it_reranks_by_maxsim_and_is_a_teacher(tmp_path):
+    folder = str(write_multi_vector(tmp_path, mask={"skiplist_words": ["x"]}))
+    model, pairs = endx_jax.load(folder), np.array([[0, 1], [1, 0], [0, 3], [0, 0], [2, 2]])
+    scores = model.similarity(model.encode_query(TEXTS), model.encode_document(TEXTS))
+    for embeddings in (False, True):
+        score = load_pair_scorer(folder, embeddings=embeddings)(TEXTS, TEXTS)
+        np.testing.assert_allclose(score(pairs), scores[tuple(pairs.T)], rtol=1e-5)
+
+
+def test_a_document_without_tokens_scores_nothing():
+    tokens = {"q": np.ones((2, 3), np.float32), "none": np.zeros((0, 3), np.float32), "d": np.eye(3, dtype=np.float32)}
+
+    def encode(side, texts):
+        return np.fromiter((tokens[text] for text in texts), object, len(texts))
+
+    score = MaxSimOfTexts(encode)(["q"], ["none", "d"])
+    assert score(np.array([[0, 0], [0, 1], [0, 0]])).tolist() == [0, 2, 0]
+    assert score(np.array([[0, 0]])).tolist() == [0]
+
+
+MOVED = {path: NATIVE[path] for path in ("", "2_MultiVectorMask", "1_Dense", "3_Normalize")}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"modules": MOVED}, "has the modules .*; supported are Transformer, Dense, MultiVectorMask, Normalize, in"),
+        ({"dense": {"bias": True}}, "1_Dense/config.json: bias=[Tt]rue is not supported"),
+        (
+            {"dense": {"activation_function": "torch.nn.modules.activation.Tanh"}},
+            "activation_function=.* not supported",
+        ),
+        ({"dense": {"module_input_name": "sentence_embedding"}}, "module_input_name=.* not supported"),
+        ({"mask": {"skiplist_words": ["zebra"]}}, "names 'zebra', which the tokenizer in .* lacks"),
+        ({"mask": {"skiplist_words": "."}}, "'skiplist_words'"),
+        ({"mask": {"skiplist_tasks": ["query"]}}, "skiplist_tasks=.* is not supported"),
+        ({"mask": {"keep_only_token_ids": [3]}}, "keep_only_token_ids=.* is not supported"),
+        ({"transformer": {"query_expansion": FIXED | {"length": None}}}, "'length'"),
+        ({"transformer": {"query_expansion": FIXED | {"strategy": "max"}}}, "strategy='max' is not supported"),
+        ({"usage": {"similarity_fn_name": "meanmaxsim"}}, "similarity_fn_name=.*meanmaxsim.* is not supported"),
+    ],
+)
+def test_a_setting_that_is_not_supported_is_an_error(files, message, tmp_path):
+    with one_line_error(message.replace("'max'", ".max.")):
+        endx_jax.load(str(write_multi_vector(tmp_path, **files)))
+
+
+def test_expansion_without_a_mask_token_is_an_error(tmp_path):
+    folder = write_multi_vector(tmp_path, transformer={"query_expansion": FIXED})
+    file = folder / "tokenizer_config.json"
+    file.write_text(file.read_text().replace('"mask_token"', '"other_token"'))
+    with one_line_error(r"has no \[MASK\] to fill questions up"):
+        endx_jax.load(str(folder))
+
+
+def test_a_folder_of_pylate_gives_its_embeddings_and_scores(tmp_path):
+    model = endx_jax.load(str(write_pylate(tmp_path)))
+    # By PyLate 1.6.0: encode, and rank.rerank of one document at a time, since it scores padding as 0.
+    stored = np.load(pathlib.Path(__file__).with_name("pylate.npz"))
+    questions, documents = model.encode_query(TEXTS), model.encode_document(TEXTS)
+    for name, found in (("question", questions), ("document", documents)):
+        np.testing.assert_array_equal([len(each) for each in found], stored[f"{name}_lengths"])
+        np.testing.assert_allclose(np.concatenate(found), stored[name], atol=1e-5)
+    np.testing.assert_allclose(model.similarity(questions, documents), stored["scores"], atol=1e-5)
+    without = endx_jax.load(str(write_pylate(tmp_path / "w", do_query_expansion=False)))
+    assert len(without.encode_query("x")) == 4

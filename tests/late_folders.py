@@ -1,0 +1,62 @@
+"""Tiny folders of late interaction, as sentence-transformers' MultiVectorEncoder and PyLate write them."""
+
+import json
+import pathlib
+
+import numpy as np
+from safetensors.numpy import save_file
+from tiny_bert import vocabulary, write_tiny_bert
+
+NATIVE = {
+    "": "sentence_transformers.base.modules.transformer.Transformer",
+    "1_Dense": "sentence_transformers.base.modules.dense.Dense",
+    "2_MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+    "3_Normalize": "sentence_transformers.base.modules.normalize.Normalize",
+}
+OVER_TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+DENSE = {"in_features": 16, "out_features": 4, "bias": False}
+DENSE |= {"activation_function": "torch.nn.modules.linear.Identity"}
+
+
+def write_json(file: pathlib.Path, contents: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(contents))
+
+
+def _write(folder, modules, usage, dense, **config):
+    write_tiny_bert(folder, **{"hidden_size": 16, "intermediate_size": 16} | config)
+    listed = [{"idx": n, "name": str(n), "path": path, "type": kind} for n, (path, kind) in enumerate(modules.items())]
+    write_json(folder / "modules.json", listed)
+    write_json(folder / "config_sentence_transformers.json", usage)
+    write_json(folder / "1_Dense" / "config.json", DENSE | dense)
+    weight = np.random.default_rng(5).normal(size=(4, 16)).astype(np.float32)
+    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+    return folder
+
+
+def write_multi_vector(folder, *, modules=NATIVE, dense=None, mask=None, transformer=None, usage=None):
+    """Writes a folder of sentence-transformers 6.2; the arguments override its files."""
+    about = {"model_type": "MultiVectorEncoder", "prompts": {}, "similarity_fn_name": "maxsim"}
+    _write(folder, modules, about | (usage or {}), OVER_TOKENS | (dense or {}))
+    own = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
+    write_json(folder / "sentence_bert_config.json", own | (transformer or {}))
+    write_json(folder / "2_MultiVectorMask" / "config.json", {"skiplist_words": []} | (mask or {}))
+    write_json(folder / "3_Normalize" / "config.json", OVER_TOKENS)
+    return folder
+
+
+def write_pylate(folder, **usage):
+    """Writes a folder of PyLate 1.6, whose prefixes are tokens that a lower-casing normalizer would change."""
+    modules = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
+    about = {"model_type": "ColBERT", "prompts": {"query": "", "document": ""}, "similarity_fn_name": "MaxSim"}
+    about |= {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 12, "document_length": 20}
+    about |= {"attend_to_expansion_tokens": False, "skiplist_words": [".", "?"], "do_query_expansion": True}
+    words = len(vocabulary())
+    _write(folder, modules, about | usage, {"use_residual": False}, vocab_size=words + 2)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False) | {"normalized": True}
+    prefixes = [{"id": words + n, "content": prefix} | flags for n, prefix in enumerate(("[Q] ", "[D] "))]
+    tokenizer["added_tokens"] += prefixes
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 64, "do_lower_case": False})
+    return folder
