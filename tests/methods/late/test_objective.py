@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from endx_jax.batch import TokenVectors
-from endx_jax.losses import TokenMasks, in_batch_softmax, listwise_kl, margin_mse
+from endx_jax.losses import TokenMasks, in_batch_softmax
 from endx_jax.losses.maxsim import tile_of
 from endx_jax.methods.dual.settings import DistillationSettings
 from endx_jax.methods.late import LateObjective, LateSettings
@@ -23,25 +23,44 @@ def drawn(*shape, seed):
 EMBEDDED = Embeddings(drawn(B, 3, seed=0), drawn(B, 5, seed=1), drawn(B, K, 4, seed=2))
 
 
-def score(question: int, texts: TokenVectors, *place: int) -> float:
-    asked = np.asarray(EMBEDDED.question.values)[question][np.asarray(EMBEDDED.question.mask)[question]]
-    return (asked @ np.asarray(texts.values)[place][np.asarray(texts.mask)[place]].T).max(axis=1).sum()
+def with_values(values) -> Embeddings:
+    return Embeddings(*(side.replace(values=x) for side, x in zip(vars(EMBEDDED).values(), values, strict=True)))
+
+
+def score(question: int, texts: TokenVectors, *place: int, of: Embeddings) -> jax.Array:
+    asked = of.question.values[question][np.asarray(EMBEDDED.question.mask)[question]]
+    return (asked @ texts.values[place][np.asarray(texts.mask)[place]].T).max(axis=1).sum()
 
 
 @pytest.mark.parametrize("name", ["margin_mse", "listwise_kl"])
 def test_a_teacher_is_compared_with_maxsim_of_the_candidates(name):
+    """Value and gradient are those of scores that are computed one by one."""
     settings = LateSettings(temperature=0.5, distillation=DistillationSettings(loss=name, contrastive_weight=0.0))
     teacher = np.random.default_rng(3).normal(size=(B, 1 + K)).astype(np.float32)
     teacher[1, 2] = np.nan
     arrays = {"teacher": jnp.asarray(teacher), "hard_negative_ids": jnp.ones((B, K), jnp.int32)}
-    loss, _ = LateObjective(None, settings).retrieval_loss({"temperature": jnp.asarray(0.5)}, (EMBEDDED, arrays))
-    right, hard = EMBEDDED.answer, EMBEDDED.hard_negatives
-    scores = np.array([[score(i, right, i), *(score(i, hard, i, k) for k in range(K))] for i in range(B)])
-    expected = {"margin_mse": margin_mse, "listwise_kl": listwise_kl}[name]
-    scores = scores / 0.5 if name == "listwise_kl" else scores
-    given = teacher / settings.distillation.temperature
-    value = expected(jnp.asarray(scores, jnp.float32), jnp.asarray(given), where=jnp.isfinite(teacher))[0]
-    np.testing.assert_allclose(loss, value, rtol=1e-5)
+    where, given = jnp.isfinite(teacher), jnp.nan_to_num(teacher / settings.distillation.temperature)
+
+    def loss(values):
+        embedded = with_values(values)
+        return LateObjective(None, settings).retrieval_loss({"temperature": jnp.asarray(0.5)}, (embedded, arrays))[0]
+
+    def twin(values):
+        embedded = with_values(values)
+        right, hard = embedded.answer, embedded.hard_negatives
+        places = [[(right, i), *((hard, i, k) for k in range(K))] for i in range(B)]
+        scores = jnp.array([[score(i, *place, of=embedded) for place in row] for i, row in enumerate(places)])
+        if name == "margin_mse":
+            margins, wanted = (x[:, :1] - x[:, 1:] for x in (scores, given))
+            return jnp.mean(jnp.square(margins - wanted)[where[:, 1:]])
+        student, wanted = (jax.nn.log_softmax(jnp.where(where, x, -jnp.inf)) for x in (scores / 0.5, given))
+        return jnp.sum(jnp.where(where, jnp.exp(wanted) * (wanted - student), 0)) / B
+
+    values = [side.values for side in vars(EMBEDDED).values()]
+    (value, gradients), (expected, wanted) = (jax.value_and_grad(f)(values) for f in (loss, twin))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for gradient, of_twin in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(gradient, of_twin, atol=1e-5 * np.abs(of_twin).max())
 
 
 def test_the_loss_takes_a_hundredth_of_the_memory_of_all_products_of_tokens():

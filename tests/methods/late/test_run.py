@@ -1,19 +1,25 @@
 """Runs of late interaction: training, resuming, results, and what the model that they leave can do."""
 
 import dataclasses
+import json
 import re
 
+import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, whole_and_resumed
+from helpers import one_line_error, trained_params, whole_and_resumed
 from tiny_bert import WORDS, tiny_recipe
 
 import endx_jax
 from endx_jax.cli import encode, train
 from endx_jax.experiment.config import resolve
+from endx_jax.experiment.model import read_model
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_config
 from endx_jax.methods.late import LateSettings
+from endx_jax.models.lora import is_adapter
+from endx_jax.parallel import MeshSettings, make_mesh
+from endx_jax.parallel.sharding import parameter_paths
 
 DRAW = np.random.default_rng(0)
 ROWS = [" ".join(DRAW.choice(WORDS, 3)) + f",{n} " + " ".join(DRAW.choice(WORDS, 5)) for n in range(120)]
@@ -54,6 +60,41 @@ def test_the_model_is_evaluated_by_maxsim(workdir, config):
     ranked = results.reverse.evaluations[results.reverse.pools.primary_name]["whole"]
     asked = model.similarity(model.encode_query(records.questions), answers[:1])
     np.testing.assert_allclose(ranked.top_scores[0, 0], asked.max(), rtol=1e-5)
+
+
+def test_the_sets_of_a_suite_are_ranked_by_maxsim(workdir, tmp_path):
+    sets = {"animals": ["cat", "dog", "mouse"], "places": ["town", "in"]}
+    templates = {"queries": "who is the {}", "corpus": "the {} sat"}
+    for name, words in sets.items():
+        (tmp_path / name / "qrels").mkdir(parents=True)
+        for file, text in templates.items():
+            rows = [{"_id": f"{n}", "title": "", "text": text.format(word)} for n, word in enumerate(words)]
+            (tmp_path / name / f"{file}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        right = [f"{n}\t{n}\t1" for n in range(len(words))]
+        (tmp_path / name / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *right]))
+    model, results = endx_jax.load(workdir), endx_jax.evaluate(workdir=workdir, data=str(tmp_path))
+    assert results.evaluations.keys() == sets.keys()
+    for name, words in sets.items():
+        asked, documents = ([text.format(word) for word in words] for text in templates.values())
+        scores = model.similarity(model.encode_query(asked), model.encode_document(documents))
+        ranked = results.evaluations[name]["trained"]
+        np.testing.assert_allclose(ranked.top_scores, -np.sort(-scores, axis=1), rtol=1e-5)
+        assert ranked.metrics["p@1"] == np.mean(np.argmax(scores, axis=1) == np.arange(len(words)))
+
+
+@pytest.mark.slow
+def test_adapters_and_the_projection_learn(config, tmp_path):
+    config = config.copy_and_resolve_references()
+    config.model.encoder, config.model.lora.rank, config.train.steps = "", 2, 3
+    run(config, tmp_path)
+    found, params = read_model(tmp_path), trained_params(tmp_path)
+    before, after = map(parameter_paths, (found.initial_params(), params))
+    changed = {path for path, leaf in after.items() if not np.array_equal(leaf, np.asarray(before[path]))}
+    assert changed == {path for path in after if is_adapter(path) or path.endswith("/projection/kernel")}
+    texts, mesh = ["where is the cat", "a mat"], make_mesh(MeshSettings(), jax.devices()[:1])
+    expected = found.text_encoder(mesh)(params["dual_encoder"], "question", texts)
+    for embedded, own in zip(endx_jax.load(tmp_path).encode_query(texts), expected, strict=True):
+        np.testing.assert_allclose(embedded, own, atol=2e-6)
 
 
 def test_the_next_steps_of_a_run_without_an_index_need_none(workdir):
