@@ -1,11 +1,16 @@
-"""Late interaction beside sentence-transformers 6.2: embeddings and masks of tokens, and MaxSim."""
+"""Late interaction beside sentence-transformers 6.2: embeddings and masks of tokens, MaxSim, losses and gradients."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_bert import vocabulary, write_tiny_bert, write_tokenizer
 from tiny_models import write_tiny_qwen3
 
 import endx_jax
+from endx_jax import losses
+from endx_jax.batch import TokenVectors
+from endx_jax.losses.maxsim import listed_maxsim
 
 pytestmark = [pytest.mark.slow, pytest.mark.reference]
 
@@ -64,3 +69,68 @@ def test_token_embeddings_masks_and_scores(write, expansion, tmp_path):
         np.testing.assert_allclose(np.concatenate(side), np.concatenate(right), atol=1e-5)
     scores = theirs.similarity(*expected).numpy()
     np.testing.assert_allclose(ours.similarity(*found), scores, rtol=1e-5, atol=1e-5)
+
+
+class Given:
+    """Stands for the model of their losses: its outputs are the features."""
+
+    def __call__(self, features, **_):
+        return features
+
+
+def drawn(seed):
+    """Embeddings [B, L, E] and masks [B, L] of questions, and of two documents for each."""
+    draw = np.random.default_rng(seed)
+    shapes = ((4, 5, 3), (4, 7, 3), (4, 7, 3))
+    values = [draw.normal(size=shape).astype(np.float32) for shape in shapes]
+    return values, [np.arange(v.shape[1])[None] < draw.integers(1, v.shape[1] + 1, 4)[:, None] for v in values]
+
+
+def theirs_of(make, values, masks, labels):
+    """Returns the value of a loss of theirs and its gradients by the embeddings."""
+    torch = pytest.importorskip("torch")
+    leaves = [torch.tensor(x, requires_grad=True) for x in values]
+    columns = [
+        {"token_embeddings": x, "attention_mask": torch.tensor(mask)} for x, mask in zip(leaves, masks, strict=True)
+    ]
+    module = make()
+    torch.nn.Module.__setattr__(module, "model", Given())
+    loss = module(columns, labels if labels is None else torch.tensor(labels))
+    loss.backward()
+    return loss.item(), [leaf.grad.numpy() for leaf in leaves]
+
+
+def test_the_in_batch_loss_and_its_gradient():
+    from sentence_transformers.multi_vector_encoder.losses import MultiVectorMultipleNegativesRankingLoss as Theirs
+
+    values, masks = drawn(0)
+    right = theirs_of(lambda: Theirs(None), values, masks, None)
+
+    def ours(question, answer, hard):
+        token_masks = losses.TokenMasks(*map(jnp.asarray, masks[:2]), jnp.asarray(masks[2])[:, None])
+        options = {"hard_negatives": hard[:, None], "token_masks": token_masks, "tile": 2}
+        return losses.in_batch_softmax(question, answer, **options)[0]
+
+    check(jax.value_and_grad(ours, (0, 1, 2))(*map(jnp.asarray, values)), right)
+
+
+def test_the_distillation_loss_and_its_gradient():
+    from sentence_transformers.multi_vector_encoder.losses import MultiVectorDistillKLDivLoss as Theirs
+
+    values, masks = drawn(1)
+    teacher = np.random.default_rng(2).normal(size=(4, 2)).astype(np.float32)
+    right = theirs_of(lambda: Theirs(None), values, masks, teacher)
+
+    def ours(question, *documents):
+        own = [TokenVectors(x[:, None], jnp.asarray(m)[:, None]) for x, m in zip(documents, masks[1:], strict=True)]
+        asked = TokenVectors(question, jnp.asarray(masks[0]))
+        scores = jnp.concatenate([listed_maxsim(asked, texts) for texts in own], axis=1)
+        return losses.listwise_kl(scores, jnp.asarray(teacher))[0]
+
+    check(jax.value_and_grad(ours, (0, 1, 2))(*map(jnp.asarray, values)), right)
+
+
+def check(found, right):
+    np.testing.assert_allclose(found[0], right[0], rtol=1e-5)
+    for ours, theirs in zip(found[1], right[1], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
