@@ -85,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
         "--rerank",
         type=epath.Path,
         metavar="WORKDIR",
-        help="workdir of a pair classifier, or folder of a CrossEncoder, that re-ranks the best candidates",
+        help="workdir of a pair classifier or of late interaction, or folder of a CrossEncoder or MultiVectorEncoder, "
+        "that re-ranks the best candidates",
     )
     parser.add_argument(
         "--top", type=int, default=20, metavar="N", help="number of candidates that --rerank re-ranks, 0: all [20]"

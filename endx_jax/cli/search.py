@@ -250,7 +250,8 @@ def _parser() -> argparse.ArgumentParser:
         "--rerank",
         type=epath.Path,
         metavar="WORKDIR",
-        help="workdir of a pair classifier, or folder of a CrossEncoder, that re-ranks the best answers",
+        help="workdir of a pair classifier or of late interaction, or folder of a CrossEncoder or MultiVectorEncoder, "
+        "that re-ranks the best answers",
     )
     how.add_argument(
         "--rerank-top", type=int, default=50, metavar="N", help="number of answers that --rerank re-ranks [50]"
