@@ -368,7 +368,9 @@ def load_pair_scorer(
         if scorer is not None:
             return scorer
     if embeddings and embeds(folder):
-        return InnerProductsOfTexts(load(name, product_dtype=product_dtype).comparable)
+        embedder = load(name, product_dtype=product_dtype)
+        embedder.check_one_vector("scoring pairs")
+        return InnerProductsOfTexts(embedder.comparable)
     model = read_model(folder, product_dtype)
     if model.method.pair_scorer is None:
         raise EndxError(

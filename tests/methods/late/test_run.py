@@ -11,6 +11,7 @@ from tiny_bert import WORDS, tiny_recipe
 import endx_jax
 from endx_jax.cli import encode, train
 from endx_jax.experiment.config import resolve
+from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_config
 from endx_jax.methods.late import LateSettings
@@ -63,6 +64,11 @@ def test_the_next_steps_of_a_run_without_an_index_need_none(workdir):
 def test_an_index_is_refused(workdir, config):
     with one_line_error("has an embedding for each token, and an index needs one vector for each text"):
         encode.main([f"--workdir={workdir}", f"--corpus={config.data.path}", f"--output={workdir}/index.sqlite"])
+
+
+def test_a_scorer_of_pairs_is_refused_before_anything_is_ranked(workdir):
+    with one_line_error("has an embedding for each token, and scoring pairs needs one vector for each text"):
+        load_pair_scorer(workdir, embeddings=True)
 
 
 def test_method_and_pooling_belong_together(config, tmp_path):
