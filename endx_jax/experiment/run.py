@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 
-from endx_jax import json_files
 from endx_jax.batch import Batch
 from endx_jax.buckets import read_bytes, remove, url_of, write_bytes
 from endx_jax.data.sets.records import Pools, RetrievalSet
@@ -212,7 +211,8 @@ def _is_finished(run: Run) -> bool:
     return decided(
         lambda: (
             all(file.is_file() for file in needed)
-            and json_files.read_json_file(needed[0]) == run.model.settings.as_dict()
+            # Settings that the version of the run did not have are at their defaults.
+            and workdirs.read_config(run.workdir).as_dict() == run.model.settings.as_dict()
             and best_step(run.workdir, run.model.settings.evaluation.metric) is not None
         ),
         "finished",

@@ -261,7 +261,7 @@ class EmbeddingModel:
         Raises:
           EndxError: the model has an embedding for each token.
         """
-        self.check_one_vector("this")
+        self.check_one_vector("an inner product")
         return self.ranked(side, texts)
 
     def ranked(self, side: str, texts: Sequence[str]) -> np.ndarray:

@@ -27,8 +27,9 @@ def say(line: str) -> None:
         return
     text = printable(named(line))
     # Libraries that are imported add a handler without a level to the root logger.
-    handlers = [*LOG.handlers, *(handler for handler in logging.root.handlers if handler.level)]
-    if logging.root.isEnabledFor(logging.INFO) or any(handler.level <= logging.INFO for handler in handlers):
+    shows_all = logging.root.isEnabledFor(logging.INFO)  # by a handler, if there is one
+    handlers = [*LOG.handlers, *(handler for handler in logging.root.handlers if handler.level or shows_all)]
+    if any(handler.level <= logging.INFO for handler in handlers):
         LOG.info("%s", text)
         return
     with tqdm.tqdm.external_write_mode():

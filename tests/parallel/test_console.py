@@ -44,3 +44,10 @@ def test_messages_reach_the_root_logger_if_it_shows_their_level(capfd, caplog):
         say("to the log")
     assert caplog.messages == ["to the log"]
     assert capfd.readouterr().out == ""
+
+
+def test_messages_are_printed_if_the_root_logger_has_a_level_and_no_handler_for_them(capfd, monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.INFO)
+    say("to stdout")
+    assert capfd.readouterr().out == "to stdout\n"

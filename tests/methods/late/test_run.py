@@ -13,7 +13,7 @@ from tiny_bert import WORDS, tiny_recipe
 import endx_jax
 from endx_jax.cli import encode, train
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import read_model
+from endx_jax.experiment.model import load_pair_scorer, read_model
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_config
 from endx_jax.methods.late import LateSettings
@@ -104,6 +104,15 @@ def test_the_next_steps_of_a_run_without_an_index_need_none(workdir):
 def test_an_index_is_refused(workdir, config):
     with one_line_error("has an embedding for each token, and an index needs one vector for each text"):
         encode.main([f"--workdir={workdir}", f"--corpus={config.data.path}", f"--output={workdir}/index.sqlite"])
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_a_run_scores_pairs_by_maxsim(workdir, embeddings):
+    model, questions, texts = endx_jax.load(workdir), ["cat dog", "who"], ["the cat", "a dog is here"]
+    score = load_pair_scorer(workdir, embeddings=embeddings)(questions, texts)
+    expected = model.similarity(model.encode_query(questions), model.encode_document(texts))
+    pairs = np.argwhere(np.ones((2, 2)))
+    np.testing.assert_allclose(score(pairs), expected.ravel(), rtol=1e-5)
 
 
 def test_method_and_pooling_belong_together(config, tmp_path):
