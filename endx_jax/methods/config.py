@@ -49,12 +49,14 @@ def base_config(objective: Any = None) -> ConfigDict:
     return ConfigDict({"seed": 0, **values})
 
 
+_PACKAGE = pathlib.Path(__file__).parents[1]
+# Folder of the recipes, which a wheel has inside the package.
+RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "configs"
+
+
 def recipe_files() -> dict[str, pathlib.Path]:
     """Returns the recipe files by name, from `configs/` and `configs/papers/`; in a wheel they are in `recipes/`."""
-    package = pathlib.Path(__file__).parents[1]
-    installed = package / "recipes"
-    folder = installed if installed.is_dir() else package.parent / "configs"
-    return {file.stem: file for file in sorted(folder.rglob("*.py"), key=lambda file: file.stem)}
+    return {file.stem: file for file in sorted(RECIPES.rglob("*.py"), key=lambda file: file.stem)}
 
 
 def load_recipe(name: str) -> types.SimpleNamespace:
@@ -75,15 +77,18 @@ def load_config(name: str) -> ConfigDict:
 
     Args:
       name: a file or the name of a recipe; arguments of its `get_config` may follow after a colon, as in
-        `t5:base,sde`. `configs/NAME.py` is the recipe NAME if there is no such file.
+        `t5:base,sde`. `configs/NAME.py` and `configs/papers/NAME.py` are the recipe NAME if there is no such file.
 
     Raises:
       EndxError: there is no such file, or it has a mistake.
     """
     file, colon, arguments = name.partition(":")
-    if not pathlib.Path(file).is_file():
-        recipes, path = recipe_files(), pathlib.PurePath(file)
-        recipe = path.stem if path.suffix == ".py" and path.parent.name == "configs" else file
+    path = pathlib.Path(file)
+    if not path.is_file():
+        recipes = recipe_files()
+        # Recipes moved to `configs/papers`, and an installed package has no `configs`.
+        folders = {"configs", "configs/papers", str(RECIPES)}
+        recipe = path.stem if path.suffix == ".py" and path.parent.as_posix() in folders else file
         if recipe not in recipes:
             problem = f"={file} is neither a file nor a recipe{nearest(recipe, recipes)}" if file else " is missing"
             raise EndxError(f"config{problem}; give a file, or one of the recipes {', '.join(recipes)}")

@@ -38,10 +38,12 @@ def test_a_recipe_has_its_name_and_its_file_in_configs_for_names(recipe, tmp_pat
     name, colon, arguments = recipe.partition(":")
     for folder in (CONFIGS.parent, tmp_path):  # as in a checkout, and with an installed package elsewhere
         monkeypatch.chdir(folder)
-        for file in (f"configs/{name}.py", CONFIGS / f"{name}.py", recipe_files()[name]):
+        for file in (f"configs/{name}.py", f"configs/papers/{name}.py", CONFIGS / f"{name}.py", recipe_files()[name]):
             assert load_config(f"{file}{colon}{arguments}").to_dict() == expected
     with one_line_error("configs/yuu.py is neither a file nor a recipe; did you mean 'yu'"):
         load_config("configs/yuu.py")
+    with one_line_error("elsewhere/configs/yu.py is neither a file nor a recipe"):
+        load_config("elsewhere/configs/yu.py")
 
 
 def test_settings_are_overridden():
