@@ -68,7 +68,7 @@ def batch_squares(program: str, size: int, own: int) -> list[str]:
     found = set()
     for _, _, dimensions in SHAPE.findall(re.sub(r'"[^"]*"', "", program)):
         sizes = [int(n) for n in dimensions.split(",") if n]
-        if sizes.count(size) > 1 or (size in sizes and own in sizes):
+        if sizes.count(size) > 1 or (own != size and size in sizes and own in sizes):
             found.add(f"an array of [{dimensions}] for a batch of {size}")
     return sorted(found)
 

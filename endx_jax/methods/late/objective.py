@@ -8,10 +8,11 @@ import jax.numpy as jnp
 
 from endx_jax.losses import TokenMasks, in_batch_softmax
 from endx_jax.losses.distillation import DISTILLATIONS, KL
-from endx_jax.losses.maxsim import listed_maxsim, tile_of
+from endx_jax.losses.maxsim import CPU_PRODUCTS, PRODUCTS, listed_maxsim, tile_of
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.dual.settings import SOFTMAX
 from endx_jax.methods.objective import Embeddings, LossAndMetrics
+from endx_jax.models.sharding_hints import platform
 from endx_jax.settings import key, require
 
 Array = jax.Array
@@ -58,13 +59,14 @@ class LateObjective(DualObjective):
         ids = {name: value for name, value in arrays.items() if name not in ignored}
         question, answer, hard = (cast(Any, side) for side in vars(embedded).values())
         lengths = [texts.mask.shape[-1] for texts in (question, answer, hard) if texts is not None]
+        products = CPU_PRODUCTS if platform(self.execution.mesh) == "cpu" else PRODUCTS
         value, metrics = in_batch_softmax(
             question.values,
             answer.values,
             hard_negatives=hard and hard.values,
             token_masks=TokenMasks(question.mask, answer.mask, hard and hard.mask),
             direction=settings.direction,
-            tile=min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths))),
+            tile=min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths), products)),
             axis_name=axis_name,
             temperature=learned["temperature"],
             **ids,
