@@ -27,7 +27,7 @@ MOST_EACH, FEWEST_EACH = 256, 39
 
 
 class Engine(abc.ABC):
-    """Search by a library, which has the embeddings of an index in memory, in a form of its own."""
+    """Search by a library that holds the embeddings of an index in memory, in its own form."""
 
     def __init__(self):
         self._lock, self._generation = threading.Lock(), -1  # of no snapshot
@@ -38,7 +38,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def find(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns inner products and rows [Q, k], best first; arguments are those of `search`, None: all rows."""
+        """Returns inner products and rows [Q, k], best first; arguments are as in `search`, and None is all rows."""
 
     def search(
         self, snapshot: "Snapshot", questions: np.ndarray, k: int, where: np.ndarray | None = None
@@ -80,7 +80,7 @@ class Faiss(Engine):
         self._index: Any = None
 
     def update(self, snapshot: "Snapshot", renumbered: bool) -> None:
-        """Adds rows; `ivf` begins anew if it was outgrown."""
+        """Adds rows; an outgrown index of `ivf` is built again."""
         count = len(snapshot.living)
         outgrown = self._name == IVF and self._index and clusters(count) > OUTGROWN * self._index.nlist
         if renumbered or outgrown:

@@ -33,7 +33,7 @@ class TokenSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TokenChoice:
-    """Tokens of one side's texts that have an embedding: all real tokens, but for the fields.
+    """Tokens of one side's texts that have an embedding: all real tokens, except as the attributes say.
 
     Attributes:
       skip: ids of tokens without one.

@@ -1,6 +1,6 @@
 """Messages and progress bars of the primary process.
 
-Messages are records of level INFO of the logger `endx_jax`: its level WARNING silences them, and the progress bars.
+Messages are records of level INFO of the logger `endx_jax`: the level WARNING silences them and the progress bars.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def silenced() -> Iterator[None]:
 
 @contextlib.contextmanager
 def gathering() -> Iterator[list[str]]:
-    """Context that collects the package's logged warnings in a list, to print them in one place; an error logs them."""
+    """Context that collects the package's warnings in a list, to print them in one place; an error logs them all."""
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ EXPANSION = {"strategy": ("fixed", "min"), "attend": (False, True), "token": (No
 
 
 def late_kind(usage: dict) -> str | None:
-    """Returns the kind of late interaction that a file of a model's use states; None for other models."""
+    """Returns the kind of late interaction that a model's usage file names; None for other models."""
     kind = usage.get("model_type")
     return kind if kind in (KIND, PYLATE) else None
 
@@ -60,7 +60,7 @@ def read_tokens(
 
 
 def read_pylate(usage: dict, where: object, side: str) -> tuple[TokenSettings, int]:
-    """Returns the same as `read_tokens` of a folder of PyLate, whose settings are in the file of a model's use."""
+    """Returns the same as `read_tokens`, for a folder of PyLate, whose usage file has the settings."""
     lengths = {}
     for each, (name, default) in LENGTHS.items():
         stated = usage.get(name)
@@ -73,7 +73,7 @@ def read_pylate(usage: dict, where: object, side: str) -> tuple[TokenSettings, i
 
 
 def with_prefixes(usage: dict, prompts: dict[str, str], where: object) -> dict[str, str]:
-    """Returns the prompts by name after PyLate's prefixes, such as `[Q] `, each of which is a token."""
+    """Returns the prompts by name, each after PyLate's prefix, such as `[Q] `, which is one token."""
     prompts = dict(prompts)
     for side, name in PREFIXES.items():
         stated = usage.get(name) or ""

@@ -22,7 +22,7 @@ IDS = ("question_id", "answer_id", "positive_ids")
 
 @dataclasses.dataclass(frozen=True)
 class LateSettings(DualSettings):
-    """`config.objective` of the method `late`: that of `dual`, without prefixes and the sigmoid loss."""
+    """`config.objective` of the method `late`: the settings of `dual`, without prefixes and the sigmoid loss."""
 
     name: str = key("late", "Name of the method.")
     temperature: float = key(1.0, "Divisor of MaxSim, a sum over a question's tokens (PyLate: 1).")
@@ -39,7 +39,7 @@ class LateSettings(DualSettings):
         require(self.loss_tile != 0, "objective.loss_tile is 0; late interaction is always streamed: set -1 or a side")
 
     def score_arrays(self, hard_negatives: int) -> int:
-        """Returns a number of arrays of scores for which the loss is streamed, on all devices."""
+        """Returns a number so large that the loss is streamed on any number of devices."""
         del hard_negatives
         return 1 << 32
 
