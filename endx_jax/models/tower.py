@@ -69,7 +69,8 @@ class Projection(nn.Module):
         kernel = self.param("kernel", draw, (pooled.shape[-1], self.width))
         projected = jnp.matmul(pooled, kernel, precision=jax.lax.Precision.HIGHEST)
         if self.use_bias:
-            projected = projected + self.param("bias", nn.initializers.zeros, (self.width,))
+            bias = self.param("bias", nn.initializers.zeros, (self.width,))
+            projected = projected + jnp.expand_dims(bias, range(projected.ndim - 1))
         return FUNCTIONS[self.function](projected)
 
 
