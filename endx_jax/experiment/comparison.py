@@ -176,7 +176,7 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
 def read_pair(
     runs: Sequence[pathlib.Path], systems: Sequence[str], pool: str = "", judgements: pathlib.Path | None = None
 ) -> tuple[SystemResults, SystemResults, list[str]]:
-    """Reads the results of two systems, and notes on them: see `read_per_question`.
+    """Reads the results of two systems, with a note on each TREC run: see `read_per_question`.
 
     If one of the runs is a TREC run of any tool, or `judgements` are given, both systems are measured by their TREC
     runs, from equally many candidates of each question. `judgements` are by default those beside one of the files.
@@ -191,26 +191,40 @@ def read_pair(
         raise EndxError(f"{runs[0]} and {runs[1]} are TREC runs; name the file of right candidates by --qrels=FILE")
     right = read_qrels(judgements)
     found = [read_run(file.with_name(file.name.replace(ENDING, RUN))) for file, _ in located]
-    depths, notes = [max(map(len, run.values())) for run in found], list[str]()
-    for (_, name), run, depth in zip(located, found, depths, strict=True):
-        missing, listed = sorted(right.keys() - run.keys()), {one for candidates in run.values() for one in candidates}
-        if len(missing) == len(right) or not any(listed & grades.keys() for grades in right.values()):
-            kind, one = ("question", next(iter(run))) if len(missing) == len(right) else ("candidate", min(listed))
-            raise EndxError(f"{name}: no {kind} id, such as {one!r}, is in {judgements}: use the same ids in both")
-        note = f"{name}: up to {depth:,} candidates a question, of which {min(depths):,} count"
-        if missing:
-            note += (
-                f"; {len(missing):,} of {len(right):,} questions, such as {missing[0]!r}, are missing and count as 0"
-            )
-        if more := sorted(run.keys() - right.keys()):
-            note += f"; {len(more):,} questions, such as {more[0]!r}, have no right candidate and are left out"
-        notes.append(note)
-    measured, answers = [measure_run(run, right, min(depths)) for run in found], _answers(right, right)
+    depth = min(_depth(run) for run in found)
+    notes = [
+        f"{name}: up to {_depth(run):,} candidates a question, of which {depth:,} count"
+        + _unmatched(name, run, right, judgements)
+        for (_, name), run in zip(located, found, strict=True)
+    ]
+    measured, answers = [measure_run(run, right, depth) for run in found], _answers(right, right)
     first, second = (
         SystemResults(name, tuple(right), metrics, values, answers=answers)
         for (_, name), (metrics, values) in zip(located, measured, strict=True)
     )
     return first, second, notes
+
+
+def _depth(run: Mapping[str, Mapping]) -> int:
+    return max(map(len, run.values()))
+
+
+def _unmatched(name: str, run: Mapping[str, Mapping], right: Mapping[str, Mapping], judgements: pathlib.Path) -> str:
+    """Returns the part of a note on questions that only the run or only the judgements have; empty if there are none.
+
+    Raises:
+      EndxError: they have no question or no candidate in common.
+    """
+    missing, listed = sorted(right.keys() - run.keys()), {one for candidates in run.values() for one in candidates}
+    if len(missing) == len(right) or not any(listed & grades.keys() for grades in right.values()):
+        kind, one = ("question", next(iter(run))) if len(missing) == len(right) else ("candidate", min(listed))
+        raise EndxError(f"{name}: no {kind} id, such as {one!r}, is in {judgements}: use the same ids in both")
+    note = ""
+    if missing:
+        note += f"; {len(missing):,} of {len(right):,} questions, such as {missing[0]!r}, are missing and count as 0"
+    if more := sorted(run.keys() - right.keys()):
+        note += f"; {len(more):,} questions, such as {more[0]!r}, have no right candidate and are left out"
+    return note
 
 
 def _located(run: pathlib.Path, system: str, pool: str) -> tuple[pathlib.Path, str, int | None]:

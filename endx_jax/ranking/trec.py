@@ -133,7 +133,7 @@ def measure_run(run: Mapping, right: Mapping, depth: int) -> tuple[tuple[str, ..
     judged = pad_rows([[*grades.values()] for grades in right.values()], 0, np.float32)
     values = {name: metric(padded) for name, metric in MEASURES.items()}
     values[NDCG] = MEASURES[NDCG](padded, gains=pad_rows(gains, 0, np.float32), judged=judged)
-    needed = {name: int(name.partition("@")[2] or 50 * (name == "avg_recall")) for name in values}
+    needed = {name: 50 if name == "avg_recall" else int(name.partition("@")[2] or 0) for name in values}
     names = tuple(name for name in values if needed[name] <= depth)
     return names, np.stack([values[name] for name in names], axis=1)
 
