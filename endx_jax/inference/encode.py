@@ -188,7 +188,7 @@ class TextEncoder:
             return self._finish(output, self._encode(towers, tower, tokens))
 
         prepared = batches(self._counting(processor), texts, shapes, compile_new)
-        results = compute_batches(prepared, encode, self.mesh, bar, by_token=self.model.by_token)
+        results = compute_batches(prepared, encode, self.mesh, bar)
         if results is None:
             shape = self._result_shape(params, side, output)
             results = jax.tree.map(lambda part: np.empty((0, *part.shape[1:]), part.dtype), shape)

@@ -12,6 +12,7 @@ import numpy as np
 import tqdm
 from jax.sharding import Mesh
 
+from endx_jax.batch import TokenVectors
 from endx_jax.data.batches.token_tables import TokenTable, padded_length
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
@@ -139,14 +140,7 @@ def equal_batches(count: int, rows: int, mesh: Mesh, inputs: Callable[[np.ndarra
         yield TextBatch(indices, rows, inputs(np.resize(indices, rows)[local]))
 
 
-def compute_batches(
-    prepared: Iterable[TextBatch],
-    compute: Callable[[Any], Any],
-    mesh: Mesh,
-    bar: tqdm.tqdm,
-    *,
-    by_token: bool = False,
-) -> Any:
+def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any], mesh: Mesh, bar: tqdm.tqdm) -> Any:
     """Computes every batch and returns the results of all texts in their order.
 
     The device computes `IN_FLIGHT` batches while earlier results are fetched.
@@ -157,7 +151,6 @@ def compute_batches(
         computed later.
       mesh: device mesh.
       bar: progress bar over texts, which is closed at the end.
-      by_token: the results are `TokenVectors`.
 
     Returns:
       Tree of NumPy arrays [N, ...], the same on every process if the results of `compute` are; None if N is 0. Of
@@ -168,7 +161,7 @@ def compute_batches(
     def fetch() -> None:
         nonlocal results
         indices, batch = waiting.popleft()
-        if by_token:
+        if isinstance(batch, TokenVectors):
             results = np.empty(bar.total, object) if results is None else results
             values, mask = jax.device_get((batch.values, batch.mask))
             for row, index in enumerate(indices):

@@ -315,8 +315,7 @@ class InnerProductsOfTexts:
 
     def __call__(self, questions: Sequence[str], candidates: Sequence[str]) -> InnerProducts:
         """Returns the scorer of pairs of rows of the texts."""
-        sides = zip(SIDES, (questions, candidates), strict=True)
-        return InnerProducts(*(EncodedOnDemand(functools.partial(self.encode, side), texts) for side, texts in sides))
+        return InnerProducts(*_on_demand(self.encode, questions, candidates))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,8 +326,7 @@ class MaxSimOfTexts:
 
     def __call__(self, questions: Sequence[str], candidates: Sequence[str]) -> PairScorer:
         """Returns the scorer of pairs of rows of the texts."""
-        sides = zip(SIDES, (questions, candidates), strict=True)
-        question, candidate = (EncodedOnDemand(functools.partial(self.encode, side), texts) for side, texts in sides)
+        question, candidate = _on_demand(self.encode, questions, candidates)
 
         def score(pairs: np.ndarray) -> np.ndarray:
             scores = np.zeros(len(pairs), np.float32)
@@ -364,3 +362,9 @@ class EncodedOnDemand:
             self._place[fresh] = np.arange(known, known + len(fresh))
             self._embeddings = np.concatenate([self._embeddings, made]) if known else made
         return self._embeddings[self._place[rows]]
+
+
+def _on_demand(encode: EncodeSide, questions: Sequence[str], candidates: Sequence[str]) -> list[EncodedOnDemand]:
+    """Returns the embeddings of both sides."""
+    sides = zip(SIDES, (questions, candidates), strict=True)
+    return [EncodedOnDemand(functools.partial(encode, side), texts) for side, texts in sides]

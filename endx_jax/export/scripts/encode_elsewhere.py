@@ -14,8 +14,6 @@ import sys
 
 import numpy as np
 
-SCORED = 10  # texts of each side that late interaction scores
-
 RUNTIMES = {
     "sentence-transformers": ("sentence-transformers", "transformers", "torch"),
     "stablehlo": ("jax", "tokenizers"),
@@ -31,18 +29,19 @@ def encode(kind: str, folder: str, texts: list[str], prompts: dict) -> dict[str,
 
     about = json.loads(pathlib.Path(folder, "config_sentence_transformers.json").read_text("utf-8"))
     if about["model_type"] == "MultiVectorEncoder":
-        return encode_tokens(sentence_transformers.MultiVectorEncoder(folder, device="cpu"), texts)
+        model = sentence_transformers.MultiVectorEncoder(folder, device="cpu")
+        return encode_tokens(model, texts, len(prompts["texts"]))
     model = sentence_transformers.SentenceTransformer(folder, device="cpu")
     named = [model.encode(prompts["texts"], prompt_name=name) for name in prompts["names"]]
     sides = {"question": model.encode_query(texts), "answer": model.encode_document(texts)}
     return sides | {str(n): embeddings for n, embeddings in enumerate(named)}
 
 
-def encode_tokens(model, texts: list[str]) -> dict[str, np.ndarray]:
-    """Returns the embeddings [T, E] of all tokens by side, and scores of the first texts, divided by the tokens."""
+def encode_tokens(model, texts: list[str], scored: int) -> dict[str, np.ndarray]:
+    """Returns the embeddings [T, E] of all tokens by side, and scores of the first `scored`, divided by the tokens."""
     questions, documents = (run(texts, convert_to_numpy=True) for run in (model.encode_query, model.encode_document))
-    scores = model.similarity(questions[:SCORED], documents[:SCORED]).numpy()
-    scores = scores / np.array([[max(1, len(tokens))] for tokens in questions[:SCORED]])
+    scores = model.similarity(questions[:scored], documents[:scored]).numpy()
+    scores = scores / np.array([[max(1, len(tokens))] for tokens in questions[:scored]])
     return {"question": np.concatenate(questions), "answer": np.concatenate(documents), "scores": scores}
 
 
