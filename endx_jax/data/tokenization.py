@@ -280,7 +280,7 @@ class Tokenizer:
             )
 
     def _keep_whole(self) -> None:
-        """Makes the tokens with which `whole` texts begin special, so that they are not split or normalized."""
+        """Adds the first token of each text of `whole` as a special token, which is neither split nor normalized."""
         known = self._loaded.get_vocab() if self._whole else {}
         for text in self._whole:
             token = next((token for token in (text, *text.split(None, 1)[:1]) if token in known), None)

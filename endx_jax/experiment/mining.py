@@ -1,7 +1,6 @@
 """Hard negatives for a data set's questions, as a data set to train on (`endx_jax.mine`)."""
 
 import dataclasses
-import importlib.metadata
 import pathlib
 from typing import Any
 
@@ -17,7 +16,7 @@ from endx_jax.index.index_evaluation import rank_by_index
 from endx_jax.index.index_model import IndexModel
 from endx_jax.inference import load
 from endx_jax.parallel.console import say, showing_progress
-from endx_jax.parallel.environment import keep_programs
+from endx_jax.parallel.environment import environment, keep_programs
 from endx_jax.ranking import mining
 from endx_jax.ranking.bm25 import BM25, without_words
 from endx_jax.settings import require
@@ -120,7 +119,7 @@ def mine(
     scores = mining.score_candidates(distilled, records.qrels, mined.negatives) if distilled else None
     count = sum(map(len, mined.negatives))
     about = {
-        "endx_jax": importlib.metadata.version("endx_jax"),
+        "endx_jax": environment()["versions"]["endx_jax"],
         "data": {"path": data, "pool": pool, "split": split},
         "sha256": records.sha256,
         "source": source,

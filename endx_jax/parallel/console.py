@@ -19,9 +19,9 @@ LOG.setLevel(LOG.level or logging.INFO)
 
 
 def say(line: str) -> None:
-    """Logs a line on the primary process only: see `errors.naming` and `errors.printable`.
+    """Logs a message on the primary process, or prints it on stdout if the program's own logging would not show it.
 
-    It is printed on stdout if the program's own logging would not show it.
+    See `errors.naming` and `errors.printable`.
     """
     if not (is_primary() and LOG.isEnabledFor(logging.INFO)):
         return
@@ -39,7 +39,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Context without messages and progress bars; warnings are shown."""
+    """Context without messages and progress bars; warnings that are logged as such are shown."""
     level = LOG.level
     LOG.setLevel(logging.WARNING)
     try:

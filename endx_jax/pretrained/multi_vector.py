@@ -60,7 +60,7 @@ def read_tokens(
 
 
 def read_pylate(usage: dict, where: object, side: str) -> tuple[TokenSettings, int]:
-    """Returns the same as `read_tokens`, for a folder of PyLate, whose usage file has the settings."""
+    """Returns the tokens with an embedding and the maximum length of a side, as stated by the usage file of PyLate."""
     lengths = {}
     for each, (name, default) in LENGTHS.items():
         stated = usage.get(name)
