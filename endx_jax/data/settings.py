@@ -185,7 +185,8 @@ class DataSettings:
     @property
     def sets(self) -> tuple[TrainingSet, ...]:
         """Training sets: that of `path`, then those of `mixture`."""
-        return (TrainingSet(self.path), *(TrainingSet(*part) for part in self.mixture))  # type: ignore[arg-type]  # checked
+        parts = (TrainingSet(str(path), float(weight), *map(str, rest)) for path, weight, *rest in self.mixture)
+        return (TrainingSet(self.path), *parts)
 
     @property
     def sources(self) -> Sources:

@@ -7,7 +7,7 @@ import concurrent.futures
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import flax.struct
 import flax.traverse_util
@@ -97,6 +97,19 @@ LossFunction = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, di
 Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 
 
+class JittedStep(Protocol):
+    """Step that can be traced and lowered: `jax.stages.Wrapped`, with types."""
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Runs the step."""
+
+    def trace(self, state: TrainState, batch: Batch) -> jax.stages.Traced:
+        """Traces the step for arrays or shapes."""
+
+    def lower(self, state: TrainState, batch: Batch) -> jax.stages.Lowered:
+        """Lowers the step for arrays or shapes."""
+
+
 def make_train_step(
     objective: LossFunction,
     optimizer: optax.GradientTransformation,
@@ -105,7 +118,7 @@ def make_train_step(
     seed: int,
     shardings: TrainState,
     frozen: Sequence[str] = (),
-) -> Step:
+) -> JittedStep:
     """Makes the jitted training step of an objective.
 
     Args:
@@ -179,7 +192,7 @@ class CompiledStep:
 
 
 def compile_ahead(
-    train_step: Step, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
+    train_step: JittedStep, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
 ) -> CompiledStep:
     """Compiles a step for batches of known shapes in parallel, before the first batch is read.
 
@@ -191,7 +204,7 @@ def compile_ahead(
     """
 
     def compile_one(batch: Batch):
-        return train_step.lower(state, abstract_batch(batch, mesh)).compile()  # type: ignore[attr-defined]  # it is jitted
+        return train_step.lower(state, abstract_batch(batch, mesh)).compile()
 
     try:
         with concurrent.futures.ThreadPoolExecutor() as pool:
