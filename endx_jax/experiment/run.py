@@ -127,7 +127,7 @@ def train(
       workdir: the run's folder.
       config: file or recipe, as `--config` of `endx train`; or a config tree.
       settings: values of settings by dotted name, such as `{"train.steps": 500, "model.pretrained": "bge-small-en"}`.
-      verbose: false for no messages and no progress bars, as by the level WARNING of the logger `endx_jax`.
+      verbose: false for no messages but warnings, and no progress bars: level WARNING of the logger `endx_jax`.
 
     Raises:
       EndxError: pairs or settings are invalid, or the workdir holds another run.

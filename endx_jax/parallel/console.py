@@ -1,6 +1,7 @@
 """Messages and progress bars of the primary process.
 
-Messages are records of level INFO of the logger `endx_jax`: the level WARNING silences them and the progress bars.
+Messages are records of the logger `endx_jax`, of level WARNING if they begin with `warning: `, else INFO. The level
+WARNING silences the latter and the progress bars.
 """
 
 import contextlib
@@ -23,14 +24,15 @@ def say(line: str) -> None:
 
     See `errors.naming` and `errors.printable`.
     """
-    if not (is_primary() and LOG.isEnabledFor(logging.INFO)):
+    level = logging.WARNING if line.startswith("warning: ") else logging.INFO
+    if not (is_primary() and LOG.isEnabledFor(level)):
         return
     text = printable(named(line))
     # Libraries that are imported add a handler without a level to the root logger.
     shows_all = logging.root.isEnabledFor(logging.INFO)  # by a handler, if there is one
     handlers = [*LOG.handlers, *(handler for handler in logging.root.handlers if handler.level or shows_all)]
-    if any(handler.level <= logging.INFO for handler in handlers):
-        LOG.info("%s", text)
+    if any(handler.level <= logging.INFO for handler in handlers) or not LOG.isEnabledFor(logging.INFO):
+        LOG.log(level, "%s", text)
         return
     with tqdm.tqdm.external_write_mode():
         sys.stdout.write(f"{text}\n")  # in one piece, also if the stream has no buffer
@@ -39,7 +41,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Context without messages and progress bars; warnings that are logged as such are shown."""
+    """Context without messages and progress bars; warnings are logged."""
     level = LOG.level
     LOG.setLevel(logging.WARNING)
     try:
@@ -48,20 +50,31 @@ def silenced() -> Iterator[None]:
         LOG.setLevel(level)
 
 
+class _Lines(logging.Handler):
+    def __init__(self, level: int):
+        super().__init__(level)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
 @contextlib.contextmanager
 def gathering() -> Iterator[list[str]]:
-    """Context that collects the package's warnings in a list, to print them in one place; an error logs them all."""
-    lines: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    LOG.addHandler(handler)
+    """Context that collects the package's warnings in a list, to print them in one place; an error logs them all.
+
+    Where messages are silenced, nothing would print the list: warnings are logged at once then.
+    """
+    handler = _Lines(logging.WARNING)
+    if LOG.isEnabledFor(logging.INFO):
+        LOG.addHandler(handler)
     failed = True
     try:
-        yield lines
+        yield handler.lines
         failed = False
     finally:
         LOG.removeHandler(handler)
-        for line in lines * failed:
+        for line in handler.lines * failed:
             LOG.warning("%s", line)
 
 

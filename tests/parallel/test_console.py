@@ -33,6 +33,16 @@ def test_the_level_of_the_logger_silences_messages_but_no_warnings(capfd, caplog
     assert capfd.readouterr().out == "again\n"
 
 
+def test_warnings_among_the_messages_are_logged_where_messages_are_silenced(capfd, caplog):
+    with silenced(), gathering() as lines:
+        say("warning: at step 2, the embeddings collapse")
+        logging.getLogger("endx_jax.data.readers").warning("skipped 3 rows")
+    assert caplog.messages == ["warning: at step 2, the embeddings collapse", "skipped 3 rows"]
+    assert lines == []  # nothing would print them
+    say("warning: as other messages")
+    assert capfd.readouterr().out == "warning: as other messages\n"
+
+
 def test_a_program_s_own_logging_gets_messages_in_place_of_stdout(capfd, caplog, handler):
     say("100 %")
     assert handler == [(logging.INFO, "100 %")]
