@@ -150,6 +150,12 @@ RESUMES = {
 FLAGS = {
     "output=": "--output=",
     "another output": "another --output",
+    "batch_size": "--batch-size",
+    "reuse=": "--reuse=",
+    "shard=": "--shard=",
+    "shard needs": "--shard needs",
+    "truncate_dim=": "--truncate-dim=",
+    "set path_or_name": "set --model or --workdir",
     "pass it as model": "pass it as --model",
     "rerank needs": "--rerank needs",
     "set model or workdir": "set --workdir, --model or --index",

@@ -49,7 +49,7 @@ CorpusVectors = np.ndarray | Quantized
 
 def encode_corpus(
     path_or_name: str | os.PathLike,
-    corpus: str,
+    corpus: str | os.PathLike,
     output: str | os.PathLike | None = None,
     *,
     language: str = "",
@@ -82,8 +82,9 @@ def encode_corpus(
     Raises:
       EndxError: an argument is invalid, the model or the corpus can't be read, or the file holds another index.
     """
-    check_range("--batch-size", batch_size, 1, 2**31 - 1)
-    require(bool(output) or shard[1] == 1, "--shard needs --output=FILE, a file for each shard")
+    check_range("batch_size", batch_size, 1, 2**31 - 1)
+    require(bool(output) or shard[1] == 1, "shard needs output=FILE, a file for each shard")
+    corpus = os.fspath(corpus)
     read = functools.partial(read_corpus, corpus, **reading)
     bar = functools.partial(tqdm.tqdm, unit="text", disable=not showing_progress(), leave=False)
     surveyed = survey(bar(read(say=say), desc="reading the corpus"))
@@ -192,10 +193,10 @@ def encoding_of(
     whole = model.encoder.width(model.params)
     width = model.width if width is None else width
     if not 0 < width <= whole:
-        raise EndxError(f"--truncate-dim={width}: embeddings of {model.name} have {whole} dimensions")
+        raise EndxError(f"truncate_dim={width}: embeddings of {model.name} have {whole} dimensions")
     number, count = shard
     if not 1 <= number <= count:
-        raise EndxError(f"--shard={number}/{count}: shards are numbered from 1 to {count}")
+        raise EndxError(f"shard={number}/{count}: shards are numbered from 1 to {count}")
     return IndexInfo(
         width=width,
         precision=precision,
@@ -228,7 +229,7 @@ def begin_index(path: pathlib.Path, info: IndexInfo) -> int:
         differing = index_differences(stored, info)
         if differing:
             raise EndxError(
-                f"{path} holds another index: it has {'; of '.join(differing)}. Choose another --output, or repeat the "
+                f"{path} holds another index: it has {'; of '.join(differing)}. Choose another output, or repeat the "
                 "command that began it"
             )
         if stored.language != info.language:  # set now, or not named by the file of an earlier version
@@ -311,7 +312,7 @@ class Reuse:
         self._reader = IndexReader(path)
         differing = index_differences(self._reader.info, info, corpus=False)
         if differing:
-            raise EndxError(f"--reuse={path} has {'; of '.join(differing)}: name another index, or leave it out")
+            raise EndxError(f"reuse={path} has {'; of '.join(differing)}: name another index, or leave it out")
         self._rows = {_digest(text): row for row, text in self._reader.texts()}
 
     def encode(
@@ -364,7 +365,7 @@ def join_shards(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
     corpus = {key: value for key, value in first.info.corpus.items() if key != "shard"}
     with starting(path) as database:
         if not is_new(database):
-            raise EndxError(f"{path} exists: name another --output")
+            raise EndxError(f"{path} exists: name another output")
         info = first.info
         joined = IndexInfo(info.width, info.precision, info.metric, info.model, corpus, language=info.language)
         create(database, joined)

@@ -92,5 +92,5 @@ def _home(index: Index) -> pathlib.Path | None:
 def _named(index: Index) -> str:
     name = index.info.model.get("name")
     if not name:
-        raise EndxError(f"{index.path} does not name its model: set --model or --workdir")
+        raise EndxError(f"{index.path} does not name its model: set path_or_name")
     return name

@@ -51,7 +51,7 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
     valid = all(math.isfinite(weight) and weight >= 0 for weight in weights) and sum(weights) > 0
     require(valid, f"weights are {list(weights)}; each must be 0 or more, and one of them more than 0")
     if output.exists() and not (output / MANIFEST).is_file():
-        raise EndxError(f"{output} exists and is no model folder: choose another --output")
+        raise EndxError(f"{output} exists and is no model folder: choose another output")
 
     first = described_folder(local_copy(sources[0], skip=("checkpoints", "*.sqlite")))
     if first is None:

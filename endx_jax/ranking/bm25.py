@@ -86,5 +86,5 @@ def without_words(count: int, questions: int, language: str) -> list[str]:
     """Returns a line if more than half of the questions, `count`, share no word with any candidate."""
     return [
         f"{count:,} of {questions:,} questions share no word with any candidate, so BM25 can't rank for them: check "
-        f"that both are in one language (words are cut as {language.title()}; data.language or --language changes it)"
+        f"that both are in one language (words are cut as {language.title()}; data.language changes it)"
     ] * (2 * count > questions)

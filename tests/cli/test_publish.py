@@ -52,3 +52,15 @@ def test_the_token_comes_from_the_environment(index, monkeypatch, endx):
     refused = endx("publish", f"--index={index.path}", "--to=https://cluster:19530", "--collection=a", status=2)
     assert (given["address"], given["token"]) == ("https://cluster:19530", "root:secret")
     assert refused.err == "endx publish: https://cluster:19530: no entry\n"
+
+
+@pytest.mark.parametrize(
+    ("to", "collection", "reason"),
+    [
+        ("nowhere", "a", "--to=nowhere is none: give http://HOST:PORT"),
+        ("http://root:secret@host", "a", "--to contains a password"),
+        ("http://host", "a-b", "--collection='a-b': use letters"),
+    ],
+)
+def test_messages_name_the_flags(index, endx, to, collection, reason):
+    assert reason in endx("publish", f"--index={index.path}", f"--to={to}", f"--collection={collection}", status=2).err

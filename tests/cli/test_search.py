@@ -208,7 +208,7 @@ def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, erro
     assert f"was encoded by {tiny_bert}" in message
     assert f"not by {workdir}" in message
     write_index(tmp_path / "i", embeddings, documents, metric="inner product", model={})
-    assert "does not name its model" in error(f"--index={tmp_path / 'i'}", "the cat")
+    assert "does not name its model: set --model or --workdir" in error(f"--index={tmp_path / 'i'}", "the cat")
 
 
 def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, monkeypatch, error):

@@ -138,7 +138,7 @@ def test_another_encoding_is_refused(tmp_path, change, difference, finished):
     path = tmp_path / "i"
     run(path, info_of()) if finished else begin_index(path, info_of())
     before = path.read_bytes()
-    with one_line_error("holds another index: it has .*Choose another --output, or repeat the command") as refusal:
+    with one_line_error("holds another index: it has .*Choose another output, or repeat the command") as refusal:
         begin_index(path, info_of(**change))
     assert difference in str(refusal.value)
     assert path.read_bytes() == before
@@ -207,7 +207,7 @@ def test_shards_that_do_not_make_a_whole_are_refused(tmp_path):
     Index(shards[3]).delete(["d22"])
     with one_line_error("shard4 was changed since it was encoded: encode this shard again"):
         join_shards(tmp_path / "joined", shards)
-    with one_line_error("whole exists: name another --output"):
+    with one_line_error("whole exists: name another output"):
         join_shards(tmp_path / "whole", shards[:1] and [shards[0], shards[1], shards[2], make_again(shards[3])])
     assert not (tmp_path / "joined").exists()
 
@@ -239,5 +239,5 @@ def test_embeddings_of_unchanged_texts_are_taken_over(tmp_path, encode):
 
 def test_embeddings_of_another_model_are_not_taken_over(tmp_path):
     run(tmp_path / "old", info_of())
-    with one_line_error("--reuse=.*old has model m .*; of width 4 and not 3: name another index, or leave it out"):
+    with one_line_error("reuse=.*old has model m .*; of width 4 and not 3: name another index, or leave it out"):
         Reuse(tmp_path / "old", info_of(width=3, model={"name": "m", "identity": "2"}))
