@@ -1,6 +1,7 @@
 """Hard negatives for a data set's questions, as a data set to train on (`endx_jax.mine`)."""
 
 import dataclasses
+import os
 import pathlib
 from typing import Any
 
@@ -23,7 +24,7 @@ from endx_jax.settings import require
 
 
 def mine(
-    data: str,
+    data: FolderOrName,
     output: FolderOrName,
     *,
     bm25: bool = False,
@@ -86,7 +87,7 @@ def mine(
     require(not strata or bool(score_with), "strata=True needs the model of score_with, whose scores it covers")
     require(questions >= 0, f"questions={questions}: give a number of questions, or 0 for all")
     settings = mining.MiningSettings(negatives, *ranks, mining.Margin(margin, relative_margin))
-    output = pathlib.Path(output)
+    data, output = os.fspath(data), pathlib.Path(output)
     check_output(output, REPORT, "mine")
     # With an index, its documents are the candidates, so the data's corpus is not needed.
     data_settings = DataSettings(path=data, pool=pool, split=split, **reading)

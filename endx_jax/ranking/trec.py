@@ -82,10 +82,14 @@ def read_qrels(path: pathlib.Path) -> dict[str, dict[str, float]]:
     """Reads the right candidates of each question, those with a grade above 0, and their grades, from TREC judgements.
 
     Raises:
-      EndxError: a line has other columns, a grade is not finite, or a candidate is judged twice for a question.
+      EndxError: a line has other columns, a grade is not finite, a candidate is judged twice for a question, or no
+        grade is above 0.
     """
     table = _read(path, ("question", "0", "candidate", "grade"), 3).items()
-    return {one: right for one, row in table if (right := {name: grade for name, grade in row.items() if grade > 0})}
+    right = {question: {name: grade for name, grade in row.items() if grade > 0} for question, row in table}
+    if not any(right.values()):
+        raise EndxError(f"{path}: no grade is above 0, so no candidate is right: give judgements of right candidates")
+    return {question: grades for question, grades in right.items() if grades}
 
 
 def read_run(path: pathlib.Path) -> dict[str, dict[str, float]]:

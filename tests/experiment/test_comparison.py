@@ -314,3 +314,10 @@ def test_what_does_not_match_in_a_run_is_one_line(tmp_path, judged, endx, run, m
     assert "bad.txt" in error
     if run:
         assert "name the file of right candidates by --qrels=FILE" in endx("compare", good, bad, status=2).err
+
+
+def test_judgements_without_a_right_candidate_are_refused_as_such(tmp_path, endx):
+    run, judgements = trec(tmp_path / "run.txt", {"q1": [("a", 1)]}), tmp_path / "judged.qrels"
+    judgements.write_text("q1 0 a 0\nq1 0 b -1\n")
+    error = endx("compare", run, run, f"--qrels={judgements}", status=2).err
+    assert f"{judgements}: no grade is above 0, so no candidate is right" in error

@@ -1,0 +1,33 @@
+import pathlib
+
+import numpy as np
+
+import endx_jax
+from endx_jax.experiment.evaluation import evaluate_index
+from endx_jax.index.corpus_encoding import encode_corpus
+from endx_jax.index.index import Index
+from endx_jax.index.index_model import IndexModel
+
+
+def test_functions_take_paths_as_texts_and_as_path_objects(tiny_bert, pairs_csv, tmp_path):
+    found = {}
+    for kind in (str, pathlib.Path):
+        folder = tmp_path / kind.__name__
+        folder.mkdir()
+        model, data = kind(tiny_bert), kind(pairs_csv)
+        index, ranked, mined, by_model = (kind(folder / name) for name in ("index", "ranked", "mined", "by-model"))
+        encode_corpus(model, data, index)
+        results = endx_jax.evaluate(model, data, output=ranked)
+        negatives = endx_jax.mine(data, mined, bm25=True, negatives=1).negatives
+        distilled = endx_jax.mine(data, by_model, index=index, model=model, score_with=model, negatives=1).negatives
+        query = IndexModel(Index(index), model).encode_query(["where is the cat 3"])
+        found[kind] = [
+            results.evaluations["all"][pathlib.Path(tiny_bert).name].metrics,
+            evaluate_index(index, data).evaluation.metrics,
+            negatives,
+            distilled,
+            Index(index).search(query, 3).rows.tolist(),
+            np.asarray(endx_jax.load(model).encode_query("where")).tolist(),
+            endx_jax.data.read(data).questions,
+        ]
+    assert found[str] == found[pathlib.Path]
