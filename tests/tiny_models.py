@@ -73,14 +73,14 @@ def make_model(folder: pathlib.Path, *, question_length=24, answer_length=24, **
     source = load(str(folder))
     sources = {"question": source, "answer": source}
     tokenizer = Tokenizer(folder)
-    dual_encoder = build_dual_encoder(fill_in(chosen, source), sources, tokenizers=dict.fromkeys(sources, tokenizer))
-    params = initial_params(dual_encoder, chosen, sources, jax.random.key(0))
-    draw = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: np.asarray(x + draw.normal(0, 0.02, x.shape), np.float32), params)
     processors = {
         "question": TextProcessor(tokenizer, question_length, chosen.question_prompt),
         "answer": TextProcessor(tokenizer, answer_length, chosen.answer_prompt),
     }
+    dual_encoder = build_dual_encoder(fill_in(chosen, source), sources, processors=processors)
+    params = initial_params(dual_encoder, chosen, sources, jax.random.key(0))
+    draw = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: np.asarray(x + draw.normal(0, 0.02, x.shape), np.float32), params)
     encoder = TextEncoder(dual_encoder, processors, make_mesh(MeshSettings(), jax.devices()[:1]))
     return EmbeddingModel("a/b/tiny", encoder, params, cosine=chosen.normalize, source=ModelSource(sources))
 

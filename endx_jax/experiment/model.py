@@ -75,8 +75,7 @@ class Model:
     def dual_encoder(self):
         """Towers of the run."""
         make_head = functools.partial(self.method.head, self.settings.objective) if self.method.head else None
-        tokenizers = {side: processor.tokenizer for side, processor in self.processors.items()}
-        return build_dual_encoder(self.settings.model, self.sources, self.platform, make_head, tokenizers)
+        return build_dual_encoder(self.settings.model, self.sources, self.platform, make_head, self.processors)
 
     @property
     def frozen(self) -> tuple[str, ...]:

@@ -83,8 +83,7 @@ def _assemble(
     folders = {side: source.folder for side, source in sources.items()}
     options = {side: TextOptions(_length(source), usage.prompt(side)) for side, source in sources.items()}
     processors = text_processors(sources, folders, options)
-    tokenizers = {side: processor.tokenizer for side, processor in processors.items()}
-    dual_encoder, params = finished_towers(sources, platform(mesh), product_dtype, tokenizers)
+    dual_encoder, params = finished_towers(sources, platform(mesh), product_dtype, processors)
     encoder = TextEncoder(dual_encoder, processors, mesh)
     if usage.truncate_dim is not None:
         json_files.as_whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))

@@ -127,8 +127,7 @@ def load_towers(
             )
     folders = {side: source.folder for side, source in sources.items()}
     processors = text_processors(sources, folders, about.sides, saved=True)
-    tokenizers = {side: processor.tokenizer for side, processor in processors.items()}
-    dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder), tokenizers)
+    dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(about, folder), processors)
     params = _as_tree(dual_encoder, read_params(folder, about), folder)
     return EmbeddingModel(
         name,

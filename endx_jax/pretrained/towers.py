@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from endx_jax.data.tokenization import Tokenizer
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.encoders import EncoderConfig
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
@@ -71,7 +71,7 @@ def build_dual_encoder(
     sources: Mapping[str, PretrainedEncoder],
     platform: str | None = None,
     make_head: MakeHead | None = None,
-    tokenizers: Mapping[str, Tokenizer] | None = None,
+    processors: Mapping[str, TextProcessor] | None = None,
 ) -> DualEncoder:
     """Returns the dual encoder for settings and pretrained encoders.
 
@@ -80,7 +80,7 @@ def build_dual_encoder(
       sources: pretrained encoders by side.
       platform: platform of the devices that run it, for `model.dtype=auto`; None means the process's default backend.
       make_head: makes what a method adds to the towers; None: nothing.
-      tokenizers: tokenizers by side, for the ids of `model.tokens`; None: only shapes matter.
+      processors: text processors by side, for the ids of `model.tokens`; None: only shapes matter.
 
     Raises:
       EndxError: the towers' embeddings would differ in width, a new encoder does not fit a token table, or a tokenizer
@@ -91,20 +91,24 @@ def build_dual_encoder(
         len(set(widths.values())) == 1,
         f"the towers' embedding widths {widths['question']} and {widths['answer']} differ; set model.projection",
     )
-    towers = {side: _finished(settings, sources[side], side, platform, tokenizers or {}) for side in SIDES}
+    towers = {side: _finished(settings, sources[side], side, platform, processors) for side in SIDES}
     if make_head:
         towers = {side: tower.clone(head=make_head(side, widths[side])) for side, tower in towers.items()}
     return DualEncoder(**towers, sharing=SHARINGS[settings.sharing])
 
 
 def _finished(
-    settings: ModelSettings, source: PretrainedEncoder, side: str, platform: str | None, tokenizers: Mapping
+    settings: ModelSettings,
+    source: PretrainedEncoder,
+    side: str,
+    platform: str | None,
+    processors: Mapping[str, TextProcessor] | None,
 ) -> Tower:
     """Returns the tower of a side, with the tokens that have an embedding."""
     tower = build_tower(settings, source, platform)
     if settings.pooling != TOKENS:
         return tower
-    return tower.clone(tokens=token_choice(settings.tokens, side, tokenizers.get(side)))
+    return tower.clone(tokens=token_choice(settings.tokens, side, processors[side].tokenizer if processors else None))
 
 
 def token_choice(settings: TokenSettings, side: str, tokenizer: Tokenizer | None) -> TokenChoice:
@@ -276,12 +280,12 @@ def finished_towers(
     sources: Mapping[str, PretrainedEncoder],
     platform: str | None = None,
     product_dtype: str = FLOAT32,
-    tokenizers: Mapping[str, Tokenizer] | None = None,
+    processors: Mapping[str, TextProcessor] | None = None,
 ) -> tuple[DualEncoder, dict]:
     """Builds the dual encoder described by both sides; returns it and its parameters, `StoredArray`s and NumPy arrays.
 
     An encoder with its token table, or a projection, is shared if both sides have the same folder for it. `platform`
-    and `tokenizers` are as in `build_dual_encoder`.
+    and `processors` are as in `build_dual_encoder`.
 
     Raises:
       EndxError: weights are missing or do not fit, or the towers' embeddings differ in width.
@@ -300,7 +304,7 @@ def finished_towers(
             f"question embeddings by {question.folder} have {widths[0]} dimensions and answer embeddings by "
             f"{answer.folder} have {widths[1]}; use encoders of equal width"
         )
-    towers = {side: _finished(settings[side], sources[side], side, platform, tokenizers or {}) for side in SIDES}
+    towers = {side: _finished(settings[side], sources[side], side, platform, processors) for side in SIDES}
     dual_encoder = DualEncoder(**towers, sharing=Sharing(frozenset(shared)))
     params = question.stored_params()
     same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)
