@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 FOLDER = pathlib.Path(__file__).parent
 BLUE, RED, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6B6B6B"
@@ -105,14 +106,18 @@ def prefixes() -> Figure:
 
 def ratios() -> Figure:
     """Draws the rate of each kind of work over that of its peer."""
-    rows = list(table("performance.md", "work", "peer"))
-    names = [f"{re.sub(r'[][]|[(]#[^)]*[)]', '', row['work'])} ({row['peer']})" for row in rows]
-    figure, axes = _figure(3.6)
-    bars = axes.barh(names, [float(row["rate over the peer's"]) for row in rows], color=BLUE)
-    axes.bar_label(bars, fmt="%.2f", padding=3)
+    machines = {"Intel Xeon": BLUE, "AMD EPYC": RED}
+    bars = [(row, machine) for row in table("performance.md", "work", "peer") for machine in machines if row[machine]]
+    names = [f"{re.sub(r'[][]|[(]#[^)]*[)]', '', row['work'])} ({row['peer']})" for row, _ in bars]
+    figure, axes = _figure(3.9)
+    for place, (row, machine) in enumerate(bars):
+        bar = axes.barh(place, float(row[machine]), color=machines[machine])
+        axes.bar_label(bar, labels=[row[machine]], padding=3)
+    axes.set_yticks(range(len(bars)), names)
+    axes.legend([Patch(color=colour) for colour in machines.values()], machines, frameon=False, loc="center right")
     axes.axvline(1, color="black", linewidth=1)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 4.5), xlabel="rate of endx_jax over the peer's; the line marks equal rates")
+    axes.set(xlim=(0, 4), xlabel="rate over the peer's; the line marks equal rates")
     return figure
 
 
