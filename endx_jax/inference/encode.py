@@ -179,8 +179,9 @@ class TextEncoder:
 
         def compile_one(shape: tuple[int, int]) -> None:
             rows, width = shape
-            local = np.ones((len(local_rows(self.mesh, rows)), width), np.int32)
-            tokens = Tokens(ids=local, mask=local > 0)  # type: ignore[arg-type]
+            lengths = np.full(len(local_rows(self.mesh, rows)), width)
+            table = TokenTable.from_lengths(np.ones(lengths.sum(), np.int32), lengths, pad_id=0)
+            tokens = table.pad(np.arange(len(lengths)), width)
             with jax.default_matmul_precision(precision), jax.default_device(device):
                 self._encode.lower(towers, tower, to_global(tokens, self.mesh, rows)).compile()
 

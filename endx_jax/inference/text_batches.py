@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
@@ -33,8 +34,6 @@ CPU_TOKENS = 1024
 PADDED_AHEAD = 2  # batches that are padded ahead of the one that is encoded
 IN_FLIGHT = 1  # batches that the device computes while earlier results are fetched
 PART = 4  # the last batch of a window has the rows of a full batch, divided by a power of this
-
-_END = object()
 
 
 class TextBatch(NamedTuple):
@@ -126,10 +125,10 @@ def prefetch(items: Iterable[T], count: int) -> Iterator[T]:
     """
     iterator = iter(items)
     with ThreadPoolExecutor(1) as thread:
-        pending = collections.deque(thread.submit(next, iterator, _END) for _ in range(count))
-        while (item := pending.popleft().result()) is not _END:
-            pending.append(thread.submit(next, iterator, _END))
-            yield item  # type: ignore[misc]  # it is not _END
+        pending = collections.deque(thread.submit(list, itertools.islice(iterator, 1)) for _ in range(count))
+        while item := pending.popleft().result():  # empty at the end
+            pending.append(thread.submit(list, itertools.islice(iterator, 1)))
+            yield from item
 
 
 def equal_batches(count: int, rows: int, mesh: Mesh, inputs: Callable[[np.ndarray], Any]) -> Iterator[TextBatch]:

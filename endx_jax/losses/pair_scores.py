@@ -246,19 +246,19 @@ class InBatch:
         assert question is not None and answer is not None  # noqa: PT018  # checked above
         shard = Shard.of(question.shape[0], arrays["where"], axis_name)
         prefixes = prefixes or Prefixes((question.shape[-1],), normalize=False)
-        masks = token_masks or TokenMasks(None, None)  # type: ignore[arg-type]
+        question_mask, answer_mask, hard_mask = token_masks or (None, None, None)
         pair = Marks(shard.index(), shard.where, arrays["question_id"], arrays["answer_id"], arrays["positive_ids"])
         side = functools.partial(_side, prefixes)
         sides = {
-            "q": side(shard.masked_rows(question), guide and shard.masked_rows(guide.question), masks.question),
-            "a": side(shard.masked_rows(answer), guide and shard.masked_rows(guide.answer), masks.answer),
+            "q": side(shard.masked_rows(question), guide and shard.masked_rows(guide.question), question_mask),
+            "a": side(shard.masked_rows(answer), guide and shard.masked_rows(guide.answer), answer_mask),
         }
         marks = {"q": pair, "a": pair if "answers" in same_side else pair._replace(positive_ids=None)}
         columns, column_marks = dict(sides), dict(marks)
         if hard is not None:
             by_guide = None if guide is None else guide.hard_negatives
             of_hard = _hard_negatives(hard, by_guide, arrays["hard_negative_ids"], shard.where)
-            flat = None if masks.hard_negatives is None else masks.hard_negatives.reshape(-1, hard.shape[2])
+            flat = None if hard_mask is None else hard_mask.reshape(-1, hard.shape[2])
             columns["h"], column_marks["h"] = side(*of_hard[:2], flat), of_hard[2]
         if log_q is not None:
             log_q = jax.lax.stop_gradient(jnp.where(shard.where, at_least_float32(log_q), 0))

@@ -67,7 +67,7 @@ def compile_step(train_plan: TrainPlan) -> Compiled:
 def trace_step(train_plan: TrainPlan) -> jax.stages.Traced:
     """Traces the step of a run for its largest batch."""
     batch = abstract_batch(train_plan.largest_batch, train_plan.mesh)
-    return train_plan.train_step.trace(train_plan.state, batch)  # type: ignore[attr-defined]  # it is jitted
+    return train_plan.train_step.trace(train_plan.state, batch)
 
 
 def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:

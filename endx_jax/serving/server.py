@@ -34,7 +34,9 @@ _create_stream = H11Protocol._create_stream
 
 async def _as_origin(self: H11Protocol, request: h11.Request) -> None:
     """Answers a request for WebSockets as HTTP, as its connection could stay open, and takes `http://HOST/PATH`."""
-    host, path = re.fullmatch(rb"(?:(?i:https?://([^/?]*))/?)?(.*)", request.target).groups()  # type: ignore[union-attr]
+    parts = re.fullmatch(rb"(?:(?i:https?://([^/?]*))/?)?(.*)", request.target)
+    assert parts is not None  # h11 refuses line breaks, and all else matches
+    host, path = parts.groups()
     kept = [(name, host if host and name == b"host" else v) for name, v in request.headers if name != b"upgrade"]
     target, version = path if host is None else b"/" + path, request.http_version
     await _create_stream(self, h11.Request(method=request.method, target=target, headers=kept, http_version=version))

@@ -105,7 +105,7 @@ def make_train_step(
     seed: int,
     shardings: TrainState,
     frozen: Sequence[str] = (),
-) -> Step:
+) -> jax.stages.Wrapped:
     """Makes the jitted training step of an objective.
 
     Args:
@@ -179,7 +179,7 @@ class CompiledStep:
 
 
 def compile_ahead(
-    train_step: Step, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
+    train_step: jax.stages.Wrapped, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
 ) -> CompiledStep:
     """Compiles a step for batches of known shapes in parallel, before the first batch is read.
 
@@ -191,7 +191,7 @@ def compile_ahead(
     """
 
     def compile_one(batch: Batch):
-        return train_step.lower(state, abstract_batch(batch, mesh)).compile()  # type: ignore[attr-defined]  # it is jitted
+        return train_step.lower(state, abstract_batch(batch, mesh)).compile()
 
     try:
         with concurrent.futures.ThreadPoolExecutor() as pool:
