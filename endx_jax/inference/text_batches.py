@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 from endx_jax.batch import TokenVectors
 from endx_jax.data.batches.token_tables import TokenTable, padded_length
 from endx_jax.models.sharding_hints import platform
+from endx_jax.parallel.console import ticking
 from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
-from endx_jax.progress import ticking
 
 T = TypeVar("T")
 
