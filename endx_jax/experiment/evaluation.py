@@ -45,7 +45,7 @@ FolderOrName = str | os.PathLike
 
 def evaluate(
     model: EmbeddingModel | FolderOrName | None = None,
-    data: str | None = None,
+    data: FolderOrName | None = None,
     *,
     workdir: FolderOrName | None = None,
     output: FolderOrName | Callable[[str], pathlib.Path] | None = None,
@@ -86,8 +86,9 @@ def evaluate(
     Examples:
       >>> import pathlib
       >>> rows = ["question,answer", "When do you open?,We open at nine.", "Where is the zoo?,In the park."]
-      >>> _ = pathlib.Path("pairs.csv").write_text("\n".join(rows))
-      >>> results = endx_jax.evaluate("all-MiniLM-L6-v2", "pairs.csv")
+      >>> pairs = pathlib.Path("pairs.csv")
+      >>> _ = pairs.write_text("\n".join(rows))
+      >>> results = endx_jax.evaluate("all-MiniLM-L6-v2", pairs)
       evaluating 2 questions against 2 candidates of pairs.csv
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
@@ -95,8 +96,9 @@ def evaluate(
     require(bool(workdir or model), "nothing to evaluate: set model or workdir")
     require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
     require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
-    ensure_prepared([data or ""])
-    path = local_path(data or "")
+    data = os.fspath(data or "")
+    ensure_prepared([data])
+    path = local_path(data)
     sets = beir.suite_of(path, split) if path else {}
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
     for folder, part in sets.values():  # so that a damaged set is found before the others are encoded
@@ -104,7 +106,7 @@ def evaluate(
     splits = {part for _, part in sets.values()} or {split or beir.default_split(path)}
     split = splits.pop() if len(splits) == 1 else "of its name"
     read = functools.partial(_read, workdir, pool, min_questions, reading)
-    dataset, ranked = (data or "", None) if sets else read(data, split)
+    dataset, ranked = (data, None) if sets else read(data, split)
     home = _output_folder(output(dataset) if callable(output) else output)
     reranker = (load_pair_scorer(rerank, product_dtype=product_dtype), rerank, top) if rerank else None
     if not isinstance(model, EmbeddingModel):
@@ -221,7 +223,7 @@ def _rank(
 
 def evaluate_index(
     path: FolderOrName,
-    data: str,
+    data: FolderOrName,
     *,
     model: FolderOrName | None = None,
     workdir: FolderOrName | None = None,
@@ -239,7 +241,7 @@ def evaluate_index(
       EndxError: the index, the model or the data can't be read, a right document is not in the index, or the output
         can't be written.
     """
-    data = local_path(data)
+    data = local_path(os.fspath(data))
     kind = detect_format(data) if os.path.exists(data) else ""  # otherwise a prepared set
     split = split or beir.default_split(data)
     questions: Judgements | list[QuestionWithAnswers]

@@ -1,6 +1,7 @@
 """Hard negatives for a data set's questions, as a data set to train on (`endx_jax.mine`)."""
 
 import dataclasses
+import os
 import pathlib
 from typing import Any
 
@@ -23,7 +24,7 @@ from endx_jax.settings import require
 
 
 def mine(
-    data: str,
+    data: FolderOrName,
     output: FolderOrName,
     *,
     bm25: bool = False,
@@ -74,13 +75,15 @@ def mine(
     Examples:
       >>> import pathlib
       >>> rows = ["question,answer", "When do you open?,We open at nine.", "Is the zoo open?,The zoo is open."]
-      >>> _ = pathlib.Path("pairs.csv").write_text("\n".join(rows))
-      >>> mined = endx_jax.mine("pairs.csv", "mined", bm25=True)
+      >>> pairs = pathlib.Path("pairs.csv")
+      >>> _ = pairs.write_text("\n".join(rows))
+      >>> mined = endx_jax.mine(pairs, "mined", bm25=True)
       2 questions and 2 candidates in pairs.csv
       2 hard negatives for 2 questions (0 without any), from ranks 1 to 100 of bm25; excluded: 2 right
       >>> [[negative.row for negative in wrong] for wrong in mined.negatives]
       [[1], [0]]
     """
+    data = os.fspath(data)
     ways = (bm25, workdir, index, None if index else model)
     require(sum(map(bool, ways)) == 1, "set exactly one of bm25=True, workdir=RUN, model=NAME and index=DIR")
     require(not strata or bool(score_with), "strata=True needs the model of score_with, whose scores it covers")

@@ -145,6 +145,7 @@ def train(
     tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}
     names = names_of(tree)
     for setting, value in values.items():
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if setting not in names:
             raise EndxError(f"unknown setting {setting!r}{nearest(setting, names)}; endx train --help lists them all")
         *sections, key = setting.split(".")
