@@ -62,9 +62,8 @@ FOCUSED = """() => {
 def browser():
     """Of the module and no longer: Playwright keeps an event loop, which other tests may want for themselves."""
     with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else []
-        )
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
         yield browser
         browser.close()
 
