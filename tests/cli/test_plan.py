@@ -45,9 +45,7 @@ def test_a_chip_without_a_compiler(arguments, topology, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--chip=v9"], "--chip=v9 is none of v4"),
         (["--devices=-1"], "--devices=-1: give a positive number"),
-        (["--topology=v5e"], "--topology=v5e is no topology"),
         (["--topology=v5e:2x4", "--devices=8"], "remove --chip and --devices"),
         (["--encode"], "--encode needs --topology or --chip"),
         (["--config.mesh.fsdp=3"], "does not fit 8 devices"),

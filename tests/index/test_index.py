@@ -223,7 +223,7 @@ def test_an_open_index_that_changes_much_is_searched_as_one_that_is_opened_anew(
 
 def test_a_snapshot_keeps_its_state_while_documents_are_added(opened):
     snapshots = []
-    for n in range(20):
+    for n in range(9):
         snapshots.append((opened.snapshot, opened.snapshot.search(ASKED, 50).rows.tolist()))
         opened.add([Document(f"n{n}", "")], np.float32([[n % 7, 1]]))
     for n, (snapshot, rows) in enumerate(snapshots):
@@ -300,7 +300,7 @@ def test_readers_see_whole_states_while_a_writer_changes_it(opened):
         reader.start()
     writer = Index(opened.path)
     try:
-        for n in range(25):
+        for n in range(12):
             writer.add([Document(f"pair {n} {side}", "") for side in "ab"], np.float32([[50, 0], [60, 0]]))
             writer.delete([f"pair {n} a", f"pair {n} b"])
     finally:

@@ -77,7 +77,7 @@ def test_blocks_change_nothing_and_no_more_than_one_is_asked_for_at_once(block):
     assert found.metrics == expected.metrics
 
 
-@pytest.mark.parametrize(("candidates", "block"), [(1, 1024), (2**14, 1024), (2**14 + 1, 512), (10**6, 16)])
+@pytest.mark.parametrize(("candidates", "block"), [(1, 1024), (2**14, 1024), (2**14 + 1, 512), (10**9, 16)])
 def test_default_block_keeps_scores_within_64_megabytes(candidates, block):
     assert default_block(candidates) == block
 

@@ -160,11 +160,11 @@ def test_broken_markup_takes_linear_time(tmp_path):
     parts = ["<", "<!--", "<a ", "<script>", "<![CDATA[", "&#x", "<p>a", "<h1>\n", "<!["]
     parts += ["\n ", "# a\n\n", "```", "a\n=\n", "---\na:", ".. a\n\n"]
     endings = (".html", ".md", ".rst")
-    files = {f"{n}{ending}": part * 20_000 for n, part in enumerate(parts) for ending in endings}
+    files = {f"{n}{ending}": part * 10_000 for n, part in enumerate(parts) for ending in endings}
     fill(tmp_path, files | {"colons.md": "# " + ":" * 100_000})
     began = time.process_time()
     assert "skipped" in documents(tmp_path)[1]
-    assert time.process_time() - began < 8  # 0.5 s; with `HTMLParser.close` 20 s
+    assert time.process_time() - began < 3  # 0.3 s; with `HTMLParser.close` 5 s
 
 
 def test_pdf_is_read_with_its_extra_and_skipped_without(tmp_path, monkeypatch):
@@ -186,10 +186,9 @@ def test_pdf_that_takes_too_much_time_or_memory_is_named_and_left_out(tmp_path, 
     assert [d.id for d in found] == ["good.pdf#1"]
     assert "skipped 1 that take too much time or memory as PDF: convert them to text by pdftotext" in line
     assert "(such as 'bomb.pdf'), 1 that can't be read as PDF (such as 'none.pdf')" in line
-    pytest.importorskip("pypdf")
     monkeypatch.setattr(pdf_files, "MOST_MEMORY", 10_000_000)
-    fill(tmp_path, {"a.pdf": pdf("text"), "b.md": "b"})
-    assert documents(tmp_path)[1].endswith("as PDF: convert them to text by pdftotext (such as 'a.pdf')")
+    fill(tmp_path / "small", {"a.pdf": pdf("text"), "b.md": "b"})
+    assert documents(tmp_path / "small")[1].endswith("as PDF: convert them to text by pdftotext (such as 'a.pdf')")
 
 
 def pdf(text):

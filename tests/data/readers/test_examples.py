@@ -371,7 +371,7 @@ def test_broken_dpr_is_refused_by_line(tmp_path):
     number = next(n for n, line in enumerate(whole.splitlines(), start=1) if "when was it" in line)
     assert f"{path}, line {number}: broken JSON: Expecting ':' delimiter" in refusal(path)
     path.write_text(whole.replace("positive_ctxs", "positives"))
-    assert f"{path}, line 2: no 'positive_ctxs' among 'dataset', 'question'" in refusal(path)
+    assert f"{path}, line 2: no 'positive_ctxs' among 'question', 'dataset'" in refusal(path)
     path.write_text('[\n{"question": "q", "positive_ctxs": [{"text": 5}], "hard_negative_ctxs": []}\n]')
     assert refusal(path) == f"{path}, line 2: positive_ctxs[0]: 'text' must be a string, not a whole number"
     path.write_text('[\n"question"\n]')

@@ -155,15 +155,16 @@ def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, 
 
 
 def test_damaged_records_and_a_folder_that_is_not_whole_are_refused(data, source):
-    (data / "reqa" / "squad" / "1.1.0" / "dataset_info.json").unlink()
-    refused(r"1\.1\.0 exists but is not a complete data set; remove the folder", prepare, source=source, data_dir=data)
-    (records,) = (data / "reqa" / "squad" / "1.1.0").glob("reqa-train.array_record*")
+    folder = data / "reqa" / "squad" / "1.1.0"
+    (records,) = folder.glob("reqa-train.array_record*")
     # Past the header of the file: within the first article.
     contents = bytearray(records.read_bytes())
     contents[200] ^= 4
     records.write_bytes(contents)
     with one_line_error(r"1\.1\.0 is damaged \(.*hash mismatch.*\); remove the folder and prepare it again"):
         read_prepared("reqa/squad", "train", data_dir=data)
+    (folder / "dataset_info.json").unlink()
+    refused(r"1\.1\.0 exists but is not a complete data set; remove the folder", prepare, source=source, data_dir=data)
 
 
 def test_a_data_directory_that_cannot_be_written_is_refused(source, tmp_path):
