@@ -85,6 +85,12 @@ def one_line_error(match: str):
     assert "\n" not in str(caught.value)
 
 
+def refused(match: str, call, *arguments, **options) -> None:
+    """Expects that a call raises an EndxError whose message is a single line that matches."""
+    with one_line_error(match):
+        call(*arguments, **options)
+
+
 class Lazily(dict):
     """A dictionary that makes the value of a key when it is first asked for."""
 

@@ -44,8 +44,7 @@ def test_a_script_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsys):
     result = json.loads(file.read_text())
     assert [row["search, 100, ms"] > 0 for row in result["results"]] == [True, True]
     assert {"faiss-cpu", "endx_jax", "python"} <= result["versions"].keys()
-    assert result["machine"]["devices"] == [8, "cpu", "cpu"]
-    assert result["settings"]["candidates"] == 3000
+    assert (result["machine"]["devices"], result["settings"]["candidates"]) == ([8, "cpu", "cpu"], 3000)
 
 
 def test_a_comparison_stops_when_results_differ():
