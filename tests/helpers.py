@@ -124,6 +124,14 @@ def use_devices(monkeypatch, count: int) -> None:
     monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
 
 
+@contextlib.contextmanager
+def one_device():
+    """Lets runs inside use one device, where devices are not the subject: programs compile and run faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_devices(patch, 1)
+        yield
+
+
 def trained_params(workdir) -> dict:
     """Returns the best parameters of a run."""
     return jax.device_get(best_params(workdir, read_model(workdir), make_mesh(MeshSettings(), jax.devices()[:1]))[0])
