@@ -138,7 +138,7 @@ def located(name: str, endpoint: str, home) -> subprocess.CompletedProcess:
     """`locate` in a process of its own, as the hub's address is read when its client is imported."""
     program = f"from endx_jax.pretrained import locate; print(locate({name!r}))"
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.slow
