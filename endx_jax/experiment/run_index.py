@@ -29,7 +29,7 @@ from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
 from endx_jax.ranking.hybrid import ENOUGH, Hybrid, default_hybrid, fit_fusion, fit_known
 from endx_jax.ranking.results import COLUMNS, OWN_ID, Results, entry_of, format_table, write_results
 from endx_jax.ranking.search import best_of_groups
-from endx_jax.ranking.systems import DenseResult, dense_scores, scores_of
+from endx_jax.ranking.systems import DenseResult, dense_scores, fusible, scores_of
 
 # Largest number of validation questions for which a fusion is fitted; more hardly change it.
 QUESTIONS = 1000
@@ -48,7 +48,7 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
         return default_hybrid(cosine=cosine)
     records = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
     questions = run.encoder(params, "question", records.questions)
-    scores = scores_of(questions, run.encoder(params, "answer", records.candidates))
+    scores = fusible(questions, scores_of(questions, run.encoder(params, "answer", records.candidates)))
     measure = settings.evaluation.metric.rpartition("/")[2]
     hybrid = fit_fusion(scores, records, measure, cosine=cosine)
     if not run.model.method.indexes:  # known questions are those of an index
