@@ -369,12 +369,11 @@ def load_pair_scorer(
         scorer = read(folder, product_dtype or FLOAT32) if read else None
         if scorer is not None:
             return scorer
-    if embeds_tokens(folder) or (embeddings and embeds(folder)):
+    embedding = embeds_tokens(folder) or (embeddings and embeds(folder))
+    model = None if embedding else read_model(folder, product_dtype)
+    if model is None or model.method.by_token:
         loaded = load(name, product_dtype=product_dtype)
         return SimilaritiesOfTexts(loaded.ranked, loaded.by_token)
-    model = read_model(folder, product_dtype)
-    if model.method.by_token:
-        return SimilaritiesOfTexts(load(name, product_dtype=product_dtype).ranked, by_token=True)
     if model.method.pair_scorer is None:
         raise EndxError(
             f"{name} holds a run of objective.name={model.settings.objective.name}: rerank needs a pair "

@@ -25,7 +25,6 @@ from endx_jax.errors import EndxError, InUse
 from endx_jax.files import expanded
 from endx_jax.index.index import ENCODED, rounded, starting
 from endx_jax.index.index_file import (
-    TOKENS,
     IndexInfo,
     count_documents,
     create,
@@ -324,12 +323,7 @@ class Reuse:
         """Returns the embeddings of n texts, and how many were not in the older index and had to be encoded."""
         rows = {n: row for n, text in enumerate(texts) if (row := self._rows.get(_digest(text))) is not None}
         missing = [n for n in range(len(texts)) if n not in rows]
-        if self._reader.has(TOKENS):
-            stored = self._reader.token_vectors([*rows.values()])
-            embeddings: Any = np.fromiter((stored[row] for row in rows.values()), object, len(rows))
-        else:
-            kept = self._reader.embeddings_of([*rows.values()])
-            embeddings = kept.embeddings if kept.scales is None else Quantized(kept.embeddings, kept.scales)
+        embeddings = self._reader.embeddings_of([*rows.values()])
         if missing:
             fresh = encode([texts[n] for n in missing])
             embeddings = jax.tree.map(lambda old, new: np.concatenate([old, np.asarray(new)]), embeddings, fresh)

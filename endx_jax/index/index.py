@@ -21,6 +21,7 @@ from endx_jax.files import expanded
 from endx_jax.index.index_file import (
     COSINE,
     PRECISIONS,
+    TOKENS,
     IndexInfo,
     changing,
     create,
@@ -208,6 +209,11 @@ class Index:
         known = self._snapshot.known
         asked = f" with {len(known):,} known questions" if known else ""
         return f"{len(self):,} documents{asked} ({source}{', changed since' if self.info.changed else ''})"
+
+    @property
+    def by_token(self) -> bool:
+        """True if the index holds token vectors of its documents."""
+        return self._reader.has(TOKENS)
 
     def __len__(self) -> int:
         """Returns the number of documents at the last search or change; `len(index.snapshot)` is the present one."""

@@ -102,13 +102,17 @@ class IndexReader:
             while rows := cursor.fetchmany(STEP):
                 yield self._stored(rows)
 
-    def embeddings_of(self, rows: Sequence[int]) -> StoredEmbeddings:
-        """Returns the embeddings of n rows, in their order; a row may occur several times."""
+    def embeddings_of(self, rows: Sequence[int]) -> Any:
+        """Returns embeddings of n rows [n, E] in their order, or token vectors, objects [n]; rows may occur twice."""
+        if self.has(TOKENS):
+            vectors = self.token_vectors(rows)
+            return np.fromiter((vectors[row] for row in rows), object, len(rows))
         columns: dict[int, tuple] = {}
         for start in range(0, len(rows), STEP):
             query = f"SELECT {_COLUMNS[DOCUMENTS]} FROM documents WHERE row IN {LISTED}"
             columns |= {values[0]: values for values in self._rows(query, json.dumps(rows[start : start + STEP]))}
-        return self._stored([columns[row] for row in rows]) if rows else self.no_embeddings()
+        kept = self._stored([columns[row] for row in rows]) if rows else self.no_embeddings()
+        return kept.embeddings if kept.scales is None else Quantized(kept.embeddings, kept.scales)
 
     def has(self, table: str) -> bool:
         """Returns true if the file has a table, such as that of known questions or token vectors."""
@@ -121,8 +125,7 @@ class IndexReader:
         for row, codes, scales in self._rows(query, json.dumps(rows)):
             if not type(codes) is type(scales) is bytes or len(codes) * 4 != len(scales) * width:
                 raise EndxError(f"{self.path} is damaged: a document has no token vectors of width {width}; {REMEDY}")
-            vectors = np.frombuffer(codes, np.int8).reshape(-1, width), np.frombuffer(scales, "<f4")
-            found[row] = Quantized(*vectors)
+            found[row] = Quantized(np.frombuffer(codes, np.int8).reshape(-1, width), np.frombuffer(scales, "<f4"))
         return {row: found[row] for row in rows if row in found}
 
     def no_embeddings(self, table: str = DOCUMENTS) -> StoredEmbeddings:
@@ -172,9 +175,9 @@ class IndexReader:
             (QUESTIONS, "embedding, scale, text", QUESTIONS_SCHEMA, INSERT_QUESTION),
             (TOKENS, "codes, scales", TOKENS_SCHEMA, INSERT_TOKENS),
         ):
-            for statement in schema if self.has(table) else ():
-                database.execute(statement)
             if self.has(table):
+                for statement in schema:
+                    database.execute(statement)
                 query = f"SELECT document + {before}, {columns} FROM {table} ORDER BY rowid"
                 database.executemany(insert, self._stream(query))
 

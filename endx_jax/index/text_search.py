@@ -118,20 +118,18 @@ class TextSearch:
         rankings: Sequence[Ranking] = []
         if not questions:
             pass
-        elif mode == DENSE:
-            rankings = self._dense(snapshot, embeddings, depth, selected)
-            if tokens is not None:
-                rankings = [ranking[:k] for ranking in _ranked_again(snapshot, tokens, rankings)]
         elif mode == BM25:
             rankings = self._lexical.search(snapshot, questions, k, selected)
         else:
-            by_embedding = self._dense(snapshot, embeddings, depth, selected)
-            by_words = self._lexical.search(snapshot, questions, depth, selected)
-            both = [*zip(by_embedding, by_words, strict=True)]
+            rankings = self._dense(snapshot, embeddings, depth, selected)
+            by_words = self._lexical.search(snapshot, questions, depth, selected) if mode == HYBRID else rankings
             if tokens is not None:
-                best = [reciprocal_ranks(two)[:depth] for two in both]
-                both = [*zip(_ranked_again(snapshot, tokens, best), by_words, strict=True)]
-            rankings = [self.hybrid.fuse(dense, lexical, depth)[:k] for dense, lexical in both]
+                best = [reciprocal_ranks(both)[:depth] for both in zip(rankings, by_words, strict=True)]
+                rankings = _ranked_again(snapshot, tokens, best)
+            if mode == HYBRID:
+                both = zip(rankings, by_words, strict=True)
+                rankings = [self.hybrid.fuse(dense, lexical, depth) for dense, lexical in both]
+            rankings = [ranking[:k] for ranking in rankings]
         # A document that was deleted since the ranking is omitted.
         documents = snapshot.read_documents({row for ranking in rankings for row, _ in ranking})
         readable = [[(row, score) for row, score in ranking if row in documents] for ranking in rankings]

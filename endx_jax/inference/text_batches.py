@@ -176,10 +176,7 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
 
 
 def stored(results: Any, count: int, indices: np.ndarray, batch: Any) -> Any:
-    """Stores the results of a batch at `indices` among those of `count` texts, None before the first batch.
-
-    Of `TokenVectors` they are an array [count] of objects: the values of each text's tokens that count.
-    """
+    """Stores a batch at `indices` of results [count, ...], or objects [count] of tokens that count; None: the first."""
     if isinstance(batch, TokenVectors):
         results = np.empty(count, object) if results is None else results
         values, mask = jax.device_get((batch.values, batch.mask))

@@ -316,12 +316,7 @@ class Similarities:
 
 @dataclasses.dataclass(frozen=True)
 class SimilaritiesOfTexts:
-    """Pair scorers of the model that `encode` belongs to, which encodes each text on first use.
-
-    Attributes:
-      encode: (side, texts) to their embeddings.
-      by_token: true if every token has one.
-    """
+    """Pair scorers of a model that encodes each text on first use; by MaxSim if it embeds texts `by_token`."""
 
     encode: EncodeSide
     by_token: bool = False

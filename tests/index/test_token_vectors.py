@@ -12,6 +12,7 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.index.corpus_encoding import encode_corpus, join_shards
 from endx_jax.index.index import Index
 from endx_jax.index.index_model import IndexModel
+from endx_jax.index.milvus import publish
 from endx_jax.index.text_search import TextSearch
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.serving.service import Ask, Service
@@ -143,3 +144,8 @@ def test_a_server_searches_and_adds_by_token_vectors(path, model):
     job, _ = service.read_pairs(ASKED[0], TEXTS[:3])
     asked = len(model.encode_query(ASKED[0]))
     np.testing.assert_allclose(job(range(3))() / asked, scores[:3], rtol=1e-4)
+
+
+def test_token_vectors_are_not_published(path, tmp_path):
+    with one_line_error("holds token vectors, which Milvus Lite refuses and endx publish does not copy: write"):
+        publish(Index(path), str(tmp_path / "new.db"), "documents")

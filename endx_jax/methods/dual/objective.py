@@ -57,9 +57,7 @@ class DualObjective(Objective):
     ) -> LossAndMetrics:
         """Computes the loss and its metrics from `learned`, embeddings and `loss_arrays`."""
         settings, (embeddings, arrays) = self.settings, rows
-        ignored = (
-            {"teacher"} if settings.mask_false_negatives else {"teacher", "question_id", "answer_id", "positive_ids"}
-        )
+        ignored = {"teacher", *(() if settings.mask_false_negatives else ("question_id", "answer_id", "positive_ids"))}
         ids = {name: value for name, value in arrays.items() if name not in ignored}
         value, metrics = self._contrastive(learned, embeddings, ids, axis_name)
         if not settings.distillation.loss or embeddings.hard_negatives is None:
@@ -68,9 +66,7 @@ class DualObjective(Objective):
         value = settings.distillation.contrastive_weight * value + settings.distillation.weight * distilled
         return value, metrics | {"distillation_loss": distilled} | agreement
 
-    def _contrastive(
-        self, learned: dict[str, Array], embeddings: Embeddings, ids: dict[str, Any], axis_name
-    ) -> LossAndMetrics:
+    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, axis_name) -> LossAndMetrics:
         settings = self.settings
         width = embeddings.question.shape[1]
         require(

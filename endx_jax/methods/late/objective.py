@@ -47,9 +47,7 @@ class LateObjective(DualObjective):
 
     settings: LateSettings
 
-    def _contrastive(
-        self, learned: dict[str, Array], embeddings: Embeddings, ids: dict[str, Any], axis_name
-    ) -> LossAndMetrics:
+    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, axis_name) -> LossAndMetrics:
         question, answer, hard = (cast(Any, side) for side in vars(embeddings).values())
         lengths = [texts.mask.shape[-1] for texts in (question, answer, hard) if texts is not None]
         products = CPU_PRODUCTS if platform(self.execution.mesh) == "cpu" else PRODUCTS
