@@ -107,6 +107,7 @@ def mine(
     elif index:
         stored = Index(index)
         encoder = IndexModel(stored, model, product_dtype)
+        encoder.model.check_one_vector("mining")
         records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, settings.last_rank)
         source = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}
     else:

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -152,23 +151,15 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
       bar: progress bar over texts, which is closed at the end.
 
     Returns:
-      Tree of NumPy arrays [N, ...], the same on every process if the results of `compute` are; None if N is 0. Of
-      `TokenVectors` an array [N] of objects: the values of each text's tokens that count.
+      Tree of NumPy arrays [N, ...], or objects [N] as `stored` makes them, the same on every process if the results of
+      `compute` are; None if N is 0.
     """
     results, waiting = None, collections.deque[tuple[np.ndarray, Any]]()
 
     def fetch() -> None:
         nonlocal results
         indices, batch = waiting.popleft()
-        if isinstance(batch, TokenVectors):
-            results = np.empty(bar.total, object) if results is None else results
-            values, mask = jax.device_get((batch.values, batch.mask))
-            for row, index in enumerate(indices):
-                results[index] = jax.tree.map(lambda part: part[row][mask[row]], values)  # noqa: B023
-        else:
-            if results is None:
-                results = jax.tree.map(lambda part: np.empty((bar.total, *part.shape[1:]), part.dtype), batch)
-            jax.tree.map(functools.partial(_store, indices), results, batch)
+        results = stored(results, bar.total, indices, batch)
         bar.update(len(indices))
 
     with ticking(bar):
@@ -183,5 +174,16 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
     return results
 
 
-def _store(indices: np.ndarray, results: np.ndarray, batch: jax.Array) -> None:
-    results[indices] = np.asarray(batch)[: len(indices)]
+def stored(results: Any, count: int, indices: np.ndarray, batch: Any) -> Any:
+    """Stores a batch at `indices` of results [count, ...], or objects [count] of tokens that count; None: the first."""
+    if isinstance(batch, TokenVectors):
+        results = np.empty(count, object) if results is None else results
+        values, mask = jax.device_get((batch.values, batch.mask))
+        for row, index in enumerate(indices):
+            results[index] = jax.tree.map(lambda part: part[row][mask[row]], values)  # noqa: B023
+        return results
+    if results is None:
+        results = jax.tree.map(lambda part: np.empty((count, *part.shape[1:]), part.dtype), batch)
+    for whole, part in zip(jax.tree.leaves(results), jax.tree.leaves(batch), strict=True):
+        whole[indices] = np.asarray(part)[: len(indices)]
+    return results

@@ -73,7 +73,7 @@ class Method:
         nothing to towers. A run's model folder names a method with heads, which `models.heads.HEADS` makes.
       searches_index_of_teacher: trains embeddings to approximate those of the model that `annotate` stores as
         `Pairs.guide`, so that they can search its indexes.
-      by_token: trains an embedding for each token (`model.pooling=tokens`), of which runs make no index.
+      by_token: trains an embedding for each token (`model.pooling=tokens`).
       frozen_towers: trains heads alone, so that everything below them is computed once.
       sharding: rules for parameters that `parallel.sharding.RULES` has no rule for.
       warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.
@@ -109,11 +109,6 @@ class Method:
     def embeds(self) -> bool:
         """True if the method embeds questions and answers independently."""
         return self.pair_scorer is None
-
-    @property
-    def indexes(self) -> bool:
-        """True if the embeddings, one for each text, can be those of an index."""
-        return self.embeds and not self.by_token
 
 
 # To add a method, map its name to the module that defines `METHOD`, or to the `Method` itself.

@@ -124,3 +124,19 @@ def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
         assert stored_hybrid(source, cosine=False) == Hybrid(None, known=0.0)
     refused(r"endx.json: 'hybrid'.weight is 'x', a str", stored, hybrid={"weight": "x"})
     refused("the weight of BM25 must be a number from 0 up", stored, hybrid={"weight": -1})
+
+
+def test_maxsim_is_fused_as_a_mean_over_the_tokens_of_the_question():
+    """The default weight is for cosines, and MaxSim grows with the question's tokens."""
+    records, *_ = words_and_meaning(4)
+    draw = np.random.default_rng(3)
+    texts = {side: np.empty(4, object) for side in ("question", "answer")}
+    for n in range(4):
+        texts["question"][n], texts["answer"][n] = (draw.standard_normal((k, 8)).astype(np.float32) for k in (n + 1, 3))
+    pools, blocks = Pools(all=records), []
+    dense = evaluate_dense(lambda side, _: texts[side], pools, fuse=lambda _, block: blocks.append(block) or block)
+    expected = [[(q @ a.T).max(axis=1).mean() for a in texts["answer"]] for q in texts["question"]]
+    np.testing.assert_allclose(blocks[0](0, 4), expected, rtol=1e-5)
+    np.testing.assert_allclose(blocks[0](2, 3), expected[2:3], rtol=1e-5)
+    ranked = dense.evaluations["all"]
+    np.testing.assert_allclose(ranked.top_scores[:, 0], np.max(expected, axis=1) * (1, 2, 3, 4), rtol=1e-5)

@@ -14,7 +14,7 @@ from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.methods.pair.batches import longest_first
 from endx_jax.pretrained import locate
-from endx_jax.ranking.mining import InnerProductsOfTexts
+from endx_jax.ranking.mining import SimilaritiesOfTexts
 
 pytestmark = pytest.mark.reference
 
@@ -189,7 +189,7 @@ def test_other_folders_are_refused(tmp_path, tiny_bert):
     for name, reason in ((tiny_bert, "is a pretrained model, not a run"), (tmp_path / "missing", "holds no run")):
         with one_line_error(reason):
             load_pair_scorer(name)
-    assert isinstance(load_pair_scorer(tiny_bert, embeddings=True), InnerProductsOfTexts)
+    assert isinstance(load_pair_scorer(tiny_bert, embeddings=True), SimilaritiesOfTexts)
     folder = write_classifier(tmp_path / "three", outputs=3)
     with one_line_error(r"classifier.weight has shape \(3, 24\); a classifier with one output has \(1, 24\)"):
         load_pair_scorer(folder)
