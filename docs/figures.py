@@ -114,7 +114,7 @@ def ratios() -> Figure:
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 7.2), xlabel="rate of endx_jax over the peer's; the line marks equal rates")
+    axes.set(xlim=(0, 7.2), xlabel="rate over the peer's (line: equal rates)")
     axes.legend(frameon=False, loc="upper right")
     return figure
 
