@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 FOLDER = pathlib.Path(__file__).parent
 BLUE, RED, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6B6B6B"
@@ -105,19 +104,18 @@ def prefixes() -> Figure:
 
 
 def ratios() -> Figure:
-    """Draws the rate of each kind of work over that of its peer."""
-    machines = {"Intel Xeon": BLUE, "AMD EPYC": RED}
-    bars = [(row, machine) for row in table("performance.md", "work", "peer") for machine in machines if row[machine]]
-    names = [f"{re.sub(r'[][]|[(]#[^)]*[)]', '', row['work'])} ({row['peer']})" for row, _ in bars]
-    figure, axes = _figure(3.9)
-    for place, (row, machine) in enumerate(bars):
-        bar = axes.barh(place, float(row[machine]), color=machines[machine])
-        axes.bar_label(bar, labels=[row[machine]], padding=3)
-    axes.set_yticks(range(len(bars)), names)
-    axes.legend([Patch(color=colour) for colour in machines.values()], machines, frameon=False, loc="center right")
+    """Draws the rates of each kind of work over those of its peer, on two machines."""
+    rows = list(table("performance.md", "work", "peer"))
+    names = [f"{re.sub(r'[][]|[(]#[^)]*[)]', '', row['work'])} ({row['peer']})" for row in rows]
+    figure, axes = _figure(3.0)
+    for machine, colour, marker in (("Intel Xeon", BLUE, "o"), ("AMD EPYC", RED, "D")):
+        marks = [(value, place) for place, row in enumerate(rows) for value in numbers(row[machine])]
+        axes.plot(*zip(*marks, strict=True), marker, color=colour, markersize=6, label=machine)
     axes.axvline(1, color="black", linewidth=1)
+    axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 4), xlabel="rate over the peer's; the line marks equal rates")
+    axes.set(xlim=(0, 4), xlabel="rate over the peer's (line: equal rates)")
+    axes.legend(frameon=False, loc="upper right")
     return figure
 
 
