@@ -115,7 +115,7 @@ setup(
             "torch>=2.13",
         ],
         # Peers of benchmarks/cpu.py.
-        "peers": ["fastembed>=0.9", "onnx>=1.23", "onnxruntime>=1.32", "openvino>=2026.4"],
+        "peers": ["fastembed>=0.9", "onnx>=1.23", "onnxruntime>=1.32", "openvino>=2026.4", "uvicorn>=0.54"],
         # Clients and suites of others, for the tests in tests/outside.
         "outside": [
             "cohere>=5.21",

@@ -36,9 +36,10 @@ compile(losses:16384:0,losses:16384:1024,mfu:t5-small,mfu:t5-large)=240
 losses:16384:0=40 losses:16384:1024=40 search:1000000=60 search:10000000=40 mfu:t5-small=40 mfu:t5-large=40
 profile:128=60 profile:128:dropout=60 losses:65536:1024=120 losses:65536:0=120
 """
+# For any CPU, however busy: no part comes near these limits.
 TINY_QUEUE = """
-ceilings=60 check=60 train:8=120 peer_train:8:plain=120 encode:8=60 peer_encode:8=60 compile(mfu:tiny)=60 mfu:tiny=60
-losses:64:16=60 search:2000=60 profile:8=120
+ceilings=900 check=900 train:8=900 peer_train:8:plain=900 encode:8=900 peer_encode:8=900 compile(mfu:tiny)=900
+mfu:tiny=900 losses:64:16=900 search:2000=900 profile:8=900
 """
 
 

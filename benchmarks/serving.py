@@ -2,10 +2,8 @@
 
 Compares `endx serve` with peer_server.py (FastAPI with sentence-transformers): the same MiniLM in float32, the same
 embeddings of 10,000 sentences of SQuAD, and the same questions, from 1, 8 and 32 clients. Each client sends its next
-request once the last one is answered. The peer does not batch: each thread encodes one question at a time. All
-servers run all the time and get load in alternation. The peer runs with PyTorch's default threads, and with one
-thread for each of as many concurrent questions as there are cores, which suits many clients better; the better one is
-compared. Servers and clients share the machine's cores. The scores of the ten best must agree to 1e-5.
+request once the last one is answered. Both servers encode the questions that wait in one batch, run all the time, get
+load in alternation, and share the machine's cores with the clients. The scores of the ten best must agree to 1e-5.
 
 `--soak=600` then runs 32 clients against `endx serve` for ten minutes and prints failures and resident memory for each
 minute. `--slow=8` adds eight refused clients that send a byte every five seconds, and eight that send requests but do
@@ -16,7 +14,6 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
 import pathlib
 import re
 import socket
@@ -112,11 +109,7 @@ def running(options: argparse.Namespace, index: pathlib.Path) -> Iterator[dict[s
     """Context with all servers by name, once they are ready."""
     ours = ["-m", "endx_jax", "serve", f"--model={options.model}", f"--index={index}"]
     peer = [str(HERE / "peer_server.py"), f"--model={locate(options.model)}", f"--index={index}"]
-    cores = len(os.sched_getaffinity(0))
-    commands = {"endx serve": ours}
-    if options.peer:
-        commands["peer, unbatched"] = peer
-        commands[f"peer, unbatched, {cores} threads"] = [*peer, f"--at_once={cores}", "--threads=1"]
+    commands = {"endx serve": ours} | ({"peer": peer} if options.peer else {})
     servers: dict[str, Server] = {}
     try:
         for name, command in commands.items():
@@ -148,12 +141,10 @@ def measure(servers: dict[str, Server], bodies: list[bytes], options: argparse.N
             for name, server in servers.items():
                 seconds = options.seconds if round_ else options.warmup
                 loads[name].append(put_load_on(server.port, "/search", bodies, clients, seconds))
-        rows += [_row(name, clients, parts[1:]) for name, parts in loads.items()]
-        peers = rows[len(rows) - len(servers) + 1 :]
-        ours = rows[-len(servers)]
-        if peers:
-            ours["p50 / best peer"] = ours["p50 ms"] / min(peer["p50 ms"] for peer in peers)
-            ours["rate / best peer"] = ours["requests/s"] / max(peer["requests/s"] for peer in peers)
+        ours, *peers = [_row(name, clients, parts[1:]) for name, parts in loads.items()]
+        for peer in peers:
+            ours |= {f"{what} / peer": ours[what] / peer[what] for what in ("p50 ms", "requests/s")}
+        rows += [ours, *peers]
     return rows
 
 

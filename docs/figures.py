@@ -104,15 +104,18 @@ def prefixes() -> Figure:
 
 
 def ratios() -> Figure:
-    """Draws the rate of each kind of work over that of its peer."""
+    """Draws the rates of each kind of work over those of its peer, on two machines."""
     rows = list(table("performance.md", "work", "peer"))
     names = [f"{re.sub(r'[][]|[(]#[^)]*[)]', '', row['work'])} ({row['peer']})" for row in rows]
-    figure, axes = _figure(3.6)
-    bars = axes.barh(names, [float(row["rate over the peer's"]) for row in rows], color=BLUE)
-    axes.bar_label(bars, fmt="%.2f", padding=3)
+    figure, axes = _figure(3.0)
+    for machine, colour, marker in (("Intel Xeon", BLUE, "o"), ("AMD EPYC", RED, "D")):
+        marks = [(value, place) for place, row in enumerate(rows) for value in numbers(row[machine])]
+        axes.plot(*zip(*marks, strict=True), marker, color=colour, markersize=6, label=machine)
     axes.axvline(1, color="black", linewidth=1)
+    axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 4.5), xlabel="rate of endx_jax over the peer's; the line marks equal rates")
+    axes.set(xlim=(0, 4), xlabel="rate over the peer's (line: equal rates)")
+    axes.legend(frameon=False, loc="upper right")
     return figure
 
 

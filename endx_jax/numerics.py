@@ -1,6 +1,6 @@
 """Numerically safe arithmetic that several packages use."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,11 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
+def holds_objects(x: Any) -> bool:
+    """Returns true for an array of objects: the token vectors [L, E] of texts, in place of embeddings [N, E]."""
+    return isinstance(x, np.ndarray) and x.dtype.hasobject
+
+
 def masked_mean(x: Array, where: Array, axis: int | tuple[int, ...] | None = None) -> Array:
     """Returns the mean of the entries where `where` is true; zero if there are none."""
     total = jnp.sum(jnp.where(where, x, 0), axis=axis)
@@ -56,14 +61,14 @@ class Quantized(NamedTuple):
     scales: Array | np.ndarray
 
 
-def quantize(embeddings: Array) -> Quantized:
-    """Quantizes embeddings [..., E] symmetrically to 255 levels per row.
+def quantize(embeddings: Array | np.ndarray, xp: Any = jnp) -> Quantized:
+    """Quantizes embeddings [..., E] symmetrically to 255 levels per row; with `xp=np` on the host.
 
     The error of an entry is at most half a step, which is 1/254 of the largest magnitude in its row. Zero stays zero.
     """
-    scales = jnp.max(jnp.abs(embeddings), axis=-1).astype(jnp.float32) / LARGEST_CODE
-    steps = embeddings / jnp.where(scales > 0, scales, 1)[..., None]
-    return Quantized(jnp.round(steps).astype(jnp.int8), scales)
+    scales = xp.max(xp.abs(embeddings), axis=-1).astype(xp.float32) / LARGEST_CODE
+    steps = embeddings / xp.where(scales > 0, scales, 1)[..., None]
+    return Quantized(xp.round(steps).astype(xp.int8), scales)
 
 
 def dequantize(quantized: Quantized) -> Array | np.ndarray:

@@ -48,11 +48,15 @@ def gemma() -> TransformerConfig:
 
 def random_params(module, *args, seed: int = 0) -> dict:
     """Parameters of a module drawn by NumPy (nothing is compiled), large enough that every one matters."""
+    return drawn(jax.eval_shape(module.init, jax.random.key(0), *args)["params"], seed)
+
+
+def drawn(shapes, seed: int = 0, scale: float = 0.2) -> dict:
+    """Parameters of these shapes, as `random_params` draws them, with this standard deviation."""
     draw = np.random.default_rng(seed)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), *args)["params"]
 
     def leaf(path, like):
-        value = draw.normal(0, 0.2, like.shape).astype(np.float32)
+        value = draw.normal(0, scale, like.shape).astype(np.float32)
         return 1 + value if path[-1].key == "scale" else value
 
     return jax.tree_util.tree_map_with_path(leaf, shapes)
@@ -85,6 +89,17 @@ def one_line_error(match: str):
     assert "\n" not in str(caught.value)
 
 
+def refused(match: str, call, *arguments, **options) -> None:
+    """Expects that a call raises an EndxError whose message is a single line that matches."""
+    with one_line_error(match):
+        call(*arguments, **options)
+
+
+def largest(tree) -> float:
+    """The largest absolute value in a tree."""
+    return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+
+
 class Lazily(dict):
     """A dictionary that makes the value of a key when it is first asked for."""
 
@@ -113,6 +128,14 @@ def logged_losses(workdir) -> dict[int, float]:
 def use_devices(monkeypatch, count: int) -> None:
     """Lets runs use the first devices only."""
     monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
+
+
+@contextlib.contextmanager
+def one_device():
+    """Lets runs inside use one device, where devices are not the subject: programs compile and run faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_devices(patch, 1)
+        yield
 
 
 def trained_params(workdir) -> dict:

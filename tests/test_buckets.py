@@ -7,7 +7,7 @@ import types
 
 import pytest
 from fake_buckets import BUCKET, clients_of, gcs_server, s3_server
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from loopback import Handler, LoopbackServer
 
 from endx_jax import buckets
@@ -40,9 +40,8 @@ def test_a_copy_is_made_once_and_follows_what_changes(url, monkeypatch):
         buckets.write_bytes(f"{url}/{name}", name.encode())
     assert contents_of(buckets.local_copy(url, skip=("skip*",))) == {"a.txt": "a.txt", "b/c d.txt": "b/c d.txt"}
     fetched, fetch = [], buckets.fetch
-    monkeypatch.setattr(
-        buckets, "fetch", lambda url, objects, folder: fetched.extend(objects) or fetch(url, objects, folder)
-    )
+    noted = lambda url, objects, folder: fetched.extend(objects) or fetch(url, objects, folder)  # noqa: E731
+    monkeypatch.setattr(buckets, "fetch", noted)
     buckets.local_copy(f"{url}/", skip=("skip*",))
     assert fetched == []
     buckets.write_bytes(f"{url}/a.txt", b"A.txt")
@@ -170,11 +169,9 @@ def test_an_output_is_uploaded_when_it_is_whole(url):
 
 
 def test_what_does_not_exist_is_one_line(url, scheme):
-    with one_line_error(f"{url}: there is no such object or folder; check the name"):
-        buckets.local_copy(url)
+    refused(f"{url}: there is no such object or folder; check the name", buckets.local_copy, url)
     assert buckets.read_bytes(url) is None
-    with one_line_error(f"{scheme}://no-such-bucket/a"):
-        buckets.write_bytes(f"{scheme}://no-such-bucket/a", b"")
+    refused(f"{scheme}://no-such-bucket/a", buckets.write_bytes, f"{scheme}://no-such-bucket/a", b"")
 
 
 @pytest.mark.parametrize(
@@ -192,8 +189,7 @@ def test_what_does_not_exist_is_one_line(url, scheme):
     ],
 )
 def test_a_wrong_path_is_one_line(path, message):
-    with one_line_error(message):
-        buckets.url_of(path)
+    refused(message, buckets.url_of, path)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +250,8 @@ def answering(status: int):
 def test_denied_access_is_one_line(status):
     pytest.importorskip("gcsfs", reason="gcsfs is not installed")
     with LoopbackServer(answering(status)) as server, clients_of(anonymous(server.address)):
-        with one_line_error("gs://bucket/x: access is denied"):
-            buckets.write_bytes("gs://bucket/x", b"")
-        with one_line_error("gs://bucket/x: access is denied"):
-            buckets.read_bytes("gs://bucket/x")
+        refused("gs://bucket/x: access is denied", buckets.write_bytes, "gs://bucket/x", b"")
+        refused("gs://bucket/x: access is denied", buckets.read_bytes, "gs://bucket/x")
 
 
 @pytest.mark.parametrize(

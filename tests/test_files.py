@@ -6,18 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 
+from endx_jax import files
 from endx_jax.errors import DiskFull
-from endx_jax.files import (
-    AppendOnlyFile,
-    expanded,
-    replace_folder,
-    replacing,
-    reporting_full_disk,
-    staging_folder,
-    write_text,
-)
+from endx_jax.files import AppendOnlyFile, expanded, replace_folder, reporting_full_disk, staging_folder, write_text
 
 FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
 
@@ -53,14 +46,14 @@ def test_a_file_that_cannot_be_written_whole_is_left_as_it_was(tmp_path):
     file = tmp_path / "file"
     write_text(file, "old")
     message = f"can't write {file}: No space left"
-    with pytest.raises(DiskFull, match=message), replacing(file, "wb"), open(FULL, "wb") as full:
+    with pytest.raises(DiskFull, match=message), files.replacing(file, "wb"), open(FULL, "wb") as full:
         full.write(b"new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_file_or_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
-    with one_line_error("can't write .*: it is a folder; name a file"), replacing(tmp_path):
+    with one_line_error("can't write .*: it is a folder; name a file"), files.replacing(tmp_path):
         raise AssertionError("the block must not run")
     assert not [*tmp_path.parent.glob(f".{tmp_path.name}.*")]
     folder = tmp_path / "folder"
@@ -90,8 +83,7 @@ def test_a_growing_file_hands_everything_over_at_once(tmp_path, monkeypatch):
 def test_a_growing_file_on_a_full_disk_fails_once(tmp_path):
     (tmp_path / "full").symlink_to(FULL)
     growing = AppendOnlyFile(tmp_path / "full")
-    with one_line_error(f"can't write {tmp_path}/full: No space left"):
-        growing.add(b"line\n")
+    refused(f"can't write {tmp_path}/full: No space left", growing.add, b"line\n")
     growing.close()
 
 
@@ -108,14 +100,12 @@ def test_what_a_full_disk_left_of_a_write_is_cut_off(tmp_path, monkeypatch):
             return super().write(data[:2]) if len(data) > 2 else full()
 
     growing._stream = Filling(tmp_path / "file", "ab")
-    with one_line_error("can't write .*file: No space left"):
-        growing.add(b"two\n")
+    refused("can't write .*file: No space left", growing.add, b"two\n")
     growing._stream.close()
     growing._stream = stream
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with one_line_error("can't write .*file: No space left"):
-            growing.add(b"three\n", sync=True)
+        refused("can't write .*file: No space left", growing.add, b"three\n", sync=True)
     growing.add(b"four\n")
     growing.close()
     assert (tmp_path / "file").read_bytes() == b"one\nfour\n"

@@ -1,4 +1,5 @@
 import pytest
+from helpers import refused
 
 from endx_jax import json_files
 from endx_jax.data.readers import read
@@ -32,12 +33,9 @@ def test_a_file_is_read_up_to_its_limit(tmp_path):
     file = tmp_path / "x.json"
     file.write_text('{"a": 1}')
     assert json_files.read_json_file(file, most_bytes=8) == {"a": 1}
-    with pytest.raises(EndxError, match=r"x\.json is larger than 7 bytes"):
-        json_files.read_json_file(file, most_bytes=7)
-    with pytest.raises(EndxError, match=r"none\.json can't be read: No such file"):
-        json_files.read_json_file(tmp_path / "none.json")
-    with pytest.raises(EndxError, match="can't be read: Is a directory"):
-        json_files.read_json_file(tmp_path)
+    refused(r"x\.json is larger than 7 bytes", json_files.read_json_file, file, most_bytes=7)
+    refused(r"none\.json can't be read: No such file", json_files.read_json_file, tmp_path / "none.json")
+    refused("can't be read: Is a directory", json_files.read_json_file, tmp_path)
     assert json_files.read_optional(tmp_path / "none.json") == {}
 
 
@@ -60,8 +58,7 @@ PAGE = "\n<!DOCTYPE html>\n<html lang=en><head><title>Sign in</title></head></ht
 def test_a_file_that_a_download_left_in_place_of_another_is_named(tmp_path, name, reader, contents, found):
     file = tmp_path / name
     file.write_text(contents)
-    with pytest.raises(EndxError, match=rf"{name} is {found}"):
-        reader(file)
+    refused(rf"{name} is {found}", reader, file)
 
 
 def test_a_text_that_begins_with_a_tag_is_no_web_page(tmp_path):

@@ -9,13 +9,10 @@ import pytest
 from endx_jax.numerics import Quantized, at_least_float32, dequantize, l2_normalize, masked_mean, quantize
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float32"), ("float64", "float64")],
-)
-def test_at_least_float32(given, expected):
+@pytest.mark.parametrize("given", ["bfloat16", "float16", "float32", "float64"])
+def test_at_least_float32(given):
     with jax.enable_x64(True):
-        assert at_least_float32(jnp.ones(2, given)).dtype == expected
+        assert at_least_float32(jnp.ones(2, given)).dtype == ("float64" if given == "float64" else "float32")
 
 
 @pytest.mark.parametrize("size", [1e-5, 1.0, 1e5, 1e18])
@@ -62,7 +59,7 @@ def test_masked_mean_leaves_out_what_does_not_count():
     np.testing.assert_array_equal(gradient, [0.5, 0, 0, 0.5])
 
 
-def test_values_are_whole_steps_of_the_largest_over_127():
+def test_values_are_whole_steps_of_the_largest_over_127_and_move_by_half_a_step_at_most():
     found = quantize(np.array([[127, -3, 0.6, 0.4], [-12.7, 0.0, 6.39, 0.06]], np.float32))
     np.testing.assert_array_equal(found.codes, [[127, -3, 1, 0], [-127, 0, 64, 1]])
     np.testing.assert_allclose(found.scales, [1, 0.1], rtol=1e-6)
@@ -72,9 +69,6 @@ def test_values_are_whole_steps_of_the_largest_over_127():
     quantized = quantize(np.ones((2, 3), np.float32))
     assert isinstance(dequantize(quantized), jax.Array)
     assert isinstance(dequantize(Quantized(*map(np.asarray, quantized))), np.ndarray)
-
-
-def test_no_value_moves_by_more_than_half_a_step():
     embeddings = np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)
     off = np.abs(dequantize(quantize(embeddings)) - embeddings)
     half_steps = np.abs(embeddings).max(axis=1, keepdims=True) / 254

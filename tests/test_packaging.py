@@ -48,7 +48,7 @@ def metadata(files) -> email.message.Message:
     return email.message_from_string(files["METADATA"])
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(files):
+def test_the_wheel_holds_the_package_its_version_and_command_and_nothing_else(files, wheel, metadata):
     package = ROOT / "endx_jax"
     page, data = (package / "serving" / "page").iterdir(), package.rglob("*.toml")
     kept = [*package.rglob("*.py"), package / "py.typed", *page, *data]
@@ -56,9 +56,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(files):
     recipes = {f"endx_jax/recipes/{file.relative_to(folder).as_posix()}" for file in folder.rglob("*.py")}
     assert {name for name in files if "/" in name} == {file.relative_to(ROOT).as_posix() for file in kept} | recipes
     assert {"endx_jax/serving/page/index.html", "endx_jax/recipes/t5_base_ade_spl.py"} <= set(files)
-
-
-def test_versions_agree_and_the_command_is_declared(wheel, metadata, files):
     assert metadata["Version"] == endx_jax.__version__
     assert wheel.name == f"endx_jax-{endx_jax.__version__}-py3-none-any.whl"
     assert files["entry_points.txt"].split("\n")[:2] == ["[console_scripts]", "endx = endx_jax.__main__:main"]

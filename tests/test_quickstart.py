@@ -10,9 +10,8 @@ from endx_jax.files import CacheFolder
 from endx_jax.methods.config import load_recipe
 
 docstrings = load_recipe("quickstart").docstring_pairs.__globals__
-cached, docstring_pairs, question_and_answer, sources_key = map(
-    docstrings.__getitem__, ("cached", "docstring_pairs", "question_and_answer", "sources_key")
-)
+names = ("cached", "docstring_pairs", "question_and_answer", "sources_key")
+cached, docstring_pairs, question_and_answer, sources_key = map(docstrings.__getitem__, names)
 
 FUNCTION = '''def {name}():
     """{question}
@@ -46,11 +45,9 @@ def test_name_and_rest_answer_the_summary(package, tmp_path):
     write(tmp_path / "stdlib" / "plain.py", ("third", "Return the third of all.", f"Third {TAIL}"))
     records = docstring_pairs()
     found = {text: records.candidates[right] for text, (right,) in zip(records.questions, records.qrels, strict=True)}
-    assert found == {
-        "Return the first of all.": f"made_up.first: First {TAIL}",
-        "Return the second of all.": f"made_up.second: Second {TAIL}",
-        "Return the third of all.": f"plain.third: Third {TAIL}",
-    }
+    parts = {"first": "made_up.first", "second": "made_up.second", "third": "plain.third"}
+    expected = {f"Return the {n} of all.": f"{name}: {n.capitalize()} {TAIL}" for n, name in parts.items()}
+    assert found == expected
     assert sorted(records.question_ids) == ["made_up.first", "made_up.second", "plain.third"]
     assert records.question_ids == records.candidate_ids
 
@@ -245,9 +242,7 @@ def test_code_directives_and_their_sections_are_dropped():
         """
     )
     assert found is not None
-    assert found[1] == (
-        "First prose that is kept. So is this Args: x: an argument. Returns y : float Notes Kept notes."
-    )
+    assert found[1] == "First prose that is kept. So is this Args: x: an argument. Returns y : float Notes Kept notes."
 
 
 def test_markup_gives_way_to_its_text():
@@ -260,7 +255,5 @@ def test_markup_gives_way_to_its_text():
         > Quoted, :math:`k < n`.
         """
     )
-    assert found == (
-        "Return the a.b.Mean of x.",
-        "See the mean, a link, c.D, e, text and [1]. x: some strong words, *args, **kwargs Quoted, k < n.",
-    )
+    words = "x: some strong words, *args, **kwargs Quoted, k < n."
+    assert found == ("Return the a.b.Mean of x.", f"See the mean, a link, c.D, e, text and [1]. {words}")

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 
 from endx_jax.settings import check_choice, from_mapping, key, require, results_only
 
@@ -63,8 +63,7 @@ def test_missing_names_keep_their_defaults():
     ],
 )
 def test_unknown_names_and_values_of_another_type_are_refused(mapping, message):
-    with one_line_error(f"^{message}$"):
-        from_mapping(Example, mapping, "example")
+    refused(f"^{message}$", from_mapping, Example, mapping, "example")
 
 
 def test_values_become_those_of_the_declared_types():
@@ -73,8 +72,7 @@ def test_values_become_those_of_the_declared_types():
     assert from_mapping(Example, {"limit": None}, "example").limit is None
     assert from_mapping(Example, {"limit": 4}, "example").limit == 4
     found = from_mapping(Example, {"names": ["a", "b"], "table": [["a", 1], ["b", 2]]}, "example")
-    assert found.names == ("a", "b")
-    assert found.table == (("a", 1), ("b", 2))
+    assert (found.names, found.table) == (("a", "b"), (("a", 1), ("b", 2)))
     assert isinstance(hash(found), int)
 
 
@@ -83,10 +81,8 @@ def test_results_only_flattens_and_leaves_out_what_costs_only():
     flat = results_only(Example(table=(("a", 1),)))
     assert json.loads(json.dumps(flat)) == flat
     settings = Example(names=("ab", "c"), table=(("a", 1),), limit=7)
-    assert results_only(settings) == {
-        **{"name": "x", "count": 3, "rate": 0.5, "active": True, "limit": 7},
-        **{"names": ["ab", "c"], "table": [["a", 1]], "inner.depth": 2},
-    }
+    expected = {"name": "x", "count": 3, "rate": 0.5, "active": True, "limit": 7, "names": ["ab", "c"]}
+    assert results_only(settings) == expected | {"table": [["a", 1]], "inner.depth": 2}
 
 
 def test_check_choice_names_the_choices_and_the_nearest():

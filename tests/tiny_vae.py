@@ -25,10 +25,12 @@ SETTINGS = VaeSettings(
 class Encoder(nn.Module):
     """One layer that mixes no positions, with dropout: all that an encoder has, and quick to compile."""
 
+    rate: float = 0.2
+
     @nn.compact
     def __call__(self, embedded, layout, dropout_keys=None):
         x = jnp.tanh(nn.Dense(WIDTH, name="mlp_up")(embedded))
-        return dropout(x, layout.token_keys(dropout_keys), 0.2)
+        return dropout(x, layout.token_keys(dropout_keys), self.rate)
 
 
 def model(sharing="ade", **changes):

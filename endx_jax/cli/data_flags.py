@@ -3,6 +3,8 @@
 import argparse
 from typing import Any
 
+from etils import epath
+
 from endx_jax.data.languages import LANGUAGES
 from endx_jax.index.approximate import ENGINES, EXACT
 
@@ -32,6 +34,12 @@ def add_product_flag(parser: argparse.ArgumentParser) -> None:
 def add_engine_flag(parser: argparse._ActionsContainer) -> None:
     """Adds the flag `--engine` of verbs that search an index."""
     parser.add_argument("--engine", choices=(EXACT, *ENGINES), default=EXACT, help="exact search, or by faiss [exact]")
+
+
+def add_rerank_flag(parser: argparse._ActionsContainer, use: str) -> None:
+    """Adds the flag `--rerank`; `use` ends its description."""
+    models = "workdir of a pair classifier or of late interaction, or folder of a CrossEncoder or MultiVectorEncoder, "
+    parser.add_argument("--rerank", type=epath.Path, metavar="WORKDIR", help=models + use)
 
 
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:

@@ -155,6 +155,7 @@ FLAGS = {
     "shard=": "--shard=",
     "shard needs": "--shard needs",
     "truncate_dim=": "--truncate-dim=",
+    "truncate_dim needs": "--truncate-dim needs",
     "set path_or_name": "set --model or --workdir",
     "pass it as model": "pass it as --model",
     "rerank needs": "--rerank needs",

@@ -13,7 +13,7 @@ import pathlib
 
 from etils import epath
 
-from endx_jax.cli.data_flags import add_data_flags, add_product_flag, data_settings
+from endx_jax.cli.data_flags import add_data_flags, add_product_flag, add_rerank_flag, data_settings
 from endx_jax.data.settings import POOLS
 from endx_jax.settings import require
 
@@ -81,13 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         help="retrieval unit of reading-comprehension data, as `data.pool` [the run's; with --model whole paragraphs, "
         "equal questions merged]",
     )
-    parser.add_argument(
-        "--rerank",
-        type=epath.Path,
-        metavar="WORKDIR",
-        help="workdir of a pair classifier or of late interaction, or folder of a CrossEncoder or MultiVectorEncoder, "
-        "that re-ranks the best candidates",
-    )
+    add_rerank_flag(parser, "that re-ranks the best candidates")
     parser.add_argument(
         "--top", type=int, default=20, metavar="N", help="number of candidates that --rerank re-ranks, 0: all [20]"
     )

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 from etils import epath
 
 from endx_jax import json_files
-from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, add_rerank_flag, corpus_columns
 from endx_jax.errors import EndxError, printable
 from endx_jax.files import replacing
 from endx_jax.settings import require
@@ -246,13 +246,7 @@ def _parser() -> argparse.ArgumentParser:
         "others are fused by reciprocal ranks]",
     )
     add_engine_flag(how)
-    how.add_argument(
-        "--rerank",
-        type=epath.Path,
-        metavar="WORKDIR",
-        help="workdir of a pair classifier or of late interaction, or folder of a CrossEncoder or MultiVectorEncoder, "
-        "that re-ranks the best answers",
-    )
+    add_rerank_flag(how, "that re-ranks the best answers")
     how.add_argument(
         "--rerank-top", type=int, default=50, metavar="N", help="number of answers that --rerank re-ranks [50]"
     )

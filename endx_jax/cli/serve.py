@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from etils import epath
 
 from endx_jax.buckets import url_of
-from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, add_rerank_flag, corpus_columns
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import require
@@ -148,13 +148,7 @@ def _parser() -> argparse.ArgumentParser:
         "--model",
         help="folder or name of the model that encoded the index [the run's, or the one that the index names]",
     )
-    parser.add_argument(
-        "--rerank",
-        type=epath.Path,
-        metavar="WORKDIR",
-        help="workdir of a pair classifier or of late interaction, or folder of a CrossEncoder or MultiVectorEncoder, "
-        "for /v1/rerank",
-    )
+    add_rerank_flag(parser, "for /v1/rerank")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1: this machine only]")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 chooses a free one [8000]")
     parser.add_argument(

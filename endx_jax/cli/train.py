@@ -53,8 +53,7 @@ def main(argv: list[str]) -> None:
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None and distributed.is_primary():
         method = find_method(config.objective.name)
-        steps = _next_steps(workdir, config.data.path, indexed=method.indexes)
-        say(steps if method.embeds else _next_steps_with_pairs(workdir))
+        say(_next_steps(workdir, config.data.path) if method.embeds else _next_steps_with_pairs(workdir))
 
 
 def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
@@ -122,7 +121,7 @@ def _help(argv: list[str]) -> str:
     return "\n".join([__doc__.strip(), "", *first, "", "All settings:", "", *rest])
 
 
-def _next_steps(workdir: str, data: str, *, indexed: bool = True) -> str:
+def _next_steps(workdir: str, data: str) -> str:
     from endx_jax.experiment.workdir import run_index
 
     further = f"""encode other documents, for endx serve --index={workdir}/corpus:
@@ -130,16 +129,13 @@ def _next_steps(workdir: str, data: str, *, indexed: bool = True) -> str:
     if data == "docstrings":
         further = """train on your own pairs (CSV or JSONL with columns question and answer, SQuAD JSON, a BEIR folder):
     endx train --config=minilm --workdir=runs/mine --config.data.path=FILE"""
-    search = ""
-    if indexed:
-        search = f"""  search {run_index(workdir).contents}, here or in a browser (needs pip install -e ".[serve]"):
+    return f"""
+Next steps:
+  search {run_index(workdir).contents}, here or in a browser (needs pip install -e ".[serve]"):
     endx search --workdir={workdir} "QUESTION"
     endx serve --workdir={workdir}
   {further}
-"""
-    return f"""
-Next steps:
-{search}  rank another data set with this model:
+  rank another data set with this model:
     endx evaluate --workdir={workdir} --data=FILE
   compute embeddings in Python:
     model = endx_jax.load("{workdir}"); model.encode_query("how do I reshape an array?")"""

@@ -40,7 +40,7 @@ class LlamaConfig(TransformerConfig):
     norm_epsilon: float = fraction("rms_norm_eps", default=1e-6)
     dropout: float = 0.0
     attention_dropout: float = fraction("attention_dropout", default=0.0)
-    pad_id: int | None = None  # type: ignore[assignment]
+    pad_id: int = 0  # not read: a config may have null, and rotary positions need none
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:

@@ -27,6 +27,7 @@ from endx_jax.index.index_evaluation import evaluate_answered, evaluate_judged, 
 from endx_jax.index.index_file import metric_of
 from endx_jax.index.index_model import IndexModel, stored_hybrid
 from endx_jax.inference import EmbeddingModel, load
+from endx_jax.inference.maxsim import pooled
 from endx_jax.parallel import agreement
 from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import keep_programs
@@ -86,8 +87,9 @@ def evaluate(
     Examples:
       >>> import pathlib
       >>> rows = ["question,answer", "When do you open?,We open at nine.", "Where is the zoo?,In the park."]
-      >>> _ = pathlib.Path("pairs.csv").write_text("\n".join(rows))
-      >>> results = endx_jax.evaluate("all-MiniLM-L6-v2", "pairs.csv")
+      >>> pairs = pathlib.Path("pairs.csv")
+      >>> _ = pairs.write_text("\n".join(rows))
+      >>> results = endx_jax.evaluate("all-MiniLM-L6-v2", pairs)
       evaluating 2 questions against 2 candidates of pairs.csv
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
@@ -129,11 +131,6 @@ def _output_folder(output: FolderOrName | None) -> pathlib.Path | None:
     if home:
         check_writable(home, "output")
     return home
-
-
-def _write_results(home: pathlib.Path, results: Results) -> None:
-    with uploading(home) as folder:
-        results.write(folder / RESULTS, folder)
 
 
 def _write_suite(home: pathlib.Path, results: SuiteResults) -> None:
@@ -196,10 +193,8 @@ def _rank(
         results.notes.append(f"reranked: {ranked}, re-ranked by {name}")
     if not home:
         return results
-    if model.by_token:
-        agreement.on_primary(lambda: _write_results(home, results), "results-written")
-        return results
-    description, encoded = model.description, dict(zip(records.questions, dense.questions, strict=True))
+    questions = pooled(dense.questions, cosine=model.cosine)
+    description, encoded = model.description, dict(zip(records.questions, questions, strict=True))
     documents, known = asked_documents(records.documents, known_questions(records.candidates, [records]), encoded)
 
     def write() -> None:
@@ -265,7 +260,9 @@ def evaluate_index(
     by_text = ", without their known questions" if snapshot.known else ""
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")
     keep_programs()
-    results = IndexResults(rank(IndexModel(index, model or workdir, product_dtype).encode_query(texts)), judged)
+    encoder = IndexModel(index, model or workdir, product_dtype)
+    encoder.model.check_one_vector("the evaluation of an index")
+    results = IndexResults(rank(encoder.encode_query(texts)), judged)
     if home:
         about = {"dataset": data, "split": split, "index": str(index.path), "model": index.info.model}
         write_index_results(home, about, snapshot, ids, results.evaluation, judged)

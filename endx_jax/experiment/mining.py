@@ -75,19 +75,21 @@ def mine(
     Examples:
       >>> import pathlib
       >>> rows = ["question,answer", "When do you open?,We open at nine.", "Is the zoo open?,The zoo is open."]
-      >>> _ = pathlib.Path("pairs.csv").write_text("\n".join(rows))
-      >>> mined = endx_jax.mine("pairs.csv", "mined", bm25=True)
+      >>> pairs = pathlib.Path("pairs.csv")
+      >>> _ = pairs.write_text("\n".join(rows))
+      >>> mined = endx_jax.mine(pairs, "mined", bm25=True)
       2 questions and 2 candidates in pairs.csv
       2 hard negatives for 2 questions (0 without any), from ranks 1 to 100 of bm25; excluded: 2 right
       >>> [[negative.row for negative in wrong] for wrong in mined.negatives]
       [[1], [0]]
     """
+    data = os.fspath(data)
     ways = (bm25, workdir, index, None if index else model)
     require(sum(map(bool, ways)) == 1, "set exactly one of bm25=True, workdir=RUN, model=NAME and index=DIR")
     require(not strata or bool(score_with), "strata=True needs the model of score_with, whose scores it covers")
     require(questions >= 0, f"questions={questions}: give a number of questions, or 0 for all")
     settings = mining.MiningSettings(negatives, *ranks, mining.Margin(margin, relative_margin))
-    data, output = os.fspath(data), pathlib.Path(output)
+    output = pathlib.Path(output)
     check_output(output, REPORT, "mine")
     # With an index, its documents are the candidates, so the data's corpus is not needed.
     data_settings = DataSettings(path=data, pool=pool, split=split, **reading)
@@ -105,6 +107,7 @@ def mine(
     elif index:
         stored = Index(index)
         encoder = IndexModel(stored, model, product_dtype)
+        encoder.model.check_one_vector("mining")
         records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, settings.last_rank)
         source = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}
     else:

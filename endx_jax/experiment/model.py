@@ -44,7 +44,7 @@ from endx_jax.pretrained.settings import NO_PROMPT, ModelSettings
 from endx_jax.pretrained.stored import StoredArray
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in, stored_params
 from endx_jax.ranking.hybrid import Hybrid
-from endx_jax.ranking.mining import InnerProductsOfTexts, MaxSimOfTexts
+from endx_jax.ranking.mining import SimilaritiesOfTexts
 from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.settings import require
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
@@ -368,12 +368,11 @@ def load_pair_scorer(
         scorer = read(folder, product_dtype or FLOAT32) if read else None
         if scorer is not None:
             return scorer
-    if embeds_tokens(folder) or (embeddings and embeds(folder)):
+    embedding = embeds_tokens(folder) or (embeddings and embeds(folder))
+    model = None if embedding else read_model(folder, product_dtype)
+    if model is None or model.method.by_token:
         loaded = load(name, product_dtype=product_dtype)
-        return MaxSimOfTexts(loaded.ranked) if loaded.by_token else InnerProductsOfTexts(loaded.comparable)
-    model = read_model(folder, product_dtype)
-    if model.method.by_token:
-        return MaxSimOfTexts(load(name, product_dtype=product_dtype).ranked)
+        return SimilaritiesOfTexts(loaded.ranked, loaded.by_token)
     if model.method.pair_scorer is None:
         raise EndxError(
             f"{name} holds a run of objective.name={model.settings.objective.name}: rerank needs a pair "

@@ -34,7 +34,7 @@ from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.vector_cache import HeadEncoder, VectorCache
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.models.products import FLOAT32, chosen_product_dtype, multiplies_bfloat16
+from endx_jax.models.products import AUTO, BFLOAT16, FLOAT32, chosen_product_dtype, multiplies_bfloat16
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import check_equal, decided
 from endx_jax.parallel.console import say, working
@@ -98,7 +98,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     workdirs.check_writable(workdir.folder)
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
-    product_dtype = decided(lambda: chosen_product_dtype(settings.model.product_dtype), "product-dtype")
+    product_dtype = decided(lambda: _product_dtype(settings.model.product_dtype, workdir), "product-dtype")
     settings = dataclasses.replace(settings, model=dataclasses.replace(settings.model, product_dtype=product_dtype))
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     training: TrainingData = data.train
@@ -140,6 +140,13 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         pairs = model.method.annotate(pairs, texts, settings, mesh)
     train_plan = plan_training(model, mesh, pairs, measure())
     return Run(workdir, model, data, training, data_sha256, mesh, train_plan, encoder)
+
+
+def _product_dtype(name: str, workdir: Workdir) -> str:
+    """Returns the data type of products on CPUs; `auto` is that of the run if it has begun, perhaps on another CPU."""
+    if name == AUTO and (workdir / workdirs.CONFIG).exists():
+        return workdirs.read_config(workdir).model.product_dtype
+    return chosen_product_dtype(name)
 
 
 def compile_and_restore(run: Run, checkpoints: Checkpoints | None = None) -> tuple[Run, TrainState, Step]:
@@ -340,6 +347,8 @@ def notes(run: Run) -> Iterator[str]:
     gains = model.platform == "cpu" and tower.product_dtype == FLOAT32 and hasattr(tower.encoder, "config")
     if begins and gains and multiplies_bfloat16():
         yield "note: this CPU multiplies bfloat16 about twice as fast: model.product_dtype=bfloat16"
+    if tower.product_dtype == BFLOAT16:
+        yield "note: linear layers multiply in bfloat16; model.product_dtype=float32 turns this off"
     if drawback := model.dual_encoder.sharing.drawback:
         yield f"warning: model.sharing={settings.model.sharing}: {drawback}"
 

@@ -97,7 +97,7 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
             say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
             return None
         # If a share was to be held out, there were too few questions; their answers are indexed all the same.
-        held_out = run.model.settings.data.test_fraction and run.model.method.indexes
+        held_out = run.model.settings.data.test_fraction and run.model.method.embeds
         if not run.data.test.questions and not held_out:
             say(
                 "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "
@@ -145,6 +145,7 @@ def train(
     tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}
     names = names_of(tree)
     for setting, value in values.items():
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if setting not in names:
             raise EndxError(f"unknown setting {setting!r}{nearest(setting, names)}; endx train --help lists them all")
         *sections, key = setting.split(".")
@@ -205,9 +206,7 @@ def _is_finished(run: Run) -> bool:
     """Returns true if the workdir that the primary sees holds the output of this run with the same settings."""
     needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
     if run.model.method.embeds:
-        needed += [run.workdir / MODEL / MANIFEST]
-    if run.model.method.indexes:
-        needed += [run.workdir / workdirs.INDEX]
+        needed += [run.workdir / MODEL / MANIFEST, run.workdir / workdirs.INDEX]
     return decided(
         lambda: (
             all(file.is_file() for file in needed)
@@ -350,7 +349,6 @@ def _report(
     else:
         questions, candidates = (run.encoder(params["dual_encoder"], side, []) for side in SIDES)
         dense = DenseResult({}, questions, candidates)
-    dense = dense if method.indexes else None
     if dense is not None:
         towers = params["dual_encoder"]
         identity = run.encoder.identity(towers)

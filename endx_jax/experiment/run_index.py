@@ -21,6 +21,8 @@ from endx_jax.experiment.workdir import RESULTS
 from endx_jax.index.index import write_index
 from endx_jax.index.index_evaluation import JudgementRows
 from endx_jax.index.snapshot import Snapshot
+from endx_jax.inference.maxsim import pooled
+from endx_jax.numerics import holds_objects
 from endx_jax.parallel.agreement import decided
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.ranking import trec
@@ -29,7 +31,7 @@ from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
 from endx_jax.ranking.hybrid import ENOUGH, Hybrid, default_hybrid, fit_fusion, fit_known
 from endx_jax.ranking.results import COLUMNS, OWN_ID, Results, entry_of, format_table, write_results
 from endx_jax.ranking.search import best_of_groups
-from endx_jax.ranking.systems import DenseResult, dense_scores, scores_of
+from endx_jax.ranking.systems import DenseResult, dense_scores, fusible, scores_of
 
 # Largest number of validation questions for which a fusion is fitted; more hardly change it.
 QUESTIONS = 1000
@@ -48,10 +50,10 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
         return default_hybrid(cosine=cosine)
     records = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
     questions = run.encoder(params, "question", records.questions)
-    scores = scores_of(questions, run.encoder(params, "answer", records.candidates))
+    scores = fusible(questions, scores_of(questions, run.encoder(params, "answer", records.candidates)))
     measure = settings.evaluation.metric.rpartition("/")[2]
     hybrid = fit_fusion(scores, records, measure, cosine=cosine)
-    if not run.model.method.indexes:  # known questions are those of an index
+    if holds_objects(questions):  # known questions only help to find what is ranked by tokens
         return hybrid
     known = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
     asked = [question for of_text in known for question in of_text]
@@ -140,19 +142,21 @@ def with_known(
 
     The evaluated questions have the embeddings of `dense`; others are left out if they are more than `most` and `FEW`.
     Data of documents alone has no known questions, since its questions are parts of the texts. Also adds the row
-    `known` to the results.
+    `known` to the results, except for a model of late interaction: its known questions only help to find documents.
     """
     if run.model.settings.data.format == DOCUMENTS:
         return documents, None
     known = known_questions([document.text for document in documents], _sets(run))
-    encoded = dict(zip(results.pools.primary.questions, dense.questions, strict=True))
+    cosine = run.model.settings.model.normalize
+    encoded = dict(zip(results.pools.primary.questions, pooled(dense.questions, cosine=cosine), strict=True))
     others = list(dict.fromkeys(question for asked in known for question in asked if question not in encoded))
     if not decided(lambda: len(others) <= max(most, FEW), "known-indexed"):
         say(f"known questions: only the {len(encoded):,} held-out ones; others would take a tenth of the run's time")
         known = [[question for question in asked if question in encoded] for asked in known]
     elif others:
-        encoded |= dict(zip(others, run.encoder(params, "question", others), strict=True))
-    _measure_known(run, results, dense, encoded)
+        encoded |= dict(zip(others, pooled(run.encoder(params, "question", others), cosine=cosine), strict=True))
+    if not holds_objects(dense.questions):
+        _measure_known(run, results, dense, encoded)
     return asked_documents(documents, known, encoded)
 
 

@@ -31,7 +31,7 @@ from endx_jax.pretrained.towers import compute_dtype
 from endx_jax.settings import results_only
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
-from endx_jax.training.step import JittedStep, TrainState, make_train_step, merge_frozen, split_frozen
+from endx_jax.training.step import TrainState, make_train_step, merge_frozen, split_frozen
 
 # Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
 # tile of larger ones.
@@ -211,8 +211,8 @@ class TrainPlan:
         return jax.tree.map(lambda leaf: leaf.sharding, self.state)
 
     @functools.cached_property
-    def train_step(self) -> JittedStep:
-        """Step of `make_train_step`."""
+    def train_step(self) -> jax.stages.Wrapped:
+        """Step that can be lowered, of `make_train_step`."""
         settings = self.model.settings
         return make_train_step(
             self.objective,

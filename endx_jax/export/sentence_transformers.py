@@ -141,6 +141,11 @@ class Writer:
     def _dense(self, folder: pathlib.Path, params: dict[str, np.ndarray]) -> None:
         pooled, width = params["kernel"].shape
         function = cast(Projection, self.towers.dual_encoder.question.projection).function
+        require(
+            not self.towers.by_token or (function == "identity" and "bias" not in params),
+            f"{self.towers.name} projects tokens with a bias or an activation, which endx_jax.load refuses: train it "
+            "from an encoder without such a Dense",
+        )
         config = {
             "in_features": pooled,
             "out_features": width,

@@ -25,6 +25,7 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.maxsim import maxsim_scores
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.ranking.systems import fusible
 
 REPORT = "export_report.json"
 
@@ -135,9 +136,8 @@ def reference(
         found = {side: encoder(towers.params, side, texts) for side in SIDES}
         if towers.by_token:
             questions, documents = (found[side][: len(HARD_TEXTS)] for side in SIDES)
-            scores = maxsim_scores(questions, documents)(0, len(questions))
-            counts = np.array([[max(1, len(tokens))] for tokens in questions])
-            return {side: np.concatenate(found[side]) for side in SIDES} | {"scores": scores / counts}
+            scores = fusible(questions, maxsim_scores(questions, documents))(0, len(questions))
+            return {side: np.concatenate(found[side]) for side in SIDES} | {"scores": np.asarray(scores)}
         for name, prompt in (prompts or {}).items():
             first = dataclasses.replace(towers.processors["question"], prompt=prompt)
             encoder = TextEncoder(towers.dual_encoder, {**towers.processors, "question": first}, mesh)

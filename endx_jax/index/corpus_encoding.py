@@ -23,7 +23,7 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.data.tokenization import SAMPLE
 from endx_jax.errors import EndxError, InUse
 from endx_jax.files import expanded
-from endx_jax.index.index import ENCODED, starting
+from endx_jax.index.index import ENCODED, rounded, starting
 from endx_jax.index.index_file import (
     IndexInfo,
     count_documents,
@@ -37,7 +37,7 @@ from endx_jax.index.index_file import (
 from endx_jax.index.index_reader import IndexReader
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.encode import Output, Precision
-from endx_jax.numerics import Quantized
+from endx_jax.numerics import Quantized, holds_objects
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.settings import check_range, require
 
@@ -93,13 +93,13 @@ def encode_corpus(
     known = f" with {surveyed.questions:,} known questions" if surveyed.questions else ""
     say(f"{surveyed.documents:,} documents{known} in {corpus}{empty}")
     model = load(path_or_name, product_dtype=product_dtype)
-    model.check_one_vector("an index")
+    require(not (model.by_token and truncate_dim), "truncate_dim needs a model with one vector for each text")
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)
     info = encoding_of(model, corpus, surveyed, width=truncate_dim, precision=precision, shard=shard)
     name = f"{ENCODED}/{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
     path = pathlib.Path(output) if output else expanded(name)
-    embeddings = Output(info.width, model.cosine, precision)
+    embeddings = Output(info.width, model.cosine, "int8" if model.by_token else precision)
     options: dict[str, Any] = {"batch_size": batch_size, "progress": showing_progress(), "output": embeddings}
     encode = functools.partial(model.encoder, model.params, "answer", **options)
     # The copy has its own count of truncated texts, so that the model's encoder counts documents only.
@@ -292,10 +292,13 @@ def encode_missing(
         embeddings, encoded = reuse.encode(texts, encode) if reuse else (encode(texts), len(texts))
         asked = [question for document in part for question in document.questions]
         known = encode_question(asked) if encode_question and asked else None
+        vectors = embeddings
+        if holds_objects(embeddings):
+            vectors, known = rounded(embeddings, len(part), info), rounded(known, len(asked), info)
         with starting(path) as database:
             if count_documents(database) != start:
                 raise InUse(f"another process encodes documents into {path}: wait for it or stop it")
-            insert(database, part, embeddings, known)
+            insert(database, part, vectors, known, embeddings)
             store_info(database, complete=start + len(part) == len(wanted))
         yield len(part), encoded
 
@@ -321,8 +324,7 @@ class Reuse:
         """Returns the embeddings of n texts, and how many were not in the older index and had to be encoded."""
         rows = {n: row for n, text in enumerate(texts) if (row := self._rows.get(_digest(text))) is not None}
         missing = [n for n in range(len(texts)) if n not in rows]
-        kept = self._reader.embeddings_of([*rows.values()])
-        embeddings = kept.embeddings if kept.scales is None else Quantized(kept.embeddings, kept.scales)
+        embeddings = self._reader.embeddings_of([*rows.values()])
         if missing:
             fresh = encode([texts[n] for n in missing])
             embeddings = jax.tree.map(lambda old, new: np.concatenate([old, np.asarray(new)]), embeddings, fresh)

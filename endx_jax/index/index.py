@@ -19,7 +19,9 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError, InUse, ReadOnly
 from endx_jax.files import expanded
 from endx_jax.index.index_file import (
+    COSINE,
     PRECISIONS,
+    TOKENS,
     IndexInfo,
     changing,
     create,
@@ -31,6 +33,7 @@ from endx_jax.index.index_file import (
 )
 from endx_jax.index.index_reader import IndexReader
 from endx_jax.index.snapshot import Snapshot
+from endx_jax.inference.maxsim import pooled
 from endx_jax.json_files import shown
 from endx_jax.numerics import Quantized, quantize
 from endx_jax.ranking.search import Neighbours
@@ -57,7 +60,7 @@ def write_index(
 
     Args:
       path: file of the index; missing folders are created.
-      embeddings: float32 or float16 [N, E], or int8 with its scales.
+      embeddings: float32 or float16 [N, E], or int8 with its scales; or token vectors, objects [N] as `pooled` takes.
       documents: N documents with unique ids.
       metric: `cosine` or `inner product`.
       model: identifies the model that encoded them: see `IndexInfo`.
@@ -71,6 +74,8 @@ def write_index(
       EndxError: the file can't be written, an embedding is not finite, or two documents have the same id.
     """
     _check_distinct(documents)
+    tokens = embeddings
+    embeddings = pooled(embeddings, cosine=metric == COSINE)
     vectors = embeddings.codes if isinstance(embeddings, Quantized) else embeddings
     precision = str(vectors.dtype)
     if precision not in PRECISIONS or (precision == "int8") != isinstance(embeddings, Quantized):
@@ -79,7 +84,7 @@ def write_index(
     info = IndexInfo(vectors.shape[1], precision, metric, model, corpus or {}, language=language)
     with starting(path) as database:
         _make_empty(database, path, info)
-        insert(database, documents, embeddings, _known(known, documents, info))
+        insert(database, documents, embeddings, _known(known, documents, info), tokens)
 
 
 @contextlib.contextmanager
@@ -205,6 +210,11 @@ class Index:
         asked = f" with {len(known):,} known questions" if known else ""
         return f"{len(self):,} documents{asked} ({source}{', changed since' if self.info.changed else ''})"
 
+    @property
+    def by_token(self) -> bool:
+        """True if the index holds token vectors of its documents."""
+        return self._reader.has(TOKENS)
+
     def __len__(self) -> int:
         """Returns the number of documents at the last search or change; `len(index.snapshot)` is the present one."""
         return len(self._snapshot)
@@ -265,7 +275,7 @@ class Index:
 
         Args:
           documents: n documents.
-          embeddings: float32 [n, E]; rounded to the precision of the index.
+          embeddings: float32 [n, E], rounded to the precision of the index; or token vectors, as `pooled` takes them.
           replace: whether documents replace those with the same ids.
           known: float32 [K, E], of all known questions of the documents, in their order; None: there are none.
 
@@ -275,7 +285,7 @@ class Index:
             or number, or are not finite.
         """
         _check_distinct(documents)
-        rounded = _rounded(embeddings, len(documents), self.info), _known(known, documents, self.info)
+        vectors = rounded(embeddings, len(documents), self.info), _known(known, documents, self.info)
         if not documents:
             return 0
         with self._changing() as database:
@@ -284,7 +294,7 @@ class Index:
                 raise EndxError(
                     f"{self.path} already contains document {_some(replaced)}: delete it, or choose another id"
                 )
-            insert(database, documents, *rounded)
+            insert(database, documents, *vectors, embeddings)
         return len(replaced)
 
     def delete(self, ids: Iterable[str]) -> None:
@@ -325,9 +335,10 @@ class Index:
         _ = self.snapshot
 
 
-def _rounded(embeddings: np.ndarray | None, count: int, info: IndexInfo, what: str = "documents") -> Any:
-    """Returns embeddings [count, E] in the precision of an index, and checks their shape; None means no embeddings."""
+def rounded(embeddings: Any, count: int, info: IndexInfo, what: str = "documents") -> Any:
+    """Returns embeddings, `pooled`, in the precision of an index, and checks their shape; None means no embeddings."""
     embeddings = np.zeros((0, info.width), np.float32) if embeddings is None else embeddings
+    embeddings = pooled(embeddings, cosine=info.metric == COSINE, width=info.width)
     if np.shape(embeddings) != (count, info.width):
         raise EndxError(
             f"embeddings have shape {np.shape(embeddings)} for {count} {what} and an index of width {info.width}: "
@@ -339,7 +350,7 @@ def _rounded(embeddings: np.ndarray | None, count: int, info: IndexInfo, what: s
 
 
 def _known(known: np.ndarray | None, documents: Sequence[Document], info: IndexInfo) -> np.ndarray | Quantized:
-    return _rounded(known, sum(len(document.questions) for document in documents), info, "known questions")
+    return rounded(known, sum(len(document.questions) for document in documents), info, "known questions")
 
 
 def _check_distinct(documents: Sequence[Document]) -> None:

@@ -14,7 +14,7 @@ from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers, contai
 from endx_jax.errors import EndxError
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.ranking.evaluate import Evaluation, default_block, evaluate_scores
-from endx_jax.ranking.mining import EncodedOnDemand, InnerProducts, Ranked, lowest_right
+from endx_jax.ranking.mining import EncodedOnDemand, Ranked, Similarities, lowest_right
 from endx_jax.ranking.systems import EncodeSide
 
 # Values of k for top-k accuracy (DPR; Dong et al. 2022, Table 3).
@@ -150,7 +150,7 @@ def rank_by_index(
     grown = dataclasses.replace(records, candidates=tuple(texts), candidate_ids=tuple(ids))
     rows = np.asarray([[of_document[n] for n in document_rows] for document_rows in nearest.rows.tolist()], np.int32)
 
-    score = InnerProducts(
+    score = Similarities(
         questions.__getitem__, EncodedOnDemand(functools.partial(encode, "answer"), records.candidates)
     )
     return grown, Ranked(rows.reshape(nearest.rows.shape), nearest.scores, lambda: lowest_right(score, records.qrels))

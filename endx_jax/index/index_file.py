@@ -5,6 +5,7 @@ Any SQLite client can read the tables:
     about      one row for each field of `IndexInfo`, its value as JSON
     documents  one row for each document; rows are numbered in the order of addition, and no number is used again
     questions  one row for each known question of a document, which is a row of documents; only if there are any
+    tokens     int8 token vectors of each document [L, E], and their scales [L], of a model of late interaction only
     deleted    one row for each deletion, by which open indexes find out which documents are gone
 
 An embedding is a blob of little-endian float32, float16 or int8. An int8 embedding is multiplied by the column `scale`.
@@ -14,6 +15,7 @@ Writers use transactions, so a process that is killed leaves the state before or
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import sqlite3
@@ -29,7 +31,7 @@ from endx_jax import json_files
 from endx_jax.data.languages import ENGLISH, LANGUAGES
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import DiskFull, EndxError, InUse
-from endx_jax.numerics import Quantized
+from endx_jax.numerics import Quantized, holds_objects, quantize
 
 VERSION = 3
 APPLICATION = int.from_bytes(b"endx")  # marks the file for the command `file` and for `open_index`
@@ -60,7 +62,7 @@ LANGUAGE_TRIGGER = (
     "BEGIN DELETE FROM about WHERE key = 'language'; END"
 )
 INSERT = "INSERT INTO documents (id, embedding, scale, text, metadata) VALUES (?, ?, ?, ?, ?)"
-DOCUMENTS, QUESTIONS = "documents", "questions"
+DOCUMENTS, QUESTIONS, TOKENS = "documents", "questions", "tokens"
 # Created with the first known question of an index. The trigger lets earlier versions of endx_jax, which delete only
 # documents, change such an index too.
 QUESTIONS_SCHEMA = (
@@ -70,6 +72,12 @@ QUESTIONS_SCHEMA = (
     "CREATE TRIGGER IF NOT EXISTS deletes_questions AFTER DELETE ON documents "
     "BEGIN DELETE FROM questions WHERE document = old.row; END",
 )
+TOKENS_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS tokens (document INTEGER PRIMARY KEY, codes BLOB NOT NULL, scales BLOB NOT NULL)",
+    "CREATE TRIGGER IF NOT EXISTS deletes_tokens AFTER DELETE ON documents "
+    "BEGIN DELETE FROM tokens WHERE document = old.row; END",
+)
+INSERT_TOKENS = "INSERT INTO tokens VALUES (?, ?, ?)"
 LISTED = "(SELECT value FROM json_each(?))"  # values of a JSON list
 INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
 
@@ -282,7 +290,7 @@ _BEYOND = "< 1", f"> {2**53}"  # after row 2**63 - 1 SQLite reports a full disk
 def _own_objects() -> frozenset[tuple]:
     """Returns type, name, table and SQL of all tables, indexes and triggers that an index may have."""
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(";".join((SCHEMA, LANGUAGE_TRIGGER, *QUESTIONS_SCHEMA, "ANALYZE")))
+        database.executescript(";".join((SCHEMA, LANGUAGE_TRIGGER, *QUESTIONS_SCHEMA, *TOKENS_SCHEMA, "ANALYZE")))
         return frozenset(database.execute(_OBJECTS))
 
 
@@ -314,14 +322,18 @@ def insert(
     documents: Sequence[Document],
     embeddings: np.ndarray | Quantized,
     known: np.ndarray | Quantized | None = None,
+    tokens: Any = None,
 ) -> None:
     """Inserts n documents with embeddings [n, E] of the index's precision, and their K known questions with [K, E].
+
+    `tokens` are objects [n], token vectors [L, E] of the documents; anything else is ignored.
 
     Raises:
       EndxError: an embedding is not finite, an id exists already, or a text can't be encoded as UTF-8.
     """
     asked = [document for document in documents for _ in document.questions]
-    for statement in QUESTIONS_SCHEMA if asked else ():
+    of_tokens = iter(tokens if holds_objects(tokens) else ())
+    for statement in (*(QUESTIONS_SCHEMA if asked else ()), *(TOKENS_SCHEMA if holds_objects(tokens) else ())):
         database.execute(statement)
     blobs_of_known = _blobs(asked, known) if asked and known is not None else iter(())
     for document, (blob, scale) in zip(documents, _blobs(documents, embeddings), strict=True):
@@ -333,6 +345,9 @@ def insert(
             row = database.execute(INSERT, (document.id, blob, scale, document.text, metadata)).lastrowid
             for text in document.questions:
                 database.execute(INSERT_QUESTION, (row, *next(blobs_of_known), text))
+            for text in itertools.islice(of_tokens, 1):
+                codes, scales = text if isinstance(text, Quantized) else quantize(text, np)
+                database.execute(INSERT_TOKENS, (row, codes.tobytes(), scales.astype("<f4").tobytes()))
         except UnicodeEncodeError:
             raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
         except sqlite3.IntegrityError:

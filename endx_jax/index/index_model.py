@@ -40,16 +40,15 @@ class IndexModel:
             the message names both.
         """
         self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index), product_dtype=product_dtype)
-        self.model.check_one_vector("an index")
         index.check_model(self.model.name, self.model.identity, self.model.teacher)
         self._index, self._width = index, index.info.width
 
     def encode_query(self, texts: list[str]) -> np.ndarray:
-        """Encodes Q questions; returns float32 [Q, E]."""
+        """Encodes Q questions; returns float32 [Q, E], or token vectors, objects [Q]."""
         return self.encode("question", texts)
 
     def encode_document(self, texts: list[str]) -> np.ndarray:
-        """Encodes N documents to add; returns float32 [N, E].
+        """Encodes N documents to add; returns float32 [N, E], or token vectors, objects [N].
 
         Raises:
           EndxError: the model is not the one that encoded the index.
@@ -58,9 +57,10 @@ class IndexModel:
         return self.encode("answer", texts)
 
     def encode(self, side: str, texts: Sequence[str]) -> np.ndarray:
-        """Encodes texts of a side, `question` or `answer`; returns float32 [N, E]."""
+        """Encodes texts of a side, `question` or `answer`; returns float32 [N, E], or token vectors, objects [N]."""
         encode: Callable = self.model.encode_query if side == "question" else self.model.encode_document
-        return encode(list(texts), truncate_dim=self._width, normalize_embeddings=self.model.cosine)
+        encoded = encode(list(texts), truncate_dim=self._width, normalize_embeddings=self.model.cosine)
+        return np.fromiter(encoded, object, len(encoded)) if self.model.by_token else encoded
 
 
 def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: str = ENGLISH) -> Hybrid:

@@ -18,17 +18,21 @@ from endx_jax.index.index_file import (
     DOCUMENTS,
     INSERT,
     INSERT_QUESTION,
+    INSERT_TOKENS,
     LISTED,
     QUESTIONS,
     QUESTIONS_SCHEMA,
     REMEDY,
     STEP,
+    TOKENS,
+    TOKENS_SCHEMA,
     StoredEmbeddings,
     connect,
     count_documents,
     info_of,
     sqlite_errors,
 )
+from endx_jax.numerics import Quantized
 
 # Columns of `StoredEmbeddings`.
 _COLUMNS = {DOCUMENTS: "row, embedding, scale, NULL", QUESTIONS: "row, embedding, scale, document"}
@@ -98,13 +102,31 @@ class IndexReader:
             while rows := cursor.fetchmany(STEP):
                 yield self._stored(rows)
 
-    def embeddings_of(self, rows: Sequence[int]) -> StoredEmbeddings:
-        """Returns the embeddings of n rows, in their order; a row may occur several times."""
+    def embeddings_of(self, rows: Sequence[int]) -> Any:
+        """Returns embeddings of n rows [n, E] in their order, or token vectors, objects [n]; rows may occur twice."""
+        if self.has(TOKENS):
+            vectors = self.token_vectors(rows)
+            return np.fromiter((vectors[row] for row in rows), object, len(rows))
         columns: dict[int, tuple] = {}
         for start in range(0, len(rows), STEP):
             query = f"SELECT {_COLUMNS[DOCUMENTS]} FROM documents WHERE row IN {LISTED}"
             columns |= {values[0]: values for values in self._rows(query, json.dumps(rows[start : start + STEP]))}
-        return self._stored([columns[row] for row in rows]) if rows else self.no_embeddings()
+        kept = self._stored([columns[row] for row in rows]) if rows else self.no_embeddings()
+        return kept.embeddings if kept.scales is None else Quantized(kept.embeddings, kept.scales)
+
+    def has(self, table: str) -> bool:
+        """Returns true if the file has a table, such as that of known questions or token vectors."""
+        return bool(self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", table))
+
+    def token_vectors(self, rows: Sequence[int]) -> dict[int, Quantized]:
+        """Returns the token vectors [L, E] of rows, in their order; rows whose document was deleted are omitted."""
+        query = f"SELECT row, codes, scales FROM documents LEFT JOIN tokens ON document = row WHERE row IN {LISTED}"
+        width, found = self.info.width, {}
+        for row, codes, scales in self._rows(query, json.dumps(rows)):
+            if not type(codes) is type(scales) is bytes or len(codes) * 4 != len(scales) * width:
+                raise EndxError(f"{self.path} is damaged: a document has no token vectors of width {width}; {REMEDY}")
+            found[row] = Quantized(np.frombuffer(codes, np.int8).reshape(-1, width), np.frombuffer(scales, "<f4"))
+        return {row: found[row] for row in rows if row in found}
 
     def no_embeddings(self, table: str = DOCUMENTS) -> StoredEmbeddings:
         """Returns arrays of no rows."""
@@ -115,8 +137,7 @@ class IndexReader:
 
     def _table(self, name: str) -> str:
         """Returns the name of a table, or an empty subquery if the file has no table of known questions."""
-        there = name == DOCUMENTS or self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", name)
-        return name if there else f"(SELECT *, 0 AS document FROM {DOCUMENTS} LIMIT 0)"
+        return name if self.has(name) else f"(SELECT *, 0 AS document FROM {DOCUMENTS} LIMIT 0)"
 
     def _stored(self, columns: Sequence[tuple[int, object, object, object]]) -> StoredEmbeddings:
         """Checks rows, embeddings and scales as the file has them."""
@@ -150,20 +171,24 @@ class IndexReader:
         before = count_documents(database)
         query = "SELECT id, embedding, scale, text, metadata FROM documents ORDER BY row"
         database.executemany(INSERT, self._stream(query))
-        if self._table(QUESTIONS) == QUESTIONS:
-            for statement in QUESTIONS_SCHEMA:
-                database.execute(statement)
-            query = f"SELECT document + {before}, embedding, scale, text FROM questions ORDER BY row"
-            database.executemany(INSERT_QUESTION, self._stream(query))
+        for table, columns, schema, insert in (
+            (QUESTIONS, "embedding, scale, text", QUESTIONS_SCHEMA, INSERT_QUESTION),
+            (TOKENS, "codes, scales", TOKENS_SCHEMA, INSERT_TOKENS),
+        ):
+            if self.has(table):
+                for statement in schema:
+                    database.execute(statement)
+                query = f"SELECT document + {before}, {columns} FROM {table} ORDER BY rowid"
+                database.executemany(insert, self._stream(query))
 
     def documents(self, rows: Sequence[int]) -> dict[int, Document]:
         """Returns the documents of rows; rows whose document was deleted are omitted."""
         documents: dict[int, Document] = {}
-        questions = self._table(QUESTIONS)
+        questions = self.has(QUESTIONS)
         for start in range(0, len(rows), STEP):
             some = json.dumps(rows[start : start + STEP])
             known: dict[int, list[object]] = {}
-            if questions == QUESTIONS:
+            if questions:
                 query = f"SELECT document, text FROM questions WHERE document IN {LISTED} ORDER BY row"
                 for row, text in self._rows(query, some):
                     known.setdefault(row, []).append(text)

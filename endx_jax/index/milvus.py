@@ -14,6 +14,7 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import COSINE, INNER_PRODUCT, IndexInfo
+from endx_jax.settings import require
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -66,6 +67,11 @@ def publish(index: Index, address: str, name: str, *, token: str = "", progress:
         metric, each named; the id or metadata of a document is too long; or the server refuses.
     """
     _check(address, name)
+    require(
+        not index.by_token,
+        f"{index.path} holds token vectors, which Milvus Lite refuses and endx publish does not copy: write those of "
+        "encode_document to Qdrant, Vespa or fast-plaid, or publish an index of a model with one vector for each text",
+    )
     cut, gone = 0, set(index.deleted())
     with _client(address, token) as client:
         _open(client, name, index.info)

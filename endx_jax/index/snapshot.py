@@ -136,6 +136,11 @@ class Snapshot:
         wanted = {int(self._rows[row]): row for row in rows}
         return {wanted[row]: document for row, document in self._reader.documents(list(wanted)).items()}
 
+    def token_vectors(self, rows: Sequence[int]) -> dict[int, Quantized]:
+        """Returns the token vectors [L, E] of rows, in their order; those of deleted documents are omitted."""
+        stored = self._reader.token_vectors(self._rows[rows].tolist())
+        return {row: stored[at] for row in rows if (at := int(self._rows[row])) in stored}
+
     def document(self, row: int) -> Document:
         """Returns the document of a row.
 

@@ -13,7 +13,9 @@ from endx_jax.index.index import Index
 from endx_jax.index.index_file import COSINE
 from endx_jax.index.lexical import Lexical
 from endx_jax.index.snapshot import Snapshot
-from endx_jax.ranking.hybrid import FUSED, Hybrid, Ranking, default_hybrid
+from endx_jax.inference.maxsim import maxsim_of, pooled
+from endx_jax.numerics import dequantize, holds_objects
+from endx_jax.ranking.hybrid import FUSED, Hybrid, Ranking, default_hybrid, reciprocal_ranks
 from endx_jax.settings import check_choice, require
 
 EncodeBatch = Callable[[list[str]], np.ndarray]
@@ -92,7 +94,8 @@ class TextSearch:
         Args:
           questions: Q texts.
           k: largest number of answers per question; with `bm25`, documents without a common word are omitted.
-          embeddings: float32 [Q, E] of the questions; None: they are computed, unless `mode` is `bm25`.
+          embeddings: float32 [Q, E] of the questions, or token vectors, objects [Q]; None: they are computed, unless
+            `mode` is `bm25`. With token vectors, the best 100 or k are ranked again by those of the index.
           mode: `dense` (inner products of embeddings), `bm25`, or `hybrid` (both, fused by `hybrid`); None: the
             `default_mode`.
           where: filter on the metadata of the documents (see `filters.condition`); None: all documents.
@@ -108,20 +111,25 @@ class TextSearch:
                 raise EndxError(f"there is no model to encode questions: load one, or search with mode {BM25!r}")
             embeddings = self._encode_query(list(questions))
         snapshot = self.index.snapshot
-        selected = snapshot.where(where) if where else None
+        selected, tokens = snapshot.where(where) if where else None, None
+        if holds_objects(embeddings):
+            tokens, embeddings = embeddings, pooled(embeddings, cosine=snapshot.info.metric == COSINE)
+        depth = k if mode == DENSE and tokens is None else max(k, FUSED)
         rankings: Sequence[Ranking] = []
         if not questions:
             pass
-        elif mode == DENSE:
-            rankings = self._dense(snapshot, embeddings, k, selected)
         elif mode == BM25:
             rankings = self._lexical.search(snapshot, questions, k, selected)
         else:
-            depth = max(k, FUSED)
-            by_embedding = self._dense(snapshot, embeddings, depth, selected)
-            by_words = self._lexical.search(snapshot, questions, depth, selected)
-            both = zip(by_embedding, by_words, strict=True)
-            rankings = [self.hybrid.fuse(dense, lexical, depth)[:k] for dense, lexical in both]
+            rankings = self._dense(snapshot, embeddings, depth, selected)
+            by_words = self._lexical.search(snapshot, questions, depth, selected) if mode == HYBRID else rankings
+            if tokens is not None:
+                best = [reciprocal_ranks(both)[:depth] for both in zip(rankings, by_words, strict=True)]
+                rankings = _ranked_again(snapshot, tokens, best)
+            if mode == HYBRID:
+                both = zip(rankings, by_words, strict=True)
+                rankings = [self.hybrid.fuse(dense, lexical, depth) for dense, lexical in both]
+            rankings = [ranking[:k] for ranking in rankings]
         # A document that was deleted since the ranking is omitted.
         documents = snapshot.read_documents({row for ranking in rankings for row, _ in ranking})
         readable = [[(row, score) for row, score in ranking if row in documents] for ranking in rankings]
@@ -180,3 +188,13 @@ class TextSearch:
         for row, score in known:
             raised[row] = max(raised.get(row, -math.inf), self.hybrid.known * score)
         return sorted(raised.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _ranked_again(snapshot: Snapshot, questions: np.ndarray, rankings: Sequence[Ranking]) -> list[Ranking]:
+    """Ranks documents by MaxSim divided by the question's tokens, as `Hybrid` takes it; those deleted are omitted."""
+    again: list[Ranking] = []
+    for question, ranking in zip(questions, rankings, strict=True):
+        stored = snapshot.token_vectors([row for row, _ in ranking])
+        scores = maxsim_of(question, [*map(dequantize, stored.values())]) / max(1, len(question))
+        again.append(sorted(zip(stored, scores.tolist(), strict=True), key=lambda pair: -pair[1]))
+    return again

@@ -6,7 +6,7 @@ import inspect
 import logging
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -267,8 +267,7 @@ class EmbeddingModel:
     def ranked(self, side: str, texts: Sequence[str]) -> np.ndarray:
         """Encodes N texts of a side for `ranking.systems.scores_of`: [N, E], or objects [N] of token embeddings."""
         output = Output(normalize=self.cosine)
-        embeddings = self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
-        return cast(np.ndarray, embeddings)  # only int8 is `Quantized`
+        return self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
 
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
         """Returns the similarities of every row of `a` with every row of `b`.
@@ -422,10 +421,7 @@ def _rows(name: str, x: np.ndarray | Quantized) -> np.ndarray:
 def _token_rows(name: str, x: Any) -> np.ndarray:
     """Returns embeddings of tokens, a list of [L, E] or one of them, as an array [N] of objects, float32 [L, E]."""
     listed = [x] if isinstance(x, Quantized) or getattr(x, "ndim", 0) == 2 else list(x)
-    rows = np.empty(len(listed), object)
-    for number, text in enumerate(listed):
-        rows[number] = _rows(f"{name}[{number}]", text)
-    return rows
+    return np.fromiter((_rows(f"{name}[{n}]", text) for n, text in enumerate(listed)), object, len(listed))
 
 
 def _check_others(others: Mapping[str, object]) -> None:

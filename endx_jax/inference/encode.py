@@ -4,7 +4,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -105,25 +105,7 @@ class TextEncoder:
             return Execution(mesh).on_all(lambda params, tokens: self._part(params, side, tokens), params, tokens)
 
         self._encode = jax.jit(encode, static_argnums=1, out_shardings=replicated)
-        self._finish = jax.jit(self._converted, static_argnums=0, out_shardings=replicated)
-
-    @overload
-    def __call__(
-        self, params: dict, side: str, texts: Sequence[str], *, batch_size: int | None = None, progress: bool = False
-    ) -> np.ndarray: ...
-
-    @overload
-    def __call__(
-        self,
-        params: dict,
-        side: str,
-        texts: Sequence[str],
-        *,
-        batch_size: int | None = None,
-        progress: bool = False,
-        output: Output,
-        prompt: str | None = None,
-    ) -> np.ndarray | Quantized: ...
+        self._finish = jax.jit(self.converted, static_argnums=0, out_shardings=replicated)
 
     def __call__(
         self,
@@ -135,7 +117,7 @@ class TextEncoder:
         progress: bool = False,
         output: Output = PLAIN,
         prompt: str | None = None,
-    ) -> np.ndarray | Quantized:
+    ) -> Any:
         """Encodes texts.
 
         Args:
@@ -179,8 +161,9 @@ class TextEncoder:
 
         def compile_one(shape: tuple[int, int]) -> None:
             rows, width = shape
-            local = np.ones((len(local_rows(self.mesh, rows)), width), np.int32)
-            tokens = Tokens(ids=local, mask=local > 0)  # type: ignore[arg-type]
+            lengths = np.full(len(local_rows(self.mesh, rows)), width)
+            table = TokenTable.from_lengths(np.ones(lengths.sum(), np.int32), lengths, pad_id=0)
+            tokens = table.pad(np.arange(len(lengths)), width)
             with jax.default_matmul_precision(precision), jax.default_device(device):
                 self._encode.lower(towers, tower, to_global(tokens, self.mesh, rows)).compile()
 
@@ -225,8 +208,8 @@ class TextEncoder:
     def _result_shape(self, params: dict, side: str, output: Output) -> jax.ShapeDtypeStruct | Quantized:
         """Returns the shapes of the results for one text."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
-        return jax.eval_shape(lambda params: self._converted(output, self._part(params, side, tokens)), params)
+        return jax.eval_shape(lambda params: self.converted(output, self._part(params, side, tokens)), params)
 
-    def _converted(self, output: Output, embeddings: Any) -> Any:
+    def converted(self, output: Output, embeddings: Any) -> Any:
         """Applies `output` to embeddings of texts or of tokens."""
         return embeddings.replace(values=output(embeddings.values)) if self.model.by_token else output(embeddings)

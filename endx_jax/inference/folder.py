@@ -91,7 +91,7 @@ def _assemble(
         name,
         encoder,
         place(params, state_shardings(params, mesh)),
-        cosine=usage.cosine,
+        cosine=usage.cosine or (dual_encoder.by_token and dual_encoder.answer.normalize),
         source=ModelSource(sources),
         named_prompts=usage.prompts,
         default_prompt=usage.default_prompt,

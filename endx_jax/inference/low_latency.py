@@ -6,7 +6,7 @@ into the shapes that cost least, so that three short questions are not padded to
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 
 from endx_jax.batch import Tokens
 from endx_jax.inference.encode import PLAIN, Output, TextEncoder
+from endx_jax.inference.text_batches import stored
 
 Array = jax.Array
 
@@ -47,7 +48,7 @@ class Encoded(NamedTuple):
     """Embeddings of N texts.
 
     Attributes:
-      embeddings: embeddings, float32 [N, E].
+      embeddings: embeddings, float32 [N, E], or objects [N] of token vectors [L, E].
       tokens: number of tokens of each text after truncation, int64 [N], including special tokens and prompt.
       truncated: bool [N], true for texts that were truncated; may be empty if none was.
     """
@@ -95,7 +96,7 @@ class LowLatencyEncoder:
 
         def encode(params: dict, tower: str, ids: Array, lengths: Array) -> Array:
             mask = jnp.arange(ids.shape[1])[None] < lengths[:, None]
-            return cast(Array, output(towers.encode(params, tower, Tokens(ids, mask))))
+            return cast(Array, encoder.converted(output, towers.encode(params, tower, Tokens(ids, mask))))
 
         self._encode = jax.jit(encode, static_argnums=1)
 
@@ -114,9 +115,9 @@ class LowLatencyEncoder:
             padded = np.resize(indices, rows)  # additional rows repeat texts
             lengths = table.lengths[padded].astype(np.int32)
             results.append((indices, self._run(side, table.pad(padded, width).ids, lengths)))
-        embeddings = np.empty((len(texts), results[0][1].shape[1]), np.float32)
+        embeddings: Any = None
         for indices, part in results:
-            embeddings[indices] = np.asarray(part)[: len(indices)]
+            embeddings = stored(embeddings, len(texts), indices, part)
         return Encoded(embeddings, table.lengths, np.zeros(0, bool) if table.truncated is None else table.truncated)
 
     def _run(self, side: str, ids: Array | np.ndarray, lengths: np.ndarray) -> Array:

@@ -1,7 +1,8 @@
 """MaxSim of encoded texts, in tiles of bounded memory."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from endx_jax.data.batches.token_tables import padded_length
 from endx_jax.errors import EndxError
 from endx_jax.inference.text_batches import LADDER, LAST_STEP
 from endx_jax.losses.maxsim import maxsim
+from endx_jax.numerics import Quantized, dequantize, holds_objects, unit_rows
 
 # Tokens of questions and of candidates in a tile: on a CPU, 2 MB of products stay in the cache. The larger tile, of
 # accelerators, is not measured.
@@ -52,6 +54,31 @@ def maxsim_scores(questions: np.ndarray, candidates: np.ndarray, *, reverse: boo
         return scores
 
     return score_block
+
+
+def pooled(embeddings: Any, *, cosine: bool, width: int = 0) -> Any:
+    """Returns the means of token vectors, objects [N] of [L, E], as float32 [N, E], by which an index finds the texts.
+
+    With `cosine` they have unit norm. Embeddings [N, E] are returned as they are. `width` is E if N is 0.
+    """
+    if not holds_objects(embeddings):
+        return embeddings
+    texts = [dequantize(text) if isinstance(text, Quantized) else text for text in embeddings]
+    means = np.zeros((len(texts), texts[0].shape[1] if texts else width), np.float32)
+    for row, text in enumerate(texts):
+        means[row] = text.sum(axis=0) / max(1, len(text))
+    return unit_rows(means) if cosine else means
+
+
+def maxsim_of(question: np.ndarray, texts: Sequence | np.ndarray) -> np.ndarray:
+    """Returns MaxSim of one question [L, E] with n texts [L, E], float32 [n], on the host."""
+    scores, lengths = np.zeros(len(texts), np.float32), np.array([len(text) for text in texts], int)
+    some = lengths > 0  # a text without tokens scores 0
+    if some.any():
+        starts = np.cumsum(lengths[some]) - lengths[some]
+        products = np.concatenate([text for text in texts if len(text)]) @ question.T
+        scores[some] = np.maximum.reduceat(products, starts).sum(axis=1)
+    return scores
 
 
 @functools.partial(jax.jit, static_argnums=2)

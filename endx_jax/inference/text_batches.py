@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,8 @@ from jax.sharding import Mesh
 from endx_jax.batch import TokenVectors
 from endx_jax.data.batches.token_tables import TokenTable, padded_length
 from endx_jax.models.sharding_hints import platform
+from endx_jax.parallel.console import ticking
 from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
-from endx_jax.progress import ticking
 
 T = TypeVar("T")
 
@@ -125,14 +124,10 @@ def prefetch(items: Iterable[T], count: int) -> Iterator[T]:
     """
     iterator = iter(items)
     with ThreadPoolExecutor(1) as thread:
-        pending = collections.deque(thread.submit(_take_one, iterator) for _ in range(count))
-        while item := pending.popleft().result():
-            pending.append(thread.submit(_take_one, iterator))
+        pending = collections.deque(thread.submit(list, itertools.islice(iterator, 1)) for _ in range(count))
+        while item := pending.popleft().result():  # empty at the end
+            pending.append(thread.submit(list, itertools.islice(iterator, 1)))
             yield from item
-
-
-def _take_one(iterator: Iterator[T]) -> list[T]:
-    return list(itertools.islice(iterator, 1))
 
 
 def equal_batches(count: int, rows: int, mesh: Mesh, inputs: Callable[[np.ndarray], Any]) -> Iterator[TextBatch]:
@@ -156,23 +151,15 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
       bar: progress bar over texts, which is closed at the end.
 
     Returns:
-      Tree of NumPy arrays [N, ...], the same on every process if the results of `compute` are; None if N is 0. Of
-      `TokenVectors` an array [N] of objects: the values of each text's tokens that count.
+      Tree of NumPy arrays [N, ...], or objects [N] as `stored` makes them, the same on every process if the results of
+      `compute` are; None if N is 0.
     """
     results, waiting = None, collections.deque[tuple[np.ndarray, Any]]()
 
     def fetch() -> None:
         nonlocal results
         indices, batch = waiting.popleft()
-        if isinstance(batch, TokenVectors):
-            results = np.empty(bar.total, object) if results is None else results
-            values, mask = jax.device_get((batch.values, batch.mask))
-            for row, index in enumerate(indices):
-                results[index] = jax.tree.map(lambda part: part[row][mask[row]], values)  # noqa: B023
-        else:
-            if results is None:
-                results = jax.tree.map(lambda part: np.empty((bar.total, *part.shape[1:]), part.dtype), batch)
-            jax.tree.map(functools.partial(_store, indices), results, batch)
+        results = stored(results, bar.total, indices, batch)
         bar.update(len(indices))
 
     with ticking(bar):
@@ -187,5 +174,16 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
     return results
 
 
-def _store(indices: np.ndarray, results: np.ndarray, batch: jax.Array) -> None:
-    results[indices] = np.asarray(batch)[: len(indices)]
+def stored(results: Any, count: int, indices: np.ndarray, batch: Any) -> Any:
+    """Stores a batch at `indices` of results [count, ...], or objects [count] of tokens that count; None: the first."""
+    if isinstance(batch, TokenVectors):
+        results = np.empty(count, object) if results is None else results
+        values, mask = jax.device_get((batch.values, batch.mask))
+        for row, index in enumerate(indices):
+            results[index] = jax.tree.map(lambda part: part[row][mask[row]], values)  # noqa: B023
+        return results
+    if results is None:
+        results = jax.tree.map(lambda part: np.empty((count, *part.shape[1:]), part.dtype), batch)
+    for whole, part in zip(jax.tree.leaves(results), jax.tree.leaves(batch), strict=True):
+        whole[indices] = np.asarray(part)[: len(indices)]
+    return results

@@ -16,11 +16,37 @@ from endx_jax.data.batches.token_tables import Pairs
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
-from endx_jax.methods.settings import MethodSettings
 from endx_jax.models.heads import HEADS
 from endx_jax.parallel.sharding import Rule, add_rules
 from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.settings import from_mapping
+
+
+class MethodSettings:
+    """Base of the settings of a training method, `config.objective`: what a run asks of every method.
+
+    A method whose loss compares the rows of a batch declares `loss_tile` as a field, and one that trains prefixes of
+    embeddings `matryoshka_dims`; the values here are those of methods without them.
+
+    Attributes:
+      loss_tile: side of the score tiles of streamed losses; 0: dense; -1: automatic.
+      matryoshka_dims: widths of the prefixes of embeddings that are trained, and ranked in the report.
+      takes_hard_negatives: true if data with hard negatives is trained with them by default.
+    """
+
+    loss_tile = 0
+    matryoshka_dims = tuple[int, ...]()
+    takes_hard_negatives = False
+
+    @property
+    def given_model(self) -> str:
+        """Name of the model whose embeddings of the training texts are in the batches; empty for none."""
+        return ""
+
+    def score_arrays(self, hard_negatives: int) -> int:
+        """Returns the number of arrays of scores [B, B] of the dense loss with K hard negatives a question."""
+        del hard_negatives
+        return 1
 
 
 def plain_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> Collator:
@@ -47,7 +73,7 @@ class Method:
         nothing to towers. A run's model folder names a method with heads, which `models.heads.HEADS` makes.
       searches_index_of_teacher: trains embeddings to approximate those of the model that `annotate` stores as
         `Pairs.guide`, so that they can search its indexes.
-      by_token: trains an embedding for each token (`model.pooling=tokens`), of which runs make no index.
+      by_token: trains an embedding for each token (`model.pooling=tokens`).
       frozen_towers: trains heads alone, so that everything below them is computed once.
       sharding: rules for parameters that `parallel.sharding.RULES` has no rule for.
       warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.
@@ -83,11 +109,6 @@ class Method:
     def embeds(self) -> bool:
         """True if the method embeds questions and answers independently."""
         return self.pair_scorer is None
-
-    @property
-    def indexes(self) -> bool:
-        """True if the embeddings, one for each text, can be those of an index."""
-        return self.embeds and not self.by_token
 
 
 # To add a method, map its name to the module that defines `METHOD`, or to the `Method` itself.

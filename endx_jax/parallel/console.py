@@ -7,16 +7,17 @@ WARNING silences the latter and the progress bars.
 import contextlib
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 
 import tqdm
 
 from endx_jax.errors import named, printable
 from endx_jax.parallel.distributed import is_primary
-from endx_jax.progress import ticking
 
 LOG = logging.getLogger("endx_jax")
 LOG.setLevel(LOG.level or logging.INFO)
+INTERVAL = 1.0  # seconds between updates of a progress bar while no item is finished, such as during compilation
 
 
 def say(line: str) -> None:
@@ -81,6 +82,27 @@ def gathering() -> Iterator[list[str]]:
 def showing_progress() -> bool:
     """Returns true on the primary process if stderr is a terminal or a notebook: progress bars are shown then."""
     return is_primary() and LOG.isEnabledFor(logging.INFO) and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+
+
+@contextlib.contextmanager
+def ticking(bar: tqdm.tqdm) -> Iterator[tqdm.tqdm]:
+    """Context in which a progress bar is redrawn every second; closes the bar at its end."""
+    ended = threading.Event()
+
+    def draw() -> None:
+        while not ended.wait(INTERVAL):
+            bar.refresh()
+
+    thread = threading.Thread(target=draw, name="progress", daemon=True)
+    with bar:
+        if not bar.disable:
+            thread.start()
+        try:
+            yield bar
+        finally:
+            ended.set()
+            if not bar.disable:
+                thread.join()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,9 @@ import tqdm
 from endx_jax.data.readers.beir import Negative
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
+from endx_jax.inference.maxsim import maxsim_of
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.numerics import holds_objects
 from endx_jax.ranking.bm25 import BM25, highest
 from endx_jax.ranking.rerank import PairScorer, PairScorerFactory
 from endx_jax.ranking.search import top_k
@@ -247,7 +249,7 @@ def _stratified(rows, places, wanted: int, score: PairScorer) -> list[list[int]]
     return kept
 
 
-# Rows, int [n], to their embeddings, float32 [n, E].
+# Rows, int [n], to their embeddings, float32 [n, E], or objects [n] of token vectors.
 Embedded = Callable[[np.ndarray], np.ndarray]
 
 # Pairs scored at a time.
@@ -273,13 +275,13 @@ def rank_by_embeddings(encode: EncodeSide, records: RetrievalSet, depth: int) ->
     """Ranks the `depth` best by inner product, exactly; all embeddings are in memory."""
     questions, candidates = encode("question", records.questions), encode("answer", records.candidates)
     nearest = top_k(questions, candidates, depth)
-    score = InnerProducts(questions.__getitem__, candidates.__getitem__)
+    score = Similarities(questions.__getitem__, candidates.__getitem__)
     return Ranked(nearest.rows, nearest.scores, lambda: lowest_right(score, records.qrels))
 
 
 def rank_by_pairs(scores_of: PairScorerFactory, records: RetrievalSet, depth: int) -> Ranked:
     """Ranks the `depth` best of BM25's best candidates, at least `RERANKED`; with embeddings, of all candidates."""
-    if isinstance(scores_of, InnerProductsOfTexts):
+    if isinstance(scores_of, SimilaritiesOfTexts) and not scores_of.by_token:
         return rank_by_embeddings(scores_of.encode, records, depth)
     first = rank_by_bm25(records, max(depth, RERANKED))
     score, found = scores_of(records.questions, records.candidates), first.rows >= 0
@@ -290,8 +292,8 @@ def rank_by_pairs(scores_of: PairScorerFactory, records: RetrievalSet, depth: in
     return Ranked(rows, scores, lambda: lowest_right(score, records.qrels))
 
 
-class InnerProducts:
-    """Scores of (question, candidate) pairs by their embeddings."""
+class Similarities:
+    """Scores of (question, candidate) pairs by their embeddings: inner products, or MaxSim of token vectors."""
 
     def __init__(self, questions: Embedded, candidates: Embedded):
         """Takes functions from rows to embeddings, for both sides."""
@@ -302,48 +304,27 @@ class InnerProducts:
         scores = np.empty(len(pairs), np.float32)
         for start in range(0, len(pairs), PAIRS):
             question, candidate = pairs[start : start + PAIRS].T
-            products = np.einsum("ne,ne->n", self._questions(question), self._candidates(candidate))
-            scores[start : start + PAIRS] = products
+            asked, texts = self._questions(question), self._candidates(candidate)
+            if not holds_objects(asked):
+                scores[start : start + PAIRS] = np.einsum("ne,ne->n", asked, texts)
+                continue
+            for first in np.unique(question, return_index=True)[1]:
+                places = np.nonzero(question == question[first])[0]
+                scores[start + places] = maxsim_of(asked[first], texts[places])
         return scores
 
 
 @dataclasses.dataclass(frozen=True)
-class InnerProductsOfTexts:
-    """Pair scorers of the model that `encode` belongs to: inner products of texts, each encoded on first use."""
+class SimilaritiesOfTexts:
+    """Pair scorers of a model that encodes each text on first use; by MaxSim if it embeds texts `by_token`."""
 
     encode: EncodeSide
+    by_token: bool = False
 
-    def __call__(self, questions: Sequence[str], candidates: Sequence[str]) -> InnerProducts:
+    def __call__(self, questions: Sequence[str], candidates: Sequence[str]) -> Similarities:
         """Returns the scorer of pairs of rows of the texts."""
-        return InnerProducts(*_on_demand(self.encode, questions, candidates))
-
-
-@dataclasses.dataclass(frozen=True)
-class MaxSimOfTexts:
-    """Pair scorers of late interaction: MaxSim of the tokens of texts, each text encoded on first use."""
-
-    encode: EncodeSide
-
-    def __call__(self, questions: Sequence[str], candidates: Sequence[str]) -> PairScorer:
-        """Returns the scorer of pairs of rows of the texts."""
-        question, candidate = _on_demand(self.encode, questions, candidates)
-
-        def score(pairs: np.ndarray) -> np.ndarray:
-            scores = np.zeros(len(pairs), np.float32)
-            question(pairs[:, 0]), candidate(pairs[:, 1])  # encodes all of them together
-            for row in np.unique(pairs[:, 0]):
-                [asked] = question(np.array([row]))
-                places = np.nonzero(pairs[:, 0] == row)[0]
-                tokens = candidate(pairs[places, 1])
-                lengths = np.array([len(text) for text in tokens])
-                some = lengths > 0  # a text without tokens scores 0
-                if some.any():
-                    starts = np.cumsum(lengths[some]) - lengths[some]
-                    products = np.concatenate(tokens[some]) @ asked.T
-                    scores[places[some]] = np.maximum.reduceat(products, starts).sum(axis=1)
-            return scores
-
-        return score
+        sides = zip(SIDES, (questions, candidates), strict=True)
+        return Similarities(*(EncodedOnDemand(functools.partial(self.encode, side), texts) for side, texts in sides))
 
 
 class EncodedOnDemand:
@@ -362,9 +343,3 @@ class EncodedOnDemand:
             self._place[fresh] = np.arange(known, known + len(fresh))
             self._embeddings = np.concatenate([self._embeddings, made]) if known else made
         return self._embeddings[self._place[rows]]
-
-
-def _on_demand(encode: EncodeSide, questions: Sequence[str], candidates: Sequence[str]) -> list[EncodedOnDemand]:
-    """Returns the embeddings of both sides."""
-    sides = zip(SIDES, (questions, candidates), strict=True)
-    return [EncodedOnDemand(functools.partial(encode, side), texts) for side, texts in sides]

@@ -34,6 +34,14 @@ def scores_of(questions: np.ndarray, candidates: np.ndarray, *, reverse: bool = 
     return dense_scores(questions, candidates)
 
 
+def fusible(questions: np.ndarray, scores: ScoreBlock) -> ScoreBlock:
+    """Returns the scorer for `Hybrid`, whose weights are for cosines: MaxSim divided by the question's tokens."""
+    if questions.dtype != object:
+        return scores
+    tokens = np.array([max(1, len(text)) for text in questions], np.float32)[:, None]
+    return lambda start, stop: scores(start, stop) / tokens[start:stop]
+
+
 def dense_scores(question_embeddings, candidate_embeddings):
     """Returns a function that computes inner products of blocks of questions, for `evaluate`.
 
@@ -114,7 +122,7 @@ def evaluate_dense(
     """Encodes questions and candidates with `encode(side, texts)`, each once, and ranks each pool by inner product.
 
     One pool contains the questions and candidates of all others. With `reverse` the questions are also ranked for each
-    candidate. With `fuse`, a function of pool's name and inner products, candidates are also ranked by its scores.
+    candidate. With `fuse`, a function of a pool's name and its scores, candidates are also ranked by what it returns.
     """
     widest = max(pools.values(), key=lambda records: (len(records.candidates), len(records.questions)))
     vectors = {"question": encode("question", widest.questions), "answer": encode("answer", widest.candidates)}
@@ -128,10 +136,11 @@ def evaluate_dense(
 
     evaluations, backwards, fused = {}, {}, {}
     for pool, part in pools.items():
-        scores = scores_of(of("question", part.question_ids), of("answer", part.candidate_ids))
+        questions = of("question", part.question_ids)
+        scores = scores_of(questions, of("answer", part.candidate_ids))
         evaluations[pool] = evaluate_set(scores, part)
         if fuse:
-            fused[pool] = evaluate_set(fuse(pool, scores), part)
+            fused[pool] = evaluate_set(fuse(pool, fusible(questions, scores)), part)
         if reverse:
             back = part.reversed()
             scores = scores_of(of("answer", back.question_ids), of("question", back.candidate_ids), reverse=True)

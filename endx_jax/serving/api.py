@@ -108,6 +108,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
         """Embeds texts."""
         check_texts("input", body.input, limits)
+        if model.by_token:
+            raise Refusal(422, "model: it has no embedding of a whole text, only one for each token", param="model")
         side = SIDE_OF_TASK[_task(body, model.asymmetric)]
         if body.dimensions is not None and body.dimensions > model.width:
             raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")

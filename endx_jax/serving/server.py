@@ -34,13 +34,12 @@ _create_stream = H11Protocol._create_stream
 
 async def _as_origin(self: H11Protocol, request: h11.Request) -> None:
     """Answers a request for WebSockets as HTTP, as its connection could stay open, and takes `http://HOST/PATH`."""
-    target = re.fullmatch(rb"(?:(?i:https?://([^/?]*))/?)?(.*)", request.target)
-    assert target  # both parts may be empty
-    host, path = target.groups()
+    parts = re.fullmatch(rb"(?:(?i:https?://([^/?]*))/?)?(.*)", request.target)
+    assert parts is not None  # h11 refuses line breaks, and all else matches
+    host, path = parts.groups()
     kept = [(name, host if host and name == b"host" else v) for name, v in request.headers if name != b"upgrade"]
-    path = path if host is None else b"/" + path
-    version = request.http_version
-    await _create_stream(self, h11.Request(method=request.method, target=path, headers=kept, http_version=version))
+    target, version = path if host is None else b"/" + path, request.http_version
+    await _create_stream(self, h11.Request(method=request.method, target=target, headers=kept, http_version=version))
 
 
 H11Protocol._check_protocol = _keep_protocol  # type: ignore[assignment, method-assign]

@@ -16,7 +16,8 @@ from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import Output
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.numerics import unit_rows
+from endx_jax.numerics import holds_objects, unit_rows
+from endx_jax.ranking.mining import SimilaritiesOfTexts
 from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.serving.settings import Limits
 
@@ -127,7 +128,8 @@ class Service:
           max_text: largest number of characters of text, and of metadata, in a hit.
           pairs: see above.
         """
-        self.model, self.search, self.pairs, self._max_text = model, search, pairs, max_text
+        by_tokens = SimilaritiesOfTexts(model.ranked, True) if model.by_token else None
+        self.model, self.search, self.pairs, self._max_text = model, search, pairs or by_tokens, max_text
         output = Output(model.truncate_dim, normalize=model.cosine)
         self._encode = LowLatencyEncoder(model.encoder, model.params, output)
 
@@ -135,6 +137,7 @@ class Service:
     def scores(self) -> dict[str, str]:
         """Descriptions of the scores, by mode."""
         dense = f"{'cosine' if self.model.cosine else 'inner product'} of embeddings"
+        dense = "MaxSim divided by the question's tokens" if self.model.by_token else dense
         return {"dense": dense, "bm25": "BM25", "hybrid": str(self.search.hybrid)}
 
     def preparations(self) -> list[Preparation]:
@@ -236,7 +239,7 @@ class Service:
 
 def truncate_width(embeddings: np.ndarray, width: int, cosine: bool) -> np.ndarray:
     """Truncates embeddings, float32 [N, E], to `width` dimensions, and normalizes them again if `cosine` is true."""
-    if width == embeddings.shape[1]:
+    if holds_objects(embeddings) or width == embeddings.shape[1]:
         return embeddings
     part = np.ascontiguousarray(embeddings[:, :width])
     return unit_rows(part) if cosine else part

@@ -7,7 +7,7 @@ import concurrent.futures
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import flax.struct
 import flax.traverse_util
@@ -97,19 +97,6 @@ LossFunction = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, di
 Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 
 
-class JittedStep(Protocol):
-    """Step that can be traced and lowered: `jax.stages.Wrapped`, with types."""
-
-    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        """Runs the step."""
-
-    def trace(self, state: TrainState, batch: Batch) -> jax.stages.Traced:
-        """Traces the step for arrays or shapes."""
-
-    def lower(self, state: TrainState, batch: Batch) -> jax.stages.Lowered:
-        """Lowers the step for arrays or shapes."""
-
-
 def make_train_step(
     objective: LossFunction,
     optimizer: optax.GradientTransformation,
@@ -118,7 +105,7 @@ def make_train_step(
     seed: int,
     shardings: TrainState,
     frozen: Sequence[str] = (),
-) -> JittedStep:
+) -> jax.stages.Wrapped:
     """Makes the jitted training step of an objective.
 
     Args:
@@ -192,7 +179,7 @@ class CompiledStep:
 
 
 def compile_ahead(
-    train_step: JittedStep, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
+    train_step: jax.stages.Wrapped, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
 ) -> CompiledStep:
     """Compiles a step for batches of known shapes in parallel, before the first batch is read.
 

@@ -110,23 +110,17 @@ def test_an_answer_without_questions_is_asked_again_then_skipped_and_named(said,
     assert "1,100 tokens in and 330 out" in printed  # of bad answers too
 
 
-def test_without_any_pair_nothing_is_written(corpus, endx):
+def test_an_answer_that_is_cut_off_counts_as_bad_and_without_any_pair_nothing_is_written(corpus, endx):
     with ChatServer(lambda *_: reply("[]")) as server:
         said = endx(*arguments(server, corpus, "--limit=2"), status=2).err
     assert "no pairs are left: " in said
     assert not (corpus.parent / "pairs.jsonl").exists()
-
-
-def test_an_answer_that_is_cut_off_counts_as_bad(corpus, endx):
     act = lambda number, times: reply(questions(number), finish="length" if number == "3" else "stop")  # noqa: E731
     with ChatServer(act) as server:
         assert "skipped 1 passages (cut off at max_tokens): 'd3'" in endx(*arguments(server, corpus)).out
 
 
-FAILURES = [(429, {"Retry_After_Ms": "1"}, b""), (500, {}, b""), (400, {}, b"too long"), b"<html>", "break"]
-
-
-@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("failure", [(429, {"Retry_After_Ms": "1"}, b""), (400, {}, b"too long"), "break"])
 def test_passages_without_an_answer_are_named_and_asked_by_the_next_run(failure, corpus, endx):
     with ChatServer(lambda number, _: failure if number in "36" else reply(questions(number))) as server:
         printed = endx(*arguments(server, corpus)).out
@@ -231,14 +225,11 @@ def test_flags_that_are_not_valid(flags, message, corpus, endx):
         assert not server.seen
 
 
-def test_a_template_needs_the_passages_place(corpus, endx):
+def test_a_template_needs_the_passages_place_and_a_journal_one_run_at_a_time(corpus, endx):
     (corpus.parent / "prompt.txt").write_text("ask something")
     with ChatServer() as server:
         said = endx(*arguments(server, corpus, f"--prompt={corpus.parent / 'prompt.txt'}"), status=2).err
     assert "prompt.txt needs the place of the passage, {passage}" in said
-
-
-def test_only_one_run_at_a_time_uses_a_journal(corpus, endx):
     from endx_jax.files import locked
 
     with locked(corpus.parent / ".pairs.jsonl.lock"), ChatServer() as server:
@@ -294,9 +285,10 @@ def test_a_reply_is_searched_for_its_list():
     assert parse_reply(Reply(text, True, (0, 0)), 3) == (("One?", "two words?", "Three?"), "")
 
 
-@pytest.mark.parametrize(
-    "text", ["I cannot do that", '["what is', "[]", "[1, 2]", '[{"question": "x"}]', '["", " "]', f'["{"x" * 1001}"]']
-)
+BAD_REPLIES = ["I cannot do that", '["what is', "[]", "[1, 2]", '[{"question": "x"}]', '["", " "]', f'["{"x" * 1001}"]']
+
+
+@pytest.mark.parametrize("text", BAD_REPLIES)
 def test_a_reply_without_questions_has_a_reason(text):
     questions, reason = parse_reply(Reply(text, True, (0, 0)), 3)
     assert questions == ()

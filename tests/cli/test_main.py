@@ -6,9 +6,7 @@ import endx_jax.__main__ as program
 from endx_jax.cli import entry
 
 
-@pytest.mark.parametrize(
-    ("verb", "keeps"), [("train", True), ("plan", True), ("serve", False), ("search", False), ("encode", False)]
-)
+@pytest.mark.parametrize(("verb", "keeps"), [("train", True), ("plan", True), ("serve", False), ("encode", False)])
 def test_the_allocator_settings_of_training_apply_to_no_other_verb(verb, keeps, monkeypatch):
     called = []
     monkeypatch.setattr(program.sys, "argv", ["endx", verb])

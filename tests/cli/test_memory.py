@@ -18,9 +18,8 @@ SCRIPT += "print(os.getpid(), os.environ['GLIBC_TUNABLES'], *sys.argv[1:])"
 )
 def test_a_program_starts_again_in_its_own_process_with_its_arguments():
     environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, "a b", "--c"], env=environment, stdout=subprocess.PIPE, text=True
-    ) as program:
+    command = [sys.executable, "-c", SCRIPT, "a b", "--c"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as program:
         output = program.communicate()[0]
     assert output.split("\n")[0] == f"{program.pid} {entry.TUNABLES} a b --c"
 

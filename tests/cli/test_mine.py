@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from small_squad import regular
 from tiny_bert import tiny_recipe
 
@@ -100,8 +100,7 @@ def test_contradictory_options_are_refused_in_one_line_and_write_nothing(tmp_pat
 def test_messages_name_the_arguments_in_python(tmp_path, pairs_csv, monkeypatch, arguments, message):
     (tmp_path / "pairs.csv").write_bytes(pairs_csv.read_bytes())
     monkeypatch.chdir(tmp_path)
-    with one_line_error(message):
-        endx_jax.mine("pairs.csv", **{"output": "out"} | arguments)
+    refused(message, endx_jax.mine, "pairs.csv", **{"output": "out"} | arguments)
 
 
 def test_mined_rows_are_returned_and_messages_can_be_silenced(tmp_path, pairs_csv, mine, capsys):

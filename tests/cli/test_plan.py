@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from tiny_bert import write_tiny_bert
 
 from endx_jax.cli import plan
@@ -15,23 +15,19 @@ def arguments(tiny_bert, pairs_csv, monkeypatch):
         "--config=minilm",
         f"--config.model.pretrained={tiny_bert}",
         f"--config.data.path={pairs_csv}",
-        "--config.data.question_length=24",
-        "--config.data.answer_length=24",
-        "--config.data.cache=",
-        "--config.train.global_batch_size=16",
-        "--config.train.tower_chunk=0",
-        "--config.optimizer.warmup_steps=0",
-        "--config.train.steps=5",
-        "--config.train.epochs=0.0",
+        *"--config.data.question_length=24 --config.data.answer_length=24 --config.data.cache=".split(),
+        *"--config.train.global_batch_size=16 --config.train.tower_chunk=0 --config.optimizer.warmup_steps=0".split(),
+        *"--config.train.steps=5 --config.train.epochs=0.0".split(),
     ]
 
 
-def test_a_page_and_a_file(arguments, tmp_path, capsys):
+def test_a_page_and_a_file(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(plan, "CHIPS", {name: CHIPS[name] for name in ("v5e", "T4")})
     plan.main([*arguments, "--devices=8", f"--json={tmp_path / 'plan.json'}"])
     shown = capsys.readouterr().out
     assert shown.startswith("minilm: 16 pairs a step on 8 devices")
     assert "the largest batch that is planned of" in shown
-    assert all(f"\n{name} " in shown for name in CHIPS)
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith(("v5e ", "T4 "))] == ["v5e", "T4"]
     written = json.loads((tmp_path / "plan.json").read_text())
     assert written["chips"]["v5e"]["fits"]
     assert written["compiled"] is None
@@ -49,9 +45,7 @@ def test_a_chip_without_a_compiler(arguments, topology, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--chip=v9"], "--chip=v9 is none of v4"),
         (["--devices=-1"], "--devices=-1: give a positive number"),
-        (["--topology=v5e"], "--topology=v5e is no topology"),
         (["--topology=v5e:2x4", "--devices=8"], "remove --chip and --devices"),
         (["--encode"], "--encode needs --topology or --chip"),
         (["--config.mesh.fsdp=3"], "does not fit 8 devices"),
@@ -67,8 +61,7 @@ def test_mistakes_are_one_line(arguments, more, message, capsys):
             plan.main(more)
         assert message in capsys.readouterr().err
         return
-    with one_line_error(message):
-        plan.main([*arguments, *more])
+    refused(message, plan.main, [*arguments, *more])
 
 
 def test_the_verb_is_there(endx):

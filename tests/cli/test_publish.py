@@ -10,6 +10,9 @@ pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 
 
+CUT = "cut 1 texts to 65,535 bytes, the limit of Milvus"
+
+
 @pytest.fixture
 def index(tmp_path) -> Index:
     documents = [Document("d/0", "a cat", {"title": "Cats"}), Document("d/1", "é" * 40_000), Document("d/2", "a dog")]
@@ -21,15 +24,12 @@ def index(tmp_path) -> Index:
 def test_an_index_is_published_and_says_so(index, tmp_path, endx):
     to = str(tmp_path / "there.db")
     arguments = [f"--index={index.path}", f"--to={to}", "--collection=animals"]
-    assert endx("publish", *arguments).out.splitlines() == [
-        f"3 documents of {index.path} are in collection animals at {to}",
-        "cut 1 texts to 65,535 bytes, the limit of Milvus",
-    ]
+    said = endx("publish", *arguments).out.splitlines()
+    assert said == [f"3 documents of {index.path} are in collection animals at {to}", CUT]
     index.delete(["d/1"])
-    assert endx("publish", *arguments).out.splitlines() == [
-        f"2 documents of {index.path} are in collection animals at {to}",
-        "deleted 1 documents from the collection that were deleted from the index",
-    ]
+    first, deleted = endx("publish", *arguments).out.splitlines()
+    assert first == f"2 documents of {index.path} are in collection animals at {to}"
+    assert deleted == "deleted 1 documents from the collection that were deleted from the index"
     with milvus._client(to, "") as client:
         client.load_collection("animals")
         ((best, _),) = client.search("animals", [[1, 0.5, 0]], limit=3, output_fields=["text", "metadata"])

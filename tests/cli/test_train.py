@@ -3,7 +3,7 @@ import pathlib
 import re
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 
 from endx_jax.cli import train
 from endx_jax.errors import EndxError, naming
@@ -15,16 +15,18 @@ from endx_jax.models.sharing import SHARINGS
 ENDX = load_recipe("endx")
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 QUICKSTART = str(CONFIGS / "quickstart.py")
+LENGTHS = ("--config.train.steps=3", "--config.train.epochs=2.0")
 
 
 def test_a_file_and_its_recipe_are_the_same_config(tmp_path):
     own = tmp_path / "quickstart.py"
     own.write_text('from endx_jax.methods import config\nget_config = config.load_recipe("quickstart").get_config\n')
-    by_name, *names = train.parse_arguments(["--config=quickstart"])
-    for file in (QUICKSTART, own):
+    files = {own: "quickstart", QUICKSTART: "quickstart", CONFIGS / "t5_base_ade_spl.py": "t5:base,ade_spl"}
+    for file, recipe in files.items():
+        by_name, *names = train.parse_arguments([f"--config={recipe}"])
         by_file, *same = train.parse_arguments([f"--config={file}"])
         assert (by_file.to_dict(), same) == (by_name.to_dict(), names)
-    assert names == ["quickstart", "runs/quickstart"]
+        assert names == [pathlib.Path(file).stem, f"runs/{pathlib.Path(file).stem}"]
 
 
 def test_every_file_in_configs_is_a_recipe():
@@ -40,10 +42,8 @@ def test_a_recipe_has_its_name_and_its_file_in_configs_for_names(recipe, tmp_pat
         monkeypatch.chdir(folder)
         for file in (f"configs/{name}.py", f"configs/papers/{name}.py", CONFIGS / f"{name}.py", recipe_files()[name]):
             assert load_config(f"{file}{colon}{arguments}").to_dict() == expected
-    with one_line_error("configs/yuu.py is neither a file nor a recipe; did you mean 'yu'"):
-        load_config("configs/yuu.py")
-    with one_line_error("elsewhere/configs/yu.py is neither a file nor a recipe"):
-        load_config("elsewhere/configs/yu.py")
+    refused("configs/yuu.py is neither a file nor a recipe; did you mean 'yu'", load_config, "configs/yuu.py")
+    refused("elsewhere/configs/yu.py is neither a file nor a recipe", load_config, "elsewhere/configs/yu.py")
 
 
 def test_settings_are_overridden():
@@ -57,12 +57,6 @@ def test_t5_is_trained_with_every_sharing(sharing):
     config, name, workdir = train.parse_arguments([f"--config=t5:base,{sharing}"])
     assert (config.model.sharing, config.model.pretrained) == (sharing, "google/t5-v1_1-base")
     assert (name, workdir) == (f"t5_base_{sharing}", f"runs/t5_base_{sharing}")
-
-
-def test_the_file_of_t5_base_ade_spl_is_the_recipe_with_these_arguments():
-    by_file, *same = train.parse_arguments([f"--config={CONFIGS / 't5_base_ade_spl.py'}"])
-    by_name, *names = train.parse_arguments(["--config=t5:base,ade_spl"])
-    assert (by_file.to_dict(), same) == (by_name.to_dict(), names)
 
 
 @pytest.mark.parametrize("method", ENDX.METHODS)
@@ -111,15 +105,11 @@ def test_every_config_is_one_that_a_run_accepts(file):
         (["--config=quickstart:fast"], r"TypeError: .*; what follows a colon .* passed to get_config\(\)$"),
         (["--config=pairs:64,a"], r"'64,a'; what follows a colon after its name is passed to get_config\(width: "),
         (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
-        (
-            ["--config=quickstart", "--config.train.steps=3", "--config.train.epochs=2.0"],
-            "^--config.train.steps=3 and --config.train.epochs=2.0: give one of the two$",
-        ),
+        (["--config=quickstart", *LENGTHS], f"^{LENGTHS[0]} and {LENGTHS[1]}: give one of the two$"),
     ],
 )
 def test_unknown_arguments_are_refused_in_one_line(arguments, message):
-    with one_line_error(message):
-        train.parse_arguments(arguments)
+    refused(message, train.parse_arguments, arguments)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +152,7 @@ def test_next_steps_fit_the_data(trained_workdir):
 def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, message, tmp_path):
     file = tmp_path / "mine.py"
     file.write_bytes(text.encode("latin-1"))
-    with one_line_error(f"^(--config={file})?{message}"):
-        train.parse_arguments([f"--config={file}"])
+    refused(f"^(--config={file})?{message}", train.parse_arguments, [f"--config={file}"])
 
 
 def test_a_config_file_is_executed_once(tmp_path):
@@ -177,12 +166,9 @@ def test_a_config_file_is_executed_once(tmp_path):
     assert (tmp_path / "mine.log").read_text() == "x"
 
 
-def test_endx_alone_prints_help_and_its_version(endx):
+def test_endx_alone_prints_help_and_its_version_and_an_unknown_verb_one_line(endx):
     assert "usage: endx VERB" in endx().out == endx("--help").out
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", endx("--version").out)
-
-
-def test_an_unknown_verb_exits_with_2_and_one_line(endx):
     assert "unknown verb 'trian'; did you mean 'train'?" in endx("trian", status=2).err
 
 
@@ -198,8 +184,7 @@ def test_an_interrupt_is_no_traceback(monkeypatch, endx):
 def test_settings_that_the_step_refuses_leave_no_run(config, tmp_path):
     """Otherwise the run with mended settings would be refused, as of other settings."""
     config.objective.matryoshka_dims = (64,)
-    with one_line_error(r"matryoshka_dims is \(64,\), but the embeddings have 32 numbers"):
-        run(config, tmp_path)
+    refused(r"matryoshka_dims is \(64,\), but the embeddings have 32 numbers", run, config, tmp_path)
     assert not (tmp_path / "config.json").exists()
     assert not (tmp_path / "model").exists()
 
@@ -224,13 +209,10 @@ def test_help_begins_with_the_settings_that_are_changed_most(endx):
     assert every.startswith("\n  --config.seed=0\n")
 
 
-def test_errors_name_settings_as_they_are_typed(endx, tmp_path):
+def test_errors_name_settings_as_they_are_typed_and_no_word_of_the_user_s(endx, tmp_path):
     arguments = ("--config=quickstart", "--config.optimizer.learning_rate=-1.0", f"--workdir={tmp_path}")
     expected = "endx train: --config.optimizer.learning_rate is -1.0; it must not be negative"
     assert expected in endx("train", *arguments, status=2).err
     assert expected.replace("train:", "plan:") in endx("plan", *arguments, status=2).err
-
-
-def test_a_users_word_is_not_taken_for_a_setting():
     with one_line_error("^seed: no such file; set --config.data.path"), naming(train.flags_of(base_config())):
         raise EndxError("seed: no such file; set data.path")

@@ -1,5 +1,3 @@
-"""Tests of the detection of languages."""
-
 import pytest
 
 from endx_jax.data.languages import detect
@@ -30,16 +28,10 @@ def test_languages_are_detected(language):
     assert detect(TEXTS[language] * 2000) == language
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        [],
-        [""],
-        ["Settings", "C++ 3.14"],
-        ["de la"],
-        ["the history of 北京 and of 東京 in a book"],
-        ["for (int i = 0; i < n; i++) { s += a[i]; }", "int a, s, z, o; do { s += a; } while (z < s);"],
-    ],
-)
+CODE = ["for (int i = 0; i < n; i++) { s += a[i]; }", "int a, s, z, o; do { s += a; } while (z < s);"]
+BOOK = ["the history of 北京 and of 東京 in a book"]
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["Settings", "C++ 3.14"], ["de la"], BOOK, CODE])
 def test_english_is_assumed_where_little_is_known(texts):
     assert detect(texts) == "english"

@@ -40,8 +40,7 @@ def test_an_answer_is_in_the_sentence_in_which_it_starts(tmp_path):
     assert right(converted(tmp_path, paragraph(CATS, question))) == {"q?": [SAYS]}
     eat, sleep = CATS.index("They"), CATS.index("sleep")
     conversion = converted(tmp_path, paragraph(CATS, asked("i0", "q?", eat, sleep, eat + 5)))
-    assert right(conversion) == {"q?": [SLEEP, EAT]}
-    assert conversion.rows == 2
+    assert (right(conversion), conversion.rows) == ({"q?": [SLEEP, EAT]}, 2)
 
 
 def test_equal_questions_are_merged_and_their_rows_counted_apart(tmp_path):
@@ -49,59 +48,46 @@ def test_equal_questions_are_merged_and_their_rows_counted_apart(tmp_path):
     second = paragraph("Dogs bark.", asked("i3", "q?", 0))
     conversion = converted(tmp_path, first, second)
     assert right(conversion) == {"q?": [SLEEP, "Dogs bark."], "q? ": [SLEEP]}
-    assert conversion.records.question_ids == ("i0", "i2")
-    assert conversion.rows == 4
+    assert (conversion.records.question_ids, conversion.rows) == (("i0", "i2"), 4)
     assert len(conversion.records.pairs) == 3
     first = paragraph("Dogs bark. It rains.", asked("i0", "one?", 11))
     second = paragraph("It rains. Cats sleep.", asked("i1", "two?", 0))
     records = converted(tmp_path, first, second, pool="sentences").records
     assert records.candidates == ("Dogs bark.", "It rains.", "Cats sleep.")
-    assert records.candidate_ids == ("s0.0", "s0.1", "s1.1")
-    assert records.qrels == ((1,), (1,))
+    assert (records.candidate_ids, records.qrels) == (("s0.0", "s0.1", "s1.1"), ((1,), (1,)))
 
 
 def test_the_pool_of_answers_is_what_is_right_of_the_pool_of_sentences(tmp_path):
     paragraphs = [paragraph("Nobody asks."), paragraph(CATS, asked("i0", "late?", 36), asked("i1", "early?", 0))]
     sentences = converted(tmp_path, *paragraphs, pool="sentences").records
-    assert sentences.candidates == (SLEEP, SAYS, EAT)
-    assert sentences.candidate_ids == ("s1.0", "s1.1", "s1.2")
+    assert (sentences.candidates, sentences.candidate_ids) == ((SLEEP, SAYS, EAT), ("s1.0", "s1.1", "s1.2"))
     assert sentences.qrels == ((2,), (0,))
     answers = converted(tmp_path, *paragraphs, pool="answers").records
-    assert answers.candidates == (SLEEP, EAT)
-    assert answers.candidate_ids == ("s1.0", "s1.2")
+    assert (answers.candidates, answers.candidate_ids) == ((SLEEP, EAT), ("s1.0", "s1.2"))
     assert answers.qrels == ((1,), (0,))
     assert answers.questions == sentences.questions == ("late?", "early?")
 
 
-def test_answers_between_sentences_are_left_out_and_counted(tmp_path):
+def test_answers_between_sentences_and_questions_without_any_are_left_out_and_counted(tmp_path):
     gap = CATS.index(" Dr.")
     questions = [asked("i0", "q?", gap, 0), asked("i1", "lost?", gap), asked("i2", "lost?", gap), asked("i3", "z?", 0)]
     conversion = converted(tmp_path, paragraph(CATS, *questions))
     assert right(conversion) == {"q?": [SLEEP], "z?": [SLEEP]}
-    assert conversion.records.question_ids == ("i0", "i3")
-    assert conversion.unplaced_answers == 3
-    assert conversion.unplaced_questions == 1
-    assert conversion.rows == 2
+    assert (conversion.records.question_ids, conversion.unplaced_answers) == (("i0", "i3"), 3)
+    assert (conversion.unplaced_questions, conversion.rows) == (1, 2)
     with pytest.raises(EndxError, match=r"x\.json: no question in the file has an answer that starts in a sentence"):
         converted(tmp_path, paragraph(CATS, asked("i0", "q?", CATS.index(" Dr."))))
-
-
-def test_a_question_without_an_answer_keeps_its_paragraph_in_the_pool(tmp_path):
     impossible = paragraph("Dogs bark.", {"id": "i0", "question": "why?", "answers": [], "is_impossible": True})
     conversion = converted(tmp_path, impossible, paragraph(CATS, asked("i1", "q?", 0)), pool="sentences")
     assert conversion.records.candidates == ("Dogs bark.", SLEEP, SAYS, EAT)
-    assert right(conversion) == {"q?": [SLEEP]}
-    assert conversion.unplaced_questions == 0
+    assert (right(conversion), conversion.unplaced_questions) == ({"q?": [SLEEP]}, 0)
 
 
-def test_places_count_white_space_at_the_ends_and_newlines(tmp_path):
+def test_places_count_white_space_and_an_unknown_pool_is_refused(tmp_path):
     context = "  One goes\non. Two\nends. "
     questions = asked("i0", "one?", 2), asked("i1", "on?", context.index("on.")), asked("i2", "two?", 15)
     found = right(converted(tmp_path, paragraph(context, *questions)))
     assert found == {"one?": ["One goes\non."], "on?": ["One goes\non."], "two?": ["Two\nends."]}
-
-
-def test_an_unknown_pool_is_refused():
     with pytest.raises(EndxError, match="pool is 'sentence', which is none of answers, sentences; did you mean 'sent"):
         from_squad("x.json", pool="sentence")
 
@@ -138,15 +124,10 @@ def test_a_questions_group_is_its_article_and_its_hard_negatives_the_rest_of_its
     path.write_text(json.dumps({"data": [article, other]}))
     for pool in ("answers", "sentences"):
         records = from_squad(path, pool)
-        assert dict(zip(records.questions, records.groups, strict=True)) == {
-            "q?": "Pets",
-            "r?": "Pets",
-            "s?": "article 1",
-        }
-        hard = {
-            question: {records.candidates[n] for n in found}
-            for question, found in zip(records.questions, records.hard_negatives, strict=True)
-        }
+        groups = dict(zip(records.questions, records.groups, strict=True))
+        assert groups == {"q?": "Pets", "r?": "Pets", "s?": "article 1"}
+        rows = zip(records.questions, records.hard_negatives, strict=True)
+        hard = {question: {records.candidates[n] for n in found} for question, found in rows}
         everything = {"q?": {SAYS, EAT, "They run."}, "r?": {SLEEP, EAT}, "s?": set()}
         assert hard == {question: found & set(records.candidates) for question, found in everything.items()}
     assert EAT in records.candidates

@@ -1,5 +1,3 @@
-"""Tests of tokenizers and their files."""
-
 import contextlib
 import importlib.util
 import io
@@ -13,7 +11,7 @@ from concurrent import futures
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from tiny_bert import vocabulary, write_tiny_bert
 
 from endx_jax.data import tokenization
@@ -70,10 +68,8 @@ def test_tokenizers_of_one_state_make_the_same_ids(tokenizer, tiny_bert, tmp_pat
 
 
 def test_folders_without_a_tokenizer_or_with_another_are_refused(tokenizer, tiny_bert, tmp_path):
-    with pytest.raises(EndxError, match=r"its largest id is \d+ and the weights have 10"):
-        tokenizer.check_matches(10, tiny_bert)
-    with pytest.raises(EndxError, match="holds no tokenizer"):
-        Tokenizer(tmp_path)
+    refused(r"its largest id is \d+ and the weights have 10", tokenizer.check_matches, 10, tiny_bert)
+    refused("holds no tokenizer", Tokenizer, tmp_path)
 
 
 def test_a_tokenizer_that_needs_a_package_names_it(tiny_bert, tmp_path):
@@ -83,18 +79,10 @@ def test_a_tokenizer_that_needs_a_package_names_it(tiny_bert, tmp_path):
     (tmp_path / "ja" / "vocab.txt").write_text("\n".join(vocabulary()))
     config = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
     (tmp_path / "ja" / "tokenizer_config.json").write_text(json.dumps(config))
-    with one_line_error("ja holds a tokenizer that can't be loaded: You need to install fugashi"):
-        Tokenizer(tmp_path / "ja")
+    refused("ja holds a tokenizer that can't be loaded: You need to install fugashi", Tokenizer, tmp_path / "ja")
 
 
-TEXTS = [
-    "The cat's  sat on [SEP] the MAT.",
-    "",
-    "naïve café, 北京 ☃",
-    " where\tis the dog? ",
-    "x" * 200,
-    "</s> <pad> a",
-]
+TEXTS = ["The cat's  on [SEP] the MAT.", "", "naïve café, 北京 ☃", " where\tis the dog? ", "x" * 200, "</s> <pad> a"]
 
 
 @pytest.fixture
@@ -151,9 +139,8 @@ assert "transformers" in sys.modules and "torch" not in sys.modules
 
 
 def test_a_tokenizer_imports_transformers_at_first_use_and_never_torch(folder, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM, folder, tmp_path], capture_output=True, text=True
-    )
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, folder, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -239,8 +226,7 @@ def test_halves_of_surrogate_pairs_are_joined_or_unknown(folder):
 )
 def test_broken_files_are_refused(folder, name, contents, message):
     (folder / name).write_bytes(contents)
-    with one_line_error(message):
-        Tokenizer(folder)
+    refused(message, Tokenizer, folder)
 
 
 @pytest.mark.parametrize(
@@ -264,47 +250,33 @@ def test_a_regular_expression_without_end_is_one_line_at_the_text_that_meets_it(
     pattern = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Removed", "invert": False}
     change(folder / "tokenizer.json", pre_tokenizer=pattern)
     loaded = Tokenizer(folder)
-    with one_line_error("holds no tokenizer that can be used"):
-        loaded(["x" * 40], 32)
+    refused("holds no tokenizer that can be used", loaded, ["x" * 40], 32)
 
 
-def test_the_size_covers_sparse_ids_and_those_put_around_texts(folder):
+def test_the_size_covers_sparse_ids_and_those_put_around_texts_and_not_padding(folder):
     dense = Tokenizer(folder).size
     spec = json.loads((folder / "tokenizer.json").read_text())
-    special = spec["post_processor"]["special_tokens"]
-    special["[SEP]"]["ids"] = [5_000]
-    change(folder / "tokenizer.json", post_processor=spec["post_processor"])
-    assert (dense, Tokenizer(folder).size) == (len(spec["model"]["vocab"]), 5_001)
-    change(folder / "tokenizer.json", model=spec["model"] | {"vocab": spec["model"]["vocab"] | {"zebra": 9_000}})
-    assert Tokenizer(folder).size == 9_001
-
-
-def test_a_template_that_repeats_texts_beyond_the_length_is_refused(folder):
-    spec = json.loads((folder / "tokenizer.json").read_text())
-    spec["post_processor"]["single"] *= 3
-    change(folder / "tokenizer.json", post_processor=spec["post_processor"])
-    with one_line_error("its template makes texts longer than 32 tokens"):
-        Tokenizer(folder)(["the cat " * 40], 32)
-
-
-def test_texts_are_not_padded_to_the_length_of_the_file_which_may_exceed_memory(folder):
-    size = Tokenizer(folder).size
+    # Texts are not padded to the length of the file, which may exceed memory.
     padding = {"strategy": {"Fixed": 100}, "pad_id": 5_000, "pad_type_id": 0, "pad_token": "[PAD]"}
     change(folder / "tokenizer.json", padding={**padding, "direction": "Right", "pad_to_multiple_of": None})
-    assert Tokenizer(folder).size == size
+    assert (dense, Tokenizer(folder).size) == (len(spec["model"]["vocab"]), dense)
+    spec["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [5_000]
+    change(folder / "tokenizer.json", post_processor=spec["post_processor"])
+    assert Tokenizer(folder).size == 5_001
+    change(folder / "tokenizer.json", model=spec["model"] | {"vocab": spec["model"]["vocab"] | {"zebra": 9_000}})
+    assert Tokenizer(folder).size == 9_001
+    spec["post_processor"]["single"] *= 3
+    change(folder / "tokenizer.json", post_processor=spec["post_processor"])
+    refused("its template makes texts longer than 32 tokens", Tokenizer(folder), ["the cat " * 40], 32)
 
 
-@pytest.mark.parametrize("place", ["vocab", "added_tokens"])
-def test_a_huge_id_is_refused_before_memory_is_taken(tiny_bert, tmp_path, place):
-    spec = json.loads((tiny_bert / "tokenizer.json").read_text())
-    if place == "vocab":
-        spec["model"]["vocab"]["the"] = 2**31
-    else:
-        spec["added_tokens"][0]["id"] = 2**31
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    (tmp_path / "tokenizer_config.json").write_text((tiny_bert / "tokenizer_config.json").read_text())
-    with pytest.raises(EndxError, match=r"tokenizer.json: the id of .* is 2147483648"):
-        Tokenizer(tmp_path)
+def test_a_huge_id_is_refused_before_memory_is_taken(folder):
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    added, model = spec["added_tokens"], spec["model"]
+    huge = {"added_tokens": [added[0] | {"id": 2**31}, *added[1:]]}, {"model": model | {"vocab": {"the": 2**31}}}
+    for values in huge:
+        change(folder / "tokenizer.json", **{"added_tokens": added, "model": model} | values)
+        refused(r"tokenizer.json: the id of .* is 2147483648", Tokenizer, folder)
 
 
 def template(single, pair=None):
@@ -342,12 +314,11 @@ def test_the_template_that_is_there_is_extended_once(tmp_path, name):
     backend = Backend(models.WordLevel(ids, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     tokens = {"special_tokens": [(word, ids[word]) for word in words[:3]]}
-    made = [
-        getattr(processors, kind)(*((w, ids[w]) for w in args) if kind.startswith("Ro") else args, **more)
-        for step in steps
-        for kind, args in step.items()
-        for more in [tokens if kind == "TemplateProcessing" else {}]
-    ]
+    made = []
+    for kind, args in [item for step in steps for item in step.items()]:
+        more = tokens if kind == "TemplateProcessing" else {}
+        pairs = [(word, ids[word]) for word in args] if kind == "RobertaProcessing" else args
+        made.append(getattr(processors, kind)(*pairs, **more))
     if made:
         backend.post_processor = made[0] if len(made) == 1 else processors.Sequence(made)
     backend.save(str(tmp_path / "tokenizer.json"))
@@ -374,9 +345,8 @@ def test_a_sentencepiece_model_alone_is_a_tokenizer(tmp_path, model_type, file, 
 
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     texts, made = ["the cat sat on a mat", "who is in the dog", "größere Häuser"], io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts * 9), model_writer=made, hard_vocab_limit=False, minloglevel=2, **special
-    )
+    options = {"hard_vocab_limit": False, "minloglevel": 2, **special}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts * 9), model_writer=made, **options)
     (tmp_path / file).write_bytes(made.getvalue())
     rows = sentencepiece.SentencePieceProcessor(model_proto=made.getvalue()).encode(texts)
     # XLM-R's ids begin with <s>, <pad>, </s> and <unk>, and the model's with <unk>, <s> and </s>.

@@ -54,6 +54,16 @@ def test_the_product_dtype_of_all_hosts_is_that_of_process_0(tiny_bert, pairs_cs
         assert prepare.prepare_run(config, tmp_path / "run").model.settings.model.product_dtype == told
 
 
+def test_a_run_resumes_with_the_product_dtype_that_it_began_with(tiny_bert, pairs_csv, tmp_path, monkeypatch):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    prepared = prepare.prepare_run(config, tmp_path / "old")
+    workdirs.write_config(tmp_path / "old", prepared.model.settings, {"sha256": prepared.data_sha256})  # float32
+    config.model.product_dtype = "auto"
+    monkeypatch.setattr(prepare, "chosen_product_dtype", lambda name: "bfloat16")
+    begun, new = (prepare.prepare_run(config, folder).model.settings for folder in (tmp_path / "old", tmp_path / "new"))
+    assert (begun.model.product_dtype, new.model.product_dtype) == ("float32", "bfloat16")
+
+
 def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
     config.optimizer.frozen = ("token_embedder/",)
     model = build_model(resolve(config))

@@ -139,7 +139,9 @@ ASKED = [("how to pay", "by card"), ("what is paid with", "by card"), ("who", "s
 def asking(train, test) -> tuple:
     """A run without a model, and the results of its test set, ranked by embeddings that see only the first letter."""
     encode = lambda params, side, texts: np.float32([[text[0] == letter for letter in "hwb"] for text in texts])  # noqa: E731
-    model = types.SimpleNamespace(settings=types.SimpleNamespace(data=DataSettings(path="pairs.csv")))
+    towers = types.SimpleNamespace(normalize=True)
+    settings = types.SimpleNamespace(data=DataSettings(path="pairs.csv"), model=towers)
+    model = types.SimpleNamespace(settings=settings)
     data = types.SimpleNamespace(train=train, validation=test, test=test)
     results = Results("pairs.csv", "test", Pools(all=test), Hybrid())
     dense = evaluate_dense(functools.partial(encode, {}), results.pools, fuse=results.fuse)

@@ -59,3 +59,10 @@ def test_verification_compares_tokens_and_scores(one_layer_bert, tmp_path, monke
     report = export(late(one_layer_bert), "sentence-transformers", tmp_path / "out", tolerance=1e-5)
     assert report.passed
     assert [*report.largest_difference] == ["question", "answer", "scores"]
+
+
+def test_a_projection_with_a_bias_is_refused_since_it_would_not_be_read_back(one_layer_bert, tmp_path):
+    model = late(one_layer_bert)
+    model.params["shared"]["projection"]["bias"] = np.zeros(4, np.float32)
+    with one_line_error("projects tokens with a bias or an activation, which endx_jax.load refuses: train it from an"):
+        export(model, "sentence-transformers", tmp_path / "out")

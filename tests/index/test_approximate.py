@@ -2,7 +2,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.approximate import ENGINES, clusters
@@ -11,7 +11,7 @@ from endx_jax.index.text_search import TextSearch
 
 pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
 
-COUNT, WIDTH = 2000, 16
+COUNT, WIDTH = 600, 16
 
 
 def unit(count, seed):
@@ -77,14 +77,10 @@ def test_clusters_grow_with_the_square_root(count, expected):
     assert clusters(count) == expected
 
 
-def test_a_search_without_documents_or_questions_finds_nothing(index):
+def test_a_search_without_documents_finds_nothing_and_a_missing_faiss_is_named(index, monkeypatch):
     searching = ENGINES["hnsw"]()
     assert searching.search(index.snapshot, np.zeros((0, WIDTH), np.float32), 5).rows.shape == (0, 5)
     index.delete([f"d{n}" for n in range(COUNT)])
     assert searching.search(index.snapshot, unit(2, 1), 5).rows.shape == (2, 0)
-
-
-def test_a_missing_faiss_is_named(index, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with one_line_error(r"'hnsw' needs faiss: pip install 'endx_jax\[search\]'"):
-        TextSearch(index, engine="hnsw")
+    refused(r"'hnsw' needs faiss: pip install 'endx_jax\[search\]'", TextSearch, index, engine="hnsw")

@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import InUse
@@ -26,14 +26,8 @@ def small_commits(monkeypatch):
 def info_of(documents=DOCUMENTS, *, shard=None, **changes) -> IndexInfo:
     found = survey(documents)
     corpus = {"path": "c.jsonl", "documents": found.documents, "sha256": found.sha256}
-    settings = {
-        "model": {"name": "m", "identity": "1" * 64},
-        "corpus": corpus | ({"shard": shard} if shard else {}),
-        "width": 4,
-        "precision": "float32",
-        "metric": "cosine",
-        "complete": False,
-    }
+    settings = {"model": {"name": "m", "identity": "1" * 64}, "corpus": corpus | ({"shard": shard} if shard else {})}
+    settings |= {"width": 4, "precision": "float32", "metric": "cosine", "complete": False}
     return IndexInfo(**settings | changes)
 
 
@@ -90,8 +84,7 @@ def test_interrupted_anywhere_it_resumes_after_the_last_commit(tmp_path, encode)
             with pytest.raises(KeyboardInterrupt):
                 run(path, info, mortal)
             assert begin_index(path, info) == 5 * calls
-            with one_line_error("is not finished: repeat the `endx encode` command that began it"):
-                Index(path)
+            refused("is not finished: repeat the `endx encode` command that began it", Index, path)
         assert sum(new for _, new in run(path, info, encode)) == (23 if calls == 5 else 23 - 5 * calls)
         assert contents(path) == contents(tmp_path / "whole")
 
@@ -146,13 +139,9 @@ def test_another_encoding_is_refused(tmp_path, change, difference, finished):
 
 @pytest.mark.parametrize(
     "changed",
-    [
-        DOCUMENTS[:-1],
-        [*DOCUMENTS[1:], DOCUMENTS[0]],
-        [dataclasses.replace(DOCUMENTS[0], id="e"), *DOCUMENTS[1:]],
-        [dataclasses.replace(DOCUMENTS[0], text="e"), *DOCUMENTS[1:]],
-        [dataclasses.replace(DOCUMENTS[0], metadata={"e": 1}), *DOCUMENTS[1:]],
-    ],
+    [DOCUMENTS[:-1], [*DOCUMENTS[1:], DOCUMENTS[0]]]
+    + [[dataclasses.replace(DOCUMENTS[0], **{k: v}), *DOCUMENTS[1:]] for k, v in (("id", "e"), ("text", "e"))]
+    + [[dataclasses.replace(DOCUMENTS[0], metadata={"e": 1}), *DOCUMENTS[1:]]],
 )
 def test_another_corpus_is_refused(tmp_path, changed):
     run(tmp_path / "i", info_of())
@@ -162,10 +151,8 @@ def test_another_corpus_is_refused(tmp_path, changed):
 
 def test_a_corpus_that_shrinks_meanwhile_or_an_index_of_something_else_is_refused(tmp_path):
     write_index(tmp_path / "i", np.ones((1, 4), "f4"), DOCUMENTS[:1], metric="cosine", model={"name": "m"})
-    with one_line_error("holds another index"):
-        begin_index(tmp_path / "i", info_of())
-    with one_line_error("is shorter than when it was first read"):
-        run(tmp_path / "shrinks", info_of(), documents=DOCUMENTS[:12])
+    refused("holds another index", begin_index, tmp_path / "i", info_of())
+    refused("is shorter than when it was first read", run, tmp_path / "shrinks", info_of(), documents=DOCUMENTS[:12])
     assert run(tmp_path / "shrinks", info_of()) == [(5, 5), (5, 5), (3, 3)]
 
 
@@ -184,14 +171,10 @@ def test_shards_that_do_not_make_a_whole_are_refused(tmp_path):
     shards = [tmp_path / f"shard{n}" for n in range(1, 5)]
     for n, shard in enumerate(shards, start=1):
         run(shard, info_of(shard=[n, 4]))
-    others = {
-        "whole": info_of(),
-        "third": info_of(shard=[3, 3]),
-        "model": info_of(shard=[4, 4], model={"name": "n", "identity": "2" * 64}),
-        "corpus": info_of([*DOCUMENTS[:-1], Document("e", "")], shard=[4, 4]),
-    }
-    for name, info in others.items():
-        run(tmp_path / name, info)
+    run(tmp_path / "whole", info_of())
+    run(tmp_path / "third", info_of(shard=[3, 3]))
+    run(tmp_path / "model", info_of(shard=[4, 4], model={"name": "n", "identity": "2" * 64}))
+    run(tmp_path / "corpus", info_of([*DOCUMENTS[:-1], Document("e", "")], shard=[4, 4]))
     begin_index(tmp_path / "begun", info_of(shard=[4, 4]))
     for last, message in (
         ([], "of 4 shards these are missing: 4; name the files of all"),
@@ -202,20 +185,14 @@ def test_shards_that_do_not_make_a_whole_are_refused(tmp_path):
         (["corpus"], "corpus does not fit .*shard1: it has corpus c.jsonl"),
         (["begun"], "begun is not finished"),
     ):
-        with one_line_error(message):
-            join_shards(tmp_path / "joined", [*shards[:3], *(tmp_path / name for name in last)])
+        refused(message, join_shards, tmp_path / "joined", [*shards[:3], *(tmp_path / name for name in last)])
     Index(shards[3]).delete(["d22"])
     with one_line_error("shard4 was changed since it was encoded: encode this shard again"):
         join_shards(tmp_path / "joined", shards)
-    with one_line_error("whole exists: name another output"):
-        join_shards(tmp_path / "whole", shards[:1] and [shards[0], shards[1], shards[2], make_again(shards[3])])
+    shards[3].unlink()
+    run(shards[3], info_of(shard=[4, 4]))
+    refused("whole exists: name another output", join_shards, tmp_path / "whole", shards)
     assert not (tmp_path / "joined").exists()
-
-
-def make_again(shard):
-    shard.unlink()
-    run(shard, info_of(shard=[4, 4]))
-    return shard
 
 
 @pytest.mark.parametrize("encode", [embed, embed_int8])

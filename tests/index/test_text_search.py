@@ -1,8 +1,6 @@
-"""Tests of text search and fusion."""
-
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.index import text_search
@@ -33,15 +31,11 @@ def ids(answers):
 
 def test_answers_carry_rank_score_and_document(index):
     cat, fish = TextSearch(index, encode).search(["my cat", "a fish"], 2, mode="dense")
-    assert cat == [
-        FoundDocument(1, 1.0, Document("d0", "cats sleep", {"line": 0})),
-        FoundDocument(2, 1.0, Document("d2", "cats bark", {"line": 2})),
-    ]
-    assert [(answer.rank, answer.score) for answer in fish] == [(1, 1.0), (2, 0.0)]
-    assert ids(fish)[0] == "d3"
+    expected = [Document("d0", "cats sleep", {"line": 0}), Document("d2", "cats bark", {"line": 2})]
+    assert cat == [FoundDocument(rank, 1.0, document) for rank, document in enumerate(expected, start=1)]
+    assert ([(answer.rank, answer.score) for answer in fish], ids(fish)[0]) == ([(1, 1.0), (2, 0.0)], "d3")
     (found,) = TextSearch(index).search(["do cats bark"], 10, mode="bm25")
-    assert ids(found) == ["d2", "d0", "d1"]
-    assert [answer.rank for answer in found] == [1, 2, 3]
+    assert (ids(found), [answer.rank for answer in found]) == (["d2", "d0", "d1"], [1, 2, 3])
 
 
 def test_hybrid_is_the_fusion_of_both(index):
@@ -57,9 +51,8 @@ def test_hybrid_is_the_fusion_of_both(index):
     by_place = {"d0": 1 / 61 + 1 / 62, "d2": 1 / 62 + 1 / 61, "d1": 1 / 63 + 1 / 63, "d3": 1 / 64}
     assert [*scores(mode="hybrid").items()] == [(name, pytest.approx(score)) for name, score in by_place.items()]
     by_score = {"d2": 1 + 2 * lexical["d2"], "d0": 1 + 2 * lexical["d0"], "d1": 2 * lexical["d1"], "d3": 0}
-    assert [*scores(Hybrid(2.0), mode="hybrid").items()] == [
-        (name, pytest.approx(score)) for name, score in by_score.items()
-    ]
+    found = scores(Hybrid(2.0), mode="hybrid")
+    assert [*found.items()] == [(name, pytest.approx(score)) for name, score in by_score.items()]
 
 
 def test_hybrid_is_the_default_unless_it_does_not_help(index, monkeypatch):
@@ -118,13 +111,9 @@ def test_embeddings_may_come_with_the_questions(index):
 
 def test_mistakes(index):
     search = TextSearch(index)
-    with one_line_error("engine is 'fast', which is none of exact, flat, ivf, hnsw"):
-        TextSearch(index, engine="fast")
-    with one_line_error("no model to encode questions: load one"):
-        search.search(["a"], 3)
-    with one_line_error("no model to encode documents: load one"):
-        search.add([Document("a", "")])
+    refused("engine is 'fast', which is none of exact, flat, ivf, hnsw", TextSearch, index, engine="fast")
+    refused("no model to encode questions: load one", search.search, ["a"], 3)
+    refused("no model to encode documents: load one", search.add, [Document("a", "")])
     with one_line_error("mode is 'sparse'"):
         TextSearch(index, encode).search(["a"], 3, mode="sparse")
-    with one_line_error("k must be at least 1, and is 0"):
-        search.search(["a"], 0, mode="bm25")
+    refused("k must be at least 1, and is 0", search.search, ["a"], 0, mode="bm25")

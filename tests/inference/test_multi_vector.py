@@ -9,7 +9,7 @@ from late_folders import NATIVE, write_multi_vector, write_pylate
 
 import endx_jax
 from endx_jax.experiment.model import load_pair_scorer
-from endx_jax.ranking.mining import MaxSimOfTexts
+from endx_jax.ranking.mining import SimilaritiesOfTexts
 
 TEXTS = ["the cat sat on the mat.", "a dog, where?", "who is in the mat " * 20, "x"]
 FIXED = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
@@ -48,7 +48,7 @@ def test_a_document_without_tokens_scores_nothing():
     def encode(side, texts):
         return np.fromiter((tokens[text] for text in texts), object, len(texts))
 
-    score = MaxSimOfTexts(encode)(["q"], ["none", "d"])
+    score = SimilaritiesOfTexts(encode, by_token=True)(["q"], ["none", "d"])
     assert score(np.array([[0, 0], [0, 1], [0, 0]])).tolist() == [0, 2, 0]
     assert score(np.array([[0, 0]])).tolist() == [0]
 

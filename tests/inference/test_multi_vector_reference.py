@@ -91,7 +91,8 @@ def theirs_of(make, values, masks, labels):
     torch = pytest.importorskip("torch")
     leaves = [torch.tensor(x, requires_grad=True) for x in values]
     columns = [
-        {"token_embeddings": x, "attention_mask": torch.tensor(mask)} for x, mask in zip(leaves, masks, strict=True)
+        {"token_embeddings": x, "attention_mask": torch.tensor(mask), "input_ids": torch.zeros(mask.shape, dtype=int)}
+        for x, mask in zip(leaves, masks, strict=True)
     ]
     module = make()
     torch.nn.Module.__setattr__(module, "model", Given())
@@ -100,11 +101,12 @@ def theirs_of(make, values, masks, labels):
     return loss.item(), [leaf.grad.numpy() for leaf in leaves]
 
 
-def test_the_in_batch_loss_and_its_gradient():
-    from sentence_transformers.multi_vector_encoder.losses import MultiVectorMultipleNegativesRankingLoss as Theirs
-
+@pytest.mark.parametrize(("name", "options"), [("", {}), ("Cached", {"mini_batch_size": 3})])
+def test_the_in_batch_loss_and_its_gradient(name, options):
+    theirs = pytest.importorskip("sentence_transformers.multi_vector_encoder.losses")
+    make = getattr(theirs, f"{name}MultiVectorMultipleNegativesRankingLoss")
     values, masks = drawn(0)
-    right = theirs_of(lambda: Theirs(None), values, masks, None)
+    right = theirs_of(lambda: make(None, **options), values, masks, None)
 
     def ours(question, answer, hard):
         token_masks = losses.TokenMasks(*map(jnp.asarray, masks[:2]), jnp.asarray(masks[2])[:, None])
@@ -114,18 +116,18 @@ def test_the_in_batch_loss_and_its_gradient():
     check(jax.value_and_grad(ours, (0, 1, 2))(*map(jnp.asarray, values)), right)
 
 
-def test_the_distillation_loss_and_its_gradient():
-    from sentence_transformers.multi_vector_encoder.losses import MultiVectorDistillKLDivLoss as Theirs
-
+@pytest.mark.parametrize(("name", "loss"), [("DistillKLDiv", "listwise_kl"), ("MarginMSE", "margin_mse")])
+def test_the_distillation_losses_and_their_gradients(name, loss):
+    theirs = pytest.importorskip("sentence_transformers.multi_vector_encoder.losses")
     values, masks = drawn(1)
     teacher = np.random.default_rng(2).normal(size=(4, 2)).astype(np.float32)
-    right = theirs_of(lambda: Theirs(None), values, masks, teacher)
+    right = theirs_of(lambda: getattr(theirs, f"MultiVector{name}Loss")(None), values, masks, teacher)
 
     def ours(question, *documents):
         own = [TokenVectors(x[:, None], jnp.asarray(m)[:, None]) for x, m in zip(documents, masks[1:], strict=True)]
         asked = TokenVectors(question, jnp.asarray(masks[0]))
         scores = jnp.concatenate([listed_maxsim(asked, texts) for texts in own], axis=1)
-        return losses.listwise_kl(scores, jnp.asarray(teacher))[0]
+        return getattr(losses, loss)(scores, jnp.asarray(teacher))[0]
 
     check(jax.value_and_grad(ours, (0, 1, 2))(*map(jnp.asarray, values)), right)
 

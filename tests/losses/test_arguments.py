@@ -34,13 +34,11 @@ OF_PAIRS = {
 
 
 @pytest.mark.parametrize("loss", OF_PAIRS.values(), ids=OF_PAIRS)
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_shapes_that_do_not_agree_are_refused(loss, compiled):
-    loss = jax.jit(loss) if compiled else loss
+def test_shapes_that_do_not_agree_are_refused(loss):
     with one_line_error(r"answer has shape \(4, 16\); it must be \[B, E\], with B = 8 as in (dual )?question"):
         loss(jnp.zeros((8, 16)), jnp.zeros((4, 16)))
     with one_line_error(r"answer has shape \(8, 12\); it must be \[B, E\], with .* E = 16 as in (dual )?question"):
-        loss(jnp.zeros((8, 16)), jnp.zeros((8, 12)))
+        jax.jit(loss)(jnp.zeros((8, 16)), jnp.zeros((8, 12)))
     with one_line_error(r"question has shape \(16,\); it must be \[B, E\]"):
         loss(jnp.zeros(16), jnp.zeros(16))
 

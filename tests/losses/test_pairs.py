@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import without_metrics
-from jax.test_util import check_grads
 
 from endx_jax import losses
 
@@ -46,18 +45,10 @@ def test_masked_scores_may_be_nan_and_large_ones_overflow_nothing(loss):
     chex.assert_tree_all_finite(gradient)
     assert gradient[1, 1] == 0
     assert (gradient[:, 0] < 0).all()
+    assert (gradient[COUNTS & (jnp.arange(3) > 0)[None]] > 0).all()
     found, gradient = jax.value_and_grad(loss)(jnp.array([[-1e4, 1e4], [1e4, -1e4]]))
     np.testing.assert_allclose(found, 1e4 if loss is pair_softmax else 0.5e4)
     chex.assert_tree_all_finite(gradient)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_gradient_is_that_of_the_value(loss):
-    with jax.enable_x64(True):
-        scores = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
-        assert loss(scores).dtype == jnp.float64
-        counts = jnp.ones((3, 4), bool).at[1, 2].set(False)
-        check_grads(jax.jit(lambda s: loss(s, where=counts)), (scores,), order=1, modes=["rev"], eps=1e-6, atol=1e-7)
 
 
 def test_a_question_without_wrong_answers_costs_nothing_and_small_losses_keep_their_digits():

@@ -1,4 +1,4 @@
-"""In-batch softmax against visible arithmetic and a twin in plain loops."""
+"""In-batch softmax against visible arithmetic, its mask against loops, and in tiles against itself in whole arrays."""
 
 import functools
 import math
@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import one_line_error, without_metrics
+from jaxprs import largest_array
 
 from endx_jax.losses import false_negative_mask, in_batch_softmax
-from endx_jax.losses.softmax import DIRECTIONS
 
 # Compiled, as it is in training and as is quicker here; one test holds it against the loss run step by step.
 softmax_loss = jax.jit(without_metrics(in_batch_softmax), static_argnames="direction")
@@ -23,14 +23,6 @@ IDS = {
     "answer_id": np.array([5, 6, 5, 7, 8, -1, -1]),  # rows 0 and 2 give the same; two are unknown
     "positive_ids": np.array([[5, 8], [6, -1], [5, -1], [7, 6], [8, -1], [-1, -1], [5, -1]]),
 }
-MASKS = {
-    "none": (),
-    "question": ("question_id",),
-    "answer": ("answer_id",),
-    "both": ("question_id", "answer_id"),
-    "positives": ("answer_id", "positive_ids"),
-    "all": ("question_id", "answer_id", "positive_ids"),
-}
 # 5 to 8 are answers of the batch or positives; 0 and 9 to 11 are in neither. 5, 6, 8, 9 and 10 come more than once.
 HARD_IDS = np.array([[9, 5, -1], [10, 9, 8], [7, -1, 11], [5, 9, 9], [-1, -1, -1], [6, 0, 10], [6, 8, -1]])
 WHERE = np.array([True, True, False, True, True, False, True])
@@ -40,15 +32,11 @@ def ids(names) -> dict:
     return {name: jnp.asarray(IDS[name], jnp.int32) for name in names}
 
 
-def drawn(dtype=np.float64) -> tuple:
-    draw = np.random.default_rng(3)
-    return draw.normal(size=(B, E)).astype(dtype), draw.normal(size=(B, E)).astype(dtype)
+def drawn(dtype=np.float64) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(2, B, E)).astype(dtype)
 
 
-def drawn_hard(count: int, hard_ids=None) -> np.ndarray:
-    """Hard negatives [B, count, E] in float64, NaN where the ids say that there is none."""
-    drawn = np.random.default_rng(5).normal(size=(B, count, E))
-    return drawn if hard_ids is None else np.where(hard_ids[:, :, None] < 0, np.nan, drawn)
+HARD = np.where(HARD_IDS[:, :, None] < 0, np.nan, np.random.default_rng(5).normal(size=(B, 3, E)))
 
 
 def is_false_negative(i: int, j: int, names) -> bool:
@@ -61,48 +49,6 @@ def is_false_negative(i: int, j: int, names) -> bool:
         or ("answer_id" in names and answer[i] == answer[j] >= 0)
         or ("positive_ids" in names and answer[j] >= 0 and answer[j] in positives[i])
     )
-
-
-def is_hard_negative(i: int, known: int, names) -> bool:
-    """Whether the hard negative with id `known` is a negative of question i."""
-    own = "answer_id" in names and known == IDS["answer_id"][i]
-    positive = "positive_ids" in names and known in IDS["positive_ids"][i]
-    return known >= 0 and not own and not positive
-
-
-def twin(
-    question, answer, hard=None, *, temperature=1.0, names=(), hard_ids=None, direction="question_to_answer", where=None
-) -> float:
-    """The loss by two loops over pairs, and one over the hard negatives."""
-    rows = [i for i in range(len(question)) if where is None or where[i]]
-
-    def score(i, j):
-        return float(question[i] @ answer[j]) / temperature
-
-    def hard_scores(i):
-        places = [] if hard is None else [(j, k) for j in rows for k in range(hard.shape[1])]
-        return [
-            float(question[i] @ hard[place]) / temperature
-            for place in places
-            if hard_ids is None or is_hard_negative(i, hard_ids[place], names)
-        ]
-
-    def one_way(scores, excluded, more):
-        total = 0.0
-        for i in rows:
-            terms = [scores(i, j) for j in rows if not excluded(i, j)] + more(i)
-            top = max(terms)
-            total += top + math.log(sum(math.exp(term - top) for term in terms)) - scores(i, i)
-        return total / len(rows)
-
-    forward = one_way(score, lambda i, j: is_false_negative(i, j, names), hard_scores)
-    backward = one_way(lambda i, j: score(j, i), lambda i, j: is_false_negative(j, i, names), lambda i: [])
-    return {
-        "question_to_answer": forward,
-        "answer_to_question": backward,
-        "sum": forward + backward,
-        "mean": (forward + backward) / 2,
-    }[direction]
 
 
 def test_a_visible_example():
@@ -136,54 +82,13 @@ def test_large_scores_do_not_cancel():
     assert float(found) == pytest.approx(math.log1p(math.exp(-margin)), rel=0.05)
 
 
-# K hard negatives, direction, masks, whether hard negatives have ids, and whether some pairs do not count: every
-# direction where nothing and where everything is masked, and one for what lies between.
-CASES = [(0, direction, *rest) for direction in DIRECTIONS for rest in (("none", False, False), ("all", False, True))]
-CASES += [(0, "sum", case, False, False) for case in MASKS if case not in ("none", "all")]
-CASES += [(3, direction, "all", True, True) for direction in DIRECTIONS]
-CASES += [(1, "question_to_answer", case, named, False) for case in ("none", "positives") for named in (False, True)]
-CASES += [(3, "question_to_answer", case, True, False) for case in ("question", "answer")]
-CASES += [(1, "mean", "all", True, False), (3, "sum", "none", False, True)]
-
-
-def arguments(count: int, case: str, named: bool, flagged: bool) -> tuple[tuple, dict, dict]:
-    """Embeddings in float64, and the other arguments of the loss and of the twin; missing hard negatives are NaN."""
-    hard_ids, where = HARD_IDS[:, :count] if named else None, WHERE if flagged else None
-    embeddings = (*drawn(), drawn_hard(count, hard_ids) if count else None)
-    return embeddings, {"hard_negative_ids": hard_ids, "where": where}, {"hard_ids": hard_ids, "where": where}
-
-
-@pytest.mark.parametrize(("count", "direction", "case", "named", "flagged"), CASES)
-def test_values_are_the_twin_s(count, direction, case, named, flagged):
-    (question, answer, hard), rest, of_twin = arguments(count, case, named, flagged)
-    settings = {"temperature": 0.7, "direction": direction}
-    with jax.enable_x64(True):
-        found = softmax_loss(question, answer, hard_negatives=hard, **settings, **rest, **ids(MASKS[case]))
-        assert found.dtype == jnp.float64
-    expected = twin(question, answer, hard, names=MASKS[case], **settings, **of_twin)
-    assert float(found) == pytest.approx(expected, rel=1e-12)
-
-
-def test_float32_keeps_to_the_float64_twin():
-    question, answer = drawn(np.float32)
-    for direction in DIRECTIONS:
-        found = softmax_loss(jnp.asarray(question), jnp.asarray(answer), temperature=0.05, direction=direction)
-        exact = twin(question.astype(np.float64), answer.astype(np.float64), temperature=0.05, direction=direction)
-        assert float(found) == pytest.approx(exact, rel=2e-6)
-
-
 def test_the_mask_marks_equal_questions_equal_answers_and_known_positives():
-    mask = false_negative_mask(**ids(MASKS["all"]))
-    expected = [[is_false_negative(i, j, MASKS["all"]) for j in range(B)] for i in range(B)]
-    np.testing.assert_array_equal(mask, expected)
+    for names in ([], ["question_id"], ["answer_id"], ["answer_id", "positive_ids"], [*IDS]):
+        mask = false_negative_mask(**ids(names))
+        expected = [[is_false_negative(i, j, names) for j in range(B)] for i in range(B)]
+        np.testing.assert_array_equal(False if mask is None else mask, expected)
     # Row 0: 2 gives the same answer, 3 asks the same question, 4's answer 8 is a known positive.
     np.testing.assert_array_equal(np.flatnonzero(mask[0]), [2, 3, 4])
-
-
-@pytest.mark.parametrize("function", [false_negative_mask, functools.partial(in_batch_softmax, *jnp.zeros((2, 2, 2)))])
-def test_positives_without_answer_ids_are_refused(function):
-    with one_line_error("positive_ids is given without answer_id"):
-        function(positive_ids=jnp.zeros((2, 1), jnp.int32))
 
 
 # Metrics.
@@ -212,7 +117,7 @@ def test_the_metrics_of_a_visible_example():
 def test_the_metrics_are_those_of_loops(direction):
     question, answer = drawn()
     question += answer
-    rows, names = np.flatnonzero(WHERE), MASKS["all"]
+    rows, names = np.flatnonzero(WHERE), IDS
     scores = question @ answer.T
     negatives = {i: [j for j in rows if j != i and not is_false_negative(i, j, names)] for i in rows}
     right = [all(scores[i, i] > scores[i, j] for j in negatives[i]) for i in rows]
@@ -263,7 +168,7 @@ def test_a_hard_negative_counts_where_there_is_one():
 def test_a_missing_hard_negative_is_as_if_it_were_not_there():
     """A second hard negative that is missing everywhere, and any that a pair left out by `where` brings."""
     question, answer = map(jnp.asarray, drawn(np.float32))
-    one, known = jnp.asarray(drawn_hard(1), jnp.float32), ids(MASKS["all"])
+    one, known = jnp.asarray(np.random.default_rng(5).normal(size=(B, 1, E)), jnp.float32), ids(IDS)
     one_id = jnp.asarray(HARD_IDS[:, 1:2])
     two_ids = jnp.concatenate([one_id, jnp.full_like(one_id, -1)], axis=1)
 
@@ -295,3 +200,67 @@ def test_hard_negatives_that_do_not_fit_are_refused(hard, hard_ids, message):
     given = {"hard_negatives": hard and jnp.zeros(hard), "hard_negative_ids": hard_ids and jnp.zeros(hard_ids, int)}
     with one_line_error(message):
         in_batch_softmax(jnp.zeros((3, 5)), jnp.zeros((3, 5)), **given)
+
+
+# Tiles.
+
+
+def loss_and_gradients(tile, masks, dtype=np.float64):
+    """((loss, metrics), gradients) of all that has one; what is missing or does not count is NaN."""
+    rest = {name: np.asarray(value) for name, value in ids(masks).items()} | {
+        "where": WHERE,
+        "hard_negative_ids": HARD_IDS,
+    }
+    moving = dict(zip(("question", "answer"), drawn(), strict=True)) | {"hard_negatives": HARD}
+    moving = {name: np.where(WHERE.reshape(-1, *[1] * (x.ndim - 1)), x, np.nan) for name, x in moving.items()}
+    moving = {name: x.astype(dtype) for name, x in (moving | {"temperature": np.float64(0.5)}).items()}
+    with jax.enable_x64(True):
+        return jax.device_get(streamed(tile)(moving, rest))
+
+
+@functools.cache
+def streamed(tile):
+    def compute(moving, rest):
+        return in_batch_softmax(**moving, **rest, direction="sum", tile=tile)
+
+    return jax.jit(jax.value_and_grad(compute, has_aux=True))
+
+
+@pytest.mark.parametrize("masks", [(), IDS])
+def test_in_tiles_are_the_same_values_and_gradients(masks):
+    found = loss_and_gradients(3, masks)  # two tiles of columns and a third of one
+    chex.assert_trees_all_close(found, loss_and_gradients(None, masks), rtol=0, atol=1e-10)
+    (loss, metrics), gradients = found
+    assert loss.dtype == np.float64
+    assert 0 < metrics["in_batch_accuracy"] < 1
+    assert (metrics["masked_fraction"] > 0) == bool(masks)
+    assert all(np.abs(gradient).max() > 1e-3 for gradient in gradients.values())
+
+
+def test_float32_in_tiles_is_as_exact_as_with_whole_arrays():
+    _, exact = loss_and_gradients(None, IDS)
+
+    def errors(tile) -> dict:
+        _, gradients = loss_and_gradients(tile, IDS, np.float32)
+        assert gradients["question"].dtype == np.float32
+        return {name: np.nanmax(np.abs(gradients[name] - x)) / np.nanmax(np.abs(x)) for name, x in exact.items()}
+
+    whole, tiled = errors(None), errors(3)
+    for name, error in tiled.items():
+        assert 0 < whole[name] < 1e-6
+        assert error <= 2 * whole[name], name
+
+
+def test_no_array_is_as_large_as_all_scores():
+    """Entries of the largest array, at shapes where arrays of scores are larger than any other."""
+    size, count, shape = 128, 2, jax.ShapeDtypeStruct
+    moving = {name: shape((size, E), jnp.float32) for name in ("question", "answer")}
+    moving |= {"hard_negatives": shape((size, count, E), jnp.float32), "temperature": shape((), jnp.float32)}
+    rest = {name: shape((size, *value.shape[1:]), jnp.int32) for name, value in IDS.items()}
+    for tile, largest in ((16, size * count * E), (None, size * count * size)):
+        assert largest_array(jax.make_jaxpr(streamed(tile))(moving, rest)) == largest
+
+
+def test_split_scores_need_tiles():
+    with one_line_error("axis_name is given without tile"):
+        in_batch_softmax(jnp.zeros((2, 2)), jnp.zeros((2, 2)), axis_name="data")

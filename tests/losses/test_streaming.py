@@ -1,4 +1,4 @@
-"""The streamed row statistics against whole matrices."""
+"""The streamed row statistics against whole matrices, and what they cost on several devices."""
 
 import functools
 import math
@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxprs import equations, largest_array
+from jax.sharding import PartitionSpec
+from jaxprs import equations
 
-from endx_jax.losses import streaming
+from endx_jax import losses
+from endx_jax.losses.geometry import TERMS
 from endx_jax.losses.streaming import RowStatistics, row_statistics
+from endx_jax.planning.programs import collectives
 
 R, C, E = 11, 7, 3
 
@@ -58,10 +61,9 @@ def whole_matrices(scores, keep, rows, columns, row_marks, column_marks) -> RowS
     )
 
 
-def operands(rows: int = R, columns: int = C) -> tuple:
+def operands() -> tuple:
     draw = np.random.default_rng(0)
-    names = ("student", "teacher")
-    return tuple({name: 2 * draw.normal(size=(size, E)) for name in names} for size in (rows, columns))
+    return tuple({name: 2 * draw.normal(size=(size, E)) for name in ("student", "teacher")} for size in (R, C))
 
 
 def weighted(function, scores, keep, rows, columns):
@@ -100,44 +102,11 @@ def test_values_and_gradients_are_those_of_whole_matrices(scores, keep, tile):
         assert statistics.log_sum_exp[0] == statistics.highest[0] == -np.inf
 
 
-@pytest.mark.parametrize("tile", [1, 3, 100])
-def test_sums_over_pairs_stream_as_the_softmax_does(tile):
-    """The scores are any function of a row and a column: here softplus, as in a sigmoid loss."""
-
-    def softplus(rows, columns):
-        return (jax.nn.softplus(student_alone(rows, columns)[0]),)
-
-    def streamed(rows, columns):
-        marks = jnp.arange(R), jnp.arange(C)
-        return streaming.reduce_scores(streaming.SUM, softplus, keep_some, rows, columns, *marks, tile=tile).total
-
-    def dense(rows, columns):
-        kept = keep_some(jnp.arange(R), jnp.arange(C))
-        return jnp.sum(jnp.where(kept, softplus(rows, columns)[0], 0), axis=1)
-
-    def compute(function):
-        weights = jnp.arange(1.0, R + 1)
-        loss = lambda rows, columns: jnp.sum(weights * function(rows, columns))  # noqa: E731
-        return jax.jit(lambda *both: (function(*both), jax.grad(loss, (0, 1))(*both)))(*operands())
-
-    with jax.enable_x64(True):
-        chex.assert_trees_all_close(compute(streamed), compute(dense), rtol=1e-10)
-
-
 def test_scores_of_any_size_neither_overflow_nor_vanish():
     rows = {"student": np.full((2, E), 100.0, np.float32)}
     columns = {"student": np.array([[100.0], [-100.0], [99.99]], np.float32) * np.ones(E, np.float32)}
     found = row_statistics(student_alone, keep_all, rows, columns, jnp.arange(2), jnp.arange(3), tile=1)
     np.testing.assert_allclose(found.log_sum_exp, 30000 + math.log1p(math.exp(-3)), rtol=1e-6)
-
-
-def test_no_array_is_as_large_as_all_scores():
-    def largest(function):
-        compute = jax.grad(functools.partial(weighted, function, student_and_teacher, keep_some), (0, 1), has_aux=True)
-        return largest_array(jax.make_jaxpr(compute)(*operands(40, 48)))
-
-    assert largest(functools.partial(row_statistics, tile=8)) <= 48 * E
-    assert largest(whole_matrices) == 40 * 48
 
 
 def test_a_constant_teacher_has_no_gradient_worked_out():
@@ -154,3 +123,49 @@ def test_a_constant_teacher_has_no_gradient_worked_out():
     # Two scores forward, the same two backward, and then rows' and columns' gradients from each score that moves.
     assert products(constant=False) == 2 + 2 + 2 * 2
     assert products(constant=True) == 2 + 2 + 2 * 1
+
+
+# What a streamed loss costs when the batch is split over devices, read from the compiled programs.
+
+ROWS, WIDTH, TILE = 512, 32, 256  # on each device
+
+
+def softmax(dual, _, **cut):
+    return losses.in_batch_softmax(*dual, **cut)[0]
+
+
+def alignment(dual, cross, **cut):
+    return losses.geometry_alignment(dual, cross, weights=dict.fromkeys(TERMS, 1.0), **cut)[0]
+
+
+# Of arrays of the whole batch, each device holds the gathered columns and, of the student's, their gradients.
+GATHERED = {softmax: 2, alignment: 6}
+
+
+@functools.cache
+def compiled(loss, devices):
+    mesh = jax.make_mesh((devices,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices])
+    cut = jax.shard_map(
+        functools.partial(loss, tile=TILE, axis_name="data"),
+        mesh=mesh,
+        in_specs=PartitionSpec("data"),
+        out_specs=PartitionSpec(),
+    )
+    like = jax.ShapeDtypeStruct((devices * ROWS, WIDTH), jnp.float32)
+    quickly = {"xla_backend_optimization_level": 0}
+    return jax.jit(jax.value_and_grad(cut)).lower((like, like), (like, like)).compile(compiler_options=quickly)
+
+
+@pytest.mark.parametrize("loss", GATHERED)
+def test_no_collective_is_in_a_loop_and_memory_grows_by_the_gathered_embeddings_alone(loss):
+    found = collectives(compiled(loss, 8).as_text())
+    assert {collective.kind for collective in found} == {"all-gather", "reduce-scatter", "all-reduce"}
+    assert {(collective.loops, collective.times) for collective in found} == {(0, 1)}
+
+    def beside_the_gathered(devices):
+        array = devices * ROWS * WIDTH * 4
+        return compiled(loss, devices).memory_analysis().temp_size_in_bytes - GATHERED[loss] * array
+
+    two, eight = beside_the_gathered(2), beside_the_gathered(8)
+    assert two > TILE * TILE * 4, "more was taken off than the gathered embeddings"
+    assert eight < 1.1 * two

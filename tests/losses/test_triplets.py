@@ -90,17 +90,11 @@ def test_mining_is_what_loops_over_all_pairs_find(direction, tile):
     np.testing.assert_allclose(metrics["masked_fraction"], losses.pop("masked"))
     expected = sum(weight * np.mean(of) for weight, of in zip(weights, losses.values(), strict=True))
     np.testing.assert_allclose(loss, expected, rtol=1e-12)
+    assert metrics["masked_fraction"] > 0
     anchors = np.asarray(losses["question_to_answer"])
     assert 0 < metrics["in_batch_accuracy"] < metrics["active_fraction"] < 1
     np.testing.assert_allclose(metrics["active_fraction"], np.mean(anchors > 0))
     np.testing.assert_allclose(metrics["in_batch_accuracy"], np.mean(anchors < MARGIN))
-
-
-def test_the_masks_matter():
-    """Negative control: what the loops find without them is something else."""
-    unknown = {name: np.full_like(drawn()[name], -1) for name in ("question_id", "answer_id", "positive_ids")}
-    (loss, _), _ = found("question_to_answer")
-    assert abs(loss - np.mean(by_brute_force(**drawn() | unknown)["question_to_answer"])) > 1e-2
 
 
 @pytest.mark.parametrize(("tile", "devices"), [(TILE, None), (2, 8), (None, 8)])

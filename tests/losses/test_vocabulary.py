@@ -78,13 +78,8 @@ def test_padding_is_not_computed():
 
 def test_no_array_holds_the_scores_of_all_rows():
     rows, vocabulary, width, tile = 512, 1000, 8, 16
-    shape = jax.ShapeDtypeStruct
-    moving = (
-        shape((rows, width), jnp.float32),
-        shape((vocabulary, width), jnp.float32),
-        shape((vocabulary,), jnp.float32),
-    )
-    rest = shape((rows, 1), jnp.int32), shape((rows, 1), jnp.float32)
+    moving = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((rows, width), (vocabulary, width), (vocabulary,))]
+    rest = [jax.ShapeDtypeStruct((rows, 1), dtype) for dtype in (jnp.int32, jnp.float32)]
 
     def largest(loss):
         return largest_array(jax.make_jaxpr(jax.value_and_grad(loss, (0, 1, 2)))(*moving, *rest))

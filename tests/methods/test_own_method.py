@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 import pathlib
 import re
 import runpy
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import logged_losses, one_line_error
+from tiny_bert import tiny_recipe
 
 import endx_jax
 from endx_jax.cli import evaluate, search, train
@@ -24,24 +26,13 @@ LOSS = runpy.run_path(str(EXAMPLE))["decoupled_loss"]
 @pytest.fixture(scope="module")
 def command(tiny_bert, pairs_csv) -> list[str]:
     """The command line that trains it, without a workdir."""
-    settings = {
-        "data.path": pairs_csv,
-        "data.question_length": 24,
-        "data.answer_length": 24,
-        "data.validation_fraction": 0.2,
-        "data.test_fraction": 0.2,
-        "data.cache": "",
-        "model.pretrained": tiny_bert,
-        "model.encoder": "none",
-        "objective.loss_tile": 5,
-        "train.global_batch_size": 16,
-        "train.epochs": 0.0,
-        "train.steps": 4,
-        "train.log_every": 1,
-        "train.checkpoint_every": 2,
-        "train.compilation_cache": "",
-    }
-    return [f"--config={EXAMPLE}", *(f"--config.{name}={value}" for name, value in settings.items())]
+    recipe = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
+    recipe.train.steps = 4
+    names = "data.path data.question_length data.answer_length data.validation_fraction data.test_fraction data.cache "
+    names += "model.pretrained model.encoder train.global_batch_size train.epochs train.steps train.log_every "
+    names += "train.checkpoint_every train.compilation_cache"
+    values = (f"--config.{name}={operator.attrgetter(name)(recipe)}" for name in names.split())
+    return [f"--config={EXAMPLE}", "--config.objective.loss_tile=5", *values]
 
 
 @pytest.fixture(scope="module")

@@ -14,18 +14,8 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import Model
 from endx_jax.methods import METHODS, find_method, register
 from endx_jax.methods.config import load_recipe, recipe_files
-from endx_jax.parallel import (
-    MeshSettings,
-    Rule,
-    batch_sharding,
-    local_rows,
-    make_mesh,
-    place,
-    sharding,
-    state_shardings,
-    to_global,
-)
-from endx_jax.parallel.sharding import RULES, partition_spec, rule_of
+from endx_jax.parallel import MeshSettings, Rule, batch_sharding, local_rows, make_mesh, sharding
+from endx_jax.parallel.sharding import RULES, partition_spec, place, rule_of, state_shardings, to_global
 from endx_jax.pretrained.published import outline, outline_tokens
 from endx_jax.pretrained.towers import fill_in
 from endx_jax.training.optimizer import make_optimizer
@@ -56,17 +46,12 @@ SPLITS = [
     (f"{TOWER}/encoder/type_embedding", (2, 32), (None, "fsdp")),
     (f"{TOWER}/encoder/embedding_projection/kernel", (16, 32), ("fsdp", None)),
     (f"{TOWER}/encoder/relative_position_bias", (32, 4), (None, "tensor")),
-    (f"{LAYER}/attention/query/kernel", (32, 32), ("fsdp", "tensor")),
-    (f"{LAYER}/attention/key/kernel", (32, 32), ("fsdp", "tensor")),
-    (f"{LAYER}/attention/value/kernel", (32, 32), ("fsdp", "tensor")),
+    *((f"{LAYER}/attention/{name}/kernel", (32, 32), ("fsdp", "tensor")) for name in ("query", "key", "value")),
+    *((f"{LAYER}/attention/{name}/bias", (32,), ("tensor",)) for name in ("query", "key", "value")),
     (f"{LAYER}/attention/query/lora_a", (32, 4), (None, None)),
-    (f"{LAYER}/attention/query/bias", (32,), ("tensor",)),
-    (f"{LAYER}/attention/key/bias", (32,), ("tensor",)),
-    (f"{LAYER}/attention/value/bias", (32,), ("tensor",)),
     (f"{LAYER}/attention/output/kernel", (32, 32), ("tensor", "fsdp")),
     (f"{LAYER}/attention/output/bias", (32,), (None,)),
-    (f"{LAYER}/mlp_up/kernel", (32, 64), ("fsdp", "tensor")),
-    (f"{LAYER}/mlp_gate/kernel", (32, 64), ("fsdp", "tensor")),
+    *((f"{LAYER}/mlp_{name}/kernel", (32, 64), ("fsdp", "tensor")) for name in ("up", "gate")),
     (f"{LAYER}/mlp_up/bias", (64,), ("tensor",)),
     (f"{LAYER}/mlp_down/kernel", (64, 32), ("tensor", "fsdp")),
     (f"{LAYER}/mlp_down/bias", (32,), (None,)),
@@ -75,42 +60,36 @@ SPLITS = [
     (f"{LAYER}/mlp_norm/bias", (32,), (None,)),
     (f"{LAYER}/input_kernel", (32, 2, 3, 16), ("fsdp", None, None, None)),
     (f"{LAYER}/recurrent_kernel", (2, 16, 3, 16), (None, None, None, None)),
-    (f"{LAYER}/input_bias", (2, 3, 16), (None, None, None)),
-    (f"{LAYER}/recurrent_bias", (2, 3, 16), (None, None, None)),
+    *((f"{LAYER}/{name}_bias", (2, 3, 16), (None, None, None)) for name in ("input", "recurrent")),
     (f"{TOWER}/pooling/hidden_kernel", (32, 8), ("fsdp", None)),
     (f"{TOWER}/pooling/hop_kernel", (8, 4), ("fsdp", None)),
     (f"{TOWER}/projection/bias", (6,), (None,)),
     (f"{TOWER}/projection/kernel", (32, 16), ("fsdp", None)),
     (f"{TOWER}/token_weights/weight", (300,), (None,)),
     ("dual_encoder/question/head/fcrr/hidden/kernel", (32, 8), ("fsdp", None)),
-    ("dual_encoder/question/head/fcrr/hidden/bias", (8,), (None,)),
     ("dual_encoder/question/head/convrr/output/kernel", (64, 32), ("fsdp", None)),
-    ("dual_encoder/question/head/convrr/output/bias", (32,), (None,)),
     ("dual_encoder/question/head/convrr/filters/kernel", (4, 2, 16), (None, None, None)),
-    ("dual_encoder/question/head/convrr/filters/bias", (16,), (None,)),
+    *((f"dual_encoder/question/head/fcrr/{name}/bias", (8,), (None,)) for name in ("hidden", "output", "filters")),
     ("pair/pooler/kernel", (32, 32), ("fsdp", None)),
     ("pair/classifier/kernel", (32, 2), (None, None)),
-    ("pair/pooler/bias", (32,), (None,)),
-    ("pair/classifier/bias", (2,), (None,)),
+    *((f"pair/{name}/bias", (32,), (None,)) for name in ("pooler", "classifier")),
     ("decoder/answer/vocabulary_kernel", (300, 32), ("tensor", "fsdp")),
     ("decoder/answer/vocabulary_bias", (300,), ("tensor",)),
-    ("decoder/answer/initial/kernel", (32, 16), ("fsdp", None)),
-    ("decoder/answer/reminder/bias", (16,), (None,)),
+    *((f"decoder/answer/{name}/kernel", (32, 16), ("fsdp", None)) for name in ("initial", "reminder", "hidden")),
+    *((f"decoder/answer/{name}/bias", (16,), (None,)) for name in ("initial", "reminder", "hidden")),
     ("deviation/question/kernel", (32, 16), ("fsdp", None)),
     ("deviation/question/bias", (16,), (None,)),
+    ("teacher/cross_encoder/pooling/hop_kernel", (8, 4), ("fsdp", None)),
     ("log_temperature", (), ()),
     ("step", (), ()),
 ]
 
 
-@pytest.mark.parametrize(("path", "shape", "axes"), SPLITS, ids=[path for path, _, _ in SPLITS])
-def test_a_parameter_is_split_over_these_axes(path, shape, axes):
-    assert partition_spec(path, shape, make_mesh(MeshSettings(fsdp=2, tensor=2))) == PartitionSpec(*axes)
-
-
-def test_every_rule_has_such_a_parameter_and_a_dimension_that_does_not_divide_stays_whole():
-    assert {rule_of(path) for path, _, _ in SPLITS} == set(RULES)
+def test_parameters_are_split_over_these_axes_by_every_rule_and_what_does_not_divide_stays_whole():
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    for path, shape, axes in SPLITS:
+        assert partition_spec(path, shape, mesh) == PartitionSpec(*axes), path
+    assert {rule_of(path) for path, _, _ in SPLITS} == set(RULES)
     assert partition_spec("token_embedder/embedding", (301, 32), mesh) == PartitionSpec(None, "fsdp")
 
 
@@ -183,41 +162,21 @@ def test_a_batch_is_split_over_the_devices_or_refused():
         local_rows(make_mesh(MeshSettings()), 12)
 
 
-RECIPES = [
-    ("quickstart", ()),
-    ("minilm_pairs", ()),
-    ("t5", ("large,ade",)),
-    ("t5", ("xxl,sde",)),
-    ("bert_large_sde", ()),
-    ("endx", ("endx,lstm",)),
-    ("endx", ("dual,transformer",)),
-    ("yu", ("cross_vae",)),
-    ("yu", ("dual_vae",)),
-    ("fcrr_convrr", ()),
-]
+RECIPES = ["quickstart", "minilm_pairs", "t5:large,ade", "t5:xxl,sde", "bert_large_sde"]
+RECIPES += ["endx:endx,lstm", "endx:dual,transformer", "yu:cross_vae", "yu:dual_vae", "fcrr_convrr"]
 
 
 def test_every_recipe_is_listed_or_like_one_that_is():
     """Others differ from these in data or size: their parameters have the same paths."""
-    alike = {
-        "bert_base_sde",
-        "convrr",
-        "embedding_distillation",
-        "endx_minilm_squad",
-        "fcrr",
-        "glove",
-        "t5_base_ade_spl",
-    }
-    alike |= {"bert_qa", "distill", "gru_squad", "late", "minilm", "pairs", "minilm_squad", "multi", "vae_squad"}
-    there = set(recipe_files())
-    assert there == alike | {name for name, _ in RECIPES}
+    alike = "bert_base_sde convrr embedding_distillation endx_minilm_squad fcrr glove t5_base_ade_spl bert_qa distill "
+    alike += "gru_squad late minilm pairs minilm_squad multi vae_squad"
+    assert set(recipe_files()) == {*alike.split(), *(recipe.partition(":")[0] for recipe in RECIPES)}
 
 
-def parameter_shapes(name: str, arguments: tuple = (), **changes) -> dict:
-    """Shapes of all parameters of a recipe's objective, by path, without weights or tokenizers."""
-    config = load_recipe(name).get_config(*arguments)
-    config.model.update(changes)
-    settings = resolve(config)
+def state_of(recipe: str) -> TrainState:
+    """Shapes of the training state of a recipe, without weights or tokenizers."""
+    name, _, argument = recipe.partition(":")
+    settings = resolve(load_recipe(name).get_config(*[argument] * bool(argument)))
     described = outline_tokens if settings.model.encoder else outline
     source = described(settings.model.pretrained)
     settings = dataclasses.replace(settings, model=fill_in(settings.model, source))
@@ -226,14 +185,9 @@ def parameter_shapes(name: str, arguments: tuple = (), **changes) -> dict:
     return jax.eval_shape(functools.partial(TrainState.create, optimizer=optimizer), model.abstract_params)
 
 
-@pytest.mark.parametrize(("name", "arguments"), RECIPES)
-def test_every_array_of_a_recipes_state_has_one_rule(name, arguments):
-    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
-    state_shardings(parameter_shapes(name, arguments), mesh)  # raises where no rule matches, or two
-
-
-def test_the_moments_of_adam_lie_where_their_parameters_do_in_a_real_state():
-    state = parameter_shapes("bert_large_sde")
-    shardings = state_shardings(state, make_mesh(MeshSettings(data=1, fsdp=4, tensor=2)))
-    moments = shardings.opt_state[1]
-    assert moments.mu == moments.nu == shardings.params
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_array_of_a_recipes_state_has_one_rule_and_moments_of_adam_lie_where_their_parameters_do(recipe):
+    mesh = make_mesh(MeshSettings(data=1, fsdp=4, tensor=2))
+    shardings = state_shardings(state_of(recipe), mesh)  # raises where no rule matches, or two
+    if recipe == "bert_large_sde":
+        assert shardings.opt_state[1].mu == shardings.opt_state[1].nu == shardings.params

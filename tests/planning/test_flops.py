@@ -15,13 +15,11 @@ def shape(*dimensions):
     return jax.ShapeDtypeStruct(dimensions, jnp.float32)
 
 
-def test_products_count_twice_their_multiplications():
+def test_products_count_twice_their_multiplications_and_loops_as_often_as_they_run():
     assert flops_of(lambda a, b: a @ b, shape(3, 5), shape(5, 7)) == 2 * 3 * 5 * 7
     batched = flops_of(lambda a, b: jnp.einsum("bij,bjk->bik", a, b), shape(2, 3, 5), shape(2, 5, 7))
     assert batched == 2 * 2 * 3 * 5 * 7
 
-
-def test_loops_count_as_often_as_they_run():
     def loop(x, w):
         return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=6)[0]
 

@@ -33,14 +33,8 @@ def config(tiny_bert, pairs_csv):
     return tiny_recipe(tiny_bert, pairs_csv)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "mesh"),
-    [
-        pytest.param("adamw", SPLIT, marks=pytest.mark.slow),
-        pytest.param("adafactor", {}, marks=pytest.mark.slow),
-        pytest.param("sgd", {"mesh": {"fsdp": 8}}, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("optimizer", "mesh"), [("adamw", SPLIT), ("adafactor", {}), ("sgd", {"mesh": {"fsdp": 8}})])
 def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, mesh):
     config.optimizer.name = optimizer
     config.model.projection = 16
@@ -112,15 +106,12 @@ def test_without_data_texts_are_as_long_as_they_may_be(config):
     assert batch.question.packing.tokens == 2 * 24  # of two rows on each of eight devices
 
 
-def test_with_data_the_batches_are_those_that_training_plans(config, tmp_path):
+def test_with_data_the_batches_and_hard_negatives_are_those_that_training_plans(config, tmp_path):
     texts = read_texts(resolve(config))
     assert texts.pairs is not None
     planned = plan_run(resolve(config), texts, CHIPS["v5e"])
     assert planned.execution.dtype == jnp.bfloat16
     assert planned.stream.profiles() == prepare_run(config, tmp_path).stream.profiles()
-
-
-def test_hard_negatives_of_the_data_are_planned_as_training_draws_them(config, tmp_path):
     rows = [{"question": f"where {n}", "answer": f"here {n}", "negative": f"there {n}"} for n in range(64)]
     path = tmp_path / "triplets.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,28 +1,16 @@
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.planning import topologies
-from endx_jax.planning.chips import CHIPS
+from endx_jax.planning.chips import CHIPS, chip_named
 from endx_jax.planning.topologies import devices_of, missing_compiler, topology_named, topology_of
 
+SLICES = {"v5e:1x1": 1, "v5e:2x4": 8, "v6e:8x8": 64, "v5p:2x2x1": 4, "v5p:2x2x4": 16, "v5p:2x4x4": 32, "h200:8": 8}
 
-@pytest.mark.parametrize(
-    ("chip", "count", "name"),
-    [
-        ("v5e", 1, "v5e:1x1"),
-        ("v5e", 4, "v5e:2x2"),
-        ("v5e", 8, "v5e:2x4"),
-        ("v5e", 16, "v5e:4x4"),
-        ("v6e", 64, "v6e:8x8"),
-        ("v5p", 4, "v5p:2x2x1"),
-        ("v5p", 16, "v5p:2x2x4"),
-        ("v5p", 32, "v5p:2x4x4"),
-        ("v5p", 64, "v5p:4x4x4"),
-        ("H200", 8, "h200:8"),
-    ],
-)
-def test_slices_are_those_that_are_rented(chip, count, name):
-    topology = topology_of(CHIPS[chip], count)
+
+@pytest.mark.parametrize(("name", "count"), SLICES.items())
+def test_slices_are_those_that_are_rented(name, count):
+    topology = topology_of(chip_named(name.partition(":")[0]), count)
     assert (str(topology), topology.size) == (name, count)
     assert topology_named(name) == topology
 
@@ -43,21 +31,15 @@ def test_several_slices():
     ],
 )
 def test_names_that_are_none(name, message):
-    with one_line_error(message):
-        topology_named(name)
+    refused(message, topology_named, name)
 
 
-def test_other_numbers_of_chips_are_refused():
-    with one_line_error("there is no slice of 12 v5e; --devices must be a power of two"):
-        topology_of(CHIPS["v5e"], 12)
-
-
-def test_without_the_compiler_its_extra_is_named(monkeypatch):
+def test_other_numbers_of_chips_are_refused_and_the_missing_extra_is_named(monkeypatch):
+    refused("there is no slice of 12 v5e; --devices must be a power of two", topology_of, CHIPS["v5e"], 12)
     monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
     for chip, extra in (("v5e", "compile-tpu"), ("H200", "compile-gpu")):
         assert f'pip install "endx_jax[{extra}]"' in missing_compiler(CHIPS[chip])
-        with one_line_error(f"install the extra {extra}"):
-            devices_of(topology_of(CHIPS[chip], 8))
+        refused(f"install the extra {extra}", devices_of, topology_of(CHIPS[chip], 8))
     assert "does not know a v4 chip" in missing_compiler(CHIPS["v4"])
     assert "no bfloat16: set model.dtype=float32" in missing_compiler(CHIPS["T4"])
 

@@ -9,6 +9,7 @@ from tiny_bert import WIDTH
 from tiny_modules import write_routes
 
 from endx_jax import pretrained
+from endx_jax.models import SIDES
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, finished_towers
 
@@ -18,28 +19,20 @@ def groups(params) -> dict:
 
 
 ENCODER = {"token_embedder", "encoder"}
+APART, PROJECTED = (dict.fromkeys(SIDES, frozenset(groups)) for groups in (ENCODER, ("projection",)))
 
 
 @pytest.mark.parametrize(
     ("query", "document", "after", "expected"),
     [
-        (["Transformer", "Pooling"], ["Transformer", "Pooling"], [], {"shared": ENCODER}),
-        (["Transformer", "Pooling"], ["Transformer", "Pooling-cls"], ["Normalize"], {"shared": ENCODER}),
-        (
-            ["Transformer", "Pooling"],
-            ["Transformer-b", "Pooling"],
-            ["Dense-6", "Normalize"],
-            {"shared": {"projection"}, "question": ENCODER, "answer": ENCODER},
-        ),
-        (
-            ["Transformer", "Pooling", "Dense-6"],
-            ["Transformer", "Pooling", "Dense-6-b"],
-            [],
-            {"shared": ENCODER, "question": {"projection"}, "answer": {"projection"}},
-        ),
+        ("Transformer Pooling", "Transformer Pooling", "", {"shared": ENCODER}),
+        ("Transformer Pooling", "Transformer Pooling-cls", "Normalize", {"shared": ENCODER}),
+        ("Transformer Pooling", "Transformer-b Pooling", "Dense-6 Normalize", APART | {"shared": {"projection"}}),
+        ("Transformer Pooling Dense-6", "Transformer Pooling Dense-6-b", "", PROJECTED | {"shared": ENCODER}),
     ],
 )
 def test_parts_that_both_sides_name_are_shared(tmp_path, query, document, after, expected):
+    query, document, after = query.split(), document.split(), after.split()
     sources = pretrained.load_sides(str(write_routes(tmp_path, query, document, after)))
     model, params = finished_towers(sources)
     assert groups(params) == expected

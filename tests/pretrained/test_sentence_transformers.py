@@ -18,23 +18,15 @@ NEW = {  # as version 6 writes them
     "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
     "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
 }
-FLAGS = {
-    "word_embedding_dimension": 32,
-    "pooling_mode_cls_token": False,
-    "pooling_mode_mean_tokens": True,
-    "pooling_mode_max_tokens": False,
-}
+FLAGS = {f"pooling_mode_{name}": name == "mean_tokens" for name in ("cls_token", "mean_tokens", "max_tokens")}
+FLAGS["word_embedding_dimension"] = 32
 
 
 def write_head(folder, *, types, pooling, normalize=True, encoder="", limits=None) -> None:
     """Writes modules.json and what it names into `folder`; `limits` are files of the encoder."""
-    names = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
-    paths = [encoder, "1_Pooling", "2_Normalize"]
-    modules = [
-        {"idx": i, "name": str(i), "path": paths[i], "type": types[name] if isinstance(types, dict) else types + name}
-        for i, name in enumerate(names)
-    ]
-    write_json(folder / "modules.json", modules)
+    paths = {"Transformer": encoder, "Pooling": "1_Pooling"} | ({"Normalize": "2_Normalize"} if normalize else {})
+    named = types if isinstance(types, dict) else {name: types + name for name in paths}
+    write_json(folder / "modules.json", [{"path": path, "type": named[name]} for name, path in paths.items()])
     write_json(folder / "1_Pooling" / "config.json", pooling)
     for name, contents in (limits or {}).items():
         write_json(folder / encoder / name, contents)
@@ -112,9 +104,7 @@ def test_an_encoder_in_a_folder_within_is_found_with_its_tokenizer(tiny_bert, tm
 @pytest.mark.parametrize("kind", ["LSTM", "WordEmbeddings", "Dropout"])
 def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
     write_json(tmp_path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": OLD + kind}])
-    with one_line_error(
-        rf"module '{kind}' is not supported; take a model with no modules but Transformer, Pooling, Dense"
-    ):
+    with one_line_error(rf"module '{kind}' is not supported; take a model with no modules but Transformer, Pooling, D"):
         read_head(tmp_path)
 
 
@@ -122,8 +112,8 @@ def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
     ("entry", "message"),
     [
         (
-            {"type": "custom_st.Transformer", "kwargs": ["task"]},
-            "module 'custom_st.Transformer' is not supported, as its own code is never run; take a model with no",
+            {"type": "custom_st.Transformer"},
+            "'custom_st.Transformer' is not supported, as its own code is never run; ta",
         ),
         ({"type": OLD + "Transformer", "kwargs": ["task"]}, r"item 0: kwargs=\['task'\] is not supported: the key is"),
     ],
@@ -134,16 +124,9 @@ def test_a_module_of_other_code_or_with_arguments_is_refused(tmp_path, entry, me
         read_head(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        ("Pooling",),
-        ("Transformer", "Dense", "Pooling"),
-        ("Transformer", "Pooling", "Normalize", "Dense"),
-        ("Transformer", "Transformer", "Pooling"),
-    ],
-)
+@pytest.mark.parametrize("kinds", ["Pooling", "Transformer Dense Pooling", "Transformer Pooling Normalize Dense"])
 def test_modules_in_another_order_than_a_tower_s_are_refused(tmp_path, kinds):
+    kinds = kinds.split()
     write_json(tmp_path / "modules.json", [{"path": kind, "type": OLD + kind} for kind in kinds])
     with one_line_error(rf"has the modules {', '.join(kinds)}; supported are Transformer, Pooling, Dense, Norm"):
         read_head(tmp_path)
@@ -231,14 +214,10 @@ def test_settings_of_the_encoder_that_we_do_not_have_are_refused(tmp_path, own, 
 
 
 def test_each_side_may_have_a_length_and_lower_case_is_the_tokenizer_s_matter(tmp_path):
+    own = {"max_seq_length": 32, "query_length": 16, "document_length": 48, "do_lower_case": True}
     limits = {
-        "sentence_bert_config.json": {
-            "max_seq_length": 32,
-            "query_length": 16,
-            "document_length": 48,
-            "do_lower_case": True,
-        },
         "tokenizer_config.json": {"model_max_length": 60, "do_lower_case": True},
+        "sentence_bert_config.json": own,
     }
     write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)
     assert {side: head.max_length for side, head in read_heads(tmp_path).items()} == {"question": 16, "answer": 48}
@@ -277,13 +256,8 @@ def test_unknown_keys_of_a_use_are_named_and_those_of_a_pooling_refused(tmp_path
 
 
 def test_prompts_and_similarity_are_read_from_the_folder(tmp_path):
-    contents = {
-        "prompts": {"query": "q: "},
-        "default_prompt_name": "query",
-        "similarity_fn_name": "dot",
-        "truncate_dim": 8,
-    }
-    write_json(tmp_path / USAGE_FILE, contents | {"model_type": "SentenceTransformer"})
+    contents = {"prompts": {"query": "q: "}, "default_prompt_name": "query", "similarity_fn_name": "dot"}
+    write_json(tmp_path / USAGE_FILE, contents | {"truncate_dim": 8, "model_type": "SentenceTransformer"})
     assert read_usage(tmp_path) == Usage({"query": "q: "}, "q: ", cosine=False, truncate_dim=8)
 
 
@@ -301,12 +275,15 @@ def test_a_use_that_we_do_not_have_is_refused(tmp_path, contents, message):
         read_usage(tmp_path)
 
 
+NO_MEAN = FLAGS | {"pooling_mode_mean_tokens": False}
+
+
 @pytest.mark.parametrize(
     "pooling",
     [
         FLAGS | {"pooling_mode_max_tokens": True},
-        FLAGS | {"pooling_mode_mean_tokens": False},
-        FLAGS | {"pooling_mode_mean_tokens": False, "pooling_mode_mean_sqrt_len_tokens": True},
+        NO_MEAN,
+        NO_MEAN | {"pooling_mode_mean_sqrt_len_tokens": True},
         {"pooling_mode": "max"},
         {"pooling_mode": ["mean", "cls"]},
         {"pooling_mode": []},

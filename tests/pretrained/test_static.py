@@ -86,14 +86,10 @@ def test_a_folder_is_made_once_for_each_state_of_the_file(tmp_path, monkeypatch)
     assert static_folder(str(file)) != first
 
 
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [(line, "line 2") for line in ("cat 1 2", "cat 1 2 x", "cat 1 2 1e99", "", "cat 1 2 nan", "cat 1 2 inf")],
-    ids=["short", "no number", "too large", "empty", "nan", "inf"],
-)
-def test_a_broken_line_is_named(tmp_path, line, what):
+@pytest.mark.parametrize("line", ["cat 1 2", "cat 1 2 x", "cat 1 2 1e99", "", "cat 1 2 nan", "cat 1 2 inf"])
+def test_a_broken_line_is_named(tmp_path, line):
     (tmp_path / "v.txt").write_text(f"the 1 2 3\n{line}\nmat 1 2 3\n")
-    with one_line_error(f"v.txt, {what}: expected a word and 3 numbers"):
+    with one_line_error("v.txt, line 2: expected a word and 3 numbers"):
         static_folder(str(tmp_path / "v.txt"))
 
 

@@ -3,7 +3,6 @@
 import json
 
 import chex
-import ml_dtypes
 import numpy as np
 import pytest
 from helpers import one_line_error
@@ -61,15 +60,6 @@ def test_a_single_file_and_shards_are_read_bit_for_bit(tmp_path):
     items = list(tensors().items())
     write_shards(tmp_path, [dict(items[:7]), dict(items[7:8]), dict(items[8:])])
     chex.assert_trees_all_equal(read_tensors(tmp_path), tensors())
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64, np.int64], ids=str)
-def test_other_types_become_float32(tmp_path, dtype):
-    values = np.array([[1.5, -2.0, 300.0]]).astype(dtype)
-    save_file({"x": values}, tmp_path / SINGLE_FILE)
-    found = read_tensors(tmp_path)["x"]
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, values.astype(np.float32))
 
 
 def test_a_folder_without_weights_says_what_it_lacks(tmp_path):

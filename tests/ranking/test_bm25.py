@@ -1,5 +1,3 @@
-"""Tests of BM25."""
-
 import logging
 import math
 import sys
@@ -7,10 +5,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers import refused
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import Pools, RetrievalSet
-from endx_jax.errors import EndxError
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_file import changing, store_info
 from endx_jax.index.lexical import Lexical
@@ -20,13 +18,7 @@ from endx_jax.ranking.results import Results
 
 # Stems written out by hand, so that the twin needs no stemmer: cats -> cat, chases, chased -> chase.
 CANDIDATES = ["The cat chased the mouse", "Cats and dogs", "A mouse; a MOUSE; no house", "dogs chases", ""]
-STEMS = [
-    ["the", "cat", "chase", "the", "mous"],
-    ["cat", "and", "dog"],
-    ["mous", "mous", "no", "hous"],
-    ["dog", "chase"],
-    [],
-]
+STEMS = [text.split() for text in ("the cat chase the mous", "cat and dog", "mous mous no hous", "dog chase", "")]
 QUESTIONS = ["the cats", "Mouse mouse dog", "zebra", "?"]
 QUESTION_STEMS = [["the", "cat"], ["mous", "mous", "dog"], ["zebra"], []]
 
@@ -45,7 +37,7 @@ def twin(documents, query, k1=0.9, b=0.4):
     return scores
 
 
-def test_scores_equal_the_formula_and_nothing_is_printed(capfd, caplog):
+def test_scores_equal_the_formula_and_unknown_words_rank_the_middle(capfd, caplog):
     scores = BM25.of_texts(CANDIDATES).scores(QUESTIONS)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, [twin(STEMS, query) for query in QUESTION_STEMS], rtol=1e-5)
@@ -56,24 +48,19 @@ def test_scores_equal_the_formula_and_nothing_is_printed(capfd, caplog):
         BM25.of_texts(CANDIDATES).scores(QUESTIONS)
     assert capfd.readouterr() == ("", "")
     assert caplog.records == []
-
-
-def test_a_question_of_unknown_words_ranks_the_middle_of_the_pool():
     found = evaluate_scores(BM25.of_texts(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
 
 
 @pytest.mark.parametrize("candidates", [[], ["", "? !"]])
 def test_a_pool_without_words_is_refused(candidates):
-    with pytest.raises(EndxError, match=f"no word in the {len(candidates)} candidates"):
-        BM25.of_texts(candidates)
+    refused(f"no word in the {len(candidates)} candidates", BM25.of_texts, candidates)
 
 
 @pytest.mark.parametrize("package", ["bm25s", "Stemmer"])
 def test_a_missing_package_is_named(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(EndxError, match=f"BM25 needs the package {package}: pip install bm25s PyStemmer"):
-        BM25.of_texts(CANDIDATES)
+    refused(f"BM25 needs the package {package}: pip install bm25s PyStemmer", BM25.of_texts, CANDIDATES)
 
 
 TEXTS = ["the cat chased the mouse", "cats and dogs", "a mouse, a mouse", "dogs chase", "", "the end"]
@@ -108,9 +95,8 @@ def test_ranks_as_bm25_over_the_documents(index, k):
 def test_follows_the_index_and_splits_each_text_once(index, monkeypatch):
     searching, split = Lexical(), []
     splitting = WordTokenizer._split
-    monkeypatch.setattr(
-        WordTokenizer, "_split", lambda self, texts, known: (split.extend(texts), splitting(self, texts, known))[1]
-    )
+    noted = lambda self, texts, known: (split.extend(texts), splitting(self, texts, known))[1]  # noqa: E731
+    monkeypatch.setattr(WordTokenizer, "_split", noted)
     searching.search(index.snapshot, ASKED, 10)
     index.add([Document("new", "the mouse ends")], np.ones((1, 2)))
     index.delete(["1"])

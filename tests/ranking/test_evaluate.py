@@ -1,13 +1,11 @@
-"""Tests of evaluation over a pool."""
-
 import json
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import refused
 
 from endx_jax import metrics
-from endx_jax.errors import EndxError
 from endx_jax.ranking.evaluate import default_block, evaluate_scores
 
 RECALL = ["recall@1", "recall@2", "recall@5", "recall@10", "recall@20", "recall@50", "recall@100"]
@@ -43,7 +41,7 @@ def test_values_by_hand():
 
 def test_streaming_equals_one_pass_over_everything():
     scores, qrels = draw()
-    found = evaluate_scores(from_rows(scores), qrels, candidates=130, block=16)
+    found = evaluate_scores(from_rows(scores), qrels, candidates=130, block=7)
     ranks = metrics.ranks(scores, padded(qrels))
     np.testing.assert_array_equal(found.ranks, ranks)
     assert list(found.metrics) == NAMES
@@ -53,9 +51,8 @@ def test_streaming_equals_one_pass_over_everything():
         assert found.metrics[f"hit@{n}"] == pytest.approx(float(jnp.mean(metrics.hit_at(ranks, n))))
     assert found.metrics["mrr@10"] == pytest.approx(float(jnp.mean(metrics.reciprocal_rank(ranks, 10))))
     assert found.metrics["ndcg@10"] == pytest.approx(float(jnp.mean(metrics.ndcg_at(ranks, 10))))
-    assert found.metrics["avg_recall"] == pytest.approx(
-        np.mean([found.metrics[f"recall@{n}"] for n in (1, 2, 5, 10, 20, 50)]), abs=1e-6
-    )
+    means = np.mean([found.metrics[f"recall@{n}"] for n in (1, 2, 5, 10, 20, 50)])
+    assert found.metrics["avg_recall"] == pytest.approx(means, abs=1e-6)
     assert found.metrics["p@1"] == found.metrics["hit@1"]
     best = np.argsort(-scores, axis=1, kind="stable")[:, :100]
     np.testing.assert_array_equal(found.top_ids, best)
@@ -63,7 +60,7 @@ def test_streaming_equals_one_pass_over_everything():
     assert found.top_ids.dtype == np.int32
 
 
-@pytest.mark.parametrize("block", [1, 7, 50, 1024])
+@pytest.mark.parametrize("block", [7, 1024])  # the last one of 7 has a single question
 def test_blocks_change_nothing_and_no_more_than_one_is_asked_for_at_once(block):
     scores, qrels = draw()
     asked = []
@@ -80,9 +77,7 @@ def test_blocks_change_nothing_and_no_more_than_one_is_asked_for_at_once(block):
     assert found.metrics == expected.metrics
 
 
-@pytest.mark.parametrize(
-    ("candidates", "block"), [(1, 1024), (7_085, 1024), (2**14, 1024), (2**14 + 1, 512), (10**6, 16), (10**9, 16)]
-)
+@pytest.mark.parametrize(("candidates", "block"), [(1, 1024), (2**14, 1024), (2**14 + 1, 512), (10**9, 16)])
 def test_default_block_keeps_scores_within_64_megabytes(candidates, block):
     assert default_block(candidates) == block
 
@@ -109,12 +104,10 @@ def test_per_question_rows_are_json_and_average_to_the_metrics():
     ],
 )
 def test_bad_judgements_are_refused(qrels, message):
-    with pytest.raises(EndxError, match=message):
-        evaluate_scores(from_rows(np.zeros((2, 3), np.float32)), qrels, candidates=3)
+    refused(message, evaluate_scores, from_rows(np.zeros((2, 3), np.float32)), qrels, candidates=3)
 
 
 def test_nan_scores_are_refused_and_the_question_is_named():
     scores = np.zeros((5, 3), np.float32)
     scores[3, 1] = np.nan
-    with pytest.raises(EndxError, match="question 3 contain nan"):
-        evaluate_scores(from_rows(scores), [[0]] * 5, candidates=3, block=2)
+    refused("question 3 contain nan", evaluate_scores, from_rows(scores), [[0]] * 5, candidates=3, block=2)

@@ -1,11 +1,9 @@
-"""Tests of the fusion of dense and BM25 scores."""
-
 import dataclasses
 import json
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.index.index_model import stored_hybrid
@@ -22,12 +20,8 @@ LEXICAL = [(3, 30.0), (9, 20.0)]
 
 
 def test_reciprocal_ranks_are_summed_and_ties_keep_the_order_of_the_first_ranking():
-    assert reciprocal_ranks([DENSE, LEXICAL]) == [
-        (3, pytest.approx(1 / 62 + 1 / 61)),
-        (7, pytest.approx(1 / 61)),
-        (9, pytest.approx(1 / 62)),
-        (5, pytest.approx(1 / 63)),
-    ]
+    scores = {3: 1 / 62 + 1 / 61, 7: 1 / 61, 9: 1 / 62, 5: 1 / 63}
+    assert reciprocal_ranks([DENSE, LEXICAL]) == [(item, pytest.approx(score)) for item, score in scores.items()]
     assert [item for item, _ in reciprocal_ranks([[(8, 1)], [(2, 1)]])] == [8, 2]
     assert [item for item, _ in Hybrid(0.0).fuse([(8, 1.0), (2, 1.0)], [(2, 5.0)], 9)] == [8, 2]
 
@@ -50,8 +44,7 @@ def test_scores_are_summed_as_they_are():
     assert Hybrid(0.01).fuse([], LEXICAL, 3) == [(3, 0.3), (9, 0.2)]
     assert Hybrid(0.01).fuse(DENSE, [], 3) == DENSE
     for wrong in (-0.1, float("inf"), float("nan")):
-        with one_line_error("the weight of BM25 must be a number from 0 up"):
-            Hybrid(wrong)
+        refused("the weight of BM25 must be a number from 0 up", Hybrid, wrong)
 
 
 def words_and_meaning(questions: int) -> tuple[RetrievalSet, np.ndarray, np.ndarray]:
@@ -59,9 +52,8 @@ def words_and_meaning(questions: int) -> tuple[RetrievalSet, np.ndarray, np.ndar
     rng = np.random.default_rng(0)
     texts = tuple(f"word{n} and {'more ' * (n % 3)}" for n in range(questions))
     ids = [tuple(f"{side}{n}" for n in range(questions)) for side in "qd"]
-    records = RetrievalSet(
-        tuple(f"word{n} so" for n in range(questions)), texts, tuple((n,) for n in range(questions)), *ids
-    )
+    asked, right = tuple(f"word{n} so" for n in range(questions)), tuple((n,) for n in range(questions))
+    records = RetrievalSet(asked, texts, right, *ids)
     return records, *(rng.standard_normal((2, questions, 8)).astype(np.float32) / 8)
 
 
@@ -71,9 +63,8 @@ def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
     records, asked, ranked = words_and_meaning(40)
     results = Results("data", "test", Pools(all=records), hybrid=Hybrid(weight))
     results.add_bm25()
-    dense = evaluate_dense(
-        lambda side, _: {"question": asked, "answer": ranked}[side], results.pools, fuse=results.fuse
-    )
+    sides = {"question": asked, "answer": ranked}
+    dense = evaluate_dense(lambda side, _: sides[side], results.pools, fuse=results.fuse)
     results.add_dense("model", dense)
     assert list(results.evaluations["all"]) == ["bm25", "model", "hybrid"]
     scores, words = asked @ ranked.T, BM25.of_texts(records.candidates).scores(records.questions)
@@ -131,7 +122,21 @@ def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
     assert stored() == Hybrid()
     for source in (folder, "all-MiniLM-L6-v2"):
         assert stored_hybrid(source, cosine=False) == Hybrid(None, known=0.0)
-    with one_line_error(r"endx.json: 'hybrid'.weight is 'x', a str"):
-        stored(hybrid={"weight": "x"})
-    with one_line_error("the weight of BM25 must be a number from 0 up"):
-        stored(hybrid={"weight": -1})
+    refused(r"endx.json: 'hybrid'.weight is 'x', a str", stored, hybrid={"weight": "x"})
+    refused("the weight of BM25 must be a number from 0 up", stored, hybrid={"weight": -1})
+
+
+def test_maxsim_is_fused_as_a_mean_over_the_tokens_of_the_question():
+    """The default weight is for cosines, and MaxSim grows with the question's tokens."""
+    records, *_ = words_and_meaning(4)
+    draw = np.random.default_rng(3)
+    texts = {side: np.empty(4, object) for side in ("question", "answer")}
+    for n in range(4):
+        texts["question"][n], texts["answer"][n] = (draw.standard_normal((k, 8)).astype(np.float32) for k in (n + 1, 3))
+    pools, blocks = Pools(all=records), []
+    dense = evaluate_dense(lambda side, _: texts[side], pools, fuse=lambda _, block: blocks.append(block) or block)
+    expected = [[(q @ a.T).max(axis=1).mean() for a in texts["answer"]] for q in texts["question"]]
+    np.testing.assert_allclose(blocks[0](0, 4), expected, rtol=1e-5)
+    np.testing.assert_allclose(blocks[0](2, 3), expected[2:3], rtol=1e-5)
+    ranked = dense.evaluations["all"]
+    np.testing.assert_allclose(ranked.top_scores[:, 0], np.max(expected, axis=1) * (1, 2, 3, 4), rtol=1e-5)

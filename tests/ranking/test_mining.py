@@ -11,10 +11,10 @@ from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_evaluation import rank_by_index
 from endx_jax.ranking import mining
 from endx_jax.ranking.mining import (
-    InnerProductsOfTexts,
     Margin,
     MiningSettings,
     Ranked,
+    SimilaritiesOfTexts,
     mine_negatives,
     rank_by_bm25,
     rank_by_embeddings,
@@ -248,7 +248,7 @@ def test_a_text_is_encoded_once_and_only_when_it_is_asked_about():
         asked.extend(texts)
         return np.asarray([[float(text), 1.0] for text in texts], np.float32)
 
-    score = InnerProductsOfTexts(encode)(["1", "2"], ["10", "20", "30"])
+    score = SimilaritiesOfTexts(encode)(["1", "2"], ["10", "20", "30"])
     assert score(np.asarray([[0, 2], [1, 2]])).tolist() == [31.0, 61.0]
     assert score(np.asarray([[1, 0], [1, 2], [0, 0]])).tolist() == [21.0, 61.0, 11.0]
     assert sorted(asked) == ["1", "10", "2", "30"]

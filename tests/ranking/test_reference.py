@@ -59,10 +59,7 @@ def both(reference, tmp_path):
         write_qrels(tmp_path / "qrels", *ids, QRELS)
         ours = {row["id"]: row for row in map(json.loads, (tmp_path / "t.per_question.jsonl").read_text().splitlines())}
         theirs = collections.defaultdict(dict)
-        files = (
-            reference.read_trec_qrels(str(tmp_path / "qrels")),
-            reference.read_trec_run(str(tmp_path / "t.run.trec")),
-        )
+        files = reference.read_trec_qrels(f"{tmp_path}/qrels"), reference.read_trec_run(f"{tmp_path}/t.run.trec")
         for found in reference.iter_calc(list(measures.values()), *files):
             theirs[found.query_id][names[str(found.measure)]] = found.value
         return ours, theirs, list(measures)
@@ -135,10 +132,8 @@ def judged_folder(request, tmp_path):
     if request.param == "shared ids":  # the own document is the best one
         scores[np.arange(QUESTIONS), np.arange(QUESTIONS)] = CANDIDATES
     ids = [f"{c}" for c in range(CANDIDATES)]
-    run = {
-        name: {c: float(s) for c, s in zip(ids, row, strict=True) if c != name}
-        for name, row in zip(judged, scores, strict=True)
-    }
+    rows = [{c: float(s) for c, s in zip(ids, row, strict=True)} for row in scores]
+    run = {name: {c: s for c, s in row.items() if c != name} for name, row in zip(judged, rows, strict=True)}
     return folder, judged, scores, run
 
 
@@ -158,10 +153,8 @@ def test_graded_binary_and_shared_ids_have_the_reference_s_means(reference, judg
     results = Results("data", "test", Pools(all=records))
     results.add("ours", {"all": found})
     results.write(tmp_path / "results.json", tmp_path)
-    files = (
-        list(reference.read_trec_qrels(str(tmp_path / "qrels.trec"))),
-        list(reference.read_trec_run(str(tmp_path / "ours.run.trec"))),
-    )
+    run = [*reference.read_trec_run(f"{tmp_path}/ours.run.trec")]
+    files = [*reference.read_trec_qrels(f"{tmp_path}/qrels.trec")], run
     assert expected_means(reference, *files) == pytest.approx(expected, abs=1e-6)
     assert ("own id" in results.tables()) == (records.excluded is not None) == ("0" in judged)
 
@@ -172,9 +165,8 @@ def test_an_index_of_such_a_folder_has_the_same_means(reference, judged_folder, 
     documents = [Document(f"{c}", f"text {c}") for c in range(CANDIDATES)]
     model = {"name": "m", "identity": "i"}
     # The embedding of candidate c is the c-th unit vector, so that a question's embedding is its row of scores.
-    write_index(
-        tmp_path / "index", np.eye(CANDIDATES, dtype=np.float32), documents, metric="inner product", model=model
-    )
+    embeddings = np.eye(CANDIDATES, dtype=np.float32)
+    write_index(tmp_path / "index", embeddings, documents, metric="inner product", model=model)
     snapshot = Index(tmp_path / "index").snapshot
     rows = find_rows(snapshot, read_judged(str(folder), None))
     found = evaluate_judged(snapshot, rows, scores, depth=5)

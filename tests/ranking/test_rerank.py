@@ -11,13 +11,8 @@ Q, N = 5, 9
 DRAW = np.random.default_rng(0)
 FIRST = DRAW.integers(0, 4, (Q, N)).astype(np.float32)  # with ties
 PAIRS = DRAW.normal(size=(Q, N)).astype(np.float32)
-RECORDS = RetrievalSet(
-    questions=tuple(f"q{n}" for n in range(Q)),
-    candidates=tuple(f"c{n}" for n in range(N)),
-    qrels=((0,), (8,), (3, 5), (2,), (7,)),
-    question_ids=tuple(f"q{n}" for n in range(Q)),
-    candidate_ids=tuple(f"c{n}" for n in range(N)),
-)
+NAMES = [tuple(f"{side}{n}" for n in range(count)) for side, count in (("q", Q), ("c", N))]
+RECORDS = RetrievalSet(*NAMES, ((0,), (8,), (3, 5), (2,), (7,)), *NAMES)
 
 
 def score(pairs):
@@ -65,9 +60,8 @@ def test_all_pairs_of_a_small_pool_are_scored_without_a_first_stage(top):
 def test_scores_of_the_first_stage_that_are_close_stay_apart_below_large_pair_scores():
     """1e8 and 1e8 + 8 are neighbours in float32, which moved by a pair score would become one."""
     close = np.float32(1e8) + 8 * np.arange(N, dtype=np.float32)[None].repeat(Q, 0)
-    found = evaluate_pairs(
-        lambda pairs: np.full(len(pairs), -12345.6, np.float32), lambda start, stop: close[start:stop], RECORDS, top=2
-    )
+    equal = lambda pairs: np.full(len(pairs), -12345.6, np.float32)  # noqa: E731
+    found = evaluate_pairs(equal, lambda start, stop: close[start:stop], RECORDS, top=2)
     assert found.top_ids[0].tolist() == [7, 8, *range(6, -1, -1)]  # of equal scores the lower row comes first
     assert (np.diff(found.top_scores[0, 1:]) < 0).all()
 
@@ -79,13 +73,8 @@ def test_lists_of_different_lengths_keep_their_own_answers():
     first = [[3, 1], [], [4], [0, 5, 2], []]
     answers = [[FoundDocument(n, 0.0, Document(f"d{row}", str(row))) for n, row in enumerate(own, 1)] for own in first]
     found = rerank_answers(scores_of, ["?"] * 5, answers, k=9)
-    assert [[int(answer.document.text) for answer in own] for own in found] == [
-        sorted([3, 1], key=lambda c: -PAIRS[0, c]),
-        [],
-        [4],
-        sorted([0, 5, 2], key=lambda c: -PAIRS[3, c]),
-        [],
-    ]
+    best = [[int(answer.document.text) for answer in own] for own in found]
+    assert best == [sorted(own, key=lambda c, n=n: -PAIRS[n, c]) for n, own in enumerate(first)]
     assert found[2] == [FoundDocument(1, float(PAIRS[2, 4]), answers[2][0].document)]
 
 

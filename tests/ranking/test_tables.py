@@ -8,18 +8,11 @@ from endx_jax.ranking.results import Results, format_table
 
 
 def test_layout_best_values_and_the_rule_for_ties():
-    rows = {
-        "bm25": {"mrr": 0.7606, "hit@1": 0.69},
-        "untrained": {"mrr": 0.7254},
-        "trained": {"mrr": 0.7606, "hit@1": 0.5},
-    }
+    rows = {"bm25": {"mrr": 0.7606, "hit@1": 0.69}, "untrained": {"mrr": 0.7254}, "own": {"mrr": 0.7606, "hit@1": 0.5}}
     table, note = format_table(rows, ["mrr", "hit@1"]).split("\n* ")
-    assert table.splitlines() == [
-        "system       mrr   hit@1",
-        "bm25       0.761*  0.690*",
-        "untrained  0.725       -",
-        "trained    0.761*  0.500",
-    ]
+    head, *rows = table.splitlines()
+    assert head == "system       mrr   hit@1"
+    assert rows == ["bm25       0.761*  0.690*", "untrained  0.725       -", "own        0.761*  0.500"]
     assert note.replace("\n", " ") == f"best of its column. {TIE_RULE}"
 
 

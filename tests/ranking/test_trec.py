@@ -2,8 +2,8 @@ import json
 
 import numpy as np
 import pytest
+from helpers import refused
 
-from endx_jax.errors import EndxError
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.trec import write_qrels, write_run, write_system
 
@@ -13,12 +13,8 @@ SCORES = np.array([[0.5, 0.25], [3.0, -1.5]], np.float32)
 
 def test_run_and_qrels_lines(tmp_path):
     write_run(tmp_path / "run.trec", ["q1", "q2"], ["a", "b", "c"], IDS, SCORES, "dual")
-    assert (tmp_path / "run.trec").read_text().splitlines() == [
-        "q1 Q0 c 1 0.5 dual",
-        "q1 Q0 a 2 0.25 dual",
-        "q2 Q0 b 1 3 dual",
-        "q2 Q0 c 2 -1.5 dual",
-    ]
+    lines = (tmp_path / "run.trec").read_text().splitlines()
+    assert lines == ["q1 Q0 c 1 0.5 dual", "q1 Q0 a 2 0.25 dual", "q2 Q0 b 1 3 dual", "q2 Q0 c 2 -1.5 dual"]
     write_qrels(tmp_path / "new" / "qrels", ["q1", "q2"], ["a", "b", "c"], [[0, 2], [1]])
     assert (tmp_path / "new" / "qrels").read_text() == "q1 0 a 1\nq1 0 c 1\nq2 0 b 1\n"
     write_qrels(tmp_path / "qrels", ["q1", "q2"], ["a", "b", "c"], [[0, 2], [1]], [[2, 1], [3]])
@@ -43,13 +39,10 @@ def test_per_question_lines(tmp_path):
     found = evaluate_scores(lambda start, stop: scores[start:stop], [[0], [1]], candidates=3)
     write_system(tmp_path, "bm25", ["é 1", "q2"], ["a", "b", "c"], found)
     assert (tmp_path / "bm25.run.trec").read_text().splitlines()[0] == "é%201 Q0 b 1 2 bm25"
-    rows = [
-        json.loads(line) for line in (tmp_path / "bm25.per_question.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    assert [(row["id"], row["question"], row["ranks"], row["mrr"]) for row in rows] == [
-        ("é 1", 0, [2.0], 0.5),
-        ("q2", 1, [1.5], pytest.approx(1 / 1.5)),
-    ]
+    lines = (tmp_path / "bm25.per_question.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    found = [(row["id"], row["question"], row["ranks"], row["mrr"]) for row in rows]
+    assert found == [("é 1", 0, [2.0], 0.5), ("q2", 1, [1.5], pytest.approx(1 / 1.5))]
 
 
 @pytest.mark.parametrize(("name", "column"), [("a b", "a%20b"), ("a\n", "a%0A"), ("\u00a0", "%C2%A0"), ("50%", "50%")])
@@ -62,13 +55,10 @@ def test_white_space_in_ids_is_encoded(tmp_path, name, column):
 
 
 def test_empty_and_repeated_ids_are_refused(tmp_path):
-    with pytest.raises(EndxError, match="a question is empty"):
-        write_qrels(tmp_path / "f", [""], ["a"], [[0]])
-    with pytest.raises(EndxError, match="a tag is empty"):
-        write_run(tmp_path / "f", ["q"], ["a"], IDS[:1, :1] * 0, SCORES[:1, :1], "")
+    refused("a question is empty", write_qrels, tmp_path / "f", [""], ["a"], [[0]])
+    refused("a tag is empty", write_run, tmp_path / "f", ["q"], ["a"], IDS[:1, :1] * 0, SCORES[:1, :1], "")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(EndxError, match="candidate 'a' occurs twice"):
-        write_qrels(tmp_path / "f", ["q"], ["a", "a"], [[0]])
+    refused("candidate 'a' occurs twice", write_qrels, tmp_path / "f", ["q"], ["a", "a"], [[0]])
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):

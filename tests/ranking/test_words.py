@@ -1,5 +1,3 @@
-"""Tests of the words that BM25 sees."""
-
 import unicodedata
 
 import pytest

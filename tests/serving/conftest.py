@@ -10,8 +10,10 @@ from endx_jax.serving.settings import ServingSettings
 
 @pytest.fixture(scope="session")
 def service(trained_workdir, tmp_path_factory):
-    """The tiny trained model and a copy of its index, which tests may change."""
-    return service_of(trained_workdir, tmp_path_factory.mktemp("served"))
+    """The tiny trained model and a copy of its index, which tests may change; it prepares for eight questions."""
+    with pytest.MonkeyPatch.context() as fewer_programs:
+        fewer_programs.setattr("endx_jax.serving.service.QUESTIONS", (1, 8))
+        yield service_of(trained_workdir, tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,3 @@
-"""Tests of dynamic batching."""
-
 import asyncio
 import threading
 
@@ -26,23 +24,25 @@ def runs():
     return Runs()
 
 
-@pytest.fixture
-def in_loop(runs):
-    """Runs an `async` test with a batcher that is ready."""
+def in_loop(**bounds):
+    """Makes a test of an `async` one, which gets a batcher that is ready."""
 
-    def run(test, **bounds):
-        async def with_batcher():
-            batcher = Batcher(runs, **{"most_cost": 100, "most_requests": 100, **bounds})
-            await batcher.prepare([])
-            try:
-                await asyncio.wait_for(test(batcher), 10)
-            finally:
-                runs.gate.set()
-                batcher.close()
+    def decorate(test):
+        def run(runs):
+            async def with_batcher():
+                batcher = Batcher(runs, **{"most_cost": 100, "most_requests": 100, **bounds})
+                await batcher.prepare([])
+                try:
+                    await asyncio.wait_for(test(runs, batcher), 10)
+                finally:
+                    runs.gate.set()
+                    batcher.close()
 
-        asyncio.run(with_batcher())
+            asyncio.run(with_batcher())
 
-    return run
+        return run
+
+    return decorate
 
 
 async def begun(runs, batches=1):
@@ -50,89 +50,75 @@ async def begun(runs, batches=1):
         await asyncio.sleep(0.001)
 
 
-def test_the_first_is_begun_at_once_and_those_that_come_meanwhile_are_the_next_batch(runs, in_loop):
-    async def test(batcher):
-        answers = [batcher.submit(work, 1) for work in (1, 2, 3)]
-        await begun(runs)
-        assert runs.batches == [[1]]
-        answers += [batcher.submit(4, 1)]
-        runs.gate.set()
-        assert await asyncio.gather(*answers) == [2, 4, 6, 8]
-        assert runs.batches == [[1], [2, 3, 4]]
-
-    in_loop(test)
+@in_loop()
+async def test_the_first_is_begun_at_once_and_those_that_come_meanwhile_are_the_next_batch(runs, batcher):
+    answers = [batcher.submit(work, 1) for work in (1, 2, 3)]
+    await begun(runs)
+    assert runs.batches == [[1]]
+    answers += [batcher.submit(4, 1)]
+    runs.gate.set()
+    assert await asyncio.gather(*answers) == [2, 4, 6, 8]
+    assert runs.batches == [[1], [2, 3, 4]]
 
 
-def test_a_batch_costs_no_more_than_it_may_unless_it_is_one_job(runs, in_loop):
-    async def test(batcher):
-        runs.gate.set()
-        answers = [batcher.submit(work, cost) for work, cost in ((0, 1), (1, 60), (2, 40), (3, 1), (4, 500), (5, 1))]
-        await asyncio.gather(*answers)
-        assert runs.batches == [[0], [1, 2], [3], [4], [5]]
-
-    in_loop(test)
+@in_loop()
+async def test_a_batch_costs_no_more_than_it_may_unless_it_is_one_job(runs, batcher):
+    runs.gate.set()
+    answers = [batcher.submit(work, cost) for work, cost in ((0, 1), (1, 60), (2, 40), (3, 1), (4, 500), (5, 1))]
+    await asyncio.gather(*answers)
+    assert runs.batches == [[0], [1, 2], [3], [4], [5]]
 
 
-def test_questions_wait_for_one_batch_of_bulk_at_most_and_bulk_for_one_of_questions(runs, in_loop):
-    async def test(batcher):
-        answers = [batcher.submit(work, 100, bulk=True) for work in range(40)]
-        await begun(runs)
-        answers += [batcher.submit(work, 100) for work in (100, 101, 102)]
-        runs.gate.set()
-        await asyncio.gather(*answers)
-        assert runs.batches[:8] == [[0], [100], [1], [101], [2], [102], [3], [4]]
-
-    in_loop(test)
+@in_loop()
+async def test_questions_wait_for_one_batch_of_bulk_at_most_and_bulk_for_one_of_questions(runs, batcher):
+    answers = [batcher.submit(work, 100, bulk=True) for work in range(40)]
+    await begun(runs)
+    answers += [batcher.submit(work, 100) for work in (100, 101, 102)]
+    runs.gate.set()
+    await asyncio.gather(*answers)
+    assert runs.batches[:8] == [[0], [100], [1], [101], [2], [102], [3], [4]]
 
 
-def test_cancelled_jobs_are_not_computed(runs, in_loop):
-    async def test(batcher):
-        first, second, third = (batcher.submit(work, 1) for work in (1, 2, 3))
-        await begun(runs)
-        first.cancel()  # too late, and no harm
-        second.cancel()
-        runs.gate.set()
-        assert await third == 6
-        assert runs.batches == [[1], [3]]
-
-    in_loop(test)
+@in_loop()
+async def test_cancelled_jobs_are_not_computed(runs, batcher):
+    first, second, third = (batcher.submit(work, 1) for work in (1, 2, 3))
+    await begun(runs)
+    first.cancel()  # too late, and no harm
+    second.cancel()
+    runs.gate.set()
+    assert await third == 6
+    assert runs.batches == [[1], [3]]
 
 
-def test_an_answer_that_is_an_error_is_its_own_only(runs, in_loop):
-    async def test(batcher):
-        runs.gate.set()
-        _, bad, good = (batcher.submit(work, 1) for work in (1, "wrong", 3))
-        assert await good == 6
-        with pytest.raises(ValueError, match="wrong"):
-            await bad
-
-    in_loop(test)
+@in_loop()
+async def test_an_answer_that_is_an_error_is_its_own_only(runs, batcher):
+    runs.gate.set()
+    _, bad, good = (batcher.submit(work, 1) for work in (1, "wrong", 3))
+    assert await good == 6
+    with pytest.raises(ValueError, match="wrong"):
+        await bad
 
 
-def test_a_batch_that_breaks_is_an_error_to_all_of_it_and_to_no_other(runs, in_loop):
-    async def test(batcher):
-        _, broken, too = (batcher.submit(work, 1) for work in (1, None, 3))
-        await begun(runs)
-        runs.gate.set()
-        for answer in (broken, too):
-            with pytest.raises(TypeError):
-                await answer
-        assert await batcher.submit(4, 1) == 8
-
-    in_loop(test)
+@in_loop()
+async def test_a_batch_that_breaks_is_an_error_to_all_of_it_and_to_no_other(runs, batcher):
+    _, broken, too = (batcher.submit(work, 1) for work in (1, None, 3))
+    await begun(runs)
+    runs.gate.set()
+    for answer in (broken, too):
+        with pytest.raises(TypeError):
+            await answer
+    assert await batcher.submit(4, 1) == 8
 
 
-def test_requests_beyond_the_most_are_told_to_come_again(in_loop):
-    async def test(batcher):
-        with batcher.request():
-            with pytest.raises(Refusal, match="1 requests are waiting already") as refused, batcher.request():
-                pass
-            assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
-        with batcher.request():
-            assert batcher.requests == 1
-        assert batcher.requests == 0
-
-    in_loop(test, most_requests=1)
+@in_loop(most_requests=1)
+async def test_requests_beyond_the_most_are_told_to_come_again(runs, batcher):
+    with batcher.request():
+        with pytest.raises(Refusal, match="1 requests are waiting already") as refused, batcher.request():
+            pass
+        assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+    with batcher.request():
+        assert batcher.requests == 1
+    assert batcher.requests == 0
 
 
 def test_nothing_is_taken_before_all_is_prepared():
@@ -149,14 +135,11 @@ def test_nothing_is_taken_before_all_is_prepared():
     asyncio.run(test())
 
 
-def test_pieces_cost_no_more_than_a_batch_unless_they_are_one_text():
+def test_pieces_cost_no_more_than_a_batch_and_short_texts_count_as_more_than_they_are():
     texts = ["x" * n for n in (3000, 1096, 1, 9000, 5, 5)]
     cut = pieces(texts)
     assert [[len(text) for text in piece] for piece in cut] == [[3000, 1096], [1], [9000], [5, 5]]
     assert all(cost(piece) <= MOST_CHARACTERS or len(piece) == 1 for piece in cut)
-
-
-def test_short_texts_count_as_more_than_they_are():
     assert cost(["", "ab"]) == 2 * FEWEST_CHARACTERS
     assert len(pieces([""] * 1000)) == -(-1000 // (MOST_CHARACTERS // FEWEST_CHARACTERS))
 

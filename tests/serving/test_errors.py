@@ -31,17 +31,15 @@ def test_a_full_disk_is_status_507_and_changes_nothing(served, monkeypatch, capl
     assert served.ask("DELETE", "/documents/errors")[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("failure", "status", "kind", "retry"),
-    [
-        (InUse("the index is in use"), 503, "unavailable_error", "1"),
-        (EndxError("it is gone"), 500, "server_error", None),
-        (ReadOnly("it is a copy"), 409, "invalid_request_error", None),
-    ],
-)
-def test_a_change_that_the_index_refuses_is_the_servers_failure(
-    served, monkeypatch, caplog, failure, status, kind, retry
-):
+REFUSALS = [
+    (InUse("the index is in use"), 503, "unavailable_error", "1"),
+    (EndxError("it is gone"), 500, "server_error", None),
+    (ReadOnly("it is a copy"), 409, "invalid_request_error", None),
+]
+
+
+@pytest.mark.parametrize(("failure", "status", "kind", "retry"), REFUSALS)
+def test_a_change_that_an_index_refuses_is_a_failure(served, monkeypatch, caplog, failure, status, kind, retry):
     def refuse(*args, **kwargs):
         raise failure
 

@@ -15,10 +15,7 @@ PATIENCE = 15_000
 expect = api.expect
 expect.set_options(timeout=PATIENCE)
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")]
 
 QUESTION = "where is the cat 3"
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><b>bold</b>"
@@ -62,9 +59,8 @@ FOCUSED = """() => {
 def browser():
     """Of the module and no longer: Playwright keeps an event loop, which other tests may want for themselves."""
     with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else []
-        )
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
         yield browser
         browser.close()
 

@@ -1,5 +1,3 @@
-"""Tests of the HTTP server."""
-
 import asyncio
 import contextlib
 import re
@@ -83,6 +81,7 @@ def test_the_time_for_headers_is_limited(impatient, begin, drip):
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+KEY = "A" * 22 + "=="
 UPGRADE = f"GET /healthz HTTP/1.1\r\n{HOST}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n"
 
 
@@ -92,10 +91,7 @@ UPGRADE = f"GET /healthz HTTP/1.1\r\n{HOST}Connection: Upgrade, HTTP2-Settings\r
         (PREFACE, b"4.."),
         (PREFACE[:18], b"4.."),
         (f"{UPGRADE % 'h2c'}HTTP2-Settings: AAQAAP__\r\n\r\n".encode(), b"200"),
-        (
-            f"{UPGRADE % 'websocket'}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode(),
-            b"200",
-        ),
+        (f"{UPGRADE % 'websocket'}Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n".encode(), b"200"),
         (f"{UPGRADE % 'websocket'}Sec-WebSocket-Version: 13\r\n\r\n".encode(), b"200"),
     ],
     ids=["HTTP/2", "begin of HTTP/2", "h2c", "WebSocket", "WebSocket without a key"],

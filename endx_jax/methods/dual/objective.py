@@ -57,10 +57,17 @@ class DualObjective(Objective):
     ) -> LossAndMetrics:
         """Computes the loss and its metrics from `learned`, embeddings and `loss_arrays`."""
         settings, (embeddings, arrays) = self.settings, rows
-        ignored = (
-            {"teacher"} if settings.mask_false_negatives else {"teacher", "question_id", "answer_id", "positive_ids"}
-        )
+        ignored = {"teacher", *(() if settings.mask_false_negatives else ("question_id", "answer_id", "positive_ids"))}
         ids = {name: value for name, value in arrays.items() if name not in ignored}
+        value, metrics = self._contrastive(learned, embeddings, ids, axis_name)
+        if not settings.distillation.loss or embeddings.hard_negatives is None:
+            return value, metrics
+        distilled, agreement = self._distillation(learned["temperature"], embeddings, arrays["teacher"], axis_name)
+        value = settings.distillation.contrastive_weight * value + settings.distillation.weight * distilled
+        return value, metrics | {"distillation_loss": distilled} | agreement
+
+    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, axis_name) -> LossAndMetrics:
+        settings = self.settings
         width = embeddings.question.shape[1]
         require(
             max(settings.matryoshka_dims, default=0) <= width,
@@ -69,7 +76,7 @@ class DualObjective(Objective):
         loss: Callable[..., LossAndMetrics] = in_batch_sigmoid
         if settings.contrastive.loss == SOFTMAX:
             loss = functools.partial(in_batch_softmax, direction=settings.direction)
-        value, metrics = loss(
+        return loss(
             embeddings.question,
             embeddings.answer,
             hard_negatives=embeddings.hard_negatives,
@@ -80,18 +87,13 @@ class DualObjective(Objective):
             **ids,
             **settings.contrastive.options(),
         )
-        if not settings.distillation.loss or embeddings.hard_negatives is None:
-            return value, metrics
-        distilled, agreement = self._distillation(learned["temperature"], embeddings, arrays["teacher"], axis_name)
-        value = settings.distillation.contrastive_weight * value + settings.distillation.weight * distilled
-        return value, metrics | {"distillation_loss": distilled} | agreement
 
     def _distillation(self, temperature: Array, embeddings: Embeddings, teacher: Array, axis_name) -> LossAndMetrics:
         """Computes the loss between the scores of a teacher, NaN where unknown, and those of the embeddings.
 
         With several prefixes it is the weighted sum of their losses; the metrics are those of the longest.
         """
-        settings, question = self.settings.distillation, at_least_float32(embeddings.question)
+        question = at_least_float32(embeddings.question)
         groups = (embeddings.answer[:, None], embeddings.hard_negatives)
         candidates = jnp.concatenate([at_least_float32(cast(Array, group)) for group in groups], axis=1)
         prefixes = self.settings.prefixes(self.model.question.normalize)
@@ -103,13 +105,17 @@ class DualObjective(Objective):
             if prefixes.normalize:
                 sides = [l2_normalize(side) for side in sides]
             scores = jnp.einsum("be,bke->bk", *sides, precision=jax.lax.Precision.HIGHEST)
-            if settings.loss == KL:
-                scores = scores / temperature
-            loss, metrics = DISTILLATIONS[settings.loss](
-                scores, teacher / settings.temperature, where=jnp.isfinite(teacher), axis_name=axis_name
-            )
+            loss, metrics = self._of_scores(scores, temperature, teacher, axis_name)
             total += weight * loss
         return total, metrics
+
+    def _of_scores(self, scores: Array, temperature: Array, teacher: Array, axis_name) -> LossAndMetrics:
+        """Computes the loss between the scores of a teacher [B, 1 + K] and those of the answers and hard negatives."""
+        settings = self.settings.distillation
+        scores = scores / temperature if settings.loss == KL else scores
+        return DISTILLATIONS[settings.loss](
+            scores, teacher / settings.temperature, where=jnp.isfinite(teacher), axis_name=axis_name
+        )
 
     def learned(self, params: dict) -> dict[str, Array]:
         """Returns the parameters of the loss: `temperature`, learned or not, and `bias` of the sigmoid loss."""

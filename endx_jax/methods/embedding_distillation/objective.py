@@ -14,8 +14,8 @@ import jax
 from endx_jax.batch import Batch
 from endx_jax.losses import Guide, embedding_regression
 from endx_jax.methods.dual import ContrastiveBatch
+from endx_jax.methods.method import MethodSettings
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
-from endx_jax.methods.settings import MethodSettings
 from endx_jax.numerics import l2_normalize
 from endx_jax.settings import check_choice, key, require
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.losses import TokenMasks, in_batch_softmax
-from endx_jax.losses.distillation import DISTILLATIONS, KL
 from endx_jax.losses.maxsim import CPU_PRODUCTS, PRODUCTS, listed_maxsim, tile_of
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.dual.settings import SOFTMAX
@@ -16,8 +15,6 @@ from endx_jax.models.sharding_hints import platform
 from endx_jax.settings import key, require
 
 Array = jax.Array
-
-IDS = ("question_id", "answer_id", "positive_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,38 +47,25 @@ class LateObjective(DualObjective):
 
     settings: LateSettings
 
-    def retrieval_loss(
-        self, learned: dict[str, Array], rows: tuple[Embeddings, dict[str, Any]], axis_name=None
-    ) -> LossAndMetrics:
-        """Computes the loss and its metrics as `DualObjective.retrieval_loss`."""
-        settings, (embedded, arrays) = self.settings, rows
-        ignored = ("teacher",) if settings.mask_false_negatives else ("teacher", *IDS)
-        ids = {name: value for name, value in arrays.items() if name not in ignored}
-        question, answer, hard = (cast(Any, side) for side in vars(embedded).values())
+    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, axis_name) -> LossAndMetrics:
+        question, answer, hard = (cast(Any, side) for side in vars(embeddings).values())
         lengths = [texts.mask.shape[-1] for texts in (question, answer, hard) if texts is not None]
         products = CPU_PRODUCTS if platform(self.execution.mesh) == "cpu" else PRODUCTS
-        value, metrics = in_batch_softmax(
+        return in_batch_softmax(
             question.values,
             answer.values,
             hard_negatives=hard and hard.values,
             token_masks=TokenMasks(question.mask, answer.mask, hard and hard.mask),
-            direction=settings.direction,
+            direction=self.settings.direction,
             tile=min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths), products)),
             axis_name=axis_name,
             temperature=learned["temperature"],
             **ids,
-            **settings.contrastive.options(),
+            **self.settings.contrastive.options(),
         )
-        distillation = settings.distillation
-        if not distillation.loss or hard is None:
-            return value, metrics
-        own = jax.tree.map(lambda x: x[:, None], answer)
-        scores = jnp.concatenate([listed_maxsim(question, texts) for texts in (own, hard)], axis=1)
-        distilled, agreement = DISTILLATIONS[distillation.loss](
-            scores / learned["temperature"] if distillation.loss == KL else scores,
-            arrays["teacher"] / distillation.temperature,
-            where=jnp.isfinite(arrays["teacher"]),
-            axis_name=axis_name,
-        )
-        value = distillation.contrastive_weight * value + distillation.weight * distilled
-        return value, metrics | {"distillation_loss": distilled} | agreement
+
+    def _distillation(self, temperature: Array, embeddings: Embeddings, teacher: Array, axis_name) -> LossAndMetrics:
+        question, answer, hard = (cast(Any, side) for side in vars(embeddings).values())
+        groups = (jax.tree.map(lambda x: x[:, None], answer), hard)
+        scores = jnp.concatenate([listed_maxsim(question, texts) for texts in groups], axis=1)
+        return self._of_scores(scores, temperature, teacher, axis_name)

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.losses.pairs import pair_binary, pair_softmax
+from endx_jax.methods.method import MethodSettings
 from endx_jax.methods.objective import LossAndMetrics, Objective
 from endx_jax.methods.pair.batches import PairBatch
 from endx_jax.methods.pair.classifier import PairClassifier, Pooler
-from endx_jax.methods.settings import MethodSettings
 from endx_jax.models.dropout import fold
 from endx_jax.settings import check_choice, key, require
 

@@ -8,8 +8,8 @@ from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.losses.softmax import DIRECTIONS
 from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
+from endx_jax.methods.method import MethodSettings
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, known_ids
-from endx_jax.methods.settings import MethodSettings
 from endx_jax.models.heads import HeadSettings
 from endx_jax.settings import check_choice, key, require
 

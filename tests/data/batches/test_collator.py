@@ -3,6 +3,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from helpers import refused
 
 from endx_jax.data.batches.collator import BatchStream, Collator
 from endx_jax.data.batches.ragged import Ragged
@@ -11,7 +12,6 @@ from endx_jax.data.batches.token_tables import Pairs, VectorTable
 from endx_jax.data.sets.records import RetrievalSet, mix
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
-from endx_jax.errors import EndxError
 from endx_jax.losses import in_batch_softmax
 from endx_jax.losses.false_negatives import false_negative_mask
 from endx_jax.methods.objective import known_ids
@@ -49,8 +49,7 @@ def test_a_batch_is_a_function_of_seed_and_step(pairs):
 def test_each_epoch_passes_over_every_pair_once_in_its_own_order(pairs):
     source = stream(pairs)
     drawn = np.concatenate([source.example_ids(step) for step in range(5)])  # 40 = 2 epochs of 20
-    assert sorted(drawn[:20]) == list(range(20))
-    assert sorted(drawn[20:]) == list(range(20))
+    assert (sorted(drawn[:20]), sorted(drawn[20:])) == (list(range(20)), list(range(20)))
     assert list(drawn[:20]) != list(drawn[20:])
     drawn = np.concatenate([stream(pairs.first(8)).example_ids(step) for step in range(3)])
     assert set(drawn) == set(range(8))
@@ -63,7 +62,7 @@ def test_rows_of_processes_make_up_the_global_batch(articles, hard_negatives):
     assert same(jax.tree.map(lambda *parts: np.concatenate(parts), *halves), whole)
 
 
-def test_a_question_s_own_text_is_no_negative_in_any_term(tiny_bert):
+def test_a_question_s_own_text_is_no_negative_in_any_term_or_beside_other_prompts(tiny_bert):
     both = [pair for n in range(4) for pair in ((f"cat {n}", f"dog {n}"), (f"dog {n}", f"cat {n}"))]
     batch = stream(RetrievalSet.from_pairs(both).tokenize(processors(tiny_bert)))[0]
     mirror = batch.question_id[:, None] == (batch.question_id ^ 1)  # pairs 2 n and 2 n + 1 are of the same texts
@@ -77,9 +76,6 @@ def test_a_question_s_own_text_is_no_negative_in_any_term(tiny_bert):
         loss, without = jax.jit(losses)(texts, texts)
         assert loss < 1e-6
         assert without > 0.5  # negative control
-
-
-def test_a_question_s_own_text_is_no_negative_beside_other_prompts(tiny_bert):
     both = RetrievalSet.from_pairs([("cat", "dog"), ("dog", "cat")]).with_prompts("query: ", "passage: ")
     mixed = mix([RetrievalSet.from_pairs([("a", "b")]), both]).tokenize(processors(tiny_bert))
     np.testing.assert_array_equal(mixed.positives[np.arange(3)], [[0, -1], [1, 2], [1, 2]])
@@ -100,18 +96,14 @@ def test_answers_of_a_questions_group_can_be_left_out_of_its_negatives(tiny_bert
 
 
 def test_batches_groups_and_hard_negatives_that_are_not_there_are_refused(pairs):
-    with pytest.raises(EndxError, match="global batch of 21 pairs is larger than the training data, 20 pairs"):
-        stream(pairs, global_batch_size=21)
-    with pytest.raises(EndxError, match="data.group_size is 2, but the training data has no groups"):
-        stream(pairs, group_size=2)
-    with pytest.raises(EndxError, match="data.hard_negatives is 1, but the training data has none"):
-        stream(pairs, hard_negatives=1)
+    refused("global batch of 21 pairs is larger than the training data, 20 pairs", stream, pairs, global_batch_size=21)
+    refused("data.group_size is 2, but the training data has no groups", stream, pairs, group_size=2)
+    refused("data.hard_negatives is 1, but the training data has none", stream, pairs, hard_negatives=1)
 
 
 @pytest.mark.parametrize("values", [{"question_length": 2}, {"answer_length": 1}])
 def test_settings_out_of_bounds_are_refused(values):
-    with pytest.raises(EndxError, match="data\\."):
-        DataSettings(**values)
+    refused("data\\.", DataSettings, **values)
 
 
 @pytest.fixture(scope="module")
@@ -203,10 +195,8 @@ def test_a_packing_leaves_texts_ids_and_order_alone(articles, hard_negatives):
 def test_every_process_and_every_resume_has_the_same_packings(articles):
     whole = stream(articles, hard_negatives=1).without_padding(STEPS, shards=2)
     again = stream(articles, hard_negatives=1).without_padding(STEPS, shards=2)
-    halves = [
-        stream(articles, hard_negatives=1, rows=slice(start, start + 4)).without_padding(STEPS, shards=2)
-        for start in (0, 4)
-    ]
+    parts = [stream(articles, hard_negatives=1, rows=slice(start, start + 4)) for start in (0, 4)]
+    halves = [part.without_padding(STEPS, shards=2) for part in parts]
     assert whole.plan == again.plan == halves[0].plan == halves[1].plan
     for step in (7, 3):  # out of turn
         for side, tokens in packed_sides(whole[step]).items():
@@ -238,9 +228,8 @@ def test_typical_and_given_shapes_are_those_of_the_stream_but_for_their_widths(a
     widest = source.shapes({"question": 16, "answer": 40, "hard_negatives": 40})
     for shapes, (question, answer) in ((source.typical(), widths), (widest, (16, 40))):
         expected = {"question": question, "answer": answer, "hard_negatives": answer}
-        assert {s: t.ids.shape[-1] for s, t in packed_sides(shapes).items()} == {
-            side: width for side, width in expected.items() if side in packed_sides(shapes)
-        }
+        sides = {side: tokens.ids.shape[-1] for side, tokens in packed_sides(shapes).items()}
+        assert sides == {side: expected[side] for side in sides}
         for ours, real in zip(jax.tree.leaves(shapes), jax.tree.leaves(source[0]), strict=True):
             assert ours.dtype == real.dtype
             assert (len(ours.shape), ours.shape[0]) == (real.ndim, 8)
@@ -248,9 +237,8 @@ def test_typical_and_given_shapes_are_those_of_the_stream_but_for_their_widths(a
 
 def test_vectors_stand_in_for_texts(pairs):
     """The same pairs in the same order, each text's vector in its place; a row of vectors has no tokens."""
-    values = {
-        side: np.arange(60, dtype=np.float32).reshape(20, 3) + n for n, side in enumerate(("questions", "answers"))
-    }
+    numbers = np.arange(60, dtype=np.float32).reshape(20, 3)
+    values = {"questions": numbers, "answers": numbers + 1}
     tables = {side: VectorTable(value) for side, value in values.items()}
     hard = Ragged.from_rows([[n] for n in range(19, -1, -1)])
     of_vectors = stream(dataclasses.replace(pairs, **tables, hard_negatives=hard), hard_negatives=1)
@@ -278,12 +266,8 @@ def test_a_mixture_is_drawn_by_weight_and_known_by_one_id_a_text(tiny_bert):
     (both,) = np.flatnonzero(np.diff(mixed.positives.offsets) == 2)  # "where is cat 3"
     assert set(mixed.index[mixed.index[:, 0] == both][:, 1]) == {3, 21}
     assert same(batch, stream(mixed, sources=Sources((1.0, 3.0)))[3])
-
-
-def test_a_source_that_would_never_be_drawn_is_refused(tiny_bert):
     mixed = mix([RECORDS, RetrievalSet.from_pairs([])]).tokenize(processors(tiny_bert))
-    with pytest.raises(EndxError, match="source 1 of data.mixture"):
-        stream(mixed, sources=Sources((1.0, 1.0)))
+    refused("source 1 of data.mixture", stream, mixed, sources=Sources((1.0, 1.0)))
 
 
 def test_batches_of_a_mixture_can_be_of_one_source(tiny_bert):
@@ -322,7 +306,5 @@ def test_of_many_right_answers_those_in_the_batch_are_listed(tiny_bert, monkeypa
 
 @pytest.mark.parametrize("part", ["a.csv", ("a.csv", 0.0), ("a.csv", float("inf")), (1, 1.0), ("a.csv", 1.0, 2)])
 def test_mixtures_without_sense_are_refused(part):
-    with pytest.raises(EndxError, match=r"data\.mixture is .*must hold \(path, weight\)"):
-        DataSettings(mixture=(part,))
-    with pytest.raises(EndxError, match=r"data\.max_train_pairs"):
-        DataSettings(mixture=(("a.csv", 1.0),), max_train_pairs=5)
+    refused(r"data\.mixture is .*must hold \(path, weight\)", DataSettings, mixture=(part,))
+    refused(r"data\.max_train_pairs", DataSettings, mixture=(("a.csv", 1.0),), max_train_pairs=5)

@@ -9,9 +9,8 @@ from endx_jax.data.tokenization import TextProcessor, Tokenizer
 
 
 def table(*rows):
-    return TokenTable.from_lengths(
-        np.concatenate(rows).astype(np.int32), np.array([len(row) for row in rows]), pad_id=0
-    )
+    lengths = np.array([len(row) for row in rows])
+    return TokenTable.from_lengths(np.concatenate(rows).astype(np.int32), lengths, pad_id=0)
 
 
 def test_by_hand_and_counted_one_by_one():

@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 
 from endx_jax.batch import Packing
-from endx_jax.data.batches.packing import (
-    GRID,
-    MAX_BUCKETS,
-    MAX_PROFILES,
-    WORTH,
-    Need,
-    PackingPlan,
-    deal,
-    needs_of,
-    partition,
-)
+from endx_jax.data.batches import packing as packings
+from endx_jax.data.batches.packing import GRID, MAX_BUCKETS, MAX_PROFILES, Need, PackingPlan, needs_of, partition
 from endx_jax.parallel.execution import Execution
 
 LIMITS = {"question": 24, "answer": 60, "hard_negatives": 60}
@@ -45,7 +36,7 @@ def least(values, most, cost):
     best = np.inf
     for count in range(1, min(most, len(values)) + 1):
         found = min(cost_of(groups, values, cost) for groups in all_cuts(len(values), count))
-        if not found < best * (1 - WORTH):
+        if not found < best * (1 - packings.WORTH):
             break
         best = found
     return best
@@ -73,7 +64,7 @@ def test_cuts_of_equal_and_of_many_values():
 @pytest.mark.parametrize(("rows", "chunks"), [(12, 1), (12, 3), (11, 3), (5, 4), (7, 7)])
 def test_rows_are_dealt_once_each_and_chunks_are_alike(rows, chunks):
     costs = np.random.default_rng(rows).integers(1, 100, rows)
-    places = deal(costs, chunks)
+    places = packings.deal(costs, chunks)
     assert places.shape == (chunks, -(-rows // chunks))
     missing = places.size - rows
     assert sorted(places.ravel()) == sorted([*range(rows), *[np.argmin(costs)] * missing])
@@ -84,7 +75,7 @@ def test_rows_are_dealt_once_each_and_chunks_are_alike(rows, chunks):
 
 def test_shards_are_dealt_apart():
     costs = np.array([[3, 1, 2, 4], [1, 2, 3, 4]])
-    np.testing.assert_array_equal(deal(costs, 2), [[[1, 0], [2, 3]], [[0, 2], [1, 3]]])
+    np.testing.assert_array_equal(packings.deal(costs, 2), [[[1, 0], [2, 3]], [[0, 2], [1, 3]]])
 
 
 @pytest.mark.parametrize(("rows", "size"), [(12, 4), (11, 4)])
@@ -101,7 +92,7 @@ def test_a_device_deals_as_the_plan_does(rows, size):
         return execution.map_rows(company, (), names, cost=lambda names: jnp.asarray(costs)[names])
 
     found = run(jnp.arange(rows))
-    for chunk in deal(costs, execution.chunks(rows)):
+    for chunk in packings.deal(costs, execution.chunks(rows)):
         for row in set(chunk):
             if list(chunk).count(row) == 1 and row != np.argmin(costs):  # the cheapest row fills up other chunks too
                 np.testing.assert_array_equal(found[row], chunk)

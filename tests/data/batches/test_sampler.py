@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
+from helpers import refused
 
 from endx_jax.data.batches.sampler import ROUND, Epochs, Mixed, Sources, epoch_order, permuted, runs_of_round
-from endx_jax.errors import EndxError
 
 # Groups of 7, 5, 4 and 1, mixed up.
 GROUPS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [7, 5, 4, 1]))
@@ -93,7 +93,7 @@ def test_a_computed_order_has_no_trend():
     assert abs(np.mean(found % 2 == np.arange(40_000) % 2) - 0.5) < 0.01
 
 
-def test_large_sources_are_drawn_in_computed_epochs(monkeypatch):
+def test_large_sources_are_drawn_in_computed_epochs_with_orders_of_their_own(monkeypatch):
     monkeypatch.setattr("endx_jax.data.batches.sampler.MOST_DRAWN", 8)
     drawn = mixed(weights=(1, 1))(np.arange(24))
     small, large = drawn[drawn < 5], drawn[drawn >= 5]
@@ -103,22 +103,16 @@ def test_large_sources_are_drawn_in_computed_epochs(monkeypatch):
     np.testing.assert_array_equal(other[other < 5], small)  # too small to be computed
     assert not np.array_equal(other[other >= 5], large)
     assert len(set(large[:12])) == len(large[:12])
-
-
-def test_computed_epochs_have_orders_of_their_own(monkeypatch):
     monkeypatch.setattr("endx_jax.data.batches.sampler.MOST_DRAWN", 8)
     epochs = Epochs(None, 20, run=1, seed=0)(np.arange(60)).reshape(3, 20)
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(20), (3, 1)))
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_shares_of_sizes():
+def test_shares_of_sizes_and_weights_become_whole_runs():
     np.testing.assert_allclose(Sources((1.0, 2.0)).shares((10, 1000)), [1, 2])
     np.testing.assert_allclose(Sources((1.0, 2.0), temperature=1.0).shares((10, 1000)), [10, 2000])
     np.testing.assert_allclose(Sources((1.0, 1.0), temperature=2.0).shares((16, 100)), [4, 10])
-
-
-def test_weights_become_whole_runs():
     np.testing.assert_array_equal(runs_of_round((1, 1, 1)), [334, 333, 333])
     np.testing.assert_array_equal(runs_of_round((1, 0.5)), [667, 333])
 
@@ -132,5 +126,4 @@ def test_weights_become_whole_runs():
     ],
 )
 def test_a_source_that_would_never_be_drawn_is_refused(sizes, weights, message):
-    with pytest.raises(EndxError, match=message):
-        Mixed(sizes, weights, None, run=1, seed=0)
+    refused(message, Mixed, sizes, weights, None, run=1, seed=0)

@@ -1,5 +1,3 @@
-"""Tests of reading and writing BEIR folders."""
-
 import csv
 import functools
 import gzip
@@ -8,13 +6,12 @@ import shutil
 
 import helpers
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.data import read
 from endx_jax.data.readers.beir import REPORT, Negative, default_split, sets_of, suite_of, write_mined
 from endx_jax.data.readers.formats import detect_format
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.errors import EndxError
 from endx_jax.experiment.workdir import check_output
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -22,13 +19,9 @@ HEADER = "query-id\tcorpus-id\tscore\n"
 
 @pytest.fixture
 def folder(tmp_path):
-    corpus = [
-        {"_id": "d1", "title": "Title", "text": "first"},
-        {"_id": "d2", "title": "", "text": "second"},
-        {"_id": "d3", "text": "third"},
-        {"_id": "d4", "title": "", "text": " second "},
-        {"_id": "d5", "title": "", "text": ""},
-    ]
+    corpus = [{"_id": "d1", "title": "Title", "text": "first"}, {"_id": "d3", "text": "third"}]
+    corpus += [{"_id": name, "title": "", "text": text} for name, text in (("d4", " second "), ("d5", ""))]
+    corpus.insert(1, {"_id": "d2", "title": "", "text": "second"})
     queries = [{"_id": "q1", "text": "one"}, {"_id": "q2", "text": "two"}, {"_id": "q3", "text": "one"}]
     queries.append({"_id": "q4", "text": "never judged"})
     write_lines(tmp_path / "corpus.jsonl", corpus)
@@ -48,10 +41,8 @@ refusal = functools.partial(helpers.refusal, read)
 def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(folder):
     records = read(folder)
     assert records.candidates == ("Title first", "second", "third", "")
-    assert records.candidate_ids == ("d1", "d2", "d3", "d5")
-    assert records.questions == ("one", "two")
-    assert records.question_ids == ("q1", "q2")
-    assert records.qrels == ((0, 2), (1,))
+    assert (records.candidate_ids, records.questions) == (("d1", "d2", "d3", "d5"), ("one", "two"))
+    assert (records.question_ids, records.qrels) == (("q1", "q2"), ((0, 2), (1,)))
 
 
 def test_training_reads_only_the_documents_that_are_named(folder):
@@ -66,8 +57,7 @@ def test_training_reads_only_the_documents_that_are_named(folder):
     rows = range(len(whole.questions))
     assert named.subset(rows) == whole.subset(rows)
     (folder / "qrels" / "test.tsv").write_text(f"{HEADER}q1\td9\t1\n")
-    with pytest.raises(EndxError, match="line 2: document 'd9' is not in corpus.jsonl"):
-        read(folder, whole=False)
+    refused("line 2: document 'd9' is not in corpus.jsonl", read, folder, whole=False)
 
 
 def test_corpus_and_queries_may_be_packed(folder):
@@ -103,10 +93,8 @@ def test_a_folder_without_judgements_is_refused(folder):
     assert refusal(folder) == f"{folder}/qrels: no .tsv file in the folder"
     (folder / "qrels").rmdir()
     (folder / "qrels.tsv").touch()
-    found = (
-        f"{folder}: no qrels in the folder, which is read as BEIR, with judgements in qrels/test.tsv; it has 2 .jsonl"
-    )
-    assert refusal(folder) == f"{found}, 1 .tsv"
+    found = f"{folder}: no qrels in the folder, which is read as BEIR, with judgements in qrels/test.tsv; it has 2"
+    assert refusal(folder) == f"{found} .jsonl, 1 .tsv"
 
 
 @pytest.mark.parametrize(
@@ -131,11 +119,7 @@ def test_broken_judgements_are_refused_with_their_line(folder, qrels, reason):
     ("name", "rows", "reason"),
     [
         ("corpus.jsonl", [{"_id": "d1", "text": "a"}, {"_id": "d1", "text": "b"}], "line 2: _id 'd1' belongs to two"),
-        (
-            "queries.jsonl",
-            [{"_id": "q1", "text": "a"}, {"_id": "q1", "text": "b"}],
-            "line 2: _id 'q1' belongs to two texts",
-        ),
+        ("queries.jsonl", [{"_id": "q1", "text": "a"}, {"_id": "q1", "text": "b"}], "line 2: _id 'q1' belongs to two"),
         ("corpus.jsonl", [{"text": "a"}], "line 1: no '_id' among 'text'"),
         ("corpus.jsonl", [{"_id": 4.5, "text": "a"}], "line 1: '_id' must be a string, not a fractional number"),
         ("corpus.jsonl", [{"_id": "d1", "title": "a"}], "line 1: no 'text' among '_id', 'title'"),
@@ -153,9 +137,8 @@ def test_invalid_rows_can_be_skipped(folder, caplog):
     path.write_text(f"{HEADER}q1\td1\t1\nq9\td1\t1\nq2\td5\t1\nq2\td2\tyes\n")
     records = read(folder, skip_invalid=True)
     assert records.question_ids == ("q1",)
-    assert caplog.messages == [
-        f"{folder}: skipped 3 invalid rows, the first: {path}, line 3: query 'q9' is not in queries.jsonl"
-    ]
+    said = f"skipped 3 invalid rows, the first: {path}, line 3: query 'q9' is not in queries.jsonl"
+    assert caplog.messages == [f"{folder}: {said}"]
 
 
 NEGATIVES = "query-id\tcorpus-id\tscore\trank\n"
@@ -216,42 +199,27 @@ def test_of_two_scores_of_a_pair_the_first_counts(tmp_path):
 
 def test_grades_and_own_documents(tmp_path):
     (tmp_path / "qrels").mkdir()
-    write_lines(
-        tmp_path / "corpus.jsonl", [{"_id": n, "text": text} for n, text in zip("123456", "aabcde", strict=True)]
-    )
+    corpus = [{"_id": n, "text": text} for n, text in zip("123456", "aabcde", strict=True)]
+    write_lines(tmp_path / "corpus.jsonl", corpus)
     queries = [{"_id": n, "text": text} for n, text in zip("1347", "QQRS", strict=True)]
     write_lines(tmp_path / "queries.jsonl", queries)
-    rows = [
-        "query-id\tcorpus-id\tscore",
-        "1\t5\t1",
-        "1\t5\t2",
-        "1\t5\t1",
-        "3\t5\t1",
-        "3\t6\t1",
-        "4\t4\t3",
-        "7\t1\t0",
-        "7\t2\t1",
-    ]
-    (tmp_path / "qrels" / "test.tsv").write_text("\n".join(rows))
+    rows = ("1 5 1", "1 5 2", "1 5 1", "3 5 1", "3 6 1", "4 4 3", "7 1 0", "7 2 1")
+    (tmp_path / "qrels" / "test.tsv").write_text(HEADER + "\n".join(rows).replace(" ", "\t"))
     records = read(tmp_path)
-    assert records.candidates == ("a", "b", "c", "d", "e")
-    assert records.qrels == ((3, 4), (2,), (0,))
-    assert records.grades == ({3: 2, 4: 1}, {2: 3}, {0: 1})
-    assert records.gains == ((2, 1), (3,), (1,))
+    assert (records.candidates, records.qrels) == (("a", "b", "c", "d", "e"), ((3, 4), (2,), (0,)))
+    assert (records.grades, records.gains) == (({3: 2, 4: 1}, {2: 3}, {0: 1}), ((2, 1), (3,), (1,)))
     assert records.excluded == ((0, 1), (), ())  # query 4 is judged to be answered by its own document
     part = records.subset([1, 0])
     assert (part.candidates, part.gains, part.excluded) == (("c", "d", "e"), ((3,), (2, 1)), ((), ()))
     back = records.reversed()
-    assert back.gains == ((1,), (3,), (2,), (1,))
-    assert back.excluded == ((0,), (), (), ())
+    assert (back.gains, back.excluded) == (((1,), (3,), (2,), (1,)), ((0,), (), (), ()))
     write_mined(tmp_path / "out", records, [[], [], []], about={})
     assert read(tmp_path / "out").gains == records.gains
 
 
 def test_groups_count_where_every_question_has_one(folder):
-    queries = [
-        {"_id": f"q{n}", "text": text, "metadata": {"group": f"g{n}"}} for n, text in enumerate(("", "one", "two"))
-    ]
+    texts = enumerate(("", "one", "two"))
+    queries = [{"_id": f"q{n}", "text": text, "metadata": {"group": f"g{n}"}} for n, text in texts]
     queries += [{"_id": "q3", "text": "one"}, {"_id": "q4", "text": "never right", "metadata": {"group": 4}}]
     write_lines(folder / "queries.jsonl", queries[1:])
     assert read(folder).groups == ("g1", "g2")  # of the first of equal questions
@@ -260,14 +228,8 @@ def test_groups_count_where_every_question_has_one(folder):
     assert read(folder).groups is None
 
 
-RECORDS = RetrievalSet(
-    questions=("who?", "wo ist es – dort?"),
-    candidates=("right", "never used", "wrong", "also\nwrong", "right too"),
-    qrels=((0,), (0, 4)),
-    question_ids=("q1", "q2"),
-    candidate_ids=("a", "b", "c", "d", "e"),
-    groups=("Cats", "Dogs"),
-)
+TEXTS = ("right", "never used", "wrong", "also\nwrong", "right too")
+RECORDS = RetrievalSet(("who?", "wo ist es – dort?"), TEXTS, ((0,), (0, 4)), ("q1", "q2"), (*"abcde",), ("A", "B"))
 MINED = [[Negative(2, 0.25, 3), Negative(3, 0.125, 4)], []]
 
 
@@ -277,10 +239,8 @@ def test_older_ones_are_replaced_as_a_whole_and_anything_else_is_left_alone(tmp_
     write_mined(tmp_path / "out", RECORDS, MINED, about={})
     assert [file.name for file in (tmp_path / "out" / "qrels").iterdir()] == ["train.tsv"]
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
-    with one_line_error("holds files that `endx mine` did not write; name a new folder"):
-        check_output(tmp_path, REPORT, "mine")
-    with one_line_error("mining.json is a file; name a folder"):
-        check_output(tmp_path / "out" / REPORT, REPORT, "mine")
+    refused("holds files that `endx mine` did not write; name a new folder", check_output, tmp_path, REPORT, "mine")
+    refused("mining.json is a file; name a folder", check_output, tmp_path / "out" / REPORT, REPORT, "mine")
 
 
 def test_the_reader_finds_what_was_written_and_a_break_half_way_leaves_nothing(tmp_path):
@@ -291,10 +251,8 @@ def test_the_reader_finds_what_was_written_and_a_break_half_way_leaves_nothing(t
     records = read(tmp_path / "out", split="train")
     assert records.questions == RECORDS.questions
     assert records.candidates == ("right", "wrong", "also\nwrong", "right too")
-    assert records.candidate_ids == ("a", "c", "d", "e")
-    assert records.qrels == ((0,), (0, 3))
-    assert records.hard_negatives == ((1, 2), ())
-    assert records.groups == RECORDS.groups
+    assert (records.candidate_ids, records.qrels) == (("a", "c", "d", "e"), ((0,), (0, 3)))
+    assert (records.hard_negatives, records.groups) == (((1, 2), ()), RECORDS.groups)
     lines = (tmp_path / "out" / "negatives" / "train.tsv").read_text().splitlines()
     assert lines == ["query-id\tcorpus-id\tscore\trank", "q1\tc\t0.25\t3", "q1\td\t0.125\t4"]
     assert json.loads((tmp_path / "out" / "mining.json").read_text()) == {"by": "hand"}
@@ -303,8 +261,7 @@ def test_the_reader_finds_what_was_written_and_a_break_half_way_leaves_nothing(t
 @pytest.mark.parametrize("name", ["a\tb", " a", "a\nb", ""])
 def test_an_id_that_a_table_cannot_hold_is_refused(tmp_path, name):
     records = RetrievalSet(("q",), ("c",), ((0,),), (name,), ("d",))
-    with one_line_error("contains a tab, a line break or white space"):
-        write_mined(tmp_path / "out", records, [[]], about={})
+    refused("contains a tab, a line break or white space", write_mined, tmp_path / "out", records, [[]], about={})
     assert not any(tmp_path.iterdir())
 
 
@@ -327,8 +284,7 @@ def test_ids_with_quotes_are_read_as_beir_and_pandas_write_them(tmp_path):
     (tmp_path / "qrels" / "test.tsv").write_text(f'{HEADER}"\t"\t1\n"\td"3"\t1\n')
     assert read(tmp_path).question_ids == ('"',)
     (tmp_path / "qrels" / "test.tsv").write_text(f'{HEADER}q"1\td\r1\t1\n', newline="")
-    with one_line_error("""test.tsv, line 2: query 'q"1' is not in queries.jsonl"""):
-        read(tmp_path)
+    refused("""test.tsv, line 2: query 'q"1' is not in queries.jsonl""", read, tmp_path)
 
 
 def test_an_empty_query_or_text_stops_nothing_unless_it_is_judged_right(folder):
@@ -414,7 +370,6 @@ def test_a_folder_of_sets_is_a_suite(tmp_path):
     # All folders are sets, so that one without data is noticed.
     assert sets_of(str(tmp_path)) == {"a": str(tmp_path / "a"), "b": str(tmp_path / "b")}
     assert sets_of(str(tmp_path / "b")) == {}  # a set, whose parts are folders
-    with one_line_error(r"holds several data sets \(a, b\): name one of them"):
-        detect_format(str(tmp_path))
+    refused(r"holds several data sets \(a, b\): name one of them", detect_format, str(tmp_path))
     (tmp_path / "corpus.jsonl").write_text("")
     assert sets_of(str(tmp_path)) == {}

@@ -1,10 +1,8 @@
-"""Tests of format detection and of reading-comprehension data."""
-
 import gzip
 import json
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from small_mrqa import HEADER, asked, line
 from small_squad import write_squad
 
@@ -52,12 +50,7 @@ def test_the_content_of_a_file_decides_its_format(tmp_path, ending, text, found,
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [
-        ("collection.tsv", "msmarco"),
-        ("collection.tsv.gz", "msmarco"),
-        ("candidates.json.gz", "multireqa"),
-        ("x", "beir"),
-    ],
+    [("collection.tsv", "msmarco"), ("collection.tsv.gz", "msmarco"), ("candidates.json", "multireqa"), ("x", "beir")],
 )
 def test_the_content_of_a_folder_decides_its_format(tmp_path, name, found):
     (tmp_path / name).touch()
@@ -66,8 +59,7 @@ def test_the_content_of_a_folder_decides_its_format(tmp_path, name, found):
 
 def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path, caplog):
     (tmp_path / "nq.csv").write_text("q\t['a']\n")
-    with pytest.raises(EndxError, match="and no passages: `endx evaluate --index=DIR --data=...` looks for passages"):
-        read(tmp_path / "nq.csv")
+    refused("and no passages: `endx evaluate --index=DIR --data=...` looks for passages", read, tmp_path / "nq.csv")
     (tmp_path / "nq.jsonl").write_text('{"question": "q", "answer": ["a"]}')
     assert read(tmp_path / "nq.jsonl").candidates == ("a",)
     assert "each text of a list of answers is a right answer of its question; `endx evaluate --index" in caplog.text
@@ -75,11 +67,9 @@ def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path, ca
 
 def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
     folder = write_squad(tmp_path / "squad")
-    with pytest.raises(EndxError, match="holds SQuAD's files: name one of them, or set data.pool to train on"):
-        read(folder)
+    refused("holds SQuAD's files: name one of them, or set data.pool to train on", read, folder)
     (folder / "corpus.jsonl").touch()
-    with pytest.raises(EndxError, match="no queries.jsonl in the folder, which is read as BEIR"):
-        read(folder)
+    refused("no queries.jsonl in the folder, which is read as BEIR", read, folder)
 
 
 CONTEXT = "Bees fly. They sting."

@@ -1,9 +1,7 @@
-"""Tests of MRQA files and their marks."""
-
 import json
 
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from small_mrqa import HEADER, asked, line
 
 from endx_jax.data import read
@@ -36,44 +34,25 @@ def test_the_first_span_of_the_first_answer_counts_and_marks_are_gone(write):
     assert convert(write(line(TITLED, question))).records.candidates == ("She eats.",)
 
 
-def test_sentences_end_at_marks_and_by_the_rules_between(write):
+def test_sentences_end_at_marks_and_a_context_without_marks_is_as_it_was(write):
     path = write(line(TITLED, asked("q1", "who eats?", TITLED, ("She",))))
     records = convert(path, "sentences").records
-    assert records.candidates == (
-        "Ann Lee",
-        "Ann Lee sings.",
-        "She eats.",
-        "Bob Ray",
-        "Bob Ray eats.",
-        "He – 漢 – sings.",
-    )
-    assert records.qrels == ((2,),)
-
-
-def test_a_context_without_marks_is_as_it_was_white_space_included(write):
+    assert records.candidates[:3] == ("Ann Lee", "Ann Lee sings.", "She eats.")
+    assert (records.candidates[3:], records.qrels) == (("Bob Ray", "Bob Ray eats.", "He – 漢 – sings."), ((2,),))
     context = " (CNN) -- It rains.\n\n\n\nWax on, wax off: Why?\n"
     (found,) = mrqa.mrqa_paragraphs(write(line(context, asked("q1", "what?", context, ("Wax on",)))))
     assert (found.context, found.sentences) == (context, None)
     records = convert(write(line(context, asked("q1", "what?", context, ("Wax on",)))), "sentences").records
-    assert records.candidates == ("(CNN) -- It rains.", "Wax on, wax off: Why?")
-    assert records.qrels == ((1,),)
+    assert (records.candidates, records.qrels) == (("(CNN) -- It rains.", "Wax on, wax off: Why?"), ((1,),))
 
 
 def test_all_spans_in_the_order_of_the_context(write):
     question = asked("q1", "who?", TITLED, ("Ray", "Ray eats", "Ray [SEP]"), ("She",), ("Ray", "Ray eats"))
     (found,) = mrqa.contexts(write(line(TITLED, question)), every_span=True)
     text = found.unmarked.text
-    assert found.questions == (
-        Question(
-            "q1",
-            "who?",
-            (
-                AnswerSpan("She", text.index("She")),
-                AnswerSpan("Ray", text.index("Ray Bob")),
-                AnswerSpan("Ray", text.index("Ray eats")),
-            ),
-        ),
-    )
+    places = (("She", "She"), ("Ray", "Ray Bob"), ("Ray", "Ray eats"))
+    answers = tuple(AnswerSpan(answer, text.index(place)) for answer, place in places)
+    assert found.questions == (Question("q1", "who?", answers),)
 
 
 def test_contexts_without_text_or_questions_are_passed_over(write):
@@ -92,8 +71,7 @@ def test_a_line_is_in_memory_at_a_time(write):
         file.write("{")
     found = mrqa.mrqa_paragraphs(path)
     assert next(found).context == "Ann sings."
-    with one_line_error(r"x\.jsonl, line 3, column 2: broken JSON"):
-        next(found)
+    refused(r"x\.jsonl, line 3, column 2: broken JSON", next, found)
 
 
 def broken(key: str, value: object) -> dict:
@@ -125,8 +103,7 @@ def broken(key: str, value: object) -> dict:
     ],
 )
 def test_a_broken_line_is_named(write, key, value, message):
-    with one_line_error(rf"x\.jsonl, line 2: {message}"):
-        list(mrqa.mrqa_paragraphs(write(broken(key, value))))
+    refused(rf"x\.jsonl, line 2: {message}", list, mrqa.mrqa_paragraphs(write(broken(key, value))))
 
 
 HOTPOT = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."
@@ -135,18 +112,13 @@ HOTPOT = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE]
 def test_marks_go_and_each_character_is_found_where_it_has_gone():
     found = unmark(HOTPOT)
     assert found.text == "Ann Lee Ann Lee sings. She wrote Dr. No. Bob Bob reads."
-    assert [found.text[start:end] for start, end in found.pieces] == [
-        "Ann Lee",
-        "Ann Lee sings. She wrote Dr. No.",
-        "Bob",
-        "Bob reads.",
-    ]
+    pieces = [found.text[start:end] for start, end in found.pieces]
+    assert pieces == ["Ann Lee", "Ann Lee sings. She wrote Dr. No.", "Bob", "Bob reads."]
     for word in ("sings", "wrote", "No.", "reads"):
         place = found.place(HOTPOT.index(word))
         assert found.text[place : place + len(word)] == word
     second = HOTPOT.index("Bob reads")
-    assert found.text[found.place(second) :] == "Bob reads."
-    assert found.place(0) == 0
+    assert (found.text[found.place(second) :], found.place(0)) == ("Bob reads.", 0)
     assert found.text[found.place(HOTPOT.index("[SEP] Bob") + 2) :] == "Bob reads."
     ending = unmark("Ann sings. [PAR]")
     assert ending.place(12) == len("Ann sings.")

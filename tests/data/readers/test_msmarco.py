@@ -25,21 +25,13 @@ refusal = functools.partial(helpers.refusal, read)
 
 
 def test_the_pool_is_the_passages_that_are_right_for_something(folder):
-    expected = RetrievalSet(
-        questions=("what is it", "who is it"),
-        candidates=("two", "zero"),
-        qrels=((0, 1), (1,)),
-        question_ids=("10", "11"),
-        candidate_ids=("2", "0"),
-    )
+    asked, pool = ("what is it", "who is it"), ("two", "zero")
+    expected = RetrievalSet(asked, pool, ((0, 1), (1,)), ("10", "11"), ("2", "0"))
     assert read(folder) == read(folder, split="dev.small") == expected
     for name in ("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv"):
         (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
         (folder / name).unlink()
     assert read(folder) == expected
-
-
-def test_judgements_without_the_collection_keep_ids_apart(folder):
     queries, right = msmarco.msmarco_judgements(str(folder))
     assert queries == {"10": "what is it", "11": "who is it"}
     assert {query: list(passages) for query, passages in right.items()} == {"10": ["2", "0"], "11": ["3"]}
@@ -58,12 +50,7 @@ def test_splits_are_named_by_their_files(folder):
 @pytest.mark.parametrize(
     ("name", "text", "at", "reason"),
     [
-        (
-            "qrels",
-            "10\t0\t2\n",
-            "qrels",
-            "line 1: a judgement has four fields: query id, 0, passage id and a whole number",
-        ),
+        ("qrels", "10\t0\t2\n", "qrels", "line 1: a judgement has four fields: query id, 0, passage id and a whole"),
         ("qrels", "10\t0\t2\tyes\n", "qrels", "line 1: the score 'yes' is not a whole number"),
         ("qrels", f"10\t0\t2\t{'1' * 5000}\n", "qrels", "line 1: the score '1111111111111111111111111111"),
         ("qrels", "10\t0\t2\t1\n10\t0\t9\t1\n", "qrels", "line 2: '9' is not in collection.tsv"),

@@ -5,7 +5,7 @@ import json
 import pathlib
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from small_mrqa import HEADER, asked, line
 
 from endx_jax.data.readers import formats, squad
@@ -13,18 +13,16 @@ from endx_jax.data.reqa import convert
 from endx_jax.data.sets.paragraphs import split_sentences
 
 SEARCH = "[DOC] [TLE] Ann Lee - Songs [PAR] Ann sang; Ann wrote. More by Ann ... [DOC] [TLE] Nobody"
+ENDING = ("Ann wrote.", "More by Ann ... [DOC]")
 SQUAD = "Bees fly. They sting, e.g. cows. No: wasps do"
 
 
 def bounds(dataset: str, context: str, names: list[str], *sentences: str) -> list[dict]:
     """Where each sentence first stands in the context."""
+    places = [(context.index(sentence), len(sentence)) for sentence in sentences]
     return [
-        {
-            "candidate_id": f"{dataset}_{'/'.join(names)}/_{n}",
-            "response_start": context.index(sentence),
-            "response_end": context.index(sentence) + len(sentence),
-        }
-        for n, sentence in enumerate(sentences)
+        {"candidate_id": f"{dataset}_{'/'.join(names)}/_{n}", "response_start": at, "response_end": at + length}
+        for n, (at, length) in enumerate(places)
     ]
 
 
@@ -39,28 +37,15 @@ def write(folder: pathlib.Path, candidates: list[dict], *contexts: dict) -> str:
 @pytest.fixture
 def folder(tmp_path) -> str:
     """Two contexts; the second's boundaries come first, as the order of the files need not agree."""
-    candidates = [
-        *bounds("SQuAD", SQUAD, ["b1", "b2"], "Bees fly.", "They sting, e.g. cows. No:", "wasps do"),
-        *bounds(
-            "SearchQA",
-            SEARCH,
-            ["a1"],
-            "[DOC] [TLE] ",
-            "[TLE] Ann Lee - Songs",
-            "[PAR] Ann sang; ",
-            "Ann wrote.",
-            "More by Ann ... [DOC]",
-        ),
-    ]
+    candidates = bounds("SQuAD", SQUAD, ["b1", "b2"], "Bees fly.", "They sting, e.g. cows. No:", "wasps do")
+    marked = ("[DOC] [TLE] ", "[TLE] Ann Lee - Songs", "[PAR] Ann sang; ")
+    candidates += bounds("SearchQA", SEARCH, ["a1"], *marked, *ENDING)
+    first = asked("b1", "what do they do?", SQUAD, ("fly. They sting", "fly. They"), ("cows",))
     return write(
         tmp_path,
         candidates,
         line(SEARCH, asked("a1", "singer", SEARCH, ("Ann", "Ann Lee", "Ann sang", "Ann wrote", "Ann ..."))),
-        line(
-            SQUAD,
-            asked("b1", "what do they do?", SQUAD, ("fly. They sting", "fly. They"), ("cows",)),
-            asked("b2", "who?", SQUAD, ("Bees",)),
-        ),
+        line(SQUAD, first, asked("b2", "who?", SQUAD, ("Bees",))),
         line("Unknown to MultiReQA.", asked("c1", "what?", "Unknown to MultiReQA.", ("Unknown",))),
     )
 
@@ -68,26 +53,17 @@ def folder(tmp_path) -> str:
 def test_the_sentences_are_those_of_the_boundaries_without_marks(folder):
     assert formats.detect_format(folder) in formats.PARAGRAPH_READERS
     search, squad = formats.read_paragraphs(folder)
-    assert [search.context[start:end] for start, end in search.sentences] == [
-        "Ann Lee - Songs",
-        "Ann sang;",
-        "Ann wrote.",
-        "More by Ann ...",
-    ]
+    sentences = [search.context[start:end] for start, end in search.sentences]
+    assert sentences == ["Ann Lee - Songs", "Ann sang;", "Ann wrote.", "More by Ann ..."]
     # ReQA's rules would cut before "No" and not after its colon.
-    assert [squad.context[start:end] for start, end in squad.sentences] == [
-        "Bees fly.",
-        "They sting, e.g. cows. No:",
-        "wasps do",
-    ]
+    sentences = [squad.context[start:end] for start, end in squad.sentences]
+    assert sentences == ["Bees fly.", "They sting, e.g. cows. No:", "wasps do"]
 
 
 def test_right_is_every_sentence_in_which_a_span_starts(folder):
     records = convert(folder, "sentences").records
-    right = {
-        question: [records.candidates[n] for n in row]
-        for question, row in zip(records.questions, records.qrels, strict=True)
-    }
+    rows = zip(records.questions, records.qrels, strict=True)
+    right = {question: [records.candidates[n] for n in row] for question, row in rows}
     assert right == {
         "singer": ["Ann Lee - Songs", "Ann sang;", "Ann wrote.", "More by Ann ..."],
         "what do they do?": ["Bees fly.", "They sting, e.g. cows. No:"],
@@ -123,8 +99,7 @@ def test_boundaries_without_their_context_or_of_another_text_are_refused(tmp_pat
 def test_broken_boundaries_are_refused_by_line(tmp_path, row, message):
     whole = {"candidate_id": "SQuAD_b1/_0", "response_start": 2, "response_end": 5}
     path = write(tmp_path, [whole, whole | row], line(SQUAD, asked("b1", "who?", SQUAD, ("Bees",))))
-    with one_line_error(rf"candidates\.json\.gz, line 2: {message}"):
-        list(formats.read_paragraphs(path))
+    refused(rf"candidates\.json\.gz, line 2: {message}", list, formats.read_paragraphs(path))
 
 
 @pytest.mark.slow
@@ -143,14 +118,11 @@ def test_squad_with_reqas_own_sentences_as_boundaries_is_what_its_own_reader_giv
             for question in paragraph.questions
         ]
         rows = zip(paragraph.questions, detected, strict=True)
-        contexts.append(
-            line(paragraph.context, *({"qid": q.id, "question": q.text, "detected_answers": a} for q, a in rows))
-        )
+        questions = [{"qid": q.id, "question": q.text, "detected_answers": a} for q, a in rows]
+        contexts.append(line(paragraph.context, *questions))
     assert len(candidates) == 10250
-    joined, plain = (
-        convert(write(tmp_path / "joined", candidates, *contexts), "sentences"),
-        convert(source, "sentences"),
-    )
+    joined = convert(write(tmp_path / "joined", candidates, *contexts), "sentences")
+    plain = convert(source, "sentences")
     for name in ("questions", "candidates", "qrels", "question_ids", "candidate_ids", "hard_negatives"):
         assert getattr(joined.records, name) == getattr(plain.records, name)
     assert joined.rows == plain.rows

@@ -21,6 +21,7 @@ SECOND = span(TOKENS, "<P> It stings . </P>")
 TABLE = {"start_token": span(TOKENS, "<Table>")["start_token"], "end_token": span(TOKENS, "</Table>")["end_token"]}
 APIS, KAESE, STINGS = span(TOKENS, "Apis"), span(TOKENS, "Käse"), span(TOKENS, "stings")
 FOUR = span(TOKENS, "four")
+AT = r"it must be a whole number from 0 to \d+"
 
 
 @pytest.fixture
@@ -51,13 +52,8 @@ def test_the_full_files_tell_where_white_space_stands_and_in_simplified_ones_tok
 @pytest.mark.parametrize("form", [lambda row: row, simplified])
 def test_one_short_answer_of_a_single_annotator_counts(write, form):
     kept = form(full(1, "kept", HTML, annotation(FIRST, APIS)))
-    dropped = [
-        annotation(FIRST),
-        annotation(FIRST, APIS, KAESE),
-        annotation(NO_ANSWER),
-        annotation(TABLE, FOUR),
-        annotation(FIRST, yes_no="YES"),
-    ]
+    dropped = [annotation(FIRST), annotation(FIRST, APIS, KAESE), annotation(NO_ANSWER), annotation(TABLE, FOUR)]
+    dropped.append(annotation(FIRST, yes_no="YES"))
     rows = [form(full(2 + n, f"dropped {n}", HTML, found)) for n, found in enumerate(dropped)]
     (found,) = natural_questions.natural_paragraphs(write(*rows, kept))
     assert found.questions[0].text == "kept"
@@ -65,13 +61,8 @@ def test_one_short_answer_of_a_single_annotator_counts(write, form):
 
 def test_every_short_answer_of_several_annotators_counts(write):
     """Five of a question, as in the development files: two in the first paragraph, one of them twice, one elsewhere."""
-    annotations = [
-        annotation(FIRST, APIS, KAESE),
-        annotation(SECOND, STINGS),
-        annotation(TABLE, FOUR),
-        annotation(NO_ANSWER),
-        annotation(FIRST, KAESE),
-    ]
+    annotations = [annotation(FIRST, APIS, KAESE), annotation(SECOND, STINGS), annotation(TABLE, FOUR)]
+    annotations += [annotation(NO_ANSWER), annotation(FIRST, KAESE)]
     path = write(full(1, "what are bees", HTML, *annotations))
     first, second = natural_questions.natural_paragraphs(path)
     assert [answer.text for answer in first.questions[0].answers] == ["Apis", "Käse"]
@@ -113,20 +104,11 @@ def test_whole_paragraphs_and_packed_files(write, tmp_path):
         ({"annotations": None}, "'annotations' must be a list, not null"),
         ({"question_text": ""}, "'question_text' is empty"),
         ({"example_id": 1.5}, "'example_id' must be a string, not a fractional number"),
-        (
-            {"annotations": [annotation({"start_token": 3, "end_token": 999}, APIS)]},
-            r"annotations\[0\].long_answer.end_token is 999; it must be a whole number from 0 to \d+",
-        ),
-        (
-            {"annotations": [annotation(SECOND, APIS)]},
-            r"annotations\[0\].short_answers\[0\] is from token \d+ to \d+, not within \d+ to \d+",
-        ),
+        ({"annotations": [annotation(FIRST | {"end_token": 999}, APIS)]}, rf".*long_answer.end_token is 999; {AT}"),
+        ({"annotations": [annotation(SECOND, APIS)]}, r".*short_answers\[0\] is from token .*, not within \d+ to"),
         ({"annotations": [{"short_answers": [APIS]}]}, r"annotations\[0\]: no 'long_answer' among 'short_answers'"),
         ({"document_tokens": [{}] * len(TOKENS)}, r"document_tokens\[\d+\]: no 'token' among "),
-        (
-            {"document_tokens": [token | {"end_byte": 10**6} for token in TOKENS]},
-            r"document_tokens\[\d+\].end_byte is 1000000; it must be a whole number from 0 to \d+",
-        ),
+        ({"document_tokens": [token | {"end_byte": 10**6} for token in TOKENS]}, rf".*end_byte is 1000000; {AT}"),
         ({"document_text": None}, "'document_text' must be a string, not null"),
     ],
 )

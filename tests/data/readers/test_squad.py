@@ -45,14 +45,11 @@ refusal = functools.partial(helpers.refusal, read)
 
 def test_equal_questions_and_equal_paragraphs_are_merged(tmp_path):
     records = read(write(tmp_path, example()))
-    assert records.questions == ("What?", "Who?", "Why?")
-    assert records.question_ids == ("i1", "i2", "i4")
-    assert records.candidates == ("A first.", "A second.")
-    assert records.candidate_ids == ("p0", "p1")
+    assert (records.questions, records.question_ids) == (("What?", "Who?", "Why?"), ("i1", "i2", "i4"))
+    assert (records.candidates, records.candidate_ids) == (("A first.", "A second."), ("p0", "p1"))
     assert records.qrels == ((0, 1), (0,), (0,))
     first, second, third = squad.squad_paragraphs(str(write(tmp_path, example())))
-    assert first.context == "A first. "
-    assert first.questions[1] == Question("i2", " Who? ", (AnswerSpan("A", 0),))
+    assert (first.context, first.questions[1]) == ("A first. ", Question("i2", " Who? ", (AnswerSpan("A", 0),)))
     assert (second.context, third.context) == ("A second.", "A first.")
 
 
@@ -68,9 +65,11 @@ def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
     assert read(write(tmp_path, tree)).candidates == ("A first.", "A second.")
 
 
+PLACE = ["data", 0, "paragraphs", 0]
 PARAGRAPH = "data[0].paragraphs[0]"
 QUESTION = f"{PARAGRAPH}.qas[1]"
 ANSWER = f"{QUESTION}.answers[0]"
+MARKED, START = "marked is_impossible", "it must be a whole number from 0 to 8"
 
 
 @pytest.mark.parametrize(
@@ -79,36 +78,16 @@ ANSWER = f"{QUESTION}.answers[0]"
         (["data", 1], "x", "data[1] must be an object, not a string"),
         (["data", 0, "title"], "\ud800", r"data[0]: 'title' holds '\ud800', half a surrogate pair, which is not text"),
         (["data", 0, "paragraphs"], {}, "data[0]: 'paragraphs' must be a list, not an object"),
-        (["data", 0, "paragraphs", 0, "context"], "\n", f"{PARAGRAPH}: 'context' is empty"),
-        (["data", 0, "paragraphs", 0, "qas", 1, "question"], " ", f"{QUESTION}: 'question' is empty"),
-        (
-            ["data", 0, "paragraphs", 0, "qas", 1, "question"],
-            None,
-            f"{QUESTION}: 'question' must be a string, not null",
-        ),
-        (["data", 0, "paragraphs", 0, "qas", 1, "id"], None, f"{QUESTION}: 'id' must be a string, not null"),
-        (
-            ["data", 0, "paragraphs", 0, "qas", 1, "is_impossible"],
-            "no",
-            f"{QUESTION}: 'is_impossible' must be true or false, not a string",
-        ),
-        (
-            ["data", 0, "paragraphs", 0, "qas", 1, "answers"],
-            [],
-            f"{QUESTION}: 'answers' is empty and the question is not marked is_impossible",
-        ),
-        (["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "text"], "", f"{ANSWER}: 'text' is empty"),
-        (
-            ["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "answer_start"],
-            True,
-            f"{ANSWER}: 'answer_start' is True; it must be a whole number from 0 to 8",
-        ),
-        (
-            ["data", 0, "paragraphs", 0, "qas", 1, "answers", 0, "answer_start"],
-            9,
-            f"{ANSWER}: 'answer_start' is 9; it must be a whole number from 0 to 8",
-        ),
-        (["data", 0, "paragraphs", 0, "qas", 1, "id"], "i1", "id 'i1' belongs to two questions, 'What?' and ' Who? '"),
+        ([*PLACE, "context"], "\n", f"{PARAGRAPH}: 'context' is empty"),
+        ([*PLACE, "qas", 1, "question"], " ", f"{QUESTION}: 'question' is empty"),
+        ([*PLACE, "qas", 1, "question"], None, f"{QUESTION}: 'question' must be a string, not null"),
+        ([*PLACE, "qas", 1, "id"], None, f"{QUESTION}: 'id' must be a string, not null"),
+        ([*PLACE, "qas", 1, "is_impossible"], "no", f"{QUESTION}: 'is_impossible' must be true or false, not a string"),
+        ([*PLACE, "qas", 1, "answers"], [], f"{QUESTION}: 'answers' is empty and the question is not {MARKED}"),
+        ([*PLACE, "qas", 1, "answers", 0, "text"], "", f"{ANSWER}: 'text' is empty"),
+        ([*PLACE, "qas", 1, "answers", 0, "answer_start"], True, f"{ANSWER}: 'answer_start' is True; {START}"),
+        ([*PLACE, "qas", 1, "answers", 0, "answer_start"], 9, f"{ANSWER}: 'answer_start' is 9; {START}"),
+        ([*PLACE, "qas", 1, "id"], "i1", "id 'i1' belongs to two questions, 'What?' and ' Who? '"),
     ],
 )
 def test_broken_values_are_refused_with_the_path_of_the_key(tmp_path, place, value, reason):
@@ -135,9 +114,8 @@ def test_missing_keys_and_broken_json_are_refused_with_their_place(tmp_path):
     path = write(tmp_path, '{\n "data": [}\n')
     assert refusal(path) == f"{path}, line 2, column 11: broken JSON: Expecting value"
     path = write(tmp_path, '{"a": 1}\n{"a": 2}\n')
-    assert refusal(path) == (
-        f"{path}, line 2, column 1: broken JSON: Extra data; a file of one object a line is named .jsonl"
-    )
+    reason = "broken JSON: Extra data; a file of one object a line is named .jsonl"
+    assert refusal(path) == f"{path}, line 2, column 1: {reason}"
 
 
 def test_invalid_questions_can_be_skipped_and_ids_may_be_whole_numbers(tmp_path, caplog):
@@ -161,5 +139,4 @@ def test_the_real_development_set_has_its_published_counts():
     records = read(path)
     # Six of the unique strings differ from another one only in white space at the ends.
     assert len(records.questions) == len({text.strip() for text in questions}) == 10533
-    assert len(records.candidates) == 2067
-    assert len(set(records.question_ids)) == 10533
+    assert (len(records.candidates), len(set(records.question_ids))) == (2067, 10533)

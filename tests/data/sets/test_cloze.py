@@ -1,7 +1,6 @@
 """Tests of questions that are made of documents: titles, headings and sentences."""
 
-import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.data.sets.cloze import cloze_questions, document_of, make_questions
 from endx_jax.data.sets.documents import Document
@@ -22,11 +21,9 @@ def test_sentences_are_questions_and_leave_the_passage_but_for_one():
     (third,) = SENTENCES - set(questions)
     assert set(passage.split(". ")) == {third.removesuffix("."), "Fish."} or set(passage.split(". ")) == {"Fish", third}
     questions, passage = make_questions(row("a", TEXT, "Animals"), 2, 0.0)
-    assert len(questions) == 3
-    assert passage == f"Animals {TEXT}"
+    assert (len(questions), passage) == (3, f"Animals {TEXT}")
     questions, passage = make_questions(row("a", TEXT), 100, 1.0)
-    assert set(questions) == SENTENCES
-    assert passage == "Fish."
+    assert (set(questions), passage) == (SENTENCES, "Fish.")
     assert make_questions(row("a", "One sentence of five words."), 100, 1.0)[0] == []
     questions, passage = make_questions(row("a", "One sentence of five words.", "Title"), 100, 1.0)
     assert (questions, passage) == (["Title"], "One sentence of five words.")
@@ -55,16 +52,10 @@ def test_a_document_is_a_title_in_a_file_or_a_passage_without_title():
 
 
 def test_a_title_is_a_question_for_all_passages_of_its_document():
-    passages = [
-        row("a", TEXT, "Animals"),
-        row("b", "Many live in the zoo now.", "Animals"),
-        row("c", "Red.", "Colours"),
-    ]
+    passages = [row("a", TEXT, "Animals"), row("b", "Many live in the zoo.", "Animals"), row("c", "Red.", "Colours")]
     records = cloze_questions(passages, "docs", 0, 1.0)
-    assert records.questions == ("Animals", "Colours")
-    assert records.qrels == ((0, 1), (2,))
-    assert records.candidate_ids == ("a", "b", "c")
-    assert len(set(records.groups)) == 2
+    assert (records.questions, records.qrels) == (("Animals", "Colours"), ((0, 1), (2,)))
+    assert (records.candidate_ids, len(set(records.groups))) == (("a", "b", "c"), 2)
 
 
 def test_what_occurs_in_several_documents_is_left_out():
@@ -79,16 +70,9 @@ def test_what_occurs_in_several_documents_is_left_out():
     assert {len(right) for right in records.qrels} == {1}
 
 
-@pytest.mark.parametrize(
-    ("passages", "message"),
-    [
-        (
-            [row("a", "Short."), row("b", "")],
-            "docs: no titles, headings or passages of two sentences to train on; give",
-        ),
+def test_documents_that_make_no_pairs_are_refused():
+    for passages, message in (
+        ([row("a", "Short."), row("b", "")], "docs: no titles, headings or passages of two sentences to train on"),
         ([row("a", "One.", "T"), row("b", "Two.", "T")], "docs: all passages that make questions are of one document"),
-    ],
-)
-def test_documents_that_make_no_pairs_are_refused(passages, message):
-    with one_line_error(message):
-        cloze_questions(passages, "docs", 2, 0.9)
+    ):
+        refused(message, cloze_questions, passages, "docs", 2, 0.9)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import small_squad
-from helpers import one_line_error
+from helpers import one_line_error, refused
 
 from endx_jax.data import reqa
 from endx_jax.data.readers import formats
@@ -42,33 +42,12 @@ def read(folder, name, text, **options):
         ),
         ("a.csv", "text\none\n\ntwo\n", [Document("2", "one"), Document("4", "two")]),
         ("a.tsv", "text\t_id\none\t5\n", [Document("5", "one")]),
-        (
-            "a.tsv",
-            '0\tsay "hi\n1\t"quoted" it\n\nx\t\n',
-            [Document("0", 'say "hi'), Document("1", '"quoted" it'), Document("x", "")],
-        ),
+        ("a.tsv", '0\tsay "hi\n1\t"so"\n\nx\t\n', [Document("0", 'say "hi'), Document("1", '"so"'), Document("x", "")]),
         ("a.txt", "\ufeffone\n \n two\tthree \n", [Document("1", "one"), Document("3", "two\tthree")]),
     ],
 )
 def test_each_format_is_read_as_documents(tmp_path, name, text, documents, packed):
     assert read(tmp_path, name + packed, text) == documents
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        (
-            "a.jsonl",
-            '{"id": "a", "text": "x"}\n{"id": "b\\nc", "text": "x"}\n',
-            "a.jsonl, line 2: the id holds the control",
-        ),
-        ("a.csv", "id,text\n..,one\n", r"a.csv, line 2: the id is '\.\.'"),
-        ("a.tsv", "x" * 600 + "1\tone\n", "a.tsv, line 1: the id is longer than 512 bytes"),
-    ],
-)
-def test_ids_that_a_server_could_not_delete_are_refused(tmp_path, name, text, message):
-    with one_line_error(message):
-        read(tmp_path, name, text)
 
 
 def test_folders_of_beir_ms_marco_and_dpr_are_their_collections(tmp_path):
@@ -78,19 +57,15 @@ def test_folders_of_beir_ms_marco_and_dpr_are_their_collections(tmp_path):
     assert list(read_corpus(tmp_path / "marco")) == [Document("0", 'say "hi'), Document("7", "seven")]
     text = 'id\ttext\ttitle\n1\t"Aaron ( ""the tall"" ) spoke"\tAaron\n2\tAfter that.\tAaron\n'
     (tmp_path / "dpr" / "psgs_w100.tsv").write_text(text)
-    assert list(read_corpus(tmp_path / "dpr")) == [
-        Document("1", 'Aaron Aaron ( "the tall" ) spoke', {"title": "Aaron"}),
-        Document("2", "Aaron After that.", {"title": "Aaron"}),
-    ]
-    (tmp_path / "beir" / "corpus.jsonl").write_text(
-        '{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n'
-    )
+    spoken, after = list(read_corpus(tmp_path / "dpr"))
+    assert spoken == Document("1", 'Aaron Aaron ( "the tall" ) spoke', {"title": "Aaron"})
+    assert after == Document("2", "Aaron After that.", {"title": "Aaron"})
+    row = '{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n'
+    (tmp_path / "beir" / "corpus.jsonl").write_text(row)
     assert list(read_corpus(tmp_path / "beir")) == [Document("d", "T x", {"title": "T", "url": "u"})]
     (tmp_path / "beir" / "corpus.jsonl").rename(tmp_path / "beir" / "documents.json")
-    with pytest.raises(
-        EndxError,
-        match="has no documents or corpus file: expected corpus.jsonl or .*, or files of .md, .* it has 1 .json$",
-    ):
+    expected = "has no documents or corpus file: expected corpus.jsonl or .*, or files of .md, .* it has 1 .json$"
+    with pytest.raises(EndxError, match=expected):
         read_corpus(tmp_path / "beir")
 
 
@@ -107,17 +82,12 @@ def test_columns_by_other_names_or_left_out(tmp_path):
 
 def test_pairs_are_answers_with_their_known_questions(tmp_path):
     """As training reads them: equal answers are one, and a wrong answer is not known by its question."""
-    rows = (
-        "Query,Answer,title,lang,label\nhow,by card,Pay,en,1\nwhat with,by card,Pay,de,1\nwho,she,,en,1\nhow,it,,en,0\n"
-    )
-    assert read(tmp_path, "faq.csv", rows) == [
-        Document("d0", "Pay by card", {"title": "Pay", "lang": "en"}, ("how", "what with")),
-        Document("d1", "she", {"lang": "en"}, ("who",)),
-        Document("d2", "it", {"lang": "en"}),
-    ]
-    assert read(tmp_path, "faq.csv", "question,answer,text\nq,a,t\n") == [
-        Document("2", "t", {"question": "q", "answer": "a"})
-    ]
+    rows = "Query,Answer,title,lang,label\nhow,by card,Pay,en,1\nwith,by card,Pay,de,1\nwho,she,,en,1\nhow,it,,en,0\n"
+    first, *others = read(tmp_path, "faq.csv", rows)
+    assert first == Document("d0", "Pay by card", {"title": "Pay", "lang": "en"}, ("how", "with"))
+    assert others == [Document("d1", "she", {"lang": "en"}, ("who",)), Document("d2", "it", {"lang": "en"})]
+    (found,) = read(tmp_path, "faq.csv", "question,answer,text\nq,a,t\n")
+    assert found == Document("2", "t", {"question": "q", "answer": "a"})
 
 
 @pytest.mark.parametrize("name", ["_id", "id", "doc_id", "DocID", "docno", "pid", "document_id", "uuid"])
@@ -129,18 +99,15 @@ def test_ids_are_found_by_the_names_that_corpora_use(tmp_path, name):
 
 def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     text = "doc_id,pid,Head,text\na,1,T,x\na,2,,y\n"
-    assert read(tmp_path, "a.csv", text, title_column="head") == [
-        Document("1", "T x", {"doc_id": "a", "title": "T"}),
-        Document("2", "y", {"doc_id": "a"}),
-    ]
+    first, second = read(tmp_path, "a.csv", text, title_column="head")
+    assert first == Document("1", "T x", {"doc_id": "a", "title": "T"})
+    assert second == Document("2", "y", {"doc_id": "a"})
     with one_line_error(r"line 3: the id 'a' is .* unique; name their column with --id-column=NAME, or none with"):
         read(tmp_path, "a.csv", text, id_column="doc_id")
     said = []
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
     assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with data.id_column"]
-    with one_line_error(
-        "line 1: no column 'key' among 'doc_id', 'pid', 'Head', 'text'; name yours with data.id_column"
-    ):
+    with one_line_error("line 1: no column 'key' among 'doc_id', 'pid', 'Head', 'text'; name yours with data.id_col"):
         read(tmp_path, "a.csv", text, id_column="key")
 
 
@@ -169,10 +136,8 @@ def test_documents_come_one_at_a_time(tmp_path):
     path.write_text("".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(100)) + "broken\n")
     documents = read_corpus(path)
     assert [d.text for d in itertools.islice(documents, 100)] == [f"t{n}" for n in range(100)]
-    with pytest.raises(EndxError, match="line 101, column 1: broken JSON"):
-        next(documents)
-    with pytest.raises(EndxError, match="no such file or folder"):
-        read_corpus(tmp_path / "none.txt")
+    refused("line 101, column 1: broken JSON", next, documents)
+    refused("no such file or folder", read_corpus, tmp_path / "none.txt")
 
 
 @pytest.mark.parametrize(
@@ -191,21 +156,18 @@ def test_documents_come_one_at_a_time(tmp_path):
         ("a.csv", "text,a\nb\n", {}, "line 2: 1 columns where the header has 2"),
         ("a.csv", 'text\n"a" b\n', {}, "row from line 2: .* must be quoted"),
         ("a.tsv", "id\tpassage\n1\tone\n", {}, "line 1: no column 'text' among 'id', 'passage'; name yours"),
-        (
-            "a.tsv",
-            "1\tone\n2\ttwo\tthree\n",
-            {},
-            "line 2: 3 tab-separated columns where each line has an id and a text",
-        ),
+        ("a.tsv", "1\tone\n2\ttwo\tthree\n", {}, "line 2: 3 tab-separated columns where each line has an id and a"),
         ("a.tsv", "1\tone\n\ttwo\n", {}, "line 2: the id is empty"),
         ("a.txt", "a\n", {"pool": "sentences"}, "only reading-comprehension data can be split into sentences"),
         ("a.json", "{}", {"pool": "words"}, "pool is 'words'"),
+        ("a.jsonl", '{"id": "a", "text": "x"}\n{"id": "b\\nc", "text": ""}\n', {}, "a.jsonl, line 2: the id holds the"),
+        ("a.csv", "id,text\n..,one\n", {}, r"a.csv, line 2: the id is '\.\.'"),
+        ("a.tsv", "x" * 600 + "1\tone\n", {}, "a.tsv, line 1: the id is longer than 512 bytes"),
         ("a.doc", "a", {}, "unknown ending '.doc'; known are .jsonl"),
     ],
 )
 def test_invalid_corpora_are_refused(tmp_path, name, text, options, reason):
-    with pytest.raises(EndxError, match=reason):
-        read(tmp_path, name, text, **options)
+    refused(reason, read, tmp_path, name, text, **options)
 
 
 def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path):

@@ -1,5 +1,5 @@
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.data.sets.documents import check_id
 
@@ -24,5 +24,4 @@ def test_ids_that_urls_and_lines_can_hold_are_accepted(identifier):
     ],
 )
 def test_other_ids_are_refused(identifier, message):
-    with one_line_error(message):
-        check_id(identifier, "line 3: the id")
+    refused(message, check_id, identifier, "line 3: the id")

@@ -5,12 +5,15 @@ import dataclasses
 from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder, mix
 
 
-def test_a_set_of_any_size_is_shown_in_a_line():
+def test_a_set_is_shown_in_a_line_and_a_question_s_own_text_is_ranked_if_it_is_right():
     count = 5_000
     names = tuple(f"text {i}" for i in range(count))
     right = ((0, 1), *((i,) for i in range(1, count)))
     records = RetrievalSet(names, names, right, names, names)
     assert repr(records) == "RetrievalSet(5,000 questions, 5,000 candidates, 5,001 right pairs)"
+    records = RetrievalSet.from_pairs([("u", "v"), ("v", "u"), ("w", "w"), ("w", "v"), ("x", "y")])
+    assert (records.own_texts, records.excluded) == ({0: 1, 1: 0}, ((1,), (0,), (), ()))
+    assert RetrievalSet.from_pairs([("u", "v"), ("w", "w")]).excluded is None
 
 
 def test_what_is_right_is_neither_a_hard_negative_nor_excluded():
@@ -23,13 +26,6 @@ def test_what_is_right_is_neither_a_hard_negative_nor_excluded():
     assert merged.build() == dataclasses.replace(expected, hard_negatives=((1,),), excluded=((1,),))
 
 
-def test_a_question_s_own_text_is_not_ranked_unless_it_is_right():
-    records = RetrievalSet.from_pairs([("u", "v"), ("v", "u"), ("w", "w"), ("w", "v"), ("x", "y")])
-    assert records.own_texts == {0: 1, 1: 0}
-    assert records.excluded == ((1,), (0,), (), ())
-    assert RetrievalSet.from_pairs([("u", "v"), ("w", "w")]).excluded is None
-
-
 FIRST = RetrievalSet(("who?", "what?"), ("x", "y"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1"))
 FIRST = dataclasses.replace(FIRST, groups=("A", "A"), hard_negatives=((1,), (0,)))
 SECOND = RetrievalSet(("where?", "who?"), ("z", "y"), ((0,), (0, 1)), ("q0", "q1"), ("d0", "d1"))
@@ -37,15 +33,11 @@ SECOND = RetrievalSet(("where?", "who?"), ("z", "y"), ((0,), (0, 1)), ("q0", "q1
 
 def test_equal_texts_are_one_with_everything_that_is_right_for_them():
     mixed = mix([FIRST, SECOND])
-    assert mixed.questions == ("who?", "what?", "where?")
-    assert mixed.candidates == ("x", "y", "z")
-    assert mixed.qrels == ((0, 1, 2), (1,), (2,))
-    assert mixed.sources == ((0, 1), (0,), (1,))
+    assert (mixed.questions, mixed.candidates) == (("who?", "what?", "where?"), ("x", "y", "z"))
+    assert (mixed.qrels, mixed.sources) == (((0, 1, 2), (1,), (2,)), ((0, 1), (0,), (1,)))
     # "y" was a hard negative of "who?" in the first set, and is right in the second.
-    assert mixed.hard_negatives == ((), (0,), ())
-    assert mixed.question_ids == ("q0", "q1", "1:q0")
-    assert mixed.candidate_ids == ("d0", "d1", "1:d0")
-    assert mixed.groups == ("A", "A", "question 1:q0")
+    assert (mixed.hard_negatives, mixed.question_ids) == (((), (0,), ()), ("q0", "q1", "1:q0"))
+    assert (mixed.candidate_ids, mixed.groups) == (("d0", "d1", "1:d0"), ("A", "A", "question 1:q0"))
     assert mixed.subset([2, 0]).sources == mixed.select_questions([2, 0]).sources == ((1,), (0, 1))
 
 
@@ -55,8 +47,7 @@ def test_of_scores_the_first_and_of_grades_the_highest_is_kept():
     third = RetrievalSet(("who?",), ("x",), ((0,),), ("q0",), ("d0",), scores=({0: 9.0},), grades=({0: 2},))
     mixed = mix([first, second, third])
     assert mixed.scores == ({0: 1.0, 1: 0.5, 2: 5.0}, {1: 2.0}, {2: 4.0})
-    assert mixed.grades == ({0: 3, 1: 1, 2: 1}, {1: 1}, {2: 1})
-    assert mixed.excluded == ((), (), (1,))
+    assert (mixed.grades, mixed.excluded) == (({0: 3, 1: 1, 2: 1}, {1: 1}, {2: 1}), ((), (), (1,)))
 
 
 def test_one_set_comes_out_as_it_was_and_empty_fields_stay_empty():

@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from small_mrqa import HEADER, asked, line
 from small_natural_questions import annotation, full, page, span
 from small_squad import Publisher, sha256, write_squad
@@ -44,12 +44,9 @@ def no_conversion(monkeypatch):
     return lambda: monkeypatch.setattr(reqa, "convert_paragraphs", refuse)
 
 
-def test_the_prepared_set_equals_the_conversion(data, source):
+def test_the_prepared_set_equals_the_conversion_and_tfds_can_read_it(data, source):
     for split, name in zip(SPLITS, FILES, strict=True):
         assert read_prepared("reqa/squad", split, data_dir=data) == reqa.from_squad(source / name, "sentences")
-
-
-def test_it_is_where_tfds_keeps_things_and_tfds_can_read_it(data):
     tfds = pytest.importorskip("tensorflow_datasets")
     assert (data / "reqa" / "squad" / "1.1.0" / "features.json").is_file()
     rows = tfds.data_source("reqa/squad", split="validation", data_dir=data)
@@ -100,12 +97,9 @@ def test_a_second_time_nothing_is_converted(data, source, no_conversion):
     assert prepare(data_dir=data) == prepare(source=source, data_dir=data) == folder
 
 
-def test_a_source_that_was_packed_is_the_same_source(data, tmp_path, no_conversion):
+def test_a_packed_source_is_the_same_and_another_one_is_refused(data, tmp_path, no_conversion):
     no_conversion()
     prepare(source=write_squad(tmp_path / "packed", packed=True), data_dir=data)
-
-
-def test_another_source_than_was_prepared_is_refused(data, tmp_path):
     other = write_squad(tmp_path / "other")
     (other / FILES[1]).write_text((other / FILES[1]).read_text().replace("Bees", "Wasps"))
     with one_line_error(r"1\.1\.0 was made from another file than .*dev-v1\.1\.json \(sha256 .*--data-dir=DIR"):
@@ -116,8 +110,7 @@ def test_another_source_than_was_prepared_is_refused(data, tmp_path):
 def test_a_damaged_source_is_refused_by_name_and_leaves_nothing(source, tmp_path, damage):
     folder = shutil.copytree(source, tmp_path / "damaged")
     (folder / FILES[1]).write_text(damage((folder / FILES[1]).read_text()))
-    with one_line_error(r"dev-v1\.1\.json"):
-        prepare(source=folder, data_dir=tmp_path / "data")
+    refused(r"dev-v1\.1\.json", prepare, source=folder, data_dir=tmp_path / "data")
     assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
 
 
@@ -161,36 +154,29 @@ def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, 
     assert len(read_prepared("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
 
 
-def test_a_folder_that_is_not_whole_is_refused(data, source):
-    (data / "reqa" / "squad" / "1.1.0" / "dataset_info.json").unlink()
-    with one_line_error(r"1\.1\.0 exists but is not a complete data set; remove the folder"):
-        prepare(source=source, data_dir=data)
-
-
-def test_damaged_records_are_refused(data):
-    (records,) = (data / "reqa" / "squad" / "1.1.0").glob("reqa-train.array_record*")
+def test_damaged_records_and_a_folder_that_is_not_whole_are_refused(data, source):
+    folder = data / "reqa" / "squad" / "1.1.0"
+    (records,) = folder.glob("reqa-train.array_record*")
     # Past the header of the file: within the first article.
     contents = bytearray(records.read_bytes())
     contents[200] ^= 4
     records.write_bytes(contents)
     with one_line_error(r"1\.1\.0 is damaged \(.*hash mismatch.*\); remove the folder and prepare it again"):
         read_prepared("reqa/squad", "train", data_dir=data)
+    (folder / "dataset_info.json").unlink()
+    refused(r"1\.1\.0 exists but is not a complete data set; remove the folder", prepare, source=source, data_dir=data)
 
 
 def test_a_data_directory_that_cannot_be_written_is_refused(source, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with one_line_error(r"can't write .*/file/reqa/squad/1\.1\.0: "):
-        prepare(source=source, data_dir=tmp_path / "file")
+    refused(r"can't write .*/file/reqa/squad/1\.1\.0: ", prepare, source=source, data_dir=tmp_path / "file")
 
 
-def test_unknown_names_are_answered_with_the_known_ones(tmp_path):
+def test_unknown_names_and_a_download_of_gigabytes_are_refused(tmp_path):
     with one_line_error("the prepared set is 'reqa/squid', which is none of reqa/squad, .*did you mean 'reqa/squad'"):
         prepare("reqa/squid", data_dir=tmp_path)
     with one_line_error("the split of reqa/squad is 'test', which is none of train, validation"):
         read_prepared("reqa/squad", "test", data_dir=tmp_path)
-
-
-def test_reading_never_begins_a_download_of_gigabytes(tmp_path):
     with one_line_error(r"reqa/nq is not prepared, and its files are 4\d\.\d GB: .*`endx prepare reqa/nq`"):
         read_prepared("reqa/nq", "train", data_dir=tmp_path)
 
@@ -215,10 +201,10 @@ def published(tmp_path, monkeypatch):
     folder = write_squad(tmp_path / "published")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with Publisher(folder) as publisher:
-        pinned = tuple(
-            (PublishedFile(f"{publisher.address}/{name}", (folder / name).stat().st_size, sha256(folder / name)),)
-            for name in FILES
-        )
+        files = [folder / name for name in FILES]
+        urls = [f"{publisher.address}/{file.name}" for file in files]
+        sizes = zip(urls, files, strict=True)
+        pinned = tuple((PublishedFile(url, file.stat().st_size, sha256(file)),) for url, file in sizes)
         origin = dataclasses.replace(ORIGINS["reqa/squad"], published=lambda: pinned)
         monkeypatch.setitem(ORIGINS, "reqa/squad", origin)
         yield publisher
@@ -232,6 +218,7 @@ def test_the_published_files_are_fetched_checked_and_converted(published, tmp_pa
         assert read_prepared("reqa/squad", split, data_dir=tmp_path / "data") == expected
     told = summary("reqa/squad", data_dir=tmp_path / "data")
     assert [told[split]["published"] for split in SPLITS] == [True, True]
+    prepare(source=write_squad(tmp_path / "packed", packed=True), data_dir=tmp_path / "data")  # the same source
     assert capfd.readouterr() == ("", "")
 
 
@@ -267,21 +254,11 @@ def mrqa_rows(text: str) -> list[dict]:
     return [HEADER, line(text, asked("b1", "what?", text, ("Bees",)))]
 
 
-def test_a_local_copy_of_the_published_files_is_the_same_source(published, tmp_path):
-    prepare(data_dir=tmp_path / "data")
-    packed = write_squad(tmp_path / "packed", packed=True)
-    prepare(source=packed, data_dir=tmp_path / "data")
-
-
-def test_fetched_files_must_have_the_pinned_hash(published, tmp_path):
+def test_fetched_files_must_be_there_and_have_the_pinned_hash(published, tmp_path):
     dev = tmp_path / "published" / FILES[1]
     dev.write_bytes(dev.read_bytes().replace(b"Bees", b"Wasp"))
-    with one_line_error(r"does not have the published sha256.*--source=FOLDER"):
-        prepare(data_dir=tmp_path / "data")
+    refused(r"does not have the published sha256.*--source=FOLDER", prepare, data_dir=tmp_path / "data")
     assert not (tmp_path / "data" / "reqa" / "squad" / "1.1.0").exists()
-
-
-def test_a_file_that_is_not_there_is_refused(published, tmp_path):
     (tmp_path / "published" / FILES[0]).unlink()
     with one_line_error(r"can't be downloaded from http://127.0.0.1:\d+ \(HTTP status 404\): put train-v1.1.json and"):
         prepare(data_dir=tmp_path / "data")
@@ -299,8 +276,7 @@ def test_a_network_that_is_silent_is_refused_in_time(published, tmp_path, monkey
     published.silent = True
     monkeypatch.setattr(reqa_dataset, "TIMEOUT", 0.3)
     began = time.monotonic()
-    with one_line_error(r"can't be downloaded .* \((no answer within 0.3 s|ReadTimeout)\)"):
-        prepare(data_dir=tmp_path / "data")
+    refused(r"can't be downloaded .* \((no answer within 0.3 s|ReadTimeout)\)", prepare, data_dir=tmp_path / "data")
     assert time.monotonic() - began < 5
 
 
@@ -319,23 +295,6 @@ def test_every_set_has_a_pinned_file_for_each_of_its_names():
         for names, files in zip(origin.names, origin.published(), strict=True):
             assert len(files) == len(names) or name == "reqa/nq"
             assert all(len(file.sha256) == 64 and file.size > 0 for file in files)
-
-
-@pytest.mark.slow
-def test_the_counts_of_squad(test_data, tmp_path):
-    prepare(source=test_data / "data" / "squad", data_dir=tmp_path)
-    counts = {
-        split: (len(found.questions), len(found.candidates), len(found.pairs))
-        for split in SPLITS
-        for found in [read_prepared("reqa/squad", split, data_dir=tmp_path)]
-    }
-    # As tests/data/test_reqa.py counts the files.
-    assert counts == {"train": (87355, 91617, 87446), "validation": (10539, 10246, 11388)}
-    told = summary("reqa/squad", data_dir=tmp_path)
-    assert {split: (t["questions"], t["candidates"], t["pairs"]) for split, t in told.items()} == counts
-    assert read_prepared("reqa/squad", "validation", data_dir=tmp_path) == reqa.from_squad(
-        test_data / "data" / "squad" / "dev-v1.1.json.gz", "sentences"
-    )
 
 
 # Question 2 is about Cats, and one of its right sentences stands in Dogs; Birds has a question and no sentence, Fish a

@@ -17,10 +17,7 @@ EXAMPLES = {
     "month": ["They met on Oct. 5 and Nov. 7. | Others met in May. | 8 came."],
     "mountain or fort": ["From Mt. Everest to Ft. Worth. | It is far."],
     "time zone": ["It airs at 8 p.m. Eastern and 9 a.m. EST daily.", "It airs at 8 p.m. | Then comes the news."],
-    "initials": [
-        "Thus J. R. R. Tolkien, J. R. Smith and J. Doe wrote.",
-        'He is H. "Buzz" Doe. | See plan B. | 7 came.',
-    ],
+    "initials": ["Thus J. R. R. Tolkien, J. R. Smith and J. Doe wrote.", 'He is H. "Buzz" Doe. | See plan B. | 7 go.'],
     "unspaced initials": ["The U.S. Senate met A.A. Milne. | Nobody else came.", "It is in the U.S. | 9 came."],
     "pronoun": ["He was in the U.S. | The Senate met.", "He left the U.S. | It was cold.", "The U.S. Theatre closed."],
     "adverb": ["He left the U.S. | However, she stayed.", "He left Dr. | Meanwhile, she stayed."],
@@ -29,20 +26,13 @@ EXAMPLES = {
     "date of a life": ["The king (r. 1066, b. London, c. 1028) died. | His son followed."],
     "cited work": ["So say Smith et al. 1999 and Doe et al. (2001). | Few agree.", "So say Smith et al. | (I do not.)"],
     "House bill": ["They passed H.R. 40 at once. | It helped."],
-    "album": [
-        "Her third was I Am... Sasha Fierce. | It sold.",
-        "She toured with I Am... World Tour and said: I Am... | Me.",
-    ],
+    "album": ["Her third was I Am... Sasha Fierce. | It sold.", "She made I Am... World Tour and said: I Am... | Me."],
     "company": ["He joined Warner Bros. Records. | He left Warner Bros. | Nobody cared."],
     "American figure": ["It cost U.S. 20 million. | It failed.", "They left the U.S. | 9 came back."],
     "rupees": ["It cost Rs. 500 or more. | It failed."],
     "name with a stop": ["She sang with Jay Z. | Beyond that, they wrote.", "He left Washington, D.C. | Congress met."],
     "small first letter": ["It sold well. | iPods and iTunes did too. | iTunes won."],
-    "omission at the end": [
-        "They came, saw | [...]",
-        "They came [...] and saw",
-        "They came [...] | They saw | [...]  ",
-    ],
+    "omission at the end": ["They came, saw | [...]", "They came [...] and saw", "They came [...] | They saw | [...] "],
     "degree": ["He holds a B.Sc. (Honours) of Leeds. | (She does not.)"],
     "bullet": ["There are two: | • One thing | •Another • and more"],
 }
@@ -115,8 +105,5 @@ def test_the_time_is_linear(part, count):
 
 
 def test_references_in_one_another_are_those_of_the_last_bracket():
-    assert split("One.[a .[b][c[ .[] Two.[a[b] .[ c][] Three.[d][e] four.[f] Five") == [
-        "One.[a .[b][c[ .[]",
-        "Two.[a[b] .[ c][] Three.[d][e] four.[f]",
-        "Five",
-    ]
+    sentences = ["One.[a .[b][c[ .[]", "Two.[a[b] .[ c][] Three.[d][e] four.[f]", "Five"]
+    assert split(" ".join(sentences)) == sentences

@@ -1,21 +1,12 @@
-"""Tests of splits and subsets."""
-
 import dataclasses
 import hashlib
 
 import pytest
+from helpers import refused
 
+from endx_jax.data.sets import splits
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.data.sets.splits import (
-    limit_questions,
-    of_few_paragraphs,
-    split,
-    split_questions,
-    take,
-    with_many_questions,
-    without_questions,
-)
-from endx_jax.errors import EndxError
+from endx_jax.data.sets.splits import limit_questions, split, split_questions, take, with_many_questions
 
 NAMES = ("train", "validation", "test")
 
@@ -34,10 +25,8 @@ def place(text: str) -> float:
 
 
 def by_text(records: RetrievalSet) -> dict[str, set[str]]:
-    return {
-        question: {records.candidates[row] for row in right}
-        for question, right in zip(records.questions, records.qrels, strict=True)
-    }
+    questions = zip(records.questions, records.qrels, strict=True)
+    return {question: {records.candidates[row] for row in right} for question, right in questions}
 
 
 def test_one_answer_a_question_goes_where_the_hash_of_the_answer_says():
@@ -69,7 +58,7 @@ def test_each_split_judges_as_the_whole_did_over_its_own_pool():
         assert all(right == tuple(sorted(right)) for right in part.qrels)
 
 
-def test_questions_joined_through_a_chain_of_answers_stay_together():
+def test_questions_with_joined_answers_stay_together_and_fall_by_the_fractions():
     # Question n has answers n and n + 1: all of a chain of 10 are a component of 11, placed by the smallest hash.
     pairs = [(f"c{chain} q{n}", f"c{chain} a{n + step}") for chain in range(60) for n in range(10) for step in (0, 1)]
     found = places(split(RetrievalSet.from_pairs(pairs), validation=0.02, test=0.02))
@@ -77,9 +66,6 @@ def test_questions_joined_through_a_chain_of_answers_stay_together():
         at = 1 - (1 - min(place(f"c{chain} a{n}") for n in range(11))) ** 11
         expected = "test" if at < 0.02 else "validation" if at < 0.04 else "train"
         assert {found[f"c{chain} q{n}"] for n in range(10)} == {expected}
-
-
-def test_components_of_any_size_fall_by_the_fractions():
     # 400 components of 20 answers each: 80 expected in test, standard deviation sqrt(400 * 0.2 * 0.8) = 8.
     pairs = [(f"question {n}", f"answer {n} {m}") for n in range(400) for m in range(20)]
     assert abs(len(split(RetrievalSet.from_pairs(pairs), validation=0, test=0.2).test.questions) - 80) < 32
@@ -88,11 +74,9 @@ def test_components_of_any_size_fall_by_the_fractions():
 def grouped(count: int, size: int) -> RetrievalSet:
     """`size` questions a group, each with an answer of its own and the next one's as a hard negative."""
     records = RetrievalSet.from_pairs((f"question {n}", f"answer {n}") for n in range(count))
-    return dataclasses.replace(
-        records,
-        groups=tuple(f"article {n // size}" for n in range(count)),
-        hard_negatives=tuple((n - n % size + (n + 1) % size,) for n in range(count)),
-    )
+    groups = tuple(f"article {n // size}" for n in range(count))
+    hard = tuple((n - n % size + (n + 1) % size,) for n in range(count))
+    return dataclasses.replace(records, groups=groups, hard_negatives=hard)
 
 
 def test_groups_stay_together_and_go_where_the_hash_of_their_name_says():
@@ -118,7 +102,7 @@ def test_a_part_keeps_groups_and_hard_negatives_by_their_texts():
     assert len(part.subset([0], hard_negatives=False).candidates) == 1
 
 
-def test_more_data_or_another_validation_share_moves_no_question():
+def test_more_data_moves_no_question_and_candidates_that_are_never_right_are_in_no_pool():
     before = places(split(some(400), validation=0.2, test=0.2))
     more = [(f"question {n}", f"answer {n // 2}") for n in range(800)]
     more += [(f"another question {n}", f"answer {n // 2}") for n in range(400)]
@@ -126,17 +110,13 @@ def test_more_data_or_another_validation_share_moves_no_question():
     assert {question: after[question] for question in before} == before
     tests = [split(some(400), validation=share, test=0.2).test for share in (0.0, 0.1, 0.5)]
     assert tests[0] == tests[1] == tests[2]
-
-
-def test_candidates_that_are_right_for_no_question_are_in_no_pool():
     records = dataclasses.replace(some(4), candidates=("answer 0", "answer 1", "spare"), candidate_ids=("a", "b", "c"))
     assert split(records, validation=0, test=0).train.candidate_ids == ("a", "b")
 
 
 @pytest.mark.parametrize(("validation", "test"), [(-0.1, 0), (0, 1), (0.5, 0.5), (float("nan"), 0)])
 def test_fractions_that_leave_no_train_split_are_refused(validation, test):
-    with pytest.raises(EndxError, match=rf"sum below 1, not {validation} and {test}$"):
-        split(some(10), validation=validation, test=test)
+    refused(rf"sum below 1, not {validation} and {test}$", split, some(10), validation=validation, test=test)
 
 
 @pytest.mark.parametrize(
@@ -145,20 +125,16 @@ def test_fractions_that_leave_no_train_split_are_refused(validation, test):
 )
 def test_a_split_is_empty_because_questions_share_answers(answers, largest, label):
     pairs = [(f"question {n}", f"answer {answer}") for n, own in enumerate(answers) for answer in own]
-    reason = (
-        r"^none of the 60 questions fell into validation, a share of 0\.05: those with a common answer stay together, "
-        rf"here up to {largest}; {'correct data.answer_column or ' * label}set data.held_out_by="
-    )
-    with pytest.raises(EndxError, match=reason):
-        split(RetrievalSet.from_pairs(pairs), validation=0.05, test=0.1)
+    reason = "none of the 60 questions fell into validation, a share of 0.05: those with a common answer stay together"
+    reason = rf"^{reason}, here up to {largest}; {'correct data.answer_column or ' * label}set data.held_out_by="
+    refused(reason, split, RetrievalSet.from_pairs(pairs), validation=0.05, test=0.1)
 
 
 @pytest.mark.parametrize("articles", [1, 2])
 def test_a_split_is_empty_because_groups_are_few(articles):
     records = dataclasses.replace(some(60), groups=tuple(f"article {n * articles // 60}" for n in range(60)))
     together = f"a common article or answer stay together, here up to {60 // articles}; set data.held_out_by"
-    with pytest.raises(EndxError, match=together):
-        split(records, validation=0.05, test=0.1)
+    refused(together, split, records, validation=0.05, test=0.1)
 
 
 @pytest.mark.parametrize("divide", [split, split_questions])
@@ -189,7 +165,7 @@ def test_both_directions_of_a_pair_are_in_one_split(divide):
 
 def test_a_question_of_the_test_data_is_not_trained_on_as_an_answer_either():
     records = RetrievalSet.from_pairs([("u", "v"), ("v", "u"), ("w", "u"), ("w", "x"), ("x", "y")])
-    assert without_questions(records, {"u"}).questions == ("x",)
+    assert splits.without_questions(records, {"u"}).questions == ("x",)
 
 
 def test_small_shares_hold_out_the_smallest_positions_and_large_ones_leave_nothing_for_training():
@@ -214,8 +190,7 @@ def test_take_keeps_the_smallest_hashes_in_their_order():
 def test_fewer_questions_are_those_of_take_and_ask_the_whole_pool():
     records = dataclasses.replace(some(100), groups=tuple(f"group {n // 4}" for n in range(100)))
     part = limit_questions(records, 7)
-    assert part.questions == take(records, 7).questions
-    assert part.candidates == records.candidates
+    assert (part.questions, part.candidates) == (take(records, 7).questions, records.candidates)
     assert by_text(part) == {question: by_text(records)[question] for question in part.questions}
     assert part.groups == take(records, 7).groups
     assert limit_questions(records, 0) is limit_questions(records, 100) is records
@@ -229,14 +204,9 @@ def test_the_first_pairs_are_those_of_as_few_questions_as_have_them(count, quest
 
 
 # ant: 3 questions, bee: 2, cat: 1; q2 has both ant and cat.
-RECORDS = RetrievalSet(
-    questions=("q0", "q1", "q2", "q3", "q4"),
-    candidates=("sea", "cat", "bee", "ant"),
-    qrels=((3,), (3,), (1, 3), (2,), (2,)),
-    question_ids=tuple("01234"),
-    candidate_ids=("ix", "ic", "ib", "ia"),
-    groups=("g", "g", "h", "h", "h"),
-)
+QUESTIONS, CANDIDATES = ("q0", "q1", "q2", "q3", "q4"), ("sea", "cat", "bee", "ant")
+RIGHT, GROUPS = ((3,), (3,), (1, 3), (2,), (2,)), ("g", "g", "h", "h", "h")
+RECORDS = RetrievalSet(QUESTIONS, CANDIDATES, RIGHT, (*"01234",), ("ix", "ic", "ib", "ia"), GROUPS)
 
 
 def test_questions_are_kept_whose_answers_have_enough():
@@ -244,13 +214,11 @@ def test_questions_are_kept_whose_answers_have_enough():
     assert list(found) == ["answers>=2", "answers>=2-alone", "answers>=3", "answers>=3-alone"]
     whole, alone = found["answers>=3"], found["answers>=3-alone"]
     assert whole.questions == alone.questions == ("q0", "q1", "q2")
-    assert whole.groups == ("g", "g", "h")
-    assert whole.candidates == RECORDS.candidates
+    assert (whole.groups, whole.candidates) == (("g", "g", "h"), RECORDS.candidates)
     assert whole.qrels == ((3,), (3,), (1, 3))
     assert (alone.candidates, alone.candidate_ids, alone.qrels) == (("ant",), ("ia",), ((0,), (0,), (0,)))
     alone = with_many_questions(RECORDS, (2,))["answers>=2-alone"]
-    assert alone.candidates == ("bee", "ant")
-    assert alone.qrels == ((1,), (1,), (1,), (0,), (0,))
+    assert (alone.candidates, alone.qrels) == (("bee", "ant"), ((1,), (1,), (1,), (0,), (0,)))
     signs = dataclasses.replace(RECORDS, candidates=("sea", "cat", "bee", "4!"))
     assert list(with_many_questions(signs, (2, 3))) == ["answers>=2", "answers>=2-alone", "answers>=3"]
 
@@ -258,12 +226,7 @@ def test_questions_are_kept_whose_answers_have_enough():
 def test_few_paragraphs_takes_a_question_of_each_paragraph_in_turn():
     # Paragraph 0 has three questions, paragraph 1 two, paragraph 2 one; each question has the one sentence `sP.Q`.
     names = ["s0.0", "s0.1", "s0.2", "s1.0", "s1.1", "s2.0"]
-    records = RetrievalSet(
-        questions=tuple(f"about {name}" for name in names),
-        candidates=tuple(names),
-        qrels=tuple((n,) for n in range(len(names))),
-        question_ids=tuple(f"q{n}" for n in range(len(names))),
-        candidate_ids=tuple(names),
-    )
-    found = of_few_paragraphs(records, paragraphs=2, pairs=3)
+    questions, ids = (f"about {name}" for name in names), (f"q{n}" for n in range(6))
+    records = RetrievalSet((*questions,), (*names,), tuple((n,) for n in range(6)), (*ids,), (*names,))
+    found = splits.of_few_paragraphs(records, paragraphs=2, pairs=3)
     assert found.candidate_ids == ("s0.0", "s1.0", "s0.1")

@@ -19,14 +19,8 @@ from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import base_config
-from endx_jax.methods.dual import (
-    ContrastiveCollator,
-    DualSettings,
-    batches,
-    contrastive_collator,
-    embed_by_guide,
-    loss_arrays,
-)
+from endx_jax.methods.dual import ContrastiveCollator, DualSettings, batches, contrastive_collator
+from endx_jax.methods.dual.batches import embed_by_guide, loss_arrays
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.methods.evaluation import EmbeddingEvaluator
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -37,17 +31,10 @@ from endx_jax.ranking.results import Results
 def pairs(**changes) -> Pairs:
     """Five pairs of five questions; answer 0 is right for the first three, answer 3 for none."""
     index = np.array([[0, 0], [1, 0], [2, 0], [3, 1], [4, 2]], np.int32)
-    given = {
-        "questions": VectorTable(np.zeros((5, 2), np.float32)),
-        "answers": VectorTable(np.zeros((4, 2), np.float32)),
-        "index": index,
-        "positives": Ragged.from_array(index[:, 1:]),
-        "hard_negatives": Ragged.from_rows([[3], [1], [], [0], [3]]),
-        "groups": None,
-        "question_length": 0,
-        "answer_length": 0,
-    }
-    return Pairs(**(given | changes))
+    questions, answers = (VectorTable(np.zeros((count, 2), np.float32)) for count in (5, 4))
+    hard_negatives = Ragged.from_rows([[3], [1], [], [0], [3]])
+    made = Pairs(questions, answers, index, Ragged.from_array(index[:, 1:]), hard_negatives, None, 0, 0)
+    return dataclasses.replace(made, **changes)
 
 
 def first_batch(data: Pairs, settings: DualSettings, hard_negatives: int = 1):
@@ -166,11 +153,9 @@ def test_a_guide_embeds_only_the_texts_that_the_steps_draw(monkeypatch, steps, c
 
     guide = SimpleNamespace(name="a guide", identity="it", width=1, comparable=comparable)
     monkeypatch.setattr(batches, "load", lambda name, mesh: guide)
-    data, records = (
-        pairs(),
-        RetrievalSet(tuple("01234"), tuple("0123"), ((0,), (0,), (0,), (1,), (2,)), tuple("01234"), tuple("0123")),
-    )
-    found = embed_by_guide(data, records, resolve(config), make_mesh(MeshSettings()))
+    qrels = ((0,), (0,), (0,), (1,), (2,))
+    records = RetrievalSet(tuple("01234"), tuple("0123"), qrels, tuple("01234"), tuple("0123"))
+    found = embed_by_guide(pairs(), records, resolve(config), make_mesh(MeshSettings()))
     # The run of the guide has the batches of the run: every embedding is the number that its text is.
     stream = BatchStream(found, ContrastiveCollator(found), **sampler_options(resolve(config)))
     drawn = {"question": set(), "answer": set()}
@@ -184,9 +169,7 @@ def test_a_guide_embeds_only_the_texts_that_the_steps_draw(monkeypatch, steps, c
         drawn["answer"] |= {*made.answer_id.tolist(), *made.hard_negative_ids[given].tolist()}
     assert len(seen["question"]) == count  # of five; from an epoch on, all
     if steps == 2:
-        assert {side: sorted(map(int, texts)) for side, texts in seen.items()} == {
-            side: sorted(rows) for side, rows in drawn.items()
-        }
+        assert {side: sorted(map(int, texts)) for side, texts in seen.items()} == {s: sorted(drawn[s]) for s in drawn}
     np.testing.assert_array_equal(found.guide["question"][np.array([4])].shape, (1, 1))  # any row has a shape
 
 

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import drawn
 
 from endx_jax import losses
 from endx_jax.batch import Batch, Tokens
@@ -21,8 +22,9 @@ def in_batch_softmax(*pair, **settings):
     return jax.jit(lambda *pair: losses.in_batch_softmax(*pair, **settings)[0])(*pair)
 
 
-TOWER = Tower(TokenEmbedder(12, 4, initializer_range=1.0), NoEncoder(), normalize=False)
+TOWER = Tower(TokenEmbedder(12, 4), NoEncoder(), normalize=False)
 MODEL = DualEncoder(TOWER, TOWER)
+DRAWN = drawn(jax.eval_shape(MODEL.init, jax.random.key(1)), scale=1.0)
 
 
 def make_batch(answer_id=(0, 1, 2)):
@@ -37,16 +39,17 @@ def make_batch(answer_id=(0, 1, 2)):
     )
 
 
-def evaluate(settings, batch):
-    objective = DualObjective(MODEL, settings)
-    params = jax.jit(lambda: objective.init(jax.random.key(0), MODEL.init(jax.random.key(1))))()
-    loss, metrics = jax.jit(objective)(params, batch, jax.random.key(2), jnp.int32(0))
-    return loss, metrics, params
+def evaluate(batch, *settings):
+    """The loss and the metrics of each of the settings, in one program."""
+    objectives = [DualObjective(MODEL, one) for one in settings]
+    params = [objective.init(jax.random.key(0), DRAWN) for objective in objectives]
+    rest = batch, jax.random.key(2), jnp.int32(0)
+    return jax.jit(lambda all_params: [f(p, *rest) for f, p in zip(objectives, all_params, strict=True)])(params)
 
 
-def embeddings(params, batch):
+def embeddings(batch):
     """Of questions, answers and, if there are any, hard negatives."""
-    table = np.asarray(params["dual_encoder"]["shared"]["token_embedder"]["embedding"])
+    table = DRAWN["shared"]["token_embedder"]["embedding"]
 
     def pool(tokens):
         rows = zip(*(np.asarray(x).reshape(-1, 2) for x in (tokens.ids, tokens.mask)), strict=True)
@@ -55,27 +58,21 @@ def embeddings(params, batch):
     return [pool(side) for side in (batch.question, batch.answer, batch.hard_negatives) if side is not None]
 
 
-def test_the_loss_is_the_in_batch_softmax_of_the_towers():
-    batch = make_batch()
-    loss, metrics, params = evaluate(DualSettings(temperature=0.5), batch)
-    question, answer = embeddings(params, batch)
-    np.testing.assert_allclose(loss, in_batch_softmax(question, answer, temperature=0.5), rtol=1e-5)
-    accuracy = np.mean(np.argmax(question @ answer.T, 1) == np.arange(3))
-    np.testing.assert_allclose(metrics["in_batch_accuracy"], accuracy)
-    assert metrics["masked_fraction"] == 0
-    assert metrics["temperature"] == 0.5
-
-
-def test_equal_answers_are_masked_and_counted():
-    batch = make_batch(answer_id=(0, 1, 0))
-    masked, metrics, params = evaluate(DualSettings(temperature=1.0), batch)
-    question, answer = embeddings(params, batch)
-    expected = in_batch_softmax(question, answer, temperature=1.0, answer_id=batch.answer_id)
-    np.testing.assert_allclose(masked, expected, rtol=1e-5)
-    np.testing.assert_allclose(metrics["masked_fraction"], 2 / 6)
-    unmasked, metrics, _ = evaluate(DualSettings(temperature=1.0, mask_false_negatives=False), batch)
-    assert metrics["masked_fraction"] == 0
-    assert unmasked > masked
+@pytest.mark.parametrize("answer_id", [(0, 1, 2), (0, 1, 0)])
+def test_the_loss_is_the_in_batch_softmax_of_the_towers_without_equal_answers_that_are_counted(answer_id):
+    batch, settings = make_batch(answer_id), DualSettings(temperature=0.5)
+    (loss, metrics), (all_in, of_all) = evaluate(
+        batch, settings, dataclasses.replace(settings, mask_false_negatives=False)
+    )
+    question, answer = embeddings(batch)
+    np.testing.assert_allclose(all_in, in_batch_softmax(question, answer, temperature=0.5), rtol=1e-5)
+    expected = in_batch_softmax(question, answer, temperature=0.5, answer_id=batch.answer_id)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    right = np.argmax(question @ answer.T, 1) == np.arange(3)
+    np.testing.assert_allclose((of_all["in_batch_accuracy"], of_all["temperature"]), (np.mean(right), 0.5))
+    equal = 2 * (answer_id[2] == 0)
+    np.testing.assert_allclose((metrics["masked_fraction"], of_all["masked_fraction"]), (equal / 6, 0))
+    assert (all_in > loss + 1e-4) == bool(equal)
 
 
 def with_hard_negatives(batch):
@@ -86,16 +83,18 @@ def with_hard_negatives(batch):
     return dataclasses.replace(batch, hard_negatives=Tokens(ids, mask), hard_negative_ids=hard_negative_ids)
 
 
-@pytest.mark.parametrize("masking", [True, False])
-def test_hard_negatives_are_encoded_as_answers_and_join_the_loss(masking):
+def test_hard_negatives_are_encoded_as_answers_and_join_the_loss():
     batch = with_hard_negatives(make_batch())
-    loss, _, params = evaluate(DualSettings(temperature=0.5, mask_false_negatives=masking), batch)
-    question, answer, hard = embeddings(params, batch)
-    ids = {"answer_id": batch.answer_id, "positive_ids": batch.positive_ids} if masking else {}
-    ids |= {"hard_negatives": hard, "hard_negative_ids": batch.hard_negative_ids}
-    expected = in_batch_softmax(question, answer, temperature=0.5, **ids)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    assert not np.allclose(loss, in_batch_softmax(question, answer, temperature=0.5), rtol=1e-3)
+    masking = [DualSettings(temperature=0.5, mask_false_negatives=masks) for masks in (True, False)]
+    (masked, _), (loss, _) = evaluate(batch, *masking)
+    question, answer, hard = embeddings(batch)
+    softmax = functools.partial(in_batch_softmax, question, answer, temperature=0.5)
+    given = {"hard_negatives": hard, "hard_negative_ids": batch.hard_negative_ids}
+    np.testing.assert_allclose(loss, softmax(**given), rtol=1e-5)
+    expected = softmax(answer_id=batch.answer_id, positive_ids=batch.positive_ids, **given)
+    np.testing.assert_allclose(masked, expected, rtol=1e-5)
+    assert not np.isclose(masked, loss, rtol=1e-3)
+    assert not np.isclose(loss, softmax(), rtol=1e-3)
 
 
 def test_each_hard_negative_has_dropout_keys_of_its_own():
@@ -112,8 +111,7 @@ def test_each_hard_negative_has_dropout_keys_of_its_own():
 
     @jax.jit
     def keys_used():
-        params = objective.init(jax.random.key(0), MODEL.init(jax.random.key(1)))
-        objective(params, batch, jax.random.key(2), jnp.int32(0))
+        objective({"dual_encoder": DRAWN}, batch, jax.random.key(2), jnp.int32(0))
         return seen
 
     keys = np.concatenate(keys_used())
@@ -123,53 +121,53 @@ def test_each_hard_negative_has_dropout_keys_of_its_own():
 def test_the_sigmoid_loss_has_a_learned_bias():
     settings = DualSettings(temperature=0.5, contrastive=ContrastiveSettings(loss="sigmoid", bias=-2.0))
     batch = make_batch()
-    loss, metrics, params = evaluate(settings, batch)
+    ((loss, metrics),) = evaluate(batch, settings)
     sigmoid = functools.partial(losses.in_batch_sigmoid, temperature=0.5, bias=-2.0)
-    expected, _ = jax.jit(sigmoid)(*embeddings(params, batch))
+    expected, _ = jax.jit(sigmoid)(*embeddings(batch))
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    params = DualObjective(MODEL, settings).init(jax.random.key(0), DRAWN)
     assert metrics["bias"] == params["logit_bias"] == -2.0
 
 
-@pytest.mark.parametrize("name", ["margin_mse", "listwise_kl"])
-def test_distillation_joins_the_loss(name):
+def test_distillation_joins_the_loss():
     """The teacher's scores are divided by 4 and, for the divergence, ours by the temperature."""
     teacher = jnp.array([[4.0, 2.0, jnp.nan], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
-    batch = with_hard_negatives(make_batch())
-    batch = ContrastiveBatch(**vars(batch), teacher=teacher)
-    distillation = DistillationSettings(loss=name, weight=2.0, contrastive_weight=0.5, temperature=4.0)
-    loss, metrics, params = evaluate(DualSettings(temperature=0.5, distillation=distillation), batch)
-    plain, _, _ = evaluate(DualSettings(temperature=0.5), batch)
-    np.testing.assert_allclose(loss, 0.5 * plain + 2.0 * metrics["distillation_loss"], rtol=1e-5)
-    question, answer, hard = embeddings(params, batch)
+    batch = ContrastiveBatch(**vars(with_hard_negatives(make_batch())), teacher=teacher)
+    options = {"weight": 2.0, "contrastive_weight": 0.5, "temperature": 4.0}
+    names = {"margin_mse": 1.0, "listwise_kl": 0.5}
+    distilled = [DistillationSettings(loss=name, **options) for name in names]
+    settings = DualSettings(temperature=0.5)
+    (plain, _), *found = evaluate(batch, settings, *(dataclasses.replace(settings, distillation=d) for d in distilled))
+    question, answer, hard = embeddings(batch)
     scores = jnp.einsum("be,bke->bk", question, jnp.concatenate([answer[:, None], hard], axis=1))
-    scores = scores / 0.5 if name == "listwise_kl" else scores
-    expected, _ = getattr(losses, name)(scores, teacher / 4, where=jnp.isfinite(teacher))
-    np.testing.assert_allclose(metrics["distillation_loss"], expected, rtol=1e-5)
+    for (name, divisor), (loss, metrics) in zip(names.items(), found, strict=True):
+        np.testing.assert_allclose(loss, 0.5 * plain + 2.0 * metrics["distillation_loss"], rtol=1e-5)
+        expect = functools.partial(getattr(losses, name), where=jnp.isfinite(teacher))
+        expected, _ = jax.jit(expect)(scores / divisor, teacher / 4)
+        np.testing.assert_allclose(metrics["distillation_loss"], expected, rtol=1e-5)
 
 
 def test_distillation_of_prefixes_is_their_weighted_sum():
     teacher = jnp.array([[4.0, 2.0, 1.0], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
     batch = ContrastiveBatch(**vars(with_hard_negatives(make_batch())), teacher=teacher)
+    both = {"matryoshka_dims": (4, 2), "matryoshka_weights": (3.0, 0.5)}
+    prefixes = ({"matryoshka_dims": (2,)}, {"matryoshka_dims": (4,)}, both, {})
     settings = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
-
-    def distilled(**prefixes):
-        return evaluate(dataclasses.replace(settings, **prefixes), batch)[1]["distillation_loss"]
-
-    by_width = [distilled(matryoshka_dims=(width,)) for width in (2, 4)]
-    both = distilled(matryoshka_dims=(4, 2), matryoshka_weights=(3.0, 0.5))
-    np.testing.assert_allclose(both, 0.5 * by_width[0] + 3.0 * by_width[1], rtol=1e-5)
-    np.testing.assert_allclose(by_width[1], distilled(), rtol=1e-5)
-    assert abs(by_width[0] - by_width[1]) > 1e-3
+    evaluated = evaluate(batch, *(dataclasses.replace(settings, **changes) for changes in prefixes))
+    short, whole, both, plain = (metrics["distillation_loss"] for _, metrics in evaluated)
+    np.testing.assert_allclose(both, 0.5 * short + 3.0 * whole, rtol=1e-5)
+    np.testing.assert_allclose(whole, plain, rtol=1e-5)
+    assert abs(short - whole) > 1e-3
 
 
 def test_prefixes_wider_than_the_embeddings_are_refused():
     with pytest.raises(EndxError, match=r"objective.matryoshka_dims is \(2, 8\), but the embeddings have 4 numbers"):
-        evaluate(DualSettings(matryoshka_dims=(2, 8)), make_batch())
+        evaluate(make_batch(), DualSettings(matryoshka_dims=(2, 8)))
 
 
 def test_a_learned_temperature_starts_where_told_and_has_a_gradient():
     objective = DualObjective(MODEL, DualSettings(temperature=0.1, learn_temperature=True))
-    params = objective.init(jax.random.key(0), MODEL.init(jax.random.key(1)))
+    params = objective.init(jax.random.key(0), DRAWN)
     compute = jax.jit(jax.value_and_grad(objective, has_aux=True))
     (_, metrics), gradients = compute(params, make_batch(), jax.random.key(2), jnp.int32(0))
     np.testing.assert_allclose(metrics["temperature"], 0.1, rtol=1e-6)

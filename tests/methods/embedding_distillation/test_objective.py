@@ -107,17 +107,10 @@ def test_devices_and_chunks_change_nothing():
 
 def test_batches_hold_the_teacher_s_embeddings_of_their_texts():
     index = np.stack([np.arange(B), np.arange(B) // 2], axis=1).astype(np.int32)
-    pairs = Pairs(
-        questions=VectorTable(np.zeros((B, 2), np.float32)),
-        answers=VectorTable(np.zeros((B, 2), np.float32)),
-        index=index,
-        positives=Ragged.from_array(index[:, 1:]),
-        hard_negatives=Ragged.from_rows([[0]] * B),
-        groups=None,
-        question_length=0,
-        answer_length=0,
-        guide={"question": np.arange(B)[:, None], "answer": 100 + np.arange(B)[:, None]},
-    )
+    table, guide = VectorTable(np.zeros((B, 2), np.float32)), {"question": np.arange(B)[:, None]}
+    guide["answer"] = 100 + guide["question"]
+    positives, hard = Ragged.from_array(index[:, 1:]), Ragged.from_rows([[0]] * B)
+    pairs = Pairs(table, table, index, positives, hard, None, 0, 0, guide=guide)
     settings = EmbeddingDistillationSettings(teacher="a teacher")
     collator = METHOD.collator(pairs, settings, hard_negatives=0, mask_groups=False)
     batch = BatchStream(pairs, collator, seed=0, global_batch_size=8)[0]

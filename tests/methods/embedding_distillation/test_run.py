@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_device, one_line_error
 from tiny_bert import WIDTH, WORDS, tiny_recipe
 
 import endx_jax
@@ -43,7 +43,8 @@ def config(plain, trained_workdir):
 @pytest.fixture(scope="module")
 def student(config, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("distilled")
-    run(config, workdir)
+    with one_device():
+        run(config, workdir)
     return workdir
 
 

@@ -7,26 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import random_params
 
 from endx_jax.errors import EndxError
 from endx_jax.methods.endx.teacher import CrossEncoder
 from endx_jax.models.pooling import mean
 
 B, N, M, D, HEADS = 2, 3, 4, 8, 2
-QUESTION_MASK = np.array([[True, True, True], [True, False, False]])
-ANSWER_MASK = np.array([[True, True, False, False], [True, True, True, True]])
+MASKS = np.array([[1, 1, 1], [1, 0, 0]], bool), np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
 
 
-@pytest.fixture(scope="module")
-def encodings():
-    draw = np.random.default_rng(0)
-    return draw.normal(size=(B, N, D)).astype(np.float32), draw.normal(size=(B, M, D)).astype(np.float32)
+DRAW = np.random.default_rng(0)
+ENCODINGS = [DRAW.normal(size=(B, length, D)).astype(np.float32) for length in (N, M)]
 
 
-def build(encodings, **options):
-    module = CrossEncoder(mean, heads=HEADS, **options)
-    inputs = (encodings[0], QUESTION_MASK, encodings[1], ANSWER_MASK)
-    return module, jax.jit(module.init)(jax.random.key(0), *inputs), inputs
+def build(**options):
+    """Parameters, and the function that embeds the question's and the answer's encodings."""
+    module, (of_question, of_answer) = CrossEncoder(mean, heads=HEADS, **options), MASKS
+    params = random_params(module, ENCODINGS[0], of_question, ENCODINGS[1], of_answer)
+    return params, jax.jit(lambda q, a: module.apply({"params": params}, q, of_question, a, of_answer))
 
 
 def softmax(x):
@@ -51,50 +50,29 @@ def embed_by_hand(params, asking, source, residual=False):
     up, down = refinement["mlp_up"], refinement["mlp_down"]
     x = x + gelu(x @ np.array(up["kernel"]) + np.array(up["bias"])) @ np.array(down["kernel"]) + np.array(down["bias"])
     x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
-    return x.mean(axis=0)
+    return (x * refinement["mlp_norm"]["scale"] + refinement["mlp_norm"]["bias"]).mean(axis=0)
 
 
 @pytest.mark.parametrize("residual", [False, True])
-def test_it_is_the_paper_s_equations(encodings, residual):
-    module, variables, inputs = build(encodings, residual=residual)
-    question, answer = jax.jit(module.apply)(variables, *inputs)
-    chex.assert_shape((question, answer), (B, D))
+def test_it_is_the_paper_s_equations(residual):
+    """A question of one token leaves nothing to weigh: without a residual its embedding is blind to the answer."""
+    params, embed = build(residual=residual)
+    question, answer = found = embed(*ENCODINGS)
+    chex.assert_shape(found, (B, D))
     for row in range(B):
-        q, a = encodings[0][row][QUESTION_MASK[row]], encodings[1][row][ANSWER_MASK[row]]
-        expected = [embed_by_hand(variables["params"], *texts, residual) for texts in ((a, q), (q, a))]
+        q, a = (texts[row][mask[row]] for texts, mask in zip(ENCODINGS, MASKS, strict=True))
+        expected = [embed_by_hand(params, *texts, residual) for texts in ((a, q), (q, a))]
         np.testing.assert_allclose(question[row], expected[0], atol=2e-6)
         np.testing.assert_allclose(answer[row], expected[1], atol=2e-6)
+    after, _ = embed(ENCODINGS[0], -ENCODINGS[1])
+    assert np.allclose(question[1], after[1], atol=1e-6) == (not residual)
+    assert not np.allclose(question[0], after[0], atol=1e-3)
+    noisy = [np.where(mask[:, :, None], own, np.float32(1e3)) for own, mask in zip(ENCODINGS, MASKS, strict=True)]
+    chex.assert_trees_all_close(embed(*noisy), found, atol=1e-6)  # values in padding are not read
 
 
-def test_values_in_padding_are_not_read(encodings):
-    module, variables, (question, question_mask, answer, answer_mask) = build(encodings)
-    expected = jax.jit(module.apply)(variables, question, question_mask, answer, answer_mask)
-    noise = 1e3
-    noisy = jax.jit(module.apply)(
-        variables,
-        np.where(question_mask[:, :, None], question, noise),
-        question_mask,
-        np.where(answer_mask[:, :, None], answer, noise),
-        answer_mask,
-    )
-    chex.assert_trees_all_close(noisy, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("residual", [False, True])
-def test_the_asking_text_enters_only_through_weights_unless_there_is_a_residual(encodings, residual):
-    """A question of one token leaves nothing to weigh, so its embedding is blind to the answer."""
-    module, variables, (question, question_mask, answer, answer_mask) = build(encodings, residual=residual)
-    before, _ = jax.jit(module.apply)(variables, question, question_mask, answer, answer_mask)
-    after, _ = jax.jit(module.apply)(variables, question, question_mask, -answer, answer_mask)
-    one_token, several = 1, 0
-    blind = np.allclose(before[one_token], after[one_token], atol=1e-6)
-    assert blind == (not residual)
-    assert not np.allclose(before[several], after[several], atol=1e-3)
-
-
-def test_embeddings_can_have_unit_norm(encodings):
-    module, variables, inputs = build(encodings, normalize=True)
-    for embedding in jax.jit(module.apply)(variables, *inputs):
+def test_embeddings_can_have_unit_norm():
+    for embedding in build(normalize=True)[1](*ENCODINGS):
         np.testing.assert_allclose(jnp.linalg.norm(embedding, axis=1), 1.0, rtol=1e-6)
 
 

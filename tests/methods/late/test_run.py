@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 
 import jax
 import numpy as np
@@ -11,7 +10,7 @@ from helpers import one_line_error, trained_params, whole_and_resumed
 from tiny_bert import WORDS, tiny_recipe
 
 import endx_jax
-from endx_jax.cli import encode, train
+from endx_jax.cli import evaluate, mine, search
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import load_pair_scorer, read_model
 from endx_jax.experiment.run import run
@@ -46,7 +45,6 @@ def workdir(config, tmp_path_factory):
 def test_the_results_have_the_rows_of_any_model_by_embeddings(workdir, config):
     systems = endx_jax.json_files.read_json_file(workdir / "results.json")["systems"]
     assert [*systems] == ["bm25", "untrained", "trained", "hybrid"]
-    assert not [*workdir.glob("*.sqlite")]
     assert run(config, workdir) is None  # it is finished
 
 
@@ -97,13 +95,21 @@ def test_adapters_and_the_projection_learn(config, tmp_path):
         np.testing.assert_allclose(embedded, own, atol=2e-6)
 
 
-def test_the_next_steps_of_a_run_without_an_index_need_none(workdir):
-    assert re.findall("endx [a-z]+", train._next_steps(str(workdir), "faq.csv", indexed=False)) == ["endx evaluate"]
+def test_the_index_of_a_run_is_searched_by_tokens(workdir, capsys):
+    model, asked = endx_jax.load(workdir), "where is the cat"
+    search.main([f"--workdir={workdir}", "--mode=dense", "--top=1", "--format=jsonl", asked])
+    best = json.loads(capsys.readouterr().out)
+    (question,) = model.encode_query([asked])
+    (score,) = model.similarity([question], model.encode_document([best["answers"][0]["text"]]))[0]
+    np.testing.assert_allclose(best["answers"][0]["score"], score / len(question), atol=8e-3)
 
 
-def test_an_index_is_refused(workdir, config):
-    with one_line_error("has an embedding for each token, and an index needs one vector for each text"):
-        encode.main([f"--workdir={workdir}", f"--corpus={config.data.path}", f"--output={workdir}/index.sqlite"])
+def test_what_needs_one_vector_for_each_text_is_refused(workdir, config, tmp_path):
+    index = f"--index={workdir}/index.sqlite"
+    with one_line_error("has an embedding for each token, and mining needs one vector for each text"):
+        mine.main([index, f"--data={config.data.path}", f"--output={tmp_path}/mined"])
+    with one_line_error("has an embedding for each token, and the evaluation of an index needs one vector"):
+        evaluate.main([index, f"--data={config.data.path}", f"--output={tmp_path}/evaluated"])
 
 
 @pytest.mark.parametrize("embeddings", [False, True])

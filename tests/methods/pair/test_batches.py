@@ -38,18 +38,11 @@ def stream(pairs, negatives=3, hard_negatives=0, **changes):
 
 def answers_of(pairs, batch):
     """The rows of the answers in a batch, [B, 1 + K]: told by their tokens."""
-    rows = {tuple(pairs.answers.ids[a:b][1:]): n for n, (a, b) in enumerate(_bounds(pairs.answers))}
-
-    def row(ids, mask, second):
-        return rows[tuple(ids[mask][second:])]
-
-    tokens = batch.pairs
+    answers, tokens = pairs.answers, batch.pairs
+    bounds = zip(answers.offsets, answers.offsets[1:], strict=False)
+    rows = {tuple(answers.ids[a:b][1:]): n for n, (a, b) in enumerate(bounds)}
     flat = zip(*(x.reshape(-1, *x.shape[2:]) for x in (tokens.ids, tokens.mask, tokens.second)), strict=True)
-    return np.array([row(*parts) for parts in flat]).reshape(batch.where.shape)
-
-
-def _bounds(table):
-    return zip(table.offsets, table.offsets[1:], strict=False)
+    return np.array([rows[tuple(ids[mask][second:])] for ids, mask, second in flat]).reshape(batch.where.shape)
 
 
 @pytest.mark.parametrize("hard", [0, 1])

@@ -10,19 +10,19 @@ import pytest
 from helpers import one_line_error, padded, random_params, texts, tower
 
 from endx_jax.batch import Packing
-from endx_jax.data.tokenization import Tokenizer
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.pair.batches import join_texts
 from endx_jax.methods.pair.classifier import PairClassifier, Pooler
+from endx_jax.methods.pair.evaluator import ClassifierScorer
 from endx_jax.models import DualEncoder
 from endx_jax.models.pooling import first
 from endx_jax.models.sharing import SHARINGS
+from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.pretrained import load_encoder
 
 QUESTIONS = ["where is the cat?", "who sat [SEP] on a mat", "🙂", ""]
 ANSWERS = ["the cat sat on the mat.", "a dog, where is a dog", "in"]
 ROWS = np.array([(q, a) for q in range(len(QUESTIONS)) for a in range(len(ANSWERS))])
-
-
 TINY = dataclasses.replace(helpers.TINY, layers=1)
 
 
@@ -140,3 +140,21 @@ def test_dropout_is_of_the_key_of_each_pair():
 def test_towers_that_can_not_read_pairs_are_refused(change, message):
     with one_line_error(message):
         PairClassifier(dataclasses.replace(classifier().model, **change))
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_scores_come_in_the_order_of_the_pairs_whatever_their_lengths(tiny_bert, devices):
+    tokenizer = Tokenizer(tiny_bert)
+    processors = {"question": TextProcessor(tokenizer, 20), "answer": TextProcessor(tokenizer, 30)}
+    module = classifier(dataclasses.replace(TINY, vocab_size=300, positions=64))
+    params, answers = draw(module), [*ANSWERS, "the dog sat " * 9, "in a mat on a mat"]
+    rows = np.random.default_rng(0).permutation(np.indices((len(QUESTIONS), len(answers))).reshape(2, -1).T)
+    rows = np.concatenate([rows, rows[:3]])
+    scorer = ClassifierScorer(module, processors, make_mesh(MeshSettings(), jax.devices()[:devices]))
+    found = scorer({"dual_encoder": params[0], "pair": params[1]}, QUESTIONS, answers)(rows)
+    assert found.shape == (23,)
+    np.testing.assert_allclose(found[-3:], found[:3], atol=1e-5)
+    table = join_texts(processors["question"](QUESTIONS), processors["answer"](answers), rows)
+    expected = jax.jit(module.score)(*params, table.pad(np.arange(len(rows)), 49))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.ptp(expected) > 1e-2

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 from safetensors.numpy import load_file, save_file
-from tiny_bert import vocabulary, write_tokenizer
+from tiny_bert import sizes, vocabulary, write_tokenizer
 
 import endx_jax
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.methods.pair.batches import longest_first
 from endx_jax.pretrained import locate
-from endx_jax.ranking.mining import InnerProductsOfTexts
+from endx_jax.ranking.mining import SimilaritiesOfTexts
 
 pytestmark = pytest.mark.reference
 
@@ -25,15 +25,7 @@ OF_BERT = [("[CLS]", 0), ("A", 0), ("[SEP]", 0), ("B", 1), ("[SEP]", 1)]
 OF_ROBERTA = [("[CLS]", 0), ("A", 0), ("[SEP]", 0), ("[SEP]", 0), ("B", 0), ("[SEP]", 0)]
 WITH_SEGMENTS = ("bert", "electra", "albert", "gte")
 
-SMALL = {
-    "vocab_size": len(vocabulary()),
-    "hidden_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 40,
-    "max_position_embeddings": 66,
-    "pad_token_id": 0,
-}
+SMALL = sizes(24, layers=1, heads=2, mlp_width=40, positions=66, vocab_size=len(vocabulary()), pad_token_id=0)
 DISTILBERT = {"vocab_size": len(vocabulary()), "dim": 24, "n_layers": 1, "n_heads": 2, "hidden_dim": 40}
 BIASED = {"classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True, "classifier_activation": "silu"}
 # By name: model_type and the keys of its config.
@@ -91,9 +83,8 @@ def logits(folder) -> np.ndarray:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
-        return np.array(
-            [model(**tokenizer(QUESTIONS[q], ANSWERS[a], return_tensors="pt")).logits.item() for q, a in PAIRS]
-        )
+        pairs = [tokenizer(QUESTIONS[q], ANSWERS[a], return_tensors="pt") for q, a in PAIRS]
+        return np.array([model(**pair).logits.item() for pair in pairs])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -198,19 +189,15 @@ def test_other_folders_are_refused(tmp_path, tiny_bert):
     for name, reason in ((tiny_bert, "is a pretrained model, not a run"), (tmp_path / "missing", "holds no run")):
         with one_line_error(reason):
             load_pair_scorer(name)
-    assert isinstance(load_pair_scorer(tiny_bert, embeddings=True), InnerProductsOfTexts)
+    assert isinstance(load_pair_scorer(tiny_bert, embeddings=True), SimilaritiesOfTexts)
     folder = write_classifier(tmp_path / "three", outputs=3)
     with one_line_error(r"classifier.weight has shape \(3, 24\); a classifier with one output has \(1, 24\)"):
         load_pair_scorer(folder)
     config = json.loads((folder / "config.json").read_text())
-    for kind, family in (
-        ("RobertaForSequenceClassification", "bert"),
-        ("DebertaV2ForSequenceClassification", "deberta"),
-    ):
+    for name, family in (("Roberta", "bert"), ("DebertaV2", "deberta")):
+        kind = f"{name}ForSequenceClassification"
         (folder / "config.json").write_text(json.dumps(config | {"architectures": [kind], "model_type": family}))
-        with one_line_error(
-            f"holds a '{kind}' of model_type '{family}'; the classifiers that can score pairs are Bert"
-        ):
+        with one_line_error(f"a '{kind}' of model_type '{family}'; the classifiers that can score pairs are Bert"):
             load_pair_scorer(folder)
     for kind in ("t5", "static", "modernbert", ["bert"], None):
         (folder / "config.json").write_text(json.dumps(config | {"model_type": kind}))

@@ -91,12 +91,6 @@ def test_pairs_longer_than_the_encoders_positions_are_refused_before_the_first_s
     assert not (tmp_path / "run").exists()
 
 
-def test_towers_that_can_not_read_pairs_are_refused(config, tmp_path):
-    config.model.encoder = "gru"
-    with one_line_error("only a pretrained BERT has segment embeddings"):
-        run(config, tmp_path)
-
-
 @pytest.mark.parametrize("recipe", ["bert_qa", "minilm_pairs"])
 def test_recipes_read_the_pair_from_cls(recipe):
     config = load_recipe(recipe).get_config()

@@ -7,18 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, padded, texts
+from helpers import largest, one_line_error, padded, random_params, texts
 from tiny_vae import LATENT, SETTINGS, build, model
 
 from endx_jax.batch import Batch
-from endx_jax.methods.vae import COLLAPSED, METHOD, VaeObjective, collapsed
+from endx_jax.methods.vae import COLLAPSED, VaeObjective, collapsed
+from endx_jax.methods.vae.decoders import DECODERS, Deviation
 from endx_jax.models import DualEncoder
 from endx_jax.models.dropout import example_keys
-from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import l2_normalize
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
-from endx_jax.parallel.sharding import add_rules, parameter_paths, partition_spec
 
 B = 8
 RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(3)
@@ -57,16 +56,8 @@ def unit(vectors):
     ("decodes", "match_on"), [("other", "sample"), pytest.param("own", "mean", marks=pytest.mark.slow)]
 )
 def test_the_loss_is_equation_7_of_its_parts(batch, decodes, match_on):
-    settings = dataclasses.replace(
-        SETTINGS,
-        decodes=decodes,
-        match_on=match_on,
-        matching_weight=3.0,
-        reconstruction_weight=0.2,
-        kl_weight=0.8,
-        free_bits=3.0,
-        mean_scale=3.0,
-    )
+    weights = {"matching_weight": 3.0, "reconstruction_weight": 0.2, "kl_weight": 0.8, "free_bits": 3.0}
+    settings = dataclasses.replace(SETTINGS, decodes=decodes, match_on=match_on, mean_scale=3.0, **weights)
     objective, params = build(settings)
     loss, metrics = jax.jit(objective)(params, batch, RNG, STEP)
     found = jax.tree.map(np.asarray, posteriors(objective, params, batch))
@@ -111,10 +102,6 @@ def test_the_weight_of_the_divergence_rises_linearly(step, risen):
     prepared = objective.for_run(Execution(), steps_per_epoch=2.0)
     np.testing.assert_allclose(prepared._kl_weight(jnp.int32(step)), 0.5 * risen)
     np.testing.assert_allclose(objective.for_run(Execution(), 0.0)._kl_weight(jnp.int32(step)), 0.5)
-
-
-def largest(tree):
-    return max(np.abs(leaf).max() for leaf in jax.tree.leaves(tree))
 
 
 @pytest.mark.parametrize("decodes", ["other", pytest.param("own", marks=pytest.mark.slow)])
@@ -171,36 +158,6 @@ def test_a_share_of_the_words_stands_for_all(batch):
     np.testing.assert_allclose(np.mean(each), exact, rtol=4 * np.std(each) / np.sqrt(200) / exact)
 
 
-DECODER_SPLITS = {
-    "reminded_gru": {
-        "initial/kernel": (None, None),  # the latent space's 5 dimensions do not divide by two
-        "initial/bias": (None,),
-        "reminder/kernel": (None, None),
-        "reminder/bias": (None,),
-        "layers_0/input_kernel": ("fsdp", None, None, None),
-        "layers_0/recurrent_kernel": (None, None, None, None),
-        "layers_0/input_bias": (None, None, None),
-        "layers_0/recurrent_bias": (None, None, None),
-    },
-    "bag_of_words": {"hidden/kernel": (None, None), "hidden/bias": (None,)},
-}
-
-
-@pytest.mark.parametrize("decoder", DECODER_SPLITS)
-def test_deviations_and_decoders_are_split_over_these_axes(decoder):
-    add_rules(METHOD.sharding)
-    mesh = make_mesh(MeshSettings(data=2, fsdp=2, tensor=2))
-    objective = VaeObjective(model(), dataclasses.replace(SETTINGS, decoder=decoder))
-    shapes = jax.eval_shape(lambda: objective.init(jax.random.key(1), objective.model.init(jax.random.key(0))))
-    del shapes["dual_encoder"]
-    of_decoder = DECODER_SPLITS[decoder] | {"vocabulary_kernel": ("tensor", "fsdp"), "vocabulary_bias": ("tensor",)}
-    expected = {"kernel": ("fsdp", None), "bias": (None,)}
-    expected = {f"deviation/{side}/{name}": axes for side in SIDES for name, axes in expected.items()}
-    expected |= {f"decoder/{side}/{name}": axes for side in SIDES for name, axes in of_decoder.items()}
-    found = {path: tuple(partition_spec(path, x.shape, mesh)) for path, x in parameter_paths(shapes).items()}
-    assert found == expected
-
-
 def test_a_posterior_needs_a_projection():
     tower = model().question
     with one_line_error("set model.projection to its width"):
@@ -212,3 +169,46 @@ def test_each_collapsed_posterior_is_a_warning():
     found = collapsed({"loss": 0.0, "kl/question": 0.034, "kl/answer": 30.0})
     assert list(found) == ["kl/question"]
     assert "the posterior of each question has collapsed onto the prior: it carries 0.034 nats" in found["kl/question"]
+
+
+# Decoders: what their states depend on.
+ROWS, L, D, E, V, W = 3, 5, 4, 6, 9, 8
+DRAW = np.random.default_rng(0)
+LATENTS = DRAW.normal(size=(ROWS, E)).astype(np.float32)
+EMBEDDED = DRAW.normal(size=(ROWS, L, D)).astype(np.float32)
+MASK = np.arange(L) < np.array([5, 3, 1])[:, None]
+
+
+@pytest.fixture(scope="module", params=DECODERS)
+def decode(request):
+    decoder = DECODERS[request.param](V, W)
+    params = random_params(decoder, LATENTS, EMBEDDED, MASK)
+    assert params["vocabulary_kernel"].shape == (V, W)
+    assert params["vocabulary_bias"].shape == (V,)
+    run = jax.jit(lambda latent, embedded: decoder.apply({"params": params}, latent, embedded, MASK))
+    return request.param, run
+
+
+def test_states_depend_on_their_own_latent_vector(decode):
+    name, run = decode
+    states = run(LATENTS, EMBEDDED)
+    assert states.shape == (ROWS, 1 if name == "bag_of_words" else L, W)
+    moved = run(LATENTS + np.array([[1.0], [0.0], [0.0]], np.float32), EMBEDDED)
+    assert np.abs(moved - states)[0].max(-1).min() > 1e-3
+    np.testing.assert_array_equal(moved[1:], states[1:])
+
+
+def test_a_gru_is_given_the_words_before_and_a_bag_none(decode):
+    name, run = decode
+    states, moved = run(LATENTS, EMBEDDED), run(LATENTS, EMBEDDED + (np.arange(L) == 2)[None, :, None])
+    if name == "bag_of_words":
+        np.testing.assert_array_equal(moved, states)
+    else:
+        np.testing.assert_array_equal(moved[:, :2], states[:, :2])
+        assert np.abs(moved - states)[0, 2:].max(-1).min() > 1e-4
+
+
+def test_deviations_begin_where_told():
+    module = Deviation(E, initial=0.25)
+    variables = module.init(jax.random.key(0), jnp.zeros((1, D)))
+    np.testing.assert_allclose(jnp.exp(module.apply(variables, EMBEDDED[:, 0])), 0.25, rtol=1e-6)

@@ -1,0 +1,151 @@
+"""Indexes of late interaction: int8 token vectors in the file, by which a search ranks its best documents again."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers import one_line_error
+from late_folders import write_multi_vector
+
+import endx_jax
+from endx_jax.data.sets.documents import Document
+from endx_jax.index.corpus_encoding import encode_corpus, join_shards
+from endx_jax.index.index import Index
+from endx_jax.index.index_model import IndexModel
+from endx_jax.index.milvus import publish
+from endx_jax.index.text_search import TextSearch
+from endx_jax.ranking.bm25 import BM25
+from endx_jax.serving.service import Ask, Service
+
+WORDS = "cat dog mouse sat the on mat who is where in town here".split()
+DRAW = np.random.default_rng(0)
+TEXTS = [" ".join(DRAW.choice(WORDS, DRAW.integers(3, 12))) for _ in range(40)]
+
+
+def objects(items):
+    return np.fromiter(items, object, len(items))
+
+
+ASKED = ["where is the cat", "who sat on the mat", "town"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return endx_jax.load(str(write_multi_vector(tmp_path_factory.mktemp("late"))))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    file = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    rows = [{"_id": f"d{n}", "text": text, "even": n % 2 == 0} for n, text in enumerate(TEXTS)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return file
+
+
+@pytest.fixture
+def path(model, corpus, tmp_path):
+    return encode_corpus(model.name, str(corpus), tmp_path / "index.sqlite")
+
+
+def search_of(path):
+    index = Index(path)
+    encoder = IndexModel(index)
+    return TextSearch(index, encoder.encode_query, encoder.encode_document)
+
+
+def exact(model, texts=TEXTS):
+    """MaxSim of unrounded token vectors, divided by the questions' tokens."""
+    asked = model.encode_query(ASKED)
+    return model.similarity(asked, model.encode_document(texts)) / np.array([[len(one)] for one in asked])
+
+
+def found(answers):
+    return [[(int(one.document.id[1:]), one.score) for one in ranked] for ranked in answers]
+
+
+def test_a_search_ranks_by_maxsim_as_on_demand_but_for_rounding(path, model):
+    scores = exact(model)
+    for asked, ranked in zip(scores, found(search_of(path).search(ASKED, 10, mode="dense")), strict=True):
+        np.testing.assert_allclose([score for _, score in ranked], [asked[row] for row, _ in ranked], atol=8e-3)
+        tenth = np.sort(asked)[-10]
+        assert (
+            {*np.flatnonzero(asked > tenth + 0.016)}
+            <= {row for row, _ in ranked}
+            <= {*np.flatnonzero(asked > tenth - 0.016)}
+        )
+
+
+def test_hybrid_adds_bm25_to_the_mean_over_the_tokens_of_the_question(path, model):
+    search = search_of(path)
+    fused = exact(model) + search.hybrid.weight * BM25.of_texts(TEXTS).scores(ASKED)
+    for asked, ranked in zip(fused, found(search.search(ASKED, 5, mode="hybrid")), strict=True):
+        np.testing.assert_allclose([score for _, score in ranked], -np.sort(-asked)[:5], atol=8e-3)
+
+
+def test_filters_additions_and_deletions_reach_the_token_vectors(path, model):
+    search = search_of(path)
+    (ranked,) = found(search.search(ASKED[:1], 40, mode="dense", where={"even": True}))
+    assert len(ranked) == 20
+    assert all(row % 2 == 0 for row, _ in ranked)
+    assert search.add([Document("d1", ASKED[0]), Document("d40", "the mat")]) == 1
+    search.index.delete(["d0"])
+    changed = [*TEXTS, "the mat"]
+    changed[1] = ASKED[0]
+    scores = exact(model, changed)[0]
+    (ranked,) = found(search.search(ASKED[:1], 50, mode="dense"))
+    assert {row for row, _ in ranked} == {*range(1, 41)}
+    np.testing.assert_allclose([score for _, score in ranked], [scores[row] for row, _ in ranked], atol=8e-3)
+    read = search.index._reader._rows("SELECT count(*), sum(length(codes)), sum(length(scales)) FROM tokens")
+    tokens = sum(map(len, model.encode_document(changed[1:])))
+    assert read == [(40, 4 * tokens, 4 * tokens)]
+
+
+def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(path, model, corpus, tmp_path, monkeypatch):
+    parts = [encode_corpus(model.name, str(corpus), tmp_path / f"{n}", shard=(n, 2)) for n in (1, 2)]
+    assert join_shards(tmp_path / "joined", parts) == 40
+    rows = [*map(json.loads, corpus.read_text().splitlines())]
+    rows[3]["text"] = "the other dog"
+    (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    reused = encode_corpus(model.name, str(tmp_path / "new.jsonl"), tmp_path / "new", reuse=path)
+    query = "SELECT id, embedding, codes, scales FROM documents JOIN tokens ON document = row"
+    first, joined, new = (
+        {row[0]: row[1:] for row in Index(p)._reader._rows(query)} for p in (path, tmp_path / "joined", reused)
+    )
+    assert len(first) == 40
+    assert first == joined
+    assert {name for name in first if first[name] != new[name]} == {"d3"}
+
+
+def test_cut_documents_are_counted(model, tmp_path, capsys):
+    (tmp_path / "long.jsonl").write_text("\n".join(json.dumps({"_id": f"{n}", "text": "cat " * n}) for n in (3, 99)))
+    encode_corpus(model.name, str(tmp_path / "long.jsonl"), tmp_path / "index")
+    assert "1 of 2 documents reach the limit" in capsys.readouterr().out
+
+
+def test_vectors_of_another_width_are_one_line(path, model, corpus):
+    index = Index(path)
+    for wrong in (objects([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
+        with one_line_error("an index of width 4: encode them with the index's model"):
+            index.add([Document("x", "x")], wrong)
+    with one_line_error("truncate_dim needs a model with one vector for each text"):
+        encode_corpus(model.name, str(corpus), path, truncate_dim=2)
+
+
+def test_a_server_searches_and_adds_by_token_vectors(path, model):
+    search = search_of(path)
+    service = Service(model, search)
+    ((answers,),) = [service.run([Ask(ASKED[0], 10, "dense")])]
+    scores = exact(model)[0]
+    np.testing.assert_allclose([one["score"] for one in answers], -np.sort(-scores)[:10], atol=8e-3)
+    encoded = service._encode("answer", [ASKED[0]])
+    service.add([Document("same", ASKED[0])], encoded.embeddings)
+    ((answers,),) = [service.run([Ask(ASKED[0], 1, "dense")])]
+    assert answers[0]["id"] == "same"
+    job, _ = service.read_pairs(ASKED[0], TEXTS[:3])
+    asked = len(model.encode_query(ASKED[0]))
+    np.testing.assert_allclose(job(range(3))() / asked, scores[:3], rtol=1e-4)
+
+
+def test_token_vectors_are_not_published(path, tmp_path):
+    with one_line_error("holds token vectors, which Milvus Lite refuses and endx publish does not copy: write"):
+        publish(Index(path), str(tmp_path / "new.db"), "documents")
