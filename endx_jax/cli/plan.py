@@ -44,9 +44,8 @@ def main(argv: list[str]) -> None:
     from endx_jax.files import write_text
     from endx_jax.parallel.console import say
     from endx_jax.planning import report
-    from endx_jax.planning.encoding import plan_encoding
     from endx_jax.planning.machine import plan_machine
-    from endx_jax.planning.plan import Plan, on_chips, plan_topology
+    from endx_jax.planning.plan import Plan, on_chips, plan_encoding, plan_topology
     from endx_jax.planning.runs import read_texts, stay_offline
     from endx_jax.planning.topologies import devices_of
 

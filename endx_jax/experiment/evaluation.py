@@ -33,8 +33,7 @@ from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import keep_programs
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.ranking.rerank import PairScorerFactory, evaluate_pairs
-from endx_jax.ranking.results import Results
-from endx_jax.ranking.suite import SuiteResults
+from endx_jax.ranking.results import Results, SuiteResults
 from endx_jax.ranking.systems import evaluate_dense, scores_of
 from endx_jax.settings import require
 

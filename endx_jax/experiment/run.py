@@ -48,12 +48,11 @@ from endx_jax.ranking.results import Results
 from endx_jax.ranking.systems import DenseResult
 from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
-from endx_jax.training.hooks import EarlyStopping, SavePolicy, Validation
+from endx_jax.training.hooks import EarlyStopping, SavePolicy, Trace, Validation
 from endx_jax.training.loop import Hook, fit
 from endx_jax.training.metric_log import check_installed
 from endx_jax.training.monitor import Monitor, NonFiniteLoss
 from endx_jax.training.preemption import Preemption
-from endx_jax.training.trace import Trace
 
 Validate = Callable[[dict], dict[str, float]]
 

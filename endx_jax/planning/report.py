@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from endx_jax.planning.chips import USABLE, Chip
 from endx_jax.planning.compiled import Compiled
-from endx_jax.planning.encoding import Encoding
 from endx_jax.planning.machine import MeasuredStep
-from endx_jax.planning.plan import ChipEstimate, Plan
+from endx_jax.planning.plan import ChipEstimate, Encoding, Plan
 from endx_jax.planning.topologies import Topology
 from endx_jax.ranking.results import aligned
 

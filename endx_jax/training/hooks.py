@@ -1,22 +1,30 @@
-"""Hooks of the training loop: validation with early stopping, and checkpoints.
+"""Hooks of the training loop: validation with early stopping, checkpoints, and profiler traces.
 
 Validation precedes the save, so that the checkpoint's manifest has its metrics. `Monitor.paused` checks the last loss
 first, so that no checkpoint holds parameters from a loss that is not finite.
 """
 
 import dataclasses
+import pathlib
 import signal
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from time import monotonic
 
+import jax
+
 from endx_jax.errors import RunInterrupted
-from endx_jax.parallel.agreement import check_parameters, decided
+from endx_jax.parallel.agreement import check_parameters, decided, gathered
 from endx_jax.parallel.distributed import end_together, is_primary
+from endx_jax.settings import check_range
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.monitor import Monitor
 from endx_jax.training.preemption import NAMES, SAVE
 from endx_jax.training.step import TrainState
+
+WARM_UP = 2  # steps before the first recorded one: they compile and warm up
 
 
 @dataclasses.dataclass
@@ -123,3 +131,54 @@ class SavePolicy:
             kind = KeyboardInterrupt if asked == signal.SIGINT else RunInterrupted
             place = f"step {step} of {self.monitor.steps}"
             raise kind(f"stopped by {NAMES[asked]}: saved at {place}; run the same command to resume")
+
+
+class Trace:
+    """Records a profiler trace of the first steps, and lets TensorBoard capture others from a server.
+
+    TensorBoard and Perfetto show traces. Every process writes its own trace and has its own server.
+    """
+
+    def __init__(self, folder: pathlib.Path, *, start: int, steps: int, port: int = 0):
+        """Selects the steps to record, and starts the server.
+
+        Args:
+          folder: output folder; each of several processes writes to a subfolder of its own.
+          start: step from which training starts or resumes.
+          steps: number of steps to record after the first `WARM_UP` ones.
+          port: port of the profiler's server; further processes of a host take the next ports. 0 for no server.
+        """
+        several = jax.process_count() > 1
+        self._folder = folder / f"process-{jax.process_index()}" if several else folder
+        self._first, self._last = start + WARM_UP, start + WARM_UP + steps
+        self._running, self._serving = False, port > 0
+        if self._serving:
+            hosts = gathered(socket.gethostname(), "profiler-hosts")
+            port += hosts[: jax.process_index()].count(hosts[jax.process_index()])
+            check_range("train.profiler_port of this process", port, 1, 65535)
+            jax.profiler.start_server(port)
+
+    def step(self, step: int) -> AbstractContextManager:
+        """Returns a context manager for the call of a step, which it names in the trace; may start a trace."""
+        if step == self._first < self._last:
+            jax.profiler.start_trace(str(self._folder))
+            self._running = True
+        return jax.profiler.StepTraceAnnotation("train", step_num=step)
+
+    def end_step(self, done: int, outputs: object) -> None:
+        """Writes the trace after its last step; `done` is the number of finished steps, `outputs` the step's arrays."""
+        if self._running and done == self._last:
+            jax.block_until_ready(outputs)
+            self._write()
+
+    def close(self) -> None:
+        """Writes an unfinished trace, if any, and stops the server."""
+        self._write()
+        if self._serving:
+            jax.profiler.stop_server()
+            self._serving = False
+
+    def _write(self) -> None:
+        if self._running:
+            jax.profiler.stop_trace()
+            self._running = False

@@ -12,7 +12,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.losses.geometry import TERMS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
-from endx_jax.planning.encoding import BATCH_SIZE, LENGTHS, plan_encoding
+from endx_jax.planning.plan import BATCH_SIZE, LENGTHS, plan_encoding
 from endx_jax.planning.programs import collectives
 from endx_jax.ranking import search
 

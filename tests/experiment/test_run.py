@@ -269,7 +269,7 @@ def test_scanned_and_rematerialised_layers_give_the_same_losses(bert_workdir, co
     monkeypatch.setattr(stack, "SCANNED_FROM", 1)
     config.model.encoder, config.model.remat = "", "full"
     config.train.steps = 2
-    monkeypatch.setattr("endx_jax.training.trace.WARM_UP", 0)
+    monkeypatch.setattr("endx_jax.training.hooks.WARM_UP", 0)
     config.train.profile_steps = 1
     run(config, tmp_path)
     expected = [*logged_losses(bert_workdir).values()]

@@ -5,8 +5,7 @@ import numpy as np
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.metrics.significance import FEWEST, bootstrap_interval
 from endx_jax.ranking.evaluate import Evaluation
-from endx_jax.ranking.results import Results
-from endx_jax.ranking.suite import SuiteResults
+from endx_jax.ranking.results import Results, SuiteResults
 
 
 def test_intervals_and_notes_of_a_suite():

@@ -5,16 +5,16 @@ import jax.numpy as jnp
 import pytest
 from helpers import one_line_error
 
-from endx_jax.training import trace as trace_module
-from endx_jax.training.trace import WARM_UP, Trace
+from endx_jax.training import hooks
+from endx_jax.training.hooks import WARM_UP, Trace
 
 
 @pytest.fixture
 def calls(monkeypatch):
     """What the profiler is told, instead of profiling."""
     found = []
-    monkeypatch.setattr(trace_module.jax.profiler, "start_trace", lambda folder: found.append(("start", folder)))
-    monkeypatch.setattr(trace_module.jax.profiler, "stop_trace", lambda: found.append("stop"))
+    monkeypatch.setattr(hooks.jax.profiler, "start_trace", lambda folder: found.append(("start", folder)))
+    monkeypatch.setattr(hooks.jax.profiler, "stop_trace", lambda: found.append("stop"))
     return found
 
 
@@ -55,24 +55,24 @@ def test_tensorboard_can_connect_to_the_profiler_s_server_until_training_ends(tm
 
 
 def test_each_of_several_processes_has_its_own_folder(tmp_path, calls, monkeypatch):
-    monkeypatch.setattr(trace_module.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(hooks.jax, "process_count", lambda: 2)
     run_steps(Trace(tmp_path, start=0, steps=1), 0, WARM_UP + 1, calls)
     assert ("start", str(tmp_path / "process-0")) in calls
 
 
 @pytest.mark.parametrize(("process", "port"), [(0, 65534), (1, 65534), (2, 65535)])
 def test_each_process_of_a_host_has_its_own_port(tmp_path, monkeypatch, process, port):
-    monkeypatch.setattr(trace_module, "gathered", lambda *_: ["a", "b", "a", "a"])
-    monkeypatch.setattr(trace_module.jax, "process_index", lambda: process)
+    monkeypatch.setattr(hooks, "gathered", lambda *_: ["a", "b", "a", "a"])
+    monkeypatch.setattr(hooks.jax, "process_index", lambda: process)
     ports = []
-    monkeypatch.setattr(trace_module.jax.profiler, "start_server", ports.append)
+    monkeypatch.setattr(hooks.jax.profiler, "start_server", ports.append)
     Trace(tmp_path, start=0, steps=0, port=65534)
     assert ports == [port]
 
 
 def test_a_port_beyond_the_largest_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_module, "gathered", lambda *_: ["a", "a"])
-    monkeypatch.setattr(trace_module.jax, "process_index", lambda: 1)
+    monkeypatch.setattr(hooks, "gathered", lambda *_: ["a", "a"])
+    monkeypatch.setattr(hooks.jax, "process_index", lambda: 1)
     with one_line_error("train.profiler_port of this process is 65536; it must be from 1 to 65,535"):
         Trace(tmp_path, start=0, steps=0, port=65535)
 
