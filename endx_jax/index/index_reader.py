@@ -123,7 +123,8 @@ class IndexReader:
         query = f"SELECT row, codes, scales FROM documents LEFT JOIN tokens ON document = row WHERE row IN {LISTED}"
         width, found = self.info.width, {}
         for row, codes, scales in self._rows(query, json.dumps(rows)):
-            if not type(codes) is type(scales) is bytes or len(codes) * 4 != len(scales) * width:
+            valid = type(codes) is type(scales) is bytes and len(codes) * 4 == len(scales) * width
+            if not valid or not np.isfinite(np.frombuffer(scales, "<f4")).all():
                 raise EndxError(f"{self.path} is damaged: a document has no token vectors of width {width}; {REMEDY}")
             found[row] = Quantized(np.frombuffer(codes, np.int8).reshape(-1, width), np.frombuffer(scales, "<f4"))
         return {row: found[row] for row in rows if row in found}

@@ -1,6 +1,8 @@
 """Indexes of late interaction: int8 token vectors in the file, by which a search ranks its best documents again."""
 
+import contextlib
 import json
+import sqlite3
 
 import numpy as np
 import pytest
@@ -144,6 +146,20 @@ def test_a_server_searches_and_adds_by_token_vectors(path, model):
     job, _ = service.read_pairs(ASKED[0], TEXTS[:3])
     asked = len(model.encode_query(ASKED[0]))
     np.testing.assert_allclose(job(range(3))() / asked, scores[:3], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE tokens SET codes = x'00'", "UPDATE tokens SET scales = ?", "DELETE FROM tokens"]
+)
+def test_damaged_token_vectors_are_one_line(path, change):
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        if "?" in change:  # of the right number, and not finite
+            database.execute("UPDATE tokens SET codes = zeroblob(4)")
+            database.execute(change, [np.full(1, np.nan, "<f4").tobytes()])
+        else:
+            database.execute(change)
+    with one_line_error("is damaged: a document has no token vectors of width 4"):
+        search_of(path).search(ASKED[:1], 1, mode="dense")
 
 
 def test_token_vectors_are_not_published(path, tmp_path):
