@@ -90,6 +90,17 @@ def embeddings(model: EmbeddingModel) -> dict[str, np.ndarray]:
     return {"question": model.encode_query(TEXTS), "answer": model.encode_document(TEXTS)}
 
 
+def recording(towers, record):
+    """The towers of a model, which call `record(side, tokens)` when a program of theirs is traced."""
+
+    class Recording(type(towers)):
+        def encode(self, params, side, tokens):
+            record(side, tokens)
+            return super().encode(params, side, tokens)
+
+    return Recording(towers.question, towers.answer, towers.sharing)
+
+
 def in_float32(model: EmbeddingModel) -> EmbeddingModel:
     settings = ModelSettings(projection=model.width)
     source = model.source.encoders["question"]

@@ -25,6 +25,8 @@ def test_the_divergence_is_the_integral_of_its_definition():
     expected = np.sum(density * (log_p + np.square(x) / 2), axis=0) * (x[1] - x[0])
     with jax.enable_x64(True):
         np.testing.assert_allclose(gaussian_kl(MEAN, LOG_DEVIATION), expected.reshape(2, 3), atol=1e-9)
+        gradients = jax.grad(lambda *x: jnp.sum(gaussian_kl(*x)), (0, 1))(MEAN, LOG_DEVIATION)
+        np.testing.assert_allclose(gradients, (MEAN, deviation**2 - 1), rtol=1e-12)
     # At mean 0 it is (deviation's logarithm)^2 to first order: 1e-8 here, where 1 + 1e-8 is 1 in float32.
     np.testing.assert_allclose(gaussian_kl(jnp.zeros(()), jnp.float32(1e-4)), 1e-8, rtol=1e-3)
     assert gaussian_kl(jnp.zeros(()), jnp.zeros(())) == 0

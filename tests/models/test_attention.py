@@ -23,20 +23,21 @@ def drawn(dtype=jnp.float32):
     return query, key, value, jax.random.normal(keys[3], (1, H, L, M))
 
 
-def naive(query, key, value, mask, scale, bias, keep):
-    out = np.zeros((B, L, H, D))
-    for b, i, h in np.ndindex(B, L, H):
-        real = [j for j in range(M) if mask[b, j]]
-        scores = np.array([query[b, i, h] @ key[b, j, h] * scale + bias[0, h, i, j] for j in real], np.float64)
-        weights = np.exp(scores - scores.max())
-        weights /= weights.sum()
-        for j, weight in zip(real, weights, strict=True):
-            out[b, i, h] += weight * keep[b, h, i, j] * value[b, j, h]
+def naive(query, key, value, mask, scale, bias=0, keep=1, causal=False, window=None):
+    """Attention by loops; 0 for a query that sees nothing."""
+    out, groups = np.zeros(query.shape), key.shape[2]
+    bias, keep = (np.broadcast_to(x, (len(query), query.shape[2], query.shape[1], key.shape[1])) for x in (bias, keep))
+    for b, i, h in np.ndindex(query.shape[:3]):
+        group = h * groups // query.shape[2]
+        near = [j for j in range(key.shape[1]) if (j <= i or not causal) and (not window or abs(i - j) <= window)]
+        seen = [j for j in near if mask[b, j]]
+        weights = np.exp([query[b, i, h] @ key[b, j, group] * scale + bias[b, h, i, j] for j in seen])
+        for j, weight in zip(seen, weights / weights.sum(), strict=True):
+            out[b, i, h] += weight * keep[b, h, i, j] * value[b, j, group]
     return out
 
 
-@pytest.mark.parametrize(("scale", "biased"), [(1.0, True), (D**-0.5, False)])
-@pytest.mark.parametrize("dropping", [False, True])
+@pytest.mark.parametrize(("scale", "biased", "dropping"), [(1.0, True, True), (D**-0.5, False, False)])
 def test_attention_is_the_sum_written_out(scale, biased, dropping):
     query, key, value, bias = drawn()
     keys = example_keys(jax.random.key(3), 0, B)
@@ -48,6 +49,17 @@ def test_attention_is_the_sum_written_out(scale, biased, dropping):
     found = jax.jit(lambda *arrays: attend(*arrays, MASK, dropout_rate=RATE, **options))(query, key, value)
     expected = naive(*map(np.asarray, (query, key, value)), MASK, scale, np.asarray(bias) * biased, keep)
     np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 2), (False, 4)])
+def test_grouped_attention_is_that_of_repeated_heads_over_what_a_token_may_see(groups, causal, window):
+    keys = jax.random.split(jax.random.key(0), 3)
+    query, key, value = (jax.random.normal(k, (B, M, n, D)) for k, n in zip(keys, (4, groups, groups), strict=True))
+    seen = {"scale": 0.5, "causal": causal, "window": window}
+    found = jax.jit(lambda *x: attend(*x, MASK, **seen))(query, key, value)
+    expected = naive(*map(np.asarray, (query, key, value)), MASK, **seen)
+    np.testing.assert_allclose(found[MASK], expected[MASK], atol=1e-5)  # of padding there is no promise
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE])

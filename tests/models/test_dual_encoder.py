@@ -1,13 +1,12 @@
 """Where the two towers' parameters are, and that both find them."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 from helpers import TINY, padded, random_params, texts, tower
 
-from endx_jax.models import SIDES, DualEncoder
+from endx_jax.models import SIDES, DualEncoder, TokenEmbedder, Tower
+from endx_jax.models.static import NoEncoder
 
 MATRICES = {f"attention/{part}": (16, 16) for part in ("query", "key", "value", "output")}
 MATRICES |= {"mlp_up": (16, 24), "mlp_down": (24, 16)}
@@ -45,7 +44,7 @@ def test_init_draws_what_its_shapes_promise_and_depends_on_the_key():
     assert np.std(one) == pytest.approx(TINY.initializer_range, rel=0.1)
 
 
-MODEL = tower(dataclasses.replace(TINY, layers=1))
+MODEL = Tower(TokenEmbedder(50, 16), NoEncoder())
 
 
 def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence():
@@ -56,9 +55,9 @@ def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence(
     for side in SIDES:
         np.testing.assert_array_equal(encode({"shared": shared}, side=side, texts=tokens), alone)
 
-    own = {"token_embedder": random_params(MODEL, tokens, seed=1)["token_embedder"]}
+    own = random_params(MODEL, tokens, seed=1)
     params = {"shared": shared, "answer": own}
     np.testing.assert_array_equal(encode(params, side="question", texts=tokens), alone)
-    expected = apply({"params": shared | own}, tokens)
+    expected = apply({"params": own}, tokens)
     np.testing.assert_array_equal(encode(params, side="answer", texts=tokens), expected)
     assert np.abs(expected - alone).max() > 0.1

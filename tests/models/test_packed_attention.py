@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers import TINY, gemma, padded, random_params, texts, tower
 from jax.experimental import topologies
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from endx_jax.batch import Packing
 from endx_jax.encoders.t5 import T5Config
@@ -36,7 +36,7 @@ def bounds():
     return (jnp.asarray(np.pad(x[text], fill), jnp.int32) for x in (ends - LENGTHS, ends))
 
 
-def naive(query, key, value, begin, end, by_distance, drop=lambda weights: weights, causal=False):
+def naive(query, key, value, begin, end, by_distance, causal=False):
     """Attention by whole matrices of scores, [H, T, T]."""
     place = jnp.arange(len(query))
     mask = ((begin[:, None] <= place[None]) & (place[None] < end[:, None]))[None]
@@ -47,7 +47,6 @@ def naive(query, key, value, begin, end, by_distance, drop=lambda weights: weigh
         distance = jnp.clip(place[None] - place[:, None], 1 - WIDTH, WIDTH - 1)
         scores += jnp.moveaxis(by_distance[distance + WIDTH - 1], -1, 0)
     weights = jax.nn.softmax(jnp.where(mask, scores, -1e30), axis=-1) * mask
-    weights = drop(weights)
     return jnp.einsum("hqk,khd->qhd", weights, value)
 
 
@@ -92,7 +91,6 @@ def assert_near(found, expected, tolerance=1e-5):
         (2, 32, True, False),
         pytest.param(2, 32, False, True, id="causal"),
         pytest.param(10, 64, True, False, marks=SLOW),  # five steps of two heads
-        pytest.param(4, 32, False, False, marks=SLOW),
         pytest.param(2, 128, True, False, marks=SLOW),
         pytest.param(3, 24, True, False, marks=SLOW),
     ],
@@ -125,12 +123,8 @@ def test_causal_blocks_without_pairs_are_skipped():
     found, found_to_query, *_ = computed(value.at[half - 1 :].set(jnp.nan), gradient)
     *_, found_to_key, found_to_value = computed(value, gradient.at[: half + 1].set(jnp.nan))
     before, after = slice(0, half - BLOCK), slice(half + BLOCK, PLACES)
-    for own, exact, unseen in (
-        (found, out, before),
-        (found_to_query, to_query, before),
-        (found_to_key, to_key, after),
-        (found_to_value, to_value, after),
-    ):
+    changed, whole = (found, found_to_query, found_to_key, found_to_value), (out, to_query, to_key, to_value)
+    for own, exact, unseen in zip(changed, whole, (before, before, after, after), strict=True):
         np.testing.assert_array_equal(own[unseen], exact[unseen])
         assert np.isnan(own[half - BLOCK : half + BLOCK]).all()
 
@@ -151,55 +145,6 @@ def test_in_bfloat16_they_are_as_near_as_its_rounding(biased):
 
 
 RATE = 0.3
-TEXT_KEYS = example_keys(jax.random.key(7, impl="threefry2x32"), jnp.int32(0), len(LENGTHS))
-
-
-def drop_by_text(weights, keys):
-    """Drops weights [H, T, T] as `attention_dropout` does those of each text, padded."""
-    heads = len(weights)
-    factors = attention_dropout(jnp.ones((len(LENGTHS), heads, WIDTH, WIDTH)), keys, RATE)
-    start, whole = 0, jnp.zeros(weights.shape)
-    for text, length in enumerate(LENGTHS):
-        own = slice(start, start + length)
-        whole = whole.at[:, own, own].set(factors[text, :, :length, :length])
-        start += length
-    return weights * whole
-
-
-@pytest.mark.parametrize(
-    ("heads", "head_width", "device_heads", "biased"),
-    [
-        (6, 24, 3, True),  # an odd number of heads on each of two devices
-        pytest.param(8, 32, 2, False, marks=SLOW),
-        pytest.param(4, 128, 4, True, marks=SLOW),  # each head in a group of its own
-    ],
-)
-def test_dropout_has_the_masks_of_padded_texts(heads, head_width, device_heads, biased):
-    """Also where the heads are on several devices."""
-    *arrays, by_distance = drawn(heads, head_width, biased)
-    text = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
-    text = np.pad(text, (0, PLACES - len(text)))
-    first = jnp.asarray((np.cumsum(LENGTHS) - LENGTHS)[text], jnp.int32)
-    position = jnp.arange(PLACES) - first
-    token_keys = fold(TEXT_KEYS[text], jnp.where(position < WIDTH, position, 0))
-
-    def kernel(query, key, value, by_distance):
-        outs = []
-        for start in range(0, heads, device_heads):
-            own = slice(start, start + device_heads)
-            bias = None if by_distance is None else by_distance[:, own]
-            dropping = {"words": words_by_place(words(token_keys), first, heads), "rate": RATE}
-            dropping |= {"first_head": jnp.int32(start), "all_heads": heads}
-            outs.append(ours(query[:, own], key[:, own], value[:, own], bias, **dropping))
-        return jnp.concatenate(outs, axis=1)
-
-    def written_out(query, key, value, by_distance):
-        return naive(query, key, value, *bounds(), by_distance, drop=lambda x: drop_by_text(x, TEXT_KEYS))
-
-    with jax.default_matmul_precision("highest"):
-        expected = differentiate(written_out, *arrays, by_distance)
-    found = differentiate(kernel, *arrays, by_distance)
-    assert_near(found, expected)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -308,10 +253,8 @@ def test_windows_in_the_kernel_are_those_of_padded_texts(emulate):
     ("name", "mesh", "packed", "call"),
     [
         pytest.param("bert", {"data": 4}, True, (32, 2, 8), marks=SLOW),
-        pytest.param("t5", {"data": 2, "tensor": 2}, True, (32, 1, 8), marks=SLOW),
         ("t5", {"fsdp": 2, "tensor": 2}, False, (64, 1, 8)),
         ("gemma", {"fsdp": 2, "tensor": 2}, True, (32, 2, 8)),
-        pytest.param("bert", {"fsdp": 4}, False, (32, 2, 8), marks=SLOW),
     ],
 )
 def test_towers_give_the_embeddings_and_gradients_of_padded_texts(name, mesh, packed, call, emulate):
@@ -371,29 +314,6 @@ def v5e():
         for name, value in {**options, "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}.items():
             patch.setenv(name, value)
         yield topologies.get_topology_desc("v5e:2x2", "tpu").devices
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("heads", "head_width", "dtype"),
-    [(12, 32, jnp.bfloat16), (12, 64, jnp.bfloat16), (8, 128, jnp.bfloat16), (5, 64, jnp.float32)],
-)
-def test_the_tpu_compiler_takes_it(heads, head_width, dtype, v5e):
-    place = SingleDeviceSharding(v5e[0])
-    matrix, bound, bias = (
-        jax.ShapeDtypeStruct(shape, kind, sharding=place)
-        for shape, kind in (((512, heads, head_width), dtype), ((512,), jnp.int32), ((511, heads), jnp.float32))
-    )
-
-    dropping = jax.ShapeDtypeStruct((2, 512), jnp.uint32, sharding=place)
-
-    def loss(query, key, value, by_distance, begin, end, words):
-        options = {"width": 256, "scale": 0.1, "by_distance": by_distance, "words": words, "rate": 0.1}
-        return jnp.sum(jnp.sin(attend_packed(query, key, value, begin, end, **options).astype(jnp.float32)))
-
-    arrays = (matrix, matrix, matrix, bias, bound, bound, dropping)
-    program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(*arrays).compile()
-    assert program.as_text().count("tpu_custom_call") >= 2
 
 
 @pytest.mark.slow

@@ -28,17 +28,6 @@ def test_without_an_encoder_an_embedding_is_the_weighted_mean_of_token_vectors()
         np.testing.assert_allclose(found, total / np.linalg.norm(total), atol=1e-6)
 
 
-def test_a_mixture_of_one_layer_is_that_layer_alone():
-    params = random_params(tower(ONE_LAYER), TOKENS)
-    last = jax.jit(tower(ONE_LAYER).apply)({"params": params}, TOKENS)
-    mixed = jax.jit(tower(ONE_LAYER, layer_weights=(0.0, 0.0, 1.0)).apply)({"params": params}, TOKENS)
-    np.testing.assert_allclose(mixed, last, atol=1e-6)
-    table = jax.jit(tower(ONE_LAYER, layer_weights=(1.0, 0.0, 0.0)).apply)({"params": params}, TOKENS)
-    static = Tower(TokenEmbedder(TINY.vocab_size, TINY.width), NoEncoder())
-    expected = static.apply({"params": {"token_embedder": params["token_embedder"]}}, TOKENS)
-    np.testing.assert_allclose(table, expected, atol=1e-6)
-
-
 def test_layers_are_mixed_before_they_are_pooled():
     model = tower(ONE_LAYER, layer_weights=(0.5, 0.2, 0.3), normalize=False)
     params = random_params(model, TOKENS)
@@ -49,6 +38,7 @@ def test_layers_are_mixed_before_they_are_pooled():
         )
     )(params)
     assert [layer.shape for layer in layers] == [(2, 6, 16)] * 3
+    np.testing.assert_array_equal(layers[0], params["token_embedder"]["embedding"][TOKENS.ids])
     assert (*model.encoder.outputs,) == ("encoder input", "layer 1")
     mixed = sum(weight * np.asarray(layer) for weight, layer in zip(model.layer_weights, layers, strict=True))
     expected = [mixed[0, :5].mean(0), mixed[1, :2].mean(0)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def token_tower(choice=TokenChoice(), **settings):  # noqa: B008  # immutable
 
 
 def apply(model, params, tokens):
-    return model.apply({"params": params}, tokens)
+    return jax.jit(model.apply)({"params": params}, tokens)
 
 
 @pytest.mark.parametrize("config", [None, gemma()], ids=["bert", "gemma"])
@@ -31,7 +32,7 @@ def test_each_token_has_the_unit_projection_of_its_encoding_also_packed(config):
     model = token_tower(**({"config": config} if config else {}))
     params = random_params(model, TOKENS)
     found = apply(model, params, TOKENS)
-    encodings = model.apply({"params": params}, TOKENS, method=model.encodings)
+    encodings = jax.jit(lambda params: model.apply({"params": params}, TOKENS, method=model.encodings))(params)
     expected = encodings @ params["projection"]["kernel"]
     expected /= jnp.linalg.norm(expected, axis=-1, keepdims=True)
     np.testing.assert_array_equal(found.mask, TOKENS.mask)

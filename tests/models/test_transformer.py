@@ -1,6 +1,5 @@
 """What the encoder promises on its own: layouts, precision, padding, and the configurations it refuses."""
 
-import dataclasses
 import functools
 
 import chex
@@ -18,13 +17,9 @@ from endx_jax.models.dropout import example_keys
 from endx_jax.models.layers import ACTIVATIONS
 from endx_jax.models.layout import Padded
 
-MINIMAL = sizes(16, layers=2, heads=4, mlp_width=32, positions=8, vocab_size=30)
 
-
-def inputs(length: int = 12, width: int = TINY.width):
-    layout = Padded(padded(texts((12, 5, 1)), length).mask)
-    drawn = jax.random.normal(jax.random.key(1), (3, 12, width))
-    return jnp.pad(drawn, ((0, 0), (0, length - 12), (0, 0))), layout
+def inputs():
+    return jax.random.normal(jax.random.key(1), (3, 12, TINY.width)), Padded(padded(texts((12, 5, 1)), 12).mask)
 
 
 PARAMS = random_params(TransformerEncoder(TINY), *inputs())
@@ -48,16 +43,10 @@ def loss_and_gradient(scan_layers: bool, remat: str, dropping: bool):
     return jax.jit(jax.value_and_grad(loss))(PARAMS)
 
 
+@pytest.mark.slow  # those of a decoder are in test_grouped_causal.py
 @pytest.mark.parametrize(
     ("scan_layers", "remat", "dropping"),
-    [
-        (True, "none", False),
-        pytest.param(False, "full", False, marks=pytest.mark.slow),
-        pytest.param(True, "none", True, marks=pytest.mark.slow),
-        pytest.param(False, "dots", True, marks=pytest.mark.slow),
-        pytest.param(True, "all_dots", True, marks=pytest.mark.slow),
-        pytest.param(True, "full", True, marks=pytest.mark.slow),
-    ],
+    [(True, "none", False), (False, "dots", True), (True, "all_dots", True), (True, "full", True)],
 )
 def test_scanned_and_recomputed_layers_are_the_plain_ones(scan_layers, remat, dropping):
     value, gradient = loss_and_gradient(False, "none", dropping)
@@ -91,10 +80,7 @@ def test_a_scan_has_every_output_too():
     chex.assert_trees_all_close(scanned, plain, atol=1e-6)
 
 
-def test_padding_changes_no_real_encoding():
-    short, long = encode(*inputs()), encode(*inputs(31))
-    mask = np.asarray(inputs()[1].mask)
-    np.testing.assert_allclose(long[:, :12][mask], short[mask], atol=1e-6)
+def test_what_stands_in_padding_changes_no_real_encoding():
     embedded, layout = inputs()
     rubbish = jnp.where(layout.mask[:, :, None], embedded, 1e3)
     found, expected = (np.asarray(encode(x, layout))[layout.mask] for x in (rubbish, embedded))
@@ -107,66 +93,17 @@ def test_a_large_common_offset_is_taken_out_by_the_norms():
     np.testing.assert_allclose(encode(embedded + 1000.0, layout), encode(embedded, layout), atol=2e-3)
 
 
-def test_a_text_without_tokens_stays_finite():
-    config = dataclasses.replace(TINY, layers=1)
-    embedded, layout = inputs()
-    layout = Padded(layout.mask.at[1].set(False))
-
-    def loss(params):
-        return jnp.sum(TransformerEncoder(config).apply({"params": params}, embedded, layout) ** 2)
-
-    params = {name: value for name, value in PARAMS.items() if name != "layers_1"}
-    chex.assert_tree_all_finite(jax.jit(jax.value_and_grad(loss))(params))
-
-
-def test_bfloat16_computes_near_float32_and_keeps_float32_parameters():
-    embedded, layout = inputs()
-    half = TransformerEncoder(TINY, jnp.bfloat16)
-    drawn = jax.eval_shape(half.init, jax.random.key(0), embedded, layout)
-    assert {leaf.dtype for leaf in jax.tree.leaves(drawn)} == {jnp.dtype("float32")}
-    encodings = jax.jit(half.apply)({"params": PARAMS}, embedded.astype(jnp.bfloat16), layout)
-    assert encodings.dtype == jnp.bfloat16
-    error = np.abs(encodings.astype(jnp.float32) - encode(embedded, layout))
-    # Normed outputs reach 4, below which bfloat16's spacing is 2^-6: a few roundings a layer.
-    assert 1e-4 < error.max() < 4 * 2**-6
-    assert error.mean() < 2**-7
-
-
 def test_a_text_beyond_the_positions_is_refused():
     with one_line_error("a text of 33 tokens exceeds the encoder's 32 positions"):
         TransformerEncoder(TINY).init(jax.random.key(0), jnp.zeros((1, 33, 16)), Padded(jnp.ones((1, 33), bool)))
 
 
 def test_every_key_of_a_config_is_read():
-    optional = {
-        "type_vocab_size": 3,
-        "hidden_act": "relu",
-        "layer_norm_eps": 1e-5,
-        "hidden_dropout_prob": 0.2,
-        "attention_probs_dropout_prob": 0.3,
-        "initializer_range": 0.5,
-        "pad_token_id": 7,
-    }
-    config = BertConfig.from_hugging_face(MINIMAL | optional)
-    names = (
-        *("token_types", "activation", "norm_epsilon", "dropout", "attention_dropout", "initializer_range", "pad_id"),
-    )
+    optional = {"type_vocab_size": 3, "hidden_act": "relu", "layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.2}
+    optional |= {"attention_probs_dropout_prob": 0.3, "initializer_range": 0.5, "pad_token_id": 7}
+    config = BertConfig.from_hugging_face(sizes(16, 2, 4, 32, 8, vocab_size=30) | optional)
+    names = "token_types activation norm_epsilon dropout attention_dropout initializer_range pad_id".split()
     assert [getattr(config, name) for name in names] == [*optional.values()]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
-        ({"is_decoder": True}, "is_decoder=True is not supported"),
-        ({"hidden_act": "swish"}, "hidden_act is 'swish'; it must be one of gelu, "),
-        ({"num_attention_heads": 3}, "width 16 is not a multiple of its 3 heads"),
-    ],
-)
-def test_other_kinds_of_bert_are_refused(changes, message):
-    with one_line_error(message):
-        BertConfig.from_hugging_face(MINIMAL | changes)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
