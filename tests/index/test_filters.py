@@ -74,7 +74,7 @@ def test_a_filter_that_lets_nothing_through_is_explained(snapshot, where, expect
         ({"": 1}, "the filter names the field ''"),
         ({"a\0b": 1}, "the filter names the field .*: fields are names of 1 to 200 characters"),
         ({"a" * 201: 1}, "the filter names the field .*: fields are names of 1 to 200 characters"),
-        ({f"f{n}": {"gt": 1, "lt": 9} for n in range(51)}, "the filter has 102 conditions .*: a filter has at most"),
+        ({f"{n}": {"gt": 1, "lt": 9} for n in range(51)}, "the filter has 102 conditions .*: a filter has at most 100"),
         ({"lang": [*map(str, range(10_001))]}, "the filter has 1 conditions and 10,002 values: .* and 10,000 values"),
         ({"year": {"above": 3}}, "the filter of 'year' has bounds .*: use gt, gte, lt or lte"),
         ({"year": {}}, "the filter of 'year' has bounds"),

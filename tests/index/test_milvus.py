@@ -90,11 +90,10 @@ def test_exact_search_in_the_database_finds_what_the_index_finds(to, tmp_path, m
 
 
 @pytest.mark.usefixtures("flat")
-@pytest.mark.parametrize("precision", ["float16", "int8"])
-def test_rounded_embeddings_are_published_as_what_they_stand_for(to, tmp_path, precision):
-    rounded = Quantized(*map(np.asarray, quantize(EMBEDDINGS))) if precision == "int8" else EMBEDDINGS.astype("f2")
+def test_rounded_embeddings_are_published_as_what_they_stand_for(to, tmp_path):
+    rounded = Quantized(*map(np.asarray, quantize(EMBEDDINGS)))
     publish(index_of(tmp_path / "index", rounded), *to)
-    values = np.asarray(dequantize(rounded) if precision == "int8" else rounded, np.float32)
+    values = dequantize(rounded)
     (hits,) = search(to, QUESTIONS[:1], 80)
     expected = dict(zip((document.id for document in documents()), values @ QUESTIONS[0], strict=True))
     assert len(hits) == 80

@@ -67,6 +67,7 @@ def test_texts_and_metadata_are_shortened_to_five_characters_each(text, metadata
 def test_known_questions_of_a_hit_are_whole_or_left_out():
     found = search_result(FoundDocument(1, 0.5, Document("x", "t", {}, ("abc", "de", "f"))), 5)
     assert (found["questions"], found["truncated"]) == (["abc", "de"], True)
+    assert "questions" not in search_result(FoundDocument(1, 0.5, Document("x", "t")), 5)
 
 
 def test_a_document_is_read_once_for_all_questions_of_a_batch(service, monkeypatch):

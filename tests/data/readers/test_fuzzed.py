@@ -61,7 +61,9 @@ FORMATS: dict[str, dict[str, bytes]] = {
     "nq": {"x.jsonl": lines(NQ)},
     "full-nq": {"x.jsonl": lines(FULL_NQ)},
     "dpr": {"x.json": json.dumps([{"question": "q", "positive_ctxs": PASSAGES, "hard_negative_ctxs": []}]).encode()},
-    "tevatron": {"x.jsonl": lines({"query_id": "1", "query": "q", "positive_passages": PASSAGES})},
+    "tevatron": {
+        "x.jsonl": lines({"query_id": "1", "query": "q", "positive_passages": PASSAGES, "negative_passages": []})
+    },
     "flag": {"x.jsonl": lines({"query": "q", "pos": ["a"], "neg": ["b"], "pos_scores": [1.0], "neg_scores": [0.5]})},
     "answers": {"x.jsonl": lines({"question": "q", "answer": ["a", "b"]})},
     "dpr-answers": {"x.csv": b"who wrote it\t['A', \"B's\\u00e9\"]\n"},
