@@ -38,7 +38,9 @@ def test_a_folder_of_squad_is_trained_on_and_its_dev_file_reported(folder):
     found = read(folder)
     assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
     assert found == read(folder / "train-v1.1.json", test_path=str(folder / "dev-v1.1.json.gz"))
+    assert len(read(folder, max_test_questions=3).test.questions) == 3
     trained = found.train.questions + found.validation.questions
+    assert not set(trained) & set(found.test.questions)
     assert len(trained) == 38  # 40, but for the two of article 19, which are reported on
     assert not set(found.train.groups) & set(found.validation.groups)
 
@@ -112,11 +114,6 @@ def test_rows_that_are_not_valid_can_be_skipped(tmp_path):
     assert read_records(str(file), DataSettings(skip_invalid=True), "").questions == ("q1",)
 
 
-def test_other_data_has_one_pool(pairs_csv):
-    found = read_splits(DataSettings(path=str(pairs_csv))).test
-    assert pools(found, DataSettings()) == {"all": found}
-
-
 def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):
     file = tmp_path / "pairs.csv"
     file.write_text("question,answer\n" + "".join(f"q{n},a{n % 20}\n" for n in range(200)))
@@ -127,9 +124,11 @@ def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_se
     assert not set(by["questions"].train.questions) & set(by["questions"].test.questions)
 
 
-def test_a_pool_is_for_reading_comprehension_only(pairs_csv):
+def test_a_pool_is_for_reading_comprehension_only_and_other_data_has_one(pairs_csv):
     with one_line_error("natural_questions, multireqa. but columns; leave data.pool"):
         read(pairs_csv)
+    found = read_splits(DataSettings(path=str(pairs_csv))).test
+    assert pools(found, DataSettings()) == {"all": found}
 
 
 def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
@@ -204,13 +203,8 @@ def test_counts_as_papers_give_them(folder):
 def test_whole_paragraphs_are_retrieved_for_every_question_apart(tmp_path):
     """As RR counts SQuAD: equal questions are not merged, and each asks for its own paragraph alone."""
     found = read(write_squad(tmp_path), pool="paragraphs", validation_fraction=0.0)
-    assert [*zip(found.train.questions, found.train.qrels, strict=True)] == [
-        ("who sleeps?", (0,)),
-        ("who eats?", (0,)),
-        ("who barks?", (1,)),
-        ("who eats?", (1,)),
-        ("¿quién come?", (2,)),
-    ]
+    assert found.train.questions == ("who sleeps?", "who eats?", "who barks?", "who eats?", "¿quién come?")
+    assert found.train.qrels == ((0,), (0,), (1,), (1,), (2,))
     assert found.train.question_ids == ("c0", "c1", "d0", "d1", "b0")
     assert found.test.candidates == ("Bees fly. They sting.", "Ants walk.")
     assert pools(found.test, DataSettings(pool="paragraphs")) == {"paragraphs": found.test}
@@ -236,20 +230,17 @@ def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder, pairs
     assert {*mixed.train.sources} == {(0,), (1,)}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_data_without_a_name_or_with_another_pool_are_refused():
+    for changes, message in (
         # A recipe for one's own data, such as `minilm`, names none.
         ({}, "data.path is not set: set a file or folder, or `docstrings` to try training without data"),
         ({"path": "reqa/squad"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
         ({"path": "reqa/squad", "pool": "paragraphs"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
         ({"pool": "answers", "merge": True}, "data.merge needs data.pool=paragraphs"),
         ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "leave data.test_path empty"),
-    ],
-)
-def test_data_without_a_name_or_with_another_pool_are_refused(changes, message):
-    with one_line_error(message):
-        read_splits(DataSettings(**changes))
+    ):
+        with one_line_error(message):
+            read_splits(DataSettings(**changes))
 
 
 def test_the_other_direction_asks_with_answers(tmp_path):

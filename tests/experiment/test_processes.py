@@ -21,15 +21,8 @@ from endx_jax.experiment.prepare import read_choice, write_choice
 from endx_jax.experiment.train_plan import StepMemory
 from endx_jax.experiment.workdir import Workdir, check_agrees
 from endx_jax.inference.vector_cache import VectorCache
-from endx_jax.training.checkpoints import (
-    FOLDER,
-    MANIFESTS,
-    Checkpoints,
-    best_step,
-    best_validation,
-    newest_step,
-    restore_params,
-)
+from endx_jax.training import checkpoints
+from endx_jax.training.checkpoints import best_step, best_validation, newest_step, restore_params
 from endx_jax.training.hooks import EarlyStopping
 
 
@@ -40,34 +33,39 @@ def seen(tmp_path, trained_workdir):
     for folder in folders:
         shutil.copytree(trained_workdir, folder)
     last = newest_step(folders[1])
-    (folders[1] / MANIFESTS / f"{last}.json").unlink()
+    (folders[1] / checkpoints.MANIFESTS / f"{last}.json").unlink()
     (folders[1] / "results.json").unlink()
     return folders
 
 
-def finished(workdir, config):
+def finished(workdir):
     method = types.SimpleNamespace(embeds=True, indexes=True)
     model = types.SimpleNamespace(settings=resolve(json.loads((workdir / "config.json").read_text())), method=method)
     return runs._is_finished(types.SimpleNamespace(workdir=Workdir(workdir), model=model))
 
 
-DECISIONS = {
-    "best step": lambda workdir, config: best_step(workdir, "mrr"),
-    "best validation": lambda workdir, config: best_validation(workdir, "mrr"),
-    "step to resume at": lambda workdir, config: Checkpoints.latest_step.fget(types.SimpleNamespace(workdir=workdir)),
-    "finished": finished,
-    "early stopping": lambda workdir, config: EarlyStopping(
-        "mrr", patience=1, every=2, best=(newest_step(workdir), 0.5)
-    ).stops_at(6),
-}
+def at_step_6(workdir):
+    return EarlyStopping("mrr", patience=1, every=2, best=(newest_step(workdir), 0.5)).stops_at(6)
+
+
+def latest_step(workdir):
+    return checkpoints.Checkpoints.latest_step.fget(types.SimpleNamespace(workdir=workdir))
+
+
+def best(decide):
+    return lambda workdir: decide(workdir, "mrr")
+
+
+DECISIONS = {"best step": best(best_step), "best validation": best(best_validation), "step to resume at": latest_step}
+DECISIONS |= {"finished": finished, "early stopping": at_step_6}
 
 
 @pytest.mark.parametrize("name", DECISIONS)
-def test_the_primary_decides(seen, config, monkeypatch, name):
+def test_the_primary_decides(seen, monkeypatch, name):
     decide = DECISIONS[name]
-    alone = [decide(folder, config) for folder in seen]
+    alone = [decide(folder) for folder in seen]
     assert alone[0] != alone[1]
-    assert as_processes(monkeypatch, lambda process: decide(seen[process], config)) == [alone[0]] * 2
+    assert as_processes(monkeypatch, lambda process: decide(seen[process])) == [alone[0]] * 2
 
 
 def test_the_settings_in_a_workdir_are_checked_by_the_primary(seen, config, monkeypatch):
@@ -82,7 +80,7 @@ def test_the_settings_in_a_workdir_are_checked_by_the_primary(seen, config, monk
 
 def test_the_hashes_of_a_checkpoint_are_checked_by_the_primary(seen, monkeypatch):
     step = newest_step(seen[1])
-    shutil.rmtree(seen[0] / FOLDER / str(step) / "params")
+    shutil.rmtree(seen[0] / checkpoints.FOLDER / str(step) / "params")
     errors = as_processes(monkeypatch, lambda process: restore_params(seen[process], step, {}))
     assert all("is damaged" in str(error) for error in errors), errors
 

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
+from fake_buckets import free_port
 from helpers import logged_losses, one_line_error, whole_and_resumed
 from several_processes import as_processes
 from small_squad import write_squad
@@ -68,15 +68,9 @@ def processors(tiny_bert):
 def settings(tmp_path):
     write_shards(tmp_path, ROWS)
     write(tmp_path / "test.jsonl", [{"query": f"who is dog {n}", "pos": [f"dog {n}"]} for n in range(20)])
-    return DataSettings(
-        path=str(tmp_path / "shards"),
-        test_path=str(tmp_path / "test.jsonl"),
-        tokens=str(tmp_path / "tokens"),
-        question_length=16,
-        answer_length=24,
-        tokenizing_processes=1,
-        validation_fraction=0.3,
-    )
+    shards, test, tokens = (str(tmp_path / name) for name in ("shards", "test.jsonl", "tokens"))
+    more = {"question_length": 16, "answer_length": 24, "tokenizing_processes": 1, "validation_fraction": 0.3}
+    return DataSettings(path=shards, test_path=test, tokens=tokens, **more)
 
 
 def write_shards(folder, rows):
@@ -183,12 +177,9 @@ def test_right_answers_and_known_scores_come_before_others(settings, processors,
     settings = dataclasses.replace(settings, mixture=((str(other), 1.0),))
     pairs = stored(settings, processors, read_splits(settings)).pairs()
     question = pairs.index[-1, 0]
-    right, wrong = (
-        dict(zip(listed.row(question).tolist(), scores.row(question).tolist(), strict=True))
-        for listed, scores in zip((pairs.positives, pairs.hard_negatives), pairs.scores, strict=True)
-    )
-    assert right.keys().isdisjoint(wrong)
-    known = [sorted(score for score in found.values() if score == score) for found in (right, wrong)]
+    right, wrong = (set(listed.row(question).tolist()) for listed in (pairs.positives, pairs.hard_negatives))
+    assert right.isdisjoint(wrong)
+    known = [sorted(score for score in scores.row(question) if score == score) for scores in pairs.scores]
     assert known == [[3, 4], [2]]
 
 
@@ -319,13 +310,10 @@ def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
         stored(several, processors, read_splits(several))
 
 
-def test_a_folder_of_tokens_that_is_a_file_is_refused(settings, processors, tmp_path):
+def test_a_folder_that_is_a_file_and_sources_without_a_pair_are_refused(settings, processors, tmp_path):
     wrong = dataclasses.replace(settings, tokens=settings.test_path)
-    with pytest.raises(EndxError, match=r"test.jsonl can't be written \(.*\); choose another data.tokens"):
+    with one_line_error(r"test.jsonl can't be written \(.*\); choose another data.tokens"):
         stored(wrong, processors, read_splits(wrong))
-
-
-def test_sources_without_a_pair_are_refused(settings, processors, tmp_path):
     empty = write(tmp_path / "empty.jsonl", [{"query": "who?", "pos": [""]}])
     mixed = dataclasses.replace(settings, mixture=((str(empty), 1.0),))
     with pytest.raises(EndxError, match=r"empty.jsonl: no questions .* to train on; leave it out of the data$"):
@@ -376,25 +364,17 @@ def test_a_folder_without_the_marker_and_links_in_one_with_it_are_not_touched(se
     assert not (project / "answer.ids.npy").is_symlink()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda manifest: [],
-        lambda manifest: {"pairs": [10**9]},
-        lambda manifest: {"about": []},
-        lambda manifest: manifest | {"sha256": []},
-        lambda manifest: manifest | {"sha256": {"../precious": "0"}},
-        lambda manifest: manifest | {"sha256": dict.fromkeys(manifest["sha256"], 5)},
-    ],
-)
-def test_a_hostile_manifest_is_one_line(settings, processors, change):
+def test_a_hostile_manifest_is_one_line(settings, processors):
     splits = read_splits(settings)
     file = stored(settings, processors, splits).folder / MANIFEST
-    file.write_text(json.dumps(change(json.loads(file.read_text()))))
-    with one_line_error("tokens"):
-        stored(settings, processors, splits)
-    with one_line_error("tokens"):
-        TokenStore.open(file.parent)
+    whole = json.loads(file.read_text())
+    hashes = [], {"../precious": "0"}, dict.fromkeys(whole["sha256"], 5)
+    for hostile in ([], {"pairs": [10**9]}, {"about": []}, *(whole | {"sha256": one} for one in hashes)):
+        file.write_text(json.dumps(hostile))
+        with one_line_error("tokens"):
+            stored(settings, processors, splits)
+        with one_line_error("tokens"):
+            TokenStore.open(file.parent)
 
 
 # Tokenizes in two processes, which never finish a block, so that the parent can be killed meanwhile.
@@ -469,18 +449,14 @@ def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, 
     np.testing.assert_array_equal(np.sort(drawn), np.arange(100))
 
 
-def test_what_needs_texts_is_refused(config, tmp_path):
+def test_what_needs_texts_is_refused(config, tmp_path, monkeypatch):
     config.objective.contrastive.guide = config.model.pretrained
-    with pytest.raises(EndxError, match=r"tokens holds tokens and no texts, which .*: leave data.tokens empty"):
+    with one_line_error(r"tokens holds tokens and no texts, which .*: leave data.tokens empty"):
         prepare_run(config, tmp_path / "run")
-
-
-def test_a_method_that_annotates_texts_is_refused(config, tmp_path, monkeypatch):
+    config.objective.contrastive.guide = ""
     annotating = dataclasses.replace(find_method("dual"), annotate=lambda *_: pytest.fail("called without texts"))
     monkeypatch.setitem(METHODS, "dual", annotating)
-    with one_line_error(
-        r"tokens holds tokens and no texts, which .* other methods' `annotate` need: leave data.tokens"
-    ):
+    with one_line_error("holds tokens and no texts, which .* other methods' `annotate` need: leave data.tokens"):
         prepare_run(config, tmp_path / "run")
 
 
@@ -512,17 +488,12 @@ run(config, pathlib.Path(workdir))
 def test_two_processes_train_on_one_folder_as_one_does(config, tmp_path):
     config.data.update(question_length=24, answer_length=24)
     run(config, tmp_path / "one")
-    with socket.create_server(("localhost", 0)) as probe:
-        address = f"localhost:{probe.getsockname()[1]}"
+    address = f"localhost:{free_port()}"
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "JAX_NUM_PROCESSES": "2"}
     environment |= {"JAX_COORDINATOR_ADDRESS": address, "PYTHONPATH": os.pathsep.join(sys.path)}
     paths = [config.model.pretrained, config.data.path, config.data.test_path, tmp_path / "both", tmp_path / "two"]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *map(str, paths)], env=environment | {"JAX_PROCESS_ID": str(index)}
-        )
-        for index in range(2)
-    ]
+    command = [sys.executable, "-c", PROGRAM, *map(str, paths)]
+    processes = [subprocess.Popen(command, env=environment | {"JAX_PROCESS_ID": str(index)}) for index in range(2)]
     assert [process.wait(timeout=300) for process in processes] == [0, 0]
     assert TokenStore.open(tmp_path / "both").sha256 == TokenStore.open(tmp_path / "tokens").sha256
     expected = logged_losses(tmp_path / "one")

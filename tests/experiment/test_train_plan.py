@@ -1,5 +1,6 @@
-"""Chunks and rematerialisation that are chosen from the memory that is free."""
+"""Chunks and rematerialisation that are chosen from the memory that is free: their order, and the first that fits."""
 
+import dataclasses
 import math
 
 import jax
@@ -11,12 +12,13 @@ from tiny_bert import LAYERS, tiny_recipe
 from endx_jax.experiment import prepare as preparing
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
-from endx_jax.experiment.prepare import compile_and_restore, prepare_run
-from endx_jax.experiment.train_plan import StepMemory, TrainPlan, plan_training
+from endx_jax.experiment.prepare import compile_and_restore, prepare_run, read_choice, write_choice
+from endx_jax.experiment.train_plan import StepMemory, TrainPlan, first_that_fits, options_by_cost, plan_training
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel import MeshSettings, make_mesh, to_global
 from endx_jax.parallel.memory import ACCELERATOR_SHARE, DeviceMemory, bytes_held
 from endx_jax.parallel.sharding import place
+from endx_jax.planning.compiled import trace_step, traced_flops
 from endx_jax.training.step import CompiledStep
 
 PLENTY = DeviceMemory(2**40)
@@ -95,7 +97,7 @@ def test_a_chunk_has_at_least_one_row(run):
 
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
     monkeypatch.setattr(preparing, "compile_ahead", lambda *_: pytest.fail("compiled"))
-    run = preparing.dataclasses.replace(run, train_plan=arranged(run, DeviceMemory(1000)))
+    run = dataclasses.replace(run, train_plan=arranged(run, DeviceMemory(1000)))
     with one_line_error("a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):
         compile_and_restore(run)
 
@@ -103,7 +105,7 @@ def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
 @pytest.mark.parametrize(("share", "rows"), [(1.5, 8), (1.0, 16), (0.1, 16), (2.5, 4)])
 def test_chunks_shrink_where_the_compiled_step_takes_more(run, monkeypatch, capsys, share, rows):
     train_plan = arranged(run, with_room_for(run, run.train_plan.activations))
-    run, tried = preparing.dataclasses.replace(run, train_plan=train_plan), []
+    run, tried = dataclasses.replace(run, train_plan=train_plan), []
 
     def compile_plan(_, plan, batches):
         assert [*batches] == plan.stream.profiles()
@@ -123,7 +125,7 @@ def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
     """On a CPU, whose estimate stands unless the program needs more."""
     train_plan = arranged(run, with_room_for(run, run.train_plan.activations * 15 // 16))
     monkeypatch.setattr(preparing, "_compile", lambda *_: CompiledStep({}, None, 1))
-    begun, *_ = compile_and_restore(preparing.dataclasses.replace(run, train_plan=train_plan))
+    begun, *_ = compile_and_restore(dataclasses.replace(run, train_plan=train_plan))
     assert begun.train_plan.rows_at_once == 8
 
 
@@ -150,14 +152,14 @@ def test_no_choice_changes_the_loss(run, choice):
 @pytest.fixture
 def accelerated(run, tmp_path):
     """Function of the room for activations that returns the run on an accelerator, with a folder for its choice."""
-    train = preparing.dataclasses.replace(run.model.settings.train, compilation_cache=str(tmp_path))
-    settings = preparing.dataclasses.replace(run.model.settings, train=train)
-    model = preparing.dataclasses.replace(run.model, settings=settings)
+    train = dataclasses.replace(run.model.settings.train, compilation_cache=str(tmp_path))
+    settings = dataclasses.replace(run.model.settings, train=train)
+    model = dataclasses.replace(run.model, settings=settings)
 
     def on_accelerator(room):
         memory = DeviceMemory(1 + math.ceil((bytes_held(run.train_plan.state) + room) / ACCELERATOR_SHARE))
         train_plan = plan_training(model, run.mesh, run.stream.pairs, memory, "tpu")
-        return preparing.dataclasses.replace(run, model=model, train_plan=train_plan)
+        return dataclasses.replace(run, model=model, train_plan=train_plan)
 
     return on_accelerator
 
@@ -212,9 +214,9 @@ def test_an_estimate_that_is_too_high_costs_one_more_program(run, accelerated, c
 def test_a_run_that_no_choice_fits_is_refused(run, accelerated, compiler):
     compiled, found = compiler(lambda plan: 2**40), accelerated(run.train_plan.activations)
     few = [found.train_plan.choices[n] for n in (0, 3, -1)]  # tracing takes long
-    train_plan = preparing.dataclasses.replace(found.train_plan, choices=few)
+    train_plan = dataclasses.replace(found.train_plan, choices=few)
     with one_line_error(r"a step needs 1099\.5 GB of memory and 0\.0 GB are free"):
-        compile_and_restore(preparing.dataclasses.replace(found, train_plan=train_plan))
+        compile_and_restore(dataclasses.replace(found, train_plan=train_plan))
     assert compiled[-1][0] == StepMemory(1, "full")
 
 
@@ -222,6 +224,91 @@ def test_a_cached_choice_depends_on_what_determines_the_program(run, accelerated
     room = run.train_plan.activations
     plan = accelerated(room).train_plan
     assert plan.key() == accelerated(room).train_plan.key()
-    other = preparing.dataclasses.replace(plan, choices=plan.choices[:2])
-    roomy = preparing.dataclasses.replace(plan, memory=PLENTY)
+    other = dataclasses.replace(plan, choices=plan.choices[:2])
+    roomy = dataclasses.replace(plan, memory=PLENTY)
     assert len({plan.key(), other.key(), roomy.key()}) == 3
+
+
+ORDERED = [
+    *WHOLE,
+    *(StepMemory(rows, "none") for rows in (8, 4, 2, 1)),
+    *(StepMemory(1, remat) for remat in [*REMATS][1:]),
+]
+NEEDS = [400, 250, 110, 60, 210, 105, 55, 30, 25, 20, 10]  # bytes of each
+
+
+@pytest.mark.parametrize(
+    ("chunk", "remat", "platform", "expected"),
+    [
+        (-1, "auto", "tpu", ORDERED),
+        (-1, "auto", "cpu", [choice for choice in ORDERED if choice.remat == "none"]),
+        (-1, "dots", "tpu", [StepMemory(rows, "dots") for rows in (0, 8, 4, 2, 1)]),
+        (0, "auto", "gpu", WHOLE),
+        (5, "auto", "cpu", [StepMemory(5, "none")]),
+        (5, "full", "tpu", [StepMemory(5, "full")]),
+    ],
+)
+def test_settings_leave_some_choices(run, chunk, remat, platform, expected):
+    settings = run.model.settings
+    train = dataclasses.replace(settings.train, tower_chunk=chunk)
+    given = dataclasses.replace(settings, train=train, model=dataclasses.replace(settings.model, remat=remat))
+    assert options_by_cost(given, 16, 48, platform) == expected
+
+
+def test_chunks_are_not_larger_than_keeps_a_device_busy(run):
+    settings = run.model.settings
+    assert options_by_cost(settings, 4096, 320, "tpu")[4] == StepMemory(128, "none")
+    assert options_by_cost(settings, 4096, 2**20, "tpu")[4] == StepMemory(1, "none")
+    assert options_by_cost(settings, 1, 320, "tpu") == WHOLE
+
+
+def test_the_order_is_that_of_the_computed_flop(run):
+    choices = [*WHOLE, StepMemory(8, "none"), StepMemory(4, "none"), StepMemory(4, "full")]
+    flops = [traced_flops(trace_step(run.train_plan.with_choice(choice)).jaxpr) for choice in choices]
+    assert flops == sorted(flops)
+    assert flops[3] > 1.2 * flops[0]  # the forward pass again
+
+
+def search(needs, expected=None, room=100):
+    """Returns the choice and the compiled ones, where choices need, and should need, so many bytes."""
+    compiled = []
+
+    def compile_choice(choice):
+        assert choice not in compiled
+        compiled.append(choice)
+        return needs[ORDERED.index(choice)]
+
+    expected = expected or needs
+    return first_that_fits(ORDERED, room, lambda c: expected[ORDERED.index(c)], compile_choice), compiled
+
+
+def test_one_program_is_compiled_where_shapes_tell_the_memory():
+    for room, chosen in ((100, WHOLE[3]), (400, WHOLE[0]), (59, ORDERED[6]), (1, ORDERED[-1])):
+        assert search(NEEDS, room=room) == (chosen, [chosen])
+
+
+@pytest.mark.parametrize("scale", [0.4, 0.66, 1.5, 2.5])
+def test_a_wrong_estimate_is_corrected_by_the_first_program(scale):
+    for room in (20, 50, 100, 300):
+        chosen, compiled = search(NEEDS, [scale * n for n in NEEDS], room)
+        assert chosen == next(c for c, n in zip(ORDERED, NEEDS, strict=True) if n <= room)
+        assert len(compiled) <= 2 + (scale > 1)
+
+
+def test_the_search_ends_where_the_estimates_tell_nothing():
+    needs = [101, 102, 103, 104, 50, 40, 30, 20, 10, 5, 1]
+    chosen, compiled = search(needs, [1] * len(needs))
+    assert needs[ORDERED.index(chosen)] <= 100
+    assert len(compiled) <= 5
+    assert search([101] * len(needs), [1] * len(needs))[0] == ORDERED[-1]
+
+
+def test_a_choice_is_read_again(tmp_path):
+    folder = str(tmp_path / "cache")
+    assert read_choice(folder, "key") is None
+    write_choice(folder, "key", WHOLE[1])
+    assert read_choice(folder, "key") == WHOLE[1]
+    assert read_choice(folder, "other") is None
+    (tmp_path / "cache/choice-key.json").write_text("{")
+    assert read_choice(folder, "key") is None
+    write_choice("/proc/nowhere", "key", WHOLE[1])  # no error

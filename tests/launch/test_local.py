@@ -128,10 +128,9 @@ except KeyboardInterrupt:
     assert local.returncode == 130
 
 
-@pytest.mark.parametrize("restarts", [0, 3])
-def test_told_to_stop_all_save_and_nothing_is_restarted(folder, restarts):
+def test_told_to_stop_all_save_and_nothing_is_restarted(folder):
     program = SAVES + 'print("ready", flush=True)\ntime.sleep(60)'
-    with start(folder, program, *LOCAL, "--processes=2", f"--restarts={restarts}") as local:
+    with start(folder, program, *LOCAL, "--processes=2", "--restarts=3") as local:
         assert sorted(local.stdout.readline() for _ in range(2)) == ["[0] ready\n", "[1] ready\n"]
         local.send_signal(signal.SIGTERM)
         output, _ = local.communicate(timeout=60)
@@ -168,19 +167,20 @@ sys.exit(2)
 
 def test_a_user_error_is_not_restarted_though_jax_aborts_the_other_process(folder):
     program = """
-import os, sys, time
+import os, pathlib, sys, time
 if os.environ["JAX_PROCESS_ID"] == "1":
+    pathlib.Path("refused").touch()
     sys.exit(2)
-time.sleep(0.01)
+while not pathlib.Path("refused").exists():
+    time.sleep(0.01)
+time.sleep(0.1)
 os.abort()
 """
     status, _ = run(folder, program, "--restarts=3")
     assert status == 2
 
 
-@pytest.mark.parametrize(
-    ("ending", "number"), [("sys.exit(75)", 75), ("os.kill(os.getpid(), 9)", 128 + 9), ("os.abort()", 128 + 6)]
-)
+@pytest.mark.parametrize(("ending", "number"), [("sys.exit(75)", 75), ("os.abort()", 128 + 6)])
 def test_restarts_go_on_until_the_run_ends_well(folder, ending, number):
     program = f"""
 import os, pathlib, sys
@@ -201,23 +201,17 @@ print("done")
     assert status == 0
 
 
-def test_restarts_are_counted(folder):
-    status, lines = run(folder, "import sys\nprint('x')\nsys.exit(75)", "--processes=1", "--restarts=2")
-    assert [line for line in lines if line == "[0] x"] == ["[0] x"] * 3
-    assert status == 75
-
-
-@pytest.mark.parametrize("status", [1, 2])
-def test_user_errors_are_not_restarted(folder, status):
+@pytest.mark.parametrize(("status", "starts"), [(75, 3), (1, 1), (2, 1)])
+def test_restarts_are_counted_and_user_errors_are_not_restarted(folder, status, starts):
     program = f"import sys\nprint('x')\nsys.exit({status})"
-    assert run(folder, program, "--processes=1", "--restarts=5") == (status, ["[0] x"])
+    found, lines = run(folder, program, "--processes=1", "--restarts=2")
+    assert (found, lines.count("[0] x")) == (status, starts)
 
 
-@pytest.mark.parametrize(("option", "least"), [("--processes=0", 1), ("--devices=1.5", 1), ("--restarts=-1", 0)])
+@pytest.mark.parametrize(("option", "least"), [("--devices=1.5", 1), ("--processes=0", 1), ("--restarts=-1", 0)])
 def test_numbers_are_checked(folder, option, least):
     status, lines = run(folder, "", option)
-    assert status == 2
-    assert any(f"is not a whole number of at least {least}" in line for line in lines)
+    assert (status, any(f"is not a whole number of at least {least}" in line for line in lines)) == (2, True)
 
 
 def test_a_process_that_does_not_stop_is_killed(folder):

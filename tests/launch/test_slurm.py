@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from fake_buckets import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +86,7 @@ def cluster(tmp_path_factory):
         (folder / f"gpu{k}").touch()
     (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
     names = {"host": socket.gethostname().split(".")[0], "user": getpass.getuser(), "folder": folder, "gpus": GPUS}
-    (folder / "slurm.conf").write_text(CONFIGURATION.format(ports=free_ports(3), **names))
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(ports=[free_port() for _ in range(3)], **names))
     (folder / "endx").write_text(ENDX)
     (folder / "endx").chmod(0o755)
     paths = [f"--key-file={folder}/key", f"--socket={folder}/munge", f"--pid-file={folder}/munge.pid"]
@@ -111,16 +112,6 @@ def cluster(tmp_path_factory):
                 daemon.terminate()
             for daemon in daemons:
                 daemon.wait(30)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def wait_for(condition, seconds: float = 40.0) -> None:

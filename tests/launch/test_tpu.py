@@ -12,12 +12,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 VM = ROOT / "launch" / "tpu" / "vm.sh"
-RUNNING = "w-{} ActiveState=active ExecMainCode=0 ExecMainStatus=0 Result=success SubState=running"
-DONE = "w-{} ActiveState=active ExecMainCode=1 ExecMainStatus=0 Result=success SubState=exited"
-AGAIN = "w-{} ActiveState=activating ExecMainCode=1 ExecMainStatus=75 Result=exit-code SubState=auto-restart"
-STOPPED = "w-{} ActiveState=failed ExecMainCode=1 ExecMainStatus=75 Result=exit-code SubState=failed"
-MISTAKE = "w-{} ActiveState=failed ExecMainCode=1 ExecMainStatus=2 Result=exit-code SubState=failed"
-TOO_OFTEN = "w-{} ActiveState=failed ExecMainCode=1 ExecMainStatus=75 Result=start-limit-hit SubState=failed"
+LINE = "w-{{}} ActiveState={} ExecMainCode={} ExecMainStatus={} Result={} SubState={}"
+RUNNING, DONE = LINE.format("active", 0, 0, "success", "running"), LINE.format("active", 1, 0, "success", "exited")
+AGAIN = LINE.format("activating", 1, 75, "exit-code", "auto-restart")
+STOPPED, MISTAKE = (LINE.format("failed", 1, status, "exit-code", "failed") for status in (75, 2))
+TOO_OFTEN = LINE.format("failed", 1, 75, "start-limit-hit", "failed")
 
 # Notes its arguments; `states` and `looks` are what it answers, one after the other, the last again and again.
 GCLOUD = f"""#!{sys.executable} -IS
@@ -97,58 +96,40 @@ def test_create_asks_once_and_waits(slice_):
     assert status == 0
 
 
-def test_create_finds_the_slice_there(slice_):
+def test_create_finds_the_slice_there_and_does_not_wait_for_what_will_not_come(slice_):
     assert slice_.do("create") == (0, "")
     assert slice_.calls("queued-resources", "create") == []
+    for state in ("FAILED", "SUSPENDED"):
+        assert slice_.do("create", states=["PROVISIONING", state]) == (1, f"launch/tpu/vm.sh: endx is {state}\n")
 
 
-@pytest.mark.parametrize("state", ["FAILED", "SUSPENDED"])
-def test_create_does_not_wait_for_what_will_not_come(slice_, state):
-    assert slice_.do("create", states=["PROVISIONING", state]) == (1, f"launch/tpu/vm.sh: endx is {state}\n")
+def test_each_chip_has_its_software_and_no_spot_or_service_account_unless_asked(slice_):
+    software = {"v6e-16": "v2-alpha-tpuv6e", "v5p-32": "v2-alpha-tpuv5", "v4-32": "tpu-ubuntu2204-base"}
+    software["v5litepod-16"] = "v2-alpha-tpuv5-lite"
+    for chips, version in software.items():
+        slice_.do("create", states=["", "ACTIVE"], ACCELERATOR_TYPE=chips)
+        call = slice_.calls("queued-resources", "create")[-1]
+        assert f"--runtime-version={version}" in call
+        assert not {"--spot", "--service-account"} & {part.partition("=")[0] for part in call}
+    slice_.do("create", states=["", "ACTIVE"], SERVICE_ACCOUNT="endx@p.iam.gserviceaccount.com")
+    assert "--service-account=endx@p.iam.gserviceaccount.com" in slice_.calls("queued-resources", "create")[-1]
 
 
-@pytest.mark.parametrize(
-    ("chips", "version"),
-    [
-        ("v6e-16", "v2-alpha-tpuv6e"),
-        ("v5p-32", "v2-alpha-tpuv5"),
-        ("v5litepod-16", "v2-alpha-tpuv5-lite"),
-        ("v4-32", "tpu-ubuntu2204-base"),
-    ],
-)
-def test_each_chip_has_its_software_and_no_spot_unless_asked(slice_, chips, version):
-    slice_.do("create", states=["", "ACTIVE"], ACCELERATOR_TYPE=chips)
-    (call,) = slice_.calls("queued-resources", "create")
-    assert f"--runtime-version={version}" in call
-    assert "--spot" not in call
-
-
-def test_setup_brings_the_wheel_and_the_service(slice_):
+def test_setup_brings_the_wheel_and_the_service_and_mounts_nfs_where_it_is_set(slice_):
     assert slice_.do("setup") == (0, "")
     assert {file.name for file in (slice_.folder / "copied").iterdir()} == {
         "endx_jax-1-py3-none-any.whl",
         "endx.service",
     }
-    for call in slice_.calls("tpu-vm", "ssh"):
-        assert "--worker=all" in call
-        check_syntax(remote(call))
-    scripts = [remote(call) for call in slice_.calls("tpu-vm", "ssh")]
-    assert "[tpu,gcs]" in scripts[-1]
-    assert not any("nfs" in script for script in scripts)
-
-
-def test_setup_mounts_nfs_where_it_is_set(slice_):
+    calls = slice_.calls("tpu-vm", "ssh")
+    assert all("--worker=all" in call for call in calls)
+    assert "[tpu,gcs]" in remote(calls[-1])
+    assert not any("nfs" in remote(call) for call in calls)
     assert slice_.do("setup", NFS="10.0.0.2:/runs") == (0, "")
-    scripts = [remote(call) for call in slice_.calls("tpu-vm", "ssh")]
-    for script in scripts:
-        check_syntax(script)
-    assert any("'10.0.0.2:/runs /runs nfs defaults,_netdev 0 0'" in script for script in scripts)
-
-
-def test_create_asks_for_the_service_account(slice_):
-    slice_.do("create", states=["", "ACTIVE"], SERVICE_ACCOUNT="endx@p.iam.gserviceaccount.com")
-    (call,) = slice_.calls("queued-resources", "create")
-    assert "--service-account=endx@p.iam.gserviceaccount.com" in call
+    mounting = slice_.calls("tpu-vm", "ssh")[len(calls) :]
+    assert any("'10.0.0.2:/runs /runs nfs defaults,_netdev 0 0'" in remote(call) for call in mounting)
+    for call in calls + mounting:
+        check_syntax(remote(call))
 
 
 def remote(call: list[str]) -> str:
@@ -195,24 +176,19 @@ def test_keep_looks_after_a_run_until_all_workers_are_done(slice_):
     assert status == 0
 
 
-def test_keep_asks_again_for_a_slice_that_was_taken_away(slice_):
-    states = ["", "ACTIVE", "ACTIVE", "SUSPENDED", "", "ACTIVE"]
-    looks = [workers(RUNNING), workers(DONE)]
-    status, said = slice_.do("keep", "train", states=states, looks=looks, SPOT="1")
-    assert said.splitlines() == [
-        "launch/tpu/vm.sh: start 1 ended with status 75; deleting endx",
-        "launch/tpu/vm.sh: start 2 ended with status 0; deleting endx",
-    ]
+@pytest.mark.parametrize(
+    ("states", "looks", "restarts", "status"),
+    [
+        (["", "ACTIVE", "ACTIVE", "SUSPENDED", "", "ACTIVE"], [[RUNNING], [DONE]], "100", 0),
+        (["", "ACTIVE", "SUSPENDED"] * 2, [[RUNNING]], "1", 75),  # so often and no more
+    ],
+)
+def test_keep_asks_again_for_a_slice_that_was_taken_away(slice_, states, looks, restarts, status):
+    looks = [workers(*look) for look in looks]
+    found, said = slice_.do("keep", "train", states=states, looks=looks, ENDX_RESTARTS=restarts)
+    ends = [f"launch/tpu/vm.sh: start {n} ended with status {end}; deleting endx" for n, end in ((1, 75), (2, status))]
+    assert (found, said.splitlines()) == (status, ends)
     assert slice_.order() == ["queued-resources create", "queued-resources delete"] * 2
-    assert status == 0
-
-
-def test_keep_asks_again_a_bounded_number_of_times(slice_):
-    states = ["", "ACTIVE", "SUSPENDED"] * 2
-    status, said = slice_.do("keep", "train", states=states, looks=[workers(RUNNING)], ENDX_RESTARTS="1")
-    assert len(said.splitlines()) == 2
-    assert slice_.order() == ["queued-resources create", "queued-resources delete"] * 2
-    assert status == 75
 
 
 def test_keep_takes_machines_that_are_shut_down_for_a_lost_slice(slice_):

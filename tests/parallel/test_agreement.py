@@ -37,8 +37,7 @@ def test_actions_of_the_primary_run_there_only_and_may_decide_too(monkeypatch):
     assert as_processes(monkeypatch, act, 3) == [[(0, 0)]] * 3
 
 
-@pytest.mark.parametrize("kind", [EndxError, DiskFull, RunInterrupted])
-@pytest.mark.parametrize("failing", [0, 2])
+@pytest.mark.parametrize(("kind", "failing"), [(EndxError, 0), (EndxError, 2), (DiskFull, 0), (RunInterrupted, 2)])
 def test_an_error_of_one_is_raised_by_all_with_its_name(monkeypatch, kind, failing):
     def act(process):
         def fail():

@@ -1,24 +1,31 @@
+"""Real processes that meet in collectives: what they agree on, and how they end when one fails or is lost."""
+
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
+from fake_buckets import free_port
 from helpers import one_line_error
 
+from endx_jax.errors import TRY_AGAIN
 from endx_jax.parallel import distributed, environment
 
 
-def start(program: str, **variables: str) -> list[subprocess.Popen]:
-    """Starts two processes of a program that find each other."""
-    with socket.create_server(("localhost", 0)) as probe:
-        address = f"localhost:{probe.getsockname()[1]}"
-    shared = os.environ | {"JAX_PLATFORMS": "cpu", environment.COORDINATOR: address, environment.COUNT: "2"} | variables
+def start(program: str, *arguments: str, count: int = 2, **variables: str) -> list[subprocess.Popen]:
+    """Starts processes of a program that find each other."""
+    address = f"localhost:{free_port()}"
+    shared = os.environ | {"JAX_PLATFORMS": "cpu", environment.COORDINATOR: address, environment.COUNT: str(count)}
+    shared |= variables
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return [
-        subprocess.Popen([sys.executable, "-c", program], env=shared | {environment.INDEX: str(index)}, **pipes)
-        for index in range(2)
+        subprocess.Popen([sys.executable, "-c", program, *arguments], env=shared | {environment.INDEX: str(n)}, **pipes)
+        for n in range(count)
     ]
 
 
@@ -99,3 +106,61 @@ def test_rows_of_a_process_need_not_be_consecutive():
     processes = start(textwrap.dedent(program), JAX_NUM_CPU_DEVICES="2")
     errors = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors
+
+
+MEETING = """
+import functools, pathlib, sys
+import jax
+# JAX's default is 100 seconds.
+jax.distributed.initialize = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=10)
+from endx_jax.cli import entry, train
+
+def main(arguments):
+    from endx_jax.parallel import distributed
+    distributed.initialize()
+    import numpy as np
+    from jax.experimental import multihost_utils
+    step = 0
+    while True:
+        multihost_utils.process_allgather(np.array(step))
+        step += 1
+        (pathlib.Path(arguments[0]) / f"met-{step}").touch()
+
+train.main = main
+sys.exit(entry.run_verb(["train", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def processes(tmp_path):
+    started = start(MEETING, str(tmp_path), count=3)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "met-20").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "number", "status"),
+    [(2, signal.SIGKILL, TRY_AGAIN), (0, signal.SIGKILL, -signal.SIGABRT), (1, signal.SIGSTOP, -signal.SIGABRT)],
+)
+def test_the_others_end_with_a_status_that_launchers_restart(processes, victim, number, status):
+    """JAX aborts those whose process 0 is gone, or whose peer gives no sign of life (134 in a shell)."""
+    line = {
+        TRY_AGAIN: r"endx_jax: another process was lost \(.*\); run the same command again|process \d ended: ",
+        -signal.SIGABRT: "Terminating process because the JAX distributed service detected fatal errors",
+    }
+    began = time.monotonic()
+    processes[victim].send_signal(number)
+    for index, process in enumerate(processes):
+        if index == victim:
+            continue
+        _, errors = process.communicate(timeout=60)
+        print(f"process {index} ended with {process.returncode} after {time.monotonic() - began:.1f} s")
+        assert process.returncode == status, errors
+        assert re.search(line[status], errors), errors

@@ -1,11 +1,16 @@
+"""What the environment says about processes and caches, and what is printed."""
+
 import importlib.util
+import logging
 import sys
 
+import jax
 import pytest
 from helpers import one_line_error
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel import environment
+from endx_jax.parallel.console import LOG, gathering, say, silenced
 from endx_jax.parallel.environment import DistributedConfig, first_node, read_environment
 
 NAMES = ("COORDINATOR", "COUNT", "INDEX", "PORT", "SLURM_JOB", "SLURM_NODES", "SLURM_COUNT", "SLURM_INDEX")
@@ -34,20 +39,17 @@ def test_one_process_needs_no_configuration_and_jax_s_own_variables_come_first(v
     assert read_environment() == DistributedConfig("a:1", num_processes=3, process_id=2)
 
 
-@pytest.mark.parametrize(
-    ("address", "index", "count", "message"),
-    [
+def test_an_impossible_configuration_is_refused(variables):
+    for address, index, count, message in (
         ("a:1", "2", "2", "process id is 2 and there are 2 processes"),
         ("a", "1", "2", "'a', which has no port"),
         ("a:65536", "1", "2", "'a:65536', which has no port below 65,536"),
         ("localhost:1", "0", "", f"{environment.COUNT} and {environment.INDEX}"),
         ("localhost:1", "0", "two", f"{environment.COUNT} and {environment.INDEX}"),
-    ],
-)
-def test_an_impossible_configuration_is_refused(variables, address, index, count, message):
-    variables(COORDINATOR=address, INDEX=index, **({"COUNT": count} if count else {}))
-    with pytest.raises(EndxError, match=message):
-        read_environment()
+    ):
+        variables(COORDINATOR=address, INDEX=index, **({"COUNT": count} if count else {}))
+        with pytest.raises(EndxError, match=message):
+            read_environment()
 
 
 def test_a_step_of_slurms(variables):
@@ -59,12 +61,9 @@ def test_a_step_of_slurms(variables):
     assert read_environment() == DistributedConfig("gpu08:5", num_processes=8, process_id=1)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [("a", "a"), ("a,b-1", "a"), ("a-1,b", "a-1"), ("a[08-10,12],b", "a08"), ("a[8,12]", "a8"), ("r[1-2]n,c", "r1n")],
-)
-def test_the_first_of_a_list_of_nodes(nodes, expected):
-    assert first_node(nodes) == expected
+def test_the_first_of_a_list_of_nodes():
+    lists = {"a": "a", "a,b-1": "a", "a-1,b": "a-1", "a[08-10,12],b": "a08", "a[8,12]": "a8", "r[1-2]n,c": "r1n"}
+    assert {nodes: first_node(nodes) for nodes in lists} == lists
 
 
 def test_the_hosts_of_a_tpu_pod(variables, monkeypatch):
@@ -92,3 +91,76 @@ def test_a_jax_that_does_not_tell_the_hosts_of_a_tpu_is_told_them(variables, mon
             read_environment()
     variables(COORDINATOR="localhost:8482", COUNT="1", INDEX="0")
     assert read_environment() is None
+
+
+@pytest.fixture
+def settings():
+    """The two settings of JAX, which are as they were afterwards."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    yield lambda: tuple(getattr(jax.config, name) for name in names)
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_a_cache_that_is_configured_stays(settings):
+    jax.config.update("jax_compilation_cache_dir", "/chosen")
+    before = settings()
+    environment.keep_programs()
+    assert settings() == before
+
+
+def test_without_one_programs_are_kept_where_training_keeps_them(settings, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/of/tests")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    jax.config.update("jax_compilation_cache_dir", None)
+    environment.keep_programs()
+    assert settings() == ("/home/of/tests/.cache/endx_jax/xla", 0.0)
+
+
+def test_no_folder_changes_nothing(settings):
+    before = settings()
+    environment.use_compilation_cache("")
+    assert settings() == before
+    environment.use_compilation_cache("/some/folder", 2.0)
+    assert settings() == ("/some/folder", 2.0)
+
+
+def test_messages_are_printed_on_stdout_and_only_there(capfd):
+    with gathering() as lines:
+        say("100 % of data.path")
+    assert capfd.readouterr() == ("100 % of data.path\n", "")
+    assert lines == []
+
+
+def test_the_level_of_the_logger_silences_messages_but_no_warnings(capfd, caplog):
+    with silenced():
+        say("a message")
+        LOG.warning("a warning")
+    assert capfd.readouterr().out == ""
+    assert caplog.messages == ["a warning"]
+    say("again")
+    assert capfd.readouterr().out == "again\n"
+
+
+def test_a_program_s_own_logging_gets_messages_in_place_of_stdout(capfd, caplog):
+    texts, handler = [], logging.Handler()
+    handler.emit = lambda record: texts.append((record.levelno, record.getMessage()))
+    LOG.addHandler(handler)
+    say("100 %")
+    LOG.removeHandler(handler)
+    assert (texts, capfd.readouterr().out) == ([(logging.INFO, "100 %")], "")
+
+
+def test_messages_reach_the_root_logger_if_it_shows_their_level(capfd, caplog):
+    with caplog.at_level(logging.INFO):
+        say("to the log")
+    assert caplog.messages == ["to the log"]
+    assert capfd.readouterr().out == ""
+
+
+def test_messages_are_printed_if_the_root_logger_has_a_level_and_no_handler_for_them(capfd, monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.INFO)
+    say("to stdout")
+    assert capfd.readouterr().out == "to stdout\n"

@@ -1,8 +1,8 @@
 import subprocess
 import sys
+import types
 
 import jax
-import pytest
 
 from endx_jax.parallel import memory
 from endx_jax.parallel.memory import DeviceMemory, free_host_memory, measure
@@ -36,48 +36,34 @@ UNLIMITED = VERSION_1 | {"sys/fs/cgroup/memory/memory.limit_in_bytes": "92233720
 FULL = VERSION_2 | {"sys/fs/cgroup/jobs/memory.current": "1300000\n"}
 
 
-@pytest.mark.parametrize(
-    ("files", "free"),
-    [
-        ({}, None),
-        (HOST, 2048 * KIB),
-        (HOST | VERSION_2, 1_000_000 - 700_000 + 200_000),
-        (HOST | VERSION_1, 900_000 - 300_000 + 100_000),
-        (HOST | UNLIMITED, 2048 * KIB),
-        (HOST | FULL, 0),
-    ],
-    ids=["not Linux", "no limit", "version 2, of the group above", "version 1", "version 1, no limit", "full"],
-)
-def test_free_memory_is_the_least_of_the_hosts_and_the_control_groups(tmp_path, files, free):
-    assert free_host_memory(written(tmp_path, files)) == free
+def test_free_memory_is_the_least_of_the_hosts_and_the_control_groups(tmp_path):
+    for name, files, free in (
+        ("not Linux", {}, None),
+        ("no limit", HOST, 2048 * KIB),
+        ("version 2, of the group above", HOST | VERSION_2, 1_000_000 - 700_000 + 200_000),
+        ("version 1", HOST | VERSION_1, 900_000 - 300_000 + 100_000),
+        ("version 1, no limit", HOST | UNLIMITED, 2048 * KIB),
+        ("full", HOST | FULL, 0),
+    ):
+        assert free_host_memory(written(tmp_path / name, files)) == free, name
 
 
-@pytest.mark.parametrize(
-    ("memory", "state", "activations"),
-    [
-        (DeviceMemory(1000), 100, 400),  # 100 + 400 are half of 1000
-        (DeviceMemory(1000, held=200), 100, 200),
-        (DeviceMemory(1000, held=100, devices=4), 50, 50),  # (500 - 100 - 4 * 50) for each of four devices
-        (DeviceMemory(1000), 900, 50),
-        (DeviceMemory(1000), 1100, 0),
-    ],
-)
-def test_a_step_stays_under_half_of_the_memory(memory, state, activations):
-    assert memory.activations(state) == activations
+def test_a_step_stays_under_half_of_the_memory():
+    found = [DeviceMemory(1000).activations(state) for state in (100, 900, 1100)]
+    assert found == [400, 50, 0]  # 100 + 400 are half of 1000
+    assert DeviceMemory(1000, held=200).activations(100) == 200
+    # (500 - 100 - 4 * 50) for each of four devices
+    assert DeviceMemory(1000, held=100, devices=4).activations(50) == 50
 
 
-class Device:
-    def __init__(self, stats):
-        self.stats = stats
-
-    def memory_stats(self):
-        return self.stats
+def device(stats):
+    return types.SimpleNamespace(memory_stats=lambda: stats)
 
 
 def test_accelerators_have_memory_of_their_own_and_cpus_share_the_host_s(monkeypatch):
-    monkeypatch.setattr(jax, "local_devices", lambda: [Device({"bytes_limit": 80, "bytes_in_use": 5})] * 2)
+    monkeypatch.setattr(jax, "local_devices", lambda: [device({"bytes_limit": 80, "bytes_in_use": 5})] * 2)
     assert measure() == DeviceMemory(80, 5)
-    monkeypatch.setattr(jax, "local_devices", lambda: [Device(None)] * 2)
+    monkeypatch.setattr(jax, "local_devices", lambda: [device(None)] * 2)
     monkeypatch.setattr(memory, "free_host_memory", lambda: 1000)
     monkeypatch.setattr(memory, "resident", lambda: 10)
     assert measure() == DeviceMemory(1010, 10 + memory.RUNTIME, 2)

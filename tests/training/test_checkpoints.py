@@ -22,15 +22,7 @@ from endx_jax.errors import RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
 from endx_jax.training import checkpoints as module
 from endx_jax.training import hooks, loop
-from endx_jax.training.checkpoints import (
-    FOLDER,
-    MANIFESTS,
-    Checkpoints,
-    abstract,
-    best_step,
-    newest_step,
-    restore_params,
-)
+from endx_jax.training.checkpoints import FOLDER, MANIFESTS, Checkpoints, best_step, newest_step, restore_params
 from endx_jax.training.step import TrainState
 
 
@@ -60,8 +52,7 @@ def latest(workdir):
 
 
 def like(state, **mesh):
-    shardings = state_shardings(state, make_mesh(MeshSettings(**mesh)))
-    return abstract(state, shardings)
+    return module.abstract(state, state_shardings(state, make_mesh(MeshSettings(**mesh))))
 
 
 def largest_file(workdir, step):
@@ -135,12 +126,11 @@ def test_when_all_are_damaged_there_is_none(three_checkpoints):
     for step in (1, 2, 3):
         flip_a_bit(three_checkpoints, step)
     step, lines = latest(three_checkpoints)
-    assert step is None
-    assert [line.endswith("the previous one is used") for line in lines] == [True, True, False]
-    assert lines[2].endswith("training starts from the beginning")
+    ends = ["the previous one is used"] * 2 + ["training starts from the beginning"]
+    assert (step, [line.endswith(end) for line, end in zip(lines, ends, strict=True)]) == (None, [True] * 3)
 
 
-@pytest.mark.parametrize("text", ["", '{"step": 3, "metr', "[]", '{"step": 3, "metrics": null}'])
+@pytest.mark.parametrize("text", ["", '{"step": 3, "metrics": null}'])  # tests/experiment fuzzes others
 def test_a_manifest_that_cannot_be_read_is_damage(three_checkpoints, text):
     (three_checkpoints / MANIFESTS / "3.json").write_text(text)
     assert best_step(three_checkpoints, "mrr") == 2

@@ -1,12 +1,20 @@
+"""The log of metrics, TensorBoard events as tensorboardX reads them, and Weights & Biases with a stand-in."""
+
 import json
 import pathlib
+import sys
+import types
+from unittest import mock
 
+import pytest
 from helpers import one_line_error
 
+from endx_jax.errors import EndxError
 from endx_jax.files import AppendOnlyFile
-from endx_jax.training.metric_log import FILE, MetricLog
+from endx_jax.training import metric_log
+from endx_jax.training.metric_log import FILE, WANDB_ID, MetricLog, TensorBoard, check_installed
 
-FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
+FULL = pathlib.Path("/dev/full")  # a device without any space
 
 
 def lines(workdir):
@@ -47,3 +55,109 @@ def test_lines_that_hold_no_step_are_dropped(tmp_path):
     (tmp_path / FILE).write_bytes(b"\n".join([b'{"step": 1}', *damaged, b'{"step": 2}\n']))
     MetricLog(tmp_path, resume_step=2).close()
     assert lines(tmp_path) == [{"step": 1}, {"step": 2}]
+
+
+def test_tensorboard_events_are_written_where_its_writer_is_installed(tmp_path):
+    pytest.importorskip("tensorboardX", reason="the extra [tensorboard] is not installed")
+    log = MetricLog(tmp_path, resume_step=0)
+    log.write(1, {"loss": 0.5})
+    log.close()
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import RecordWriter
+
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    written, events = file.read_bytes(), []
+    records = RecordWriter(str(tmp_path / "records"))  # as tensorboardX frames the same messages
+    while sum(8 + 4 + len(event) + 4 for event in events) < len(written):
+        start = sum(8 + 4 + len(event) + 4 for event in events)
+        length = int.from_bytes(written[start : start + 8], "little")
+        events.append(written[start + 12 : start + 12 + length])
+        records.write(events[-1])
+    records.close()
+    assert (tmp_path / "records").read_bytes() == written
+    found = [Event.FromString(event) for event in events]
+    assert [event.step for event in found] == [0, 1, 1]  # from 1 on, what was there is hidden
+    assert [(value.tag, value.simple_value) for value in found[2].summary.value] == [("loss", 0.5)]
+
+
+def test_tensorboard_on_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboardX", reason="the extra [tensorboard] is not installed")
+    events = TensorBoard(tmp_path, resume_step=0)
+    events._file.close()
+    monkeypatch.setattr(events, "_file", AppendOnlyFile(FULL))
+    for step in range(20):  # tensorboardX itself would wait for ever
+        with one_line_error("No space left"):
+            events.write(step, {"loss": 0.5})
+    events.close()
+
+
+def test_without_tensorboards_writer_there_are_no_events(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    log = MetricLog(tmp_path, resume_step=0)
+    log.write(1, {"loss": 0.5})
+    log.close()
+    assert [file.name for file in tmp_path.iterdir()] == [FILE]
+
+
+class Refused(Exception):
+    """As `wandb.Error`."""
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A stand-in that keeps what it is given; tensorboardX, which takes long to import, is left out."""
+    monkeypatch.setattr(metric_log.importlib.util, "find_spec", lambda name: None)
+    module = types.SimpleNamespace(inits=[], logged=[], finished=0, Error=Refused)
+
+    def finish():
+        module.finished += 1
+
+    def init(**arguments):
+        module.inits.append(arguments)
+        return types.SimpleNamespace(log=lambda values, step: module.logged.append((step, values)), finish=finish)
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def test_numbers_go_to_the_project_and_a_resumed_run_to_the_same_run(tmp_path, wandb):
+    for step in (1, 2):
+        log = MetricLog(tmp_path, resume_step=step - 1, wandb_project="papers")
+        log.write(step, {"mrr": 0.5}, prefix="validation/")
+        log.close()
+    assert wandb.logged == [(1, {"validation/mrr": 0.5}), (2, {"validation/mrr": 0.5})]
+    first, second = wandb.inits
+    assert first == second
+    assert first["project"] == "papers"
+    assert first["id"] == (tmp_path / WANDB_ID).read_text()
+    assert wandb.finished == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Refused("no API key\nconfigured"), r"no API key configured\): log in"),
+        # as pydantic of an invalid variable
+        (ValueError("1 validation error for Settings\nmode\n  Input"), r"1 validation error for Settings mode Input\)"),
+    ],
+)
+def test_a_refusal_is_one_line(tmp_path, wandb, error, said):
+    wandb.init = mock.Mock(side_effect=error)
+    with one_line_error(rf"train.wandb_project=papers \({said}"):
+        MetricLog(tmp_path, resume_step=0, wandb_project="papers")
+
+
+def test_a_folder_of_wandb_s_files_is_not_its_package(tmp_path, monkeypatch):
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with one_line_error(r"pip install 'endx_jax\[wandb\]'"):
+        check_installed("papers")
+
+
+def test_a_missing_wandb_is_reported_early(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check_installed("")
+    with pytest.raises(EndxError, match=r"pip install 'endx_jax\[wandb\]'"):
+        check_installed("papers")

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from endx_jax.errors import EndxError
-from endx_jax.training.monitor import Monitor
+from endx_jax.training.monitor import Monitor, Pace
 
 
 def make_monitor(workdir, **changes):
@@ -43,11 +43,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_examples(tmp_path, los
 
 
 def test_a_warning_is_printed_once_and_again_after_it_was_mended(tmp_path, capsys):
-    monitor = make_monitor(
-        tmp_path,
-        log_every=1,
-        warnings=lambda found: {"high": f"high: {found['loss']:.0f}"} if found["loss"] > 5 else {},
-    )
+    high = lambda found: {"high": f"high: {found['loss']:.0f}"} if found["loss"] > 5 else {}  # noqa: E731
+    monitor = make_monitor(tmp_path, log_every=1, warnings=high)
     for step, loss in enumerate((1.0, 6.0, 7.0, 2.0, 8.0), 1):
         monitor.push(step, metrics(loss))
     monitor.flush()
@@ -97,3 +94,16 @@ def test_a_wait_for_data_counts_where_the_devices_wait_too(tmp_path, monkeypatch
     assert line["step_seconds_p50"] == 5.0
     assert line["data_stall_seconds"] == stalled
     assert line["goodput"] == (5.0 - stalled) / 20.0
+
+
+def test_percentiles_goodput_and_stalls():
+    pace = Pace()
+    for seconds, stalled in [(1.0, 0.0), (1.0, 0.0), (3.0, 2.0)]:
+        pace.add_step(seconds, stalled)
+    # Sorted 1, 1, 3: the median is 1, and p95 lies 9/10 of the way from 1 to 3. In steps: 5 s less 2 s of waits, of 10.
+    found = pace.metrics(wall=10.0)
+    steps = {"step_seconds_p50": 1.0, "step_seconds_p95": 2.8, "step_seconds_max": 3.0}
+    assert found == steps | {"goodput": 0.3, "data_stall_seconds": 2.0}
+    pace.add_step(2.0, 0.0)
+    later = pace.metrics(wall=10.0)
+    assert (later["data_stall_seconds"], later["goodput"]) == (0.0, 0.5)  # since the last line, and of the whole run

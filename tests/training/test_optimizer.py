@@ -1,24 +1,27 @@
+"""Optimizers and schedules, by hand, and Adafactor against optax's."""
+
 import dataclasses
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from helpers import padded, random_params, texts, tower
 
+from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
+from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
+from endx_jax.training.checkpoints import Checkpoints, abstract
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
+from endx_jax.training.step import TrainState
 
 # A matrix, a bias, a norm, a table and a scalar, each with its own value; 6 + 3 + 2 + 8 + 1 = 20 numbers.
-PARAMS = {
-    "encoder": {
-        "mlp_up": {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 3.0)},
-        "norm": {"scale": jnp.full(2, 5.0)},
-    },
-    "log_temperature": jnp.array(7.0),
-    "token_embedder": {"embedding": jnp.full((4, 2), 11.0)},
-}
+LAYER = {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 3.0)}
+PARAMS = {"encoder": {"mlp_up": LAYER, "norm": {"scale": jnp.full(2, 5.0)}}, "log_temperature": jnp.array(7.0)}
+PARAMS |= {"token_embedder": {"embedding": jnp.full((4, 2), 11.0)}}
 PLAIN = OptimizerSettings(name="sgd", learning_rate=0.5, schedule="constant", clip_norm=0.0)
 
 
@@ -28,18 +31,12 @@ def update(settings, params, gradients, steps=10):
     return updates
 
 
-@pytest.mark.parametrize(
-    ("name", "fall"),
-    [
-        ("linear", [1.0, 0.75, 0.5, 0.25, 0.0]),
-        ("cosine", [(1 + np.cos(np.pi * n / 4)) / 2 for n in range(5)]),
-        ("constant", [1.0] * 5),
-    ],
-)
-def test_schedules_rise_and_then_fall_to_zero_unless_constant(name, fall):
-    schedule = make_schedule(OptimizerSettings(learning_rate=1.0, warmup_steps=3, schedule=name), steps=7)
-    # Rise: (t + 1) / (3 + 1); then 4 steps from 1 down, reaching 0 at step 7, which is never taken.
-    np.testing.assert_allclose([schedule(t) for t in range(8)], [0.25, 0.5, 0.75, *fall], rtol=1e-6, atol=1e-7)
+def test_schedules_rise_and_then_fall_to_zero_unless_constant():
+    """Rise: (t + 1) / (3 + 1); then 4 steps from 1 down, reaching 0 at step 7, which is never taken."""
+    cosine = [(1 + np.cos(np.pi * n / 4)) / 2 for n in range(5)]
+    for name, fall in {"linear": [1.0, 0.75, 0.5, 0.25, 0.0], "cosine": cosine, "constant": [1.0] * 5}.items():
+        schedule = make_schedule(OptimizerSettings(learning_rate=1.0, warmup_steps=3, schedule=name), steps=7)
+        np.testing.assert_allclose([schedule(t) for t in range(8)], [0.25, 0.5, 0.75, *fall], rtol=1e-6, atol=1e-7)
 
 
 def test_warm_up_must_leave_something_of_the_run():
@@ -47,12 +44,10 @@ def test_warm_up_must_leave_something_of_the_run():
         make_schedule(OptimizerSettings(warmup_steps=5), steps=5)
 
 
-@pytest.mark.parametrize(
-    ("setting", "steps", "warmup"),
-    [(5, 6, 5), (5, 5, 0), (5, 3, 0), (1000, 60, 6), (-1, 5, 0), (-1, 112, 11), (-1, 3000, 100)],
-)
-def test_a_warm_up_that_does_not_fit_and_an_automatic_one_are_a_tenth_of_the_run(setting, steps, warmup):
-    assert OptimizerSettings(warmup_steps=setting).fitted(steps).warmup_steps == warmup
+def test_a_warm_up_that_does_not_fit_and_an_automatic_one_are_a_tenth_of_the_run():
+    chosen = {(5, 6): 5, (5, 5): 0, (5, 3): 0, (1000, 60): 6, (-1, 5): 0, (-1, 112): 11, (-1, 3000): 100}
+    for (setting, steps), warmup in chosen.items():
+        assert OptimizerSettings(warmup_steps=setting).fitted(steps).warmup_steps == warmup
 
 
 @pytest.mark.parametrize(("clip_norm", "scale"), [(0.0, 1.0), (1.0, 1 / np.sqrt(20))])
@@ -62,10 +57,10 @@ def test_sgd_is_the_gradient_times_the_rate_clipped_to_the_global_norm(clip_norm
     chex.assert_trees_all_close(found, jax.tree.map(lambda g: -0.5 * scale * g, gradients), rtol=1e-6)
 
 
-def of_each_parameter(updates) -> dict[str, float]:
-    """The one value that all entries of each parameter's update have."""
-    found = {path: np.unique(np.round(leaf, 5)) for path, leaf in parameter_paths(updates).items()}
-    return {path: values.item() for path, values in found.items()}
+def of_each_parameter(updates) -> list[float]:
+    """The one value that all entries of each parameter's update have, by name: bias, kernel, scale, scalar, table."""
+    found = parameter_paths(updates)
+    return [np.unique(np.round(found[path], 5)).item() for path in sorted(found)]
 
 
 @pytest.mark.parametrize("weight_decay", [0.2, 0.0])
@@ -73,53 +68,29 @@ def test_first_adamw_step_is_the_sign_plus_decay_of_matrices_and_tables_only(wei
     settings = OptimizerSettings(learning_rate=0.1, schedule="constant", weight_decay=weight_decay, clip_norm=0.0)
     updates = update(settings, PARAMS, jax.tree.map(lambda p: 3.0 * jnp.ones_like(p), PARAMS))
     # m / sqrt(v) is 1 after bias correction; decay adds its share of the parameter.
-    assert of_each_parameter(updates) == pytest.approx(
-        {
-            "encoder/mlp_up/bias": -0.1,
-            "encoder/mlp_up/kernel": -0.1 * (1 + weight_decay * 2),
-            "encoder/norm/scale": -0.1,
-            "log_temperature": -0.1,
-            "token_embedder/embedding": -0.1 * (1 + weight_decay * 11),
-        },
-        rel=1e-4,
-    )
+    expected = [-0.1, -0.1 * (1 + weight_decay * 2), -0.1, -0.1, -0.1 * (1 + weight_decay * 11)]
+    assert of_each_parameter(updates) == pytest.approx(expected, rel=1e-4)
 
 
 def test_first_adafactor_step_is_the_parameters_size_plus_decay_of_matrices_and_tables_only():
     settings = dataclasses.replace(PLAIN, name="adafactor", learning_rate=0.1, weight_decay=0.2)
     updates = update(settings, PARAMS, jax.tree.map(lambda p: 3.0 * jnp.ones_like(p), PARAMS))
     # g / sqrt(v) is 1 at the first step, times the parameters' root mean square; decay adds 0.2 of the parameter.
-    assert of_each_parameter(updates) == pytest.approx(
-        {
-            "encoder/mlp_up/bias": -0.1 * 3,
-            "encoder/mlp_up/kernel": -0.1 * (2 + 0.2 * 2),
-            "encoder/norm/scale": -0.1 * 5,
-            "log_temperature": -0.1 * 7,
-            "token_embedder/embedding": -0.1 * (11 + 0.2 * 11),
-        },
-        rel=1e-4,
-    )
+    expected = [-0.1 * 3, -0.1 * (2 + 0.2 * 2), -0.1 * 5, -0.1 * 7, -0.1 * (11 + 0.2 * 11)]
+    assert of_each_parameter(updates) == pytest.approx(expected, rel=1e-4)
 
 
 def test_biases_beside_tables_do_not_decay():
     params = {"embedding_projection": {"bias": jnp.ones(2), "kernel": jnp.ones((2, 2))}}
     settings = dataclasses.replace(PLAIN, name="adamw", weight_decay=0.1)
     updates = of_each_parameter(update(settings, params, jax.tree.map(jnp.zeros_like, params)))
-    assert updates == pytest.approx({"embedding_projection/bias": 0, "embedding_projection/kernel": -0.05})
+    assert updates == pytest.approx([0, -0.05])
 
 
 def test_multipliers_scale_by_path():
     settings = dataclasses.replace(PLAIN, multipliers=(("^encoder/", 0.1), ("^token_", 10.0), ("^log_", 0.0)))
     updates = update(settings, PARAMS, jax.tree.map(jnp.ones_like, PARAMS))
-    assert of_each_parameter(updates) == pytest.approx(
-        {
-            "encoder/mlp_up/bias": -0.5 * 0.1,
-            "encoder/mlp_up/kernel": -0.5 * 0.1,
-            "encoder/norm/scale": -0.5 * 0.1,
-            "log_temperature": 0.0,
-            "token_embedder/embedding": -0.5 * 10,
-        }
-    )
+    assert of_each_parameter(updates) == pytest.approx([-0.05, -0.05, -0.05, 0.0, -5.0])
 
 
 @pytest.mark.parametrize(
@@ -134,15 +105,125 @@ def test_every_parameter_matches_exactly_one_multiplier(multipliers, message):
         make_optimizer(dataclasses.replace(PLAIN, multipliers=multipliers), 10, PARAMS)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+def test_settings_out_of_bounds_are_refused():
+    for values, message in (
         ({"name": "adamm"}, "did you mean 'adamw'"),
         ({"schedule": "step"}, "linear, cosine, constant"),
         ({"learning_rate": -1.0}, "must not be negative"),
         ({"warmup_steps": -2}, "must be -1 or more"),
-    ],
-)
-def test_settings_out_of_bounds_are_refused(values, message):
-    with pytest.raises(EndxError, match=message):
-        OptimizerSettings(**values)
+    ):
+        with pytest.raises(EndxError, match=message):
+            OptimizerSettings(**values)
+
+
+STEPS = 5
+SETTINGS = OptimizerSettings(name="adafactor", learning_rate=0.1, warmup_steps=2, weight_decay=0.0, clip_norm=0.0)
+THEIRS = optax.adafactor(make_schedule(SETTINGS, STEPS))
+SHAPES = {
+    "wide": {"kernel": (128, 160), "bias": (160,)},
+    "tall": {"kernel": (160, 128), "bias": (128,)},
+    "narrow": {"kernel": (127, 160)},
+    "scalar": (),
+}
+
+
+def drawn(shapes, seed, scale=1.0):
+    draw = np.random.default_rng(seed)
+    leaves, structure = jax.tree.flatten(shapes, is_leaf=lambda x: isinstance(x, tuple))
+    return jax.tree.unflatten(structure, [scale * draw.normal(size=s).astype(np.float32) for s in leaves])
+
+
+def gradients_of(params):
+    """One tree a step; they grow, so that updates are clipped."""
+    return [drawn(jax.tree.map(np.shape, params), seed=1 + t, scale=0.01 * 3.0**t) for t in range(STEPS)]
+
+
+def trained(optimizer, params, gradients):
+    @jax.jit
+    def step(params, state, gradient):
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = jax.jit(optimizer.init)(params)
+    for gradient in gradients:
+        params, state = step(params, state, gradient)
+    return params
+
+
+def encoder(depth, seed):
+    """Layers of quite different sizes, in the order 0, 1, ..., under the names that BERT's have."""
+    shapes = {"mlp_up": {"kernel": (128, 160), "bias": (160,)}, "norm": {"scale": (128,)}}
+    layers = {f"layers_{n}": drawn(shapes, seed + n, scale=0.1 * 4.0**n) for n in range(depth)}
+    return layers | {"position_embedding": drawn((140, 128), seed)}
+
+
+def two_towers():
+    """Two towers, of two and of three layers."""
+    sides = {"question": {"encoder": encoder(2, 10)}, "answer": {"encoder": encoder(3, 20)}}
+    return {"dual_encoder": sides, "log_temperature": np.float32(0.5)}
+
+
+def test_it_is_optax_adafactor():
+    params = drawn(SHAPES, seed=0) | {"zero": np.zeros(7, np.float32)}  # a size below the smallest scale
+    gradients = gradients_of(params)
+    found = trained(make_optimizer(SETTINGS, STEPS, params), params, gradients)
+    chex.assert_trees_all_close(found, trained(THEIRS, params, gradients), rtol=1e-5, atol=1e-7)
+
+
+def test_the_moments_are_kept_by_row_and_column_where_both_sides_are_wide():
+    params = drawn(SHAPES, seed=0)
+    state = make_optimizer(SETTINGS, STEPS, params).init(params)
+    shapes = {path: np.shape(leaf) for path, leaf in parameter_paths(state).items()}
+    assert [shapes[f"0/{v}/wide/kernel"] for v in ("v_row", "v_col", "v")] == [(128,), (160,), (1,)]
+    assert [shapes[f"0/{v}/narrow/kernel"] for v in ("v_row", "v_col", "v")] == [(1,), (1,), (127, 160)]
+
+
+def test_frozen_leaves_are_absent():
+    def freeze(params):
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: None if "question" in str(path) else leaf, params)
+
+    params = two_towers()
+    gradients = gradients_of(params)
+    whole = trained(make_optimizer(SETTINGS, STEPS, params), params, gradients)
+    part = freeze(params)
+    optimizer = make_optimizer(SETTINGS, STEPS, part)
+    assert not [path for path in parameter_paths(optimizer.init(part)) if "question" in path]
+    chex.assert_trees_all_equal(trained(optimizer, part, [freeze(g) for g in gradients]), freeze(whole))
+
+
+def test_its_state_comes_back_from_a_checkpoint_on_another_mesh(tmp_path):
+    params = encoder(2, seed=0)
+    trained_part = params | {"position_embedding": None}
+    optimizer = make_optimizer(SETTINGS, STEPS, trained_part)
+    _, opt_state = jax.jit(lambda part: optimizer.update(part, optimizer.init(part), part))(trained_part)
+    state = jax.tree.map(jnp.asarray, TrainState(step=jnp.int32(1), params=params, opt_state=opt_state))
+    checkpoints = Checkpoints(tmp_path, keep=1, metric="mrr", report=lambda line: None)
+    checkpoints.save(1, state)
+    checkpoints.wait()
+    restored = checkpoints.restore(1, abstract(state, state_shardings(state, make_mesh(MeshSettings(fsdp=2)))))
+    checkpoints.close()
+    chex.assert_trees_all_equal(restored, state)
+
+
+def test_a_sharded_update_is_the_whole_one():
+    config = BertConfig(vocab_size=300, width=128, layers=1, heads=2, mlp_width=256, positions=32)
+    bert = tower(config)
+    params = {"dual_encoder": {"shared": random_params(bert, padded(texts((8, 5)), 8))}}
+    gradients = drawn(jax.tree.map(np.shape, params), seed=1)
+    optimizer = make_optimizer(SETTINGS, STEPS, params)
+
+    @jax.jit
+    def step(params, gradients):
+        return optimizer.update(gradients, optimizer.init(params), params)
+
+    mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
+    at = state_shardings(jax.eval_shape(step, params, gradients), mesh)
+    split = [place(tree, at[0]) for tree in (params, gradients)]
+    updates, state = jax.jit(step, out_shardings=at)(*split)
+    chex.assert_trees_all_close((updates, state), step(params, gradients), rtol=1e-5, atol=1e-8)
+    parts = {path: leaf.sharding.shard_shape(leaf.shape) for path, leaf in parameter_paths(state).items()}
+    encoder = "dual_encoder/shared/encoder"
+    kernel = [parts[f"0/{v}/{encoder}/layers_0/mlp_up/kernel"] for v in ("v_row", "v_col", "v")]
+    assert kernel == [(128,), (256,), (1,)]
+    assert parts[f"0/v/{encoder}/layers_0/mlp_up/bias"] == (256 // 2,)
+    assert parts[f"0/v/{encoder}/position_embedding"] == (32, 128 // 2)

@@ -1,11 +1,11 @@
 """A checkpoint is the same whatever writes it and whatever reads it: real processes, each with virtual devices."""
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
+from fake_buckets import free_port
 
 # Draws a state, of which every process makes its part; reads a checkpoint and compares; writes the next one.
 PROGRAM = """
@@ -53,10 +53,7 @@ gathered(0, "done")
 
 def run(workdir, step: int, processes: int, devices: int) -> None:
     """Reads and writes as so many processes with so many devices each."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        address = f"localhost:{probe.getsockname()[1]}"
-    started = []
+    address, started = f"localhost:{free_port()}", []
     for index in range(processes):
         environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
         if processes > 1:

@@ -3,6 +3,7 @@ import socket
 import jax
 import jax.numpy as jnp
 import pytest
+from fake_buckets import free_port
 from helpers import one_line_error
 
 from endx_jax.training import hooks
@@ -44,8 +45,7 @@ def test_training_that_ends_early_leaves_what_there_is(tmp_path, calls):
 
 
 def test_tensorboard_can_connect_to_the_profiler_s_server_until_training_ends(tmp_path):
-    with socket.create_server(("localhost", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     for _ in range(2):  # one run after another in a process
         trace = Trace(tmp_path, start=0, steps=0, port=port)
         socket.create_connection(("localhost", port), timeout=5).close()
