@@ -6,6 +6,7 @@ import json
 import pathlib
 import threading
 
+import numpy as np
 from loopback import Handler, LoopbackServer
 
 from endx_jax.data.readers.squad import FILES
@@ -58,6 +59,13 @@ def regular(articles: int, first: int = 0) -> str:
         ]
         data.append({"title": f"T{n}", "paragraphs": [{"context": context, "qas": questions}]})
     return json.dumps({"data": data})
+
+
+def write_words(file: pathlib.Path) -> pathlib.Path:
+    """Writes word vectors of the words of `regular`."""
+    draw, known = np.random.default_rng(0), ["cats", "dogs", "number", "nothing", "of", "?", ".", *map(str, range(70))]
+    file.write_text("".join(f"{word} {' '.join(map(str, draw.normal(size=6)))}\n" for word in known))
+    return file
 
 
 def write_regular(folder: pathlib.Path) -> pathlib.Path:

@@ -1,9 +1,11 @@
-"""The manifests for GKE, against the schemas of JobSet and Kubernetes, and against themselves."""
+"""The manifests for GKE, against the schemas of JobSet and Kubernetes and against themselves, and the shell scripts."""
 
-import copy
 import json
 import math
 import pathlib
+import re
+import shutil
+import subprocess
 
 import pytest
 import yaml
@@ -45,20 +47,13 @@ def mistakes(document: dict) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["tpu.yaml", "gpu.yaml"])
-def test_manifests_are_of_the_schemas(name):
-    assert mistakes(manifest(name)) == []
-
-
-@pytest.mark.parametrize("name", ["runs.yaml", "look.yaml"])
-def test_other_manifests_match_the_schemas(name):
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    for version in KUBERNETES:
-        kubernetes_validate.validate(manifest(name), version, strict=True)
-
-
-def test_none_is_left_out():
+def test_all_manifests_are_of_the_schemas():
     assert {path.name for path in GKE.glob("*.yaml")} == {"tpu.yaml", "gpu.yaml", "runs.yaml", "look.yaml"}
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for name in ("runs.yaml", "look.yaml"):
+        for version in KUBERNETES:
+            kubernetes_validate.validate(manifest(name), version, strict=True)
+    assert [mistakes(manifest(name)) for name in ("tpu.yaml", "gpu.yaml")] == [[], []]
 
 
 def test_a_pod_mounts_the_workdirs_read_only():
@@ -67,29 +62,18 @@ def test_a_pod_mounts_the_workdirs_read_only():
     assert volume["persistentVolumeClaim"] == {"claimName": claim, "readOnly": True}
 
 
-@pytest.mark.parametrize(
-    ("where", "key", "value"),
-    [
-        ((), "apiVersion", "jobset.x-k8s.io/v1"),
-        (("spec",), "replicatedJob", []),
-        (("spec", "failurePolicy"), "maxRestarts", "100"),
-        (("spec", "failurePolicy"), "restartStrategy", "Blocking"),
-        (("spec", "failurePolicy", "rules", 0), "action", "Fail"),
-        (("spec", "failurePolicy", "rules", 0), "onJobFailureReasons", ["PodFailure"]),
-        (("spec", "replicatedJobs", 0), "name", "Slice"),
-        (("spec", "replicatedJobs", 0, "template", "spec"), "completion", 4),
-        (("spec", "replicatedJobs", 0, "template", "spec"), "backoffLimit", "0"),
-        (("spec", "replicatedJobs", 0, "template", "spec", "podFailurePolicy", "rules", 0), "action", 1),
-        (("spec", "replicatedJobs", 0, "template", "spec", "template", "spec"), "nodeSelectors", {}),
-    ],
-)
-def test_the_schemas_find_what_is_wrong(where, key, value):
-    document = copy.deepcopy(manifest("tpu.yaml"))
-    place = document
-    for step in where:
-        place = place[step]
-    place[key] = value
-    assert mistakes(document)
+def test_the_schemas_find_what_is_wrong():
+    job = "spec replicatedJobs 0 template spec "
+    wrong = {"apiVersion": "jobset.x-k8s.io/v1", "spec replicatedJob": [], "spec failurePolicy maxRestarts": "100"}
+    wrong |= {"spec failurePolicy rules 0 onJobFailureReasons": ["PodFailure"], "spec replicatedJobs 0 name": "Slice"}
+    wrong |= {f"{job}completion": 4, f"{job}backoffLimit": "0", f"{job}template spec nodeSelectors": {}}
+    for path, value in (wrong | {f"{job}podFailurePolicy rules 0 action": 1}).items():
+        place = document = manifest("tpu.yaml")
+        *where, key = path.split()
+        for step in where:
+            place = place[int(step) if step.isdigit() else step]
+        place[key] = value
+        assert mistakes(document), path
 
 
 @pytest.mark.parametrize("name", ["tpu.yaml", "gpu.yaml"])
@@ -144,3 +128,46 @@ def test_the_gpu_nodes_know_their_places():
     assert variables["JAX_COORDINATOR_ADDRESS"]["value"] == f"$(COORDINATOR):{port['containerPort']}"
     (replicated,) = document["spec"]["replicatedJobs"]
     assert document["spec"]["coordinator"] == {"replicatedJob": replicated["name"], "jobIndex": 0, "podIndex": 0}
+
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPTS = ["launch/slurm.sh", "launch/tpu/vm.sh", ".ci/run"]
+
+# 75, and the signals ABRT, BUS, KILL, SEGV and TERM.
+AGAIN = "75 134 135 137 139 143"
+
+
+def test_bash_reads_all_of_them():
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / "launch").rglob("*.sh")}
+    assert found == {script for script in SCRIPTS if script.startswith("launch")}
+    for script in SCRIPTS:
+        assert subprocess.run(["bash", "-n", ROOT / script], capture_output=True, text=True).stderr == ""
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_shellcheck_has_nothing_to_say(script):
+    done = subprocess.run(["shellcheck", "--exclude=SC1091", ROOT / script], capture_output=True, text=True)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [
+        ("launch/local.py", r"^AGAIN = \(TRY_AGAIN, (.*)\)$"),
+        ("launch/slurm.sh", r'^export AGAIN="(.*)"$'),
+        ("launch/tpu/endx.service", r"^RestartForceExitStatus=(.*)$"),
+        ("launch/gke/tpu.yaml", r"^ +values: \[(.*)\]$"),
+        ("launch/gke/gpu.yaml", r"^ +values: \[(.*)\]$"),
+    ],
+)
+def test_all_try_again_after_the_same(file, pattern):
+    (found,) = re.findall(pattern, (ROOT / file).read_text(), re.MULTILINE)
+    assert found.replace(",", "") in (AGAIN, AGAIN.removeprefix("75 "))
+
+
+def test_75_is_what_endx_says():
+    local = (ROOT / "launch" / "local.py").read_text()
+    from endx_jax.errors import TRY_AGAIN
+
+    assert f"TRY_AGAIN = {TRY_AGAIN} " in local

@@ -1,7 +1,6 @@
-"""What the environment says about processes and caches, and what is printed."""
+"""What the environment says about processes and caches."""
 
 import importlib.util
-import logging
 import sys
 
 import jax
@@ -10,7 +9,6 @@ from helpers import one_line_error
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel import environment
-from endx_jax.parallel.console import LOG, gathering, say, silenced
 from endx_jax.parallel.environment import DistributedConfig, first_node, read_environment
 
 NAMES = ("COORDINATOR", "COUNT", "INDEX", "PORT", "SLURM_JOB", "SLURM_NODES", "SLURM_COUNT", "SLURM_INDEX")
@@ -124,43 +122,3 @@ def test_no_folder_changes_nothing(settings):
     assert settings() == before
     environment.use_compilation_cache("/some/folder", 2.0)
     assert settings() == ("/some/folder", 2.0)
-
-
-def test_messages_are_printed_on_stdout_and_only_there(capfd):
-    with gathering() as lines:
-        say("100 % of data.path")
-    assert capfd.readouterr() == ("100 % of data.path\n", "")
-    assert lines == []
-
-
-def test_the_level_of_the_logger_silences_messages_but_no_warnings(capfd, caplog):
-    with silenced():
-        say("a message")
-        LOG.warning("a warning")
-    assert capfd.readouterr().out == ""
-    assert caplog.messages == ["a warning"]
-    say("again")
-    assert capfd.readouterr().out == "again\n"
-
-
-def test_a_program_s_own_logging_gets_messages_in_place_of_stdout(capfd, caplog):
-    texts, handler = [], logging.Handler()
-    handler.emit = lambda record: texts.append((record.levelno, record.getMessage()))
-    LOG.addHandler(handler)
-    say("100 %")
-    LOG.removeHandler(handler)
-    assert (texts, capfd.readouterr().out) == ([(logging.INFO, "100 %")], "")
-
-
-def test_messages_reach_the_root_logger_if_it_shows_their_level(capfd, caplog):
-    with caplog.at_level(logging.INFO):
-        say("to the log")
-    assert caplog.messages == ["to the log"]
-    assert capfd.readouterr().out == ""
-
-
-def test_messages_are_printed_if_the_root_logger_has_a_level_and_no_handler_for_them(capfd, monkeypatch):
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(logging.root, "level", logging.INFO)
-    say("to stdout")
-    assert capfd.readouterr().out == "to stdout\n"

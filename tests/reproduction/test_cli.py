@@ -3,9 +3,8 @@
 import json
 import re
 
-import numpy as np
 import pytest
-from small_squad import write_regular, write_squad
+from small_squad import write_regular, write_squad, write_words
 
 
 def test_without_a_table_all_are_listed(reproduce):
@@ -56,9 +55,7 @@ def squad(tmp_path):
 def test_word_vectors_retrieve_better_with_idf(squad, tmp_path, reproduce, monkeypatch):
     """A number in the question names the paragraph that holds it."""
     monkeypatch.setenv("HOME", str(tmp_path))  # keeps the cache of vectors out of the user's home
-    draw, words = np.random.default_rng(0), tmp_path / "words.txt"
-    known = ["cats", "dogs", "number", "nothing", "of", "?", ".", *map(str, range(70))]
-    words.write_text("".join(f"{word} {' '.join(map(str, draw.normal(size=6)))}\n" for word in known))
+    words = write_words(tmp_path / "words.txt")
     shown = reproduce("layers", f"--model={words}", f"--data={squad}", f"--output={tmp_path}").out
     assert "test: 80 questions, 40 candidates" in shown
     found = json.loads((tmp_path / "layers.json").read_text())

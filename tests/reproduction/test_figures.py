@@ -154,9 +154,8 @@ def test_gains_are_in_per_cent_of_the_first_run(tmp_path):
     sources = [FigureSource(name, made_run(tmp_path / name, mrr)) for name, mrr in (("ade", 0.4), ("sde", 0.5))]
     data = make("dong-figure3", sources, tmp_path / "drawn")
     assert data["gains"] == {"sde": [pytest.approx(25)]}
-    assert data["evaluations"] == [
-        {"pool": "answers", "direction": "question_to_answer", "questions": 4, "candidates": 3}
-    ]
+    about = {"pool": "answers", "direction": "question_to_answer", "questions": 4, "candidates": 3}
+    assert data["evaluations"] == [about]
     with one_line_error("gains need a baseline with an MRR above 0, and another run"):
         dong.gains(Study(sources[:1]))
     with one_line_error("far: far is no workdir of a run"):

@@ -1,4 +1,4 @@
-"""Teachers and decoders on held-out pairs: the figures are those of the objective, batch by batch."""
+"""Teachers and decoders on held-out pairs, and the control of ENDX's teacher, which sees another pair's text."""
 
 import dataclasses
 import json
@@ -7,20 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import texts
+from helpers import TINY, padded, random_params, texts, tower
 from tiny_bert import tiny_recipe
 from tiny_vae import SETTINGS, VOCABULARY, build
 
+from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream, Pairs
 from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.experiment.run import run
+from endx_jax.methods.config import load_recipe
 from endx_jax.methods.dual import DualSettings
-from endx_jax.methods.endx import EndxSettings
+from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.methods.vae import VaeSettings
+from endx_jax.models import DualEncoder, MultiHopAttention
 from endx_jax.models.dropout import example_keys
+from endx_jax.models.sharing import SHARINGS
 from reproduction import __main__ as reproduction
 from reproduction.held_out import FILE, check_decoders
+from reproduction.shuffled import ShuffledObjective, ShuffledSettings, get_config
 
 COUNT, SIZE = 9, 4
 
@@ -97,3 +102,41 @@ def test_a_decoder_that_does_not_listen_does_as_well_with_any_latent_vector(pair
     found = check_decoders(objective, params, pairs, SIZE)
     np.testing.assert_allclose(found["answer"]["nll"], found["answer"]["nll_shuffled"], rtol=1e-6)
     assert abs(found["question"]["nll"] - found["question"]["nll_shuffled"]) > 1e-3
+
+
+B = 4
+ONE = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(hops=2, width=4))
+MODEL = DualEncoder(ONE, ONE, SHARINGS["sde"])
+
+
+@pytest.mark.parametrize(
+    ("objective", "reader"),
+    [
+        (ShuffledObjective(MODEL, ShuffledSettings(cross_heads=2)), 3),
+        (EndxObjective(MODEL, EndxSettings(cross_heads=2)), 1),
+    ],
+    ids=["shuffled", "endx"],
+)
+def test_a_question_is_read_beside_another_pair_s_answer(objective, reader):
+    """Replaces the answer of pair 1: only the question that is read beside it has another embedding."""
+    questions, ids = padded(texts([3] * B), 3), jnp.arange(B)
+    answers = texts([4] * B, seed=1)
+    others = [*answers[:1], *texts([4], seed=2), *answers[2:]]
+    towers = {side: random_params(ONE, questions) for side in ("question", "answer")}
+    params = jax.jit(objective.init)(jax.random.key(1), MODEL.join(towers))
+    embed = jax.jit(objective.embed_as_teacher)
+    before, after = (
+        embed(params, Batch(questions, padded(rows, 4), ids, ids, ids[:, None])) for rows in (answers, others)
+    )
+    changed = np.abs(before.question - after.question).max(axis=1) > 1e-6
+    assert list(np.flatnonzero(changed)) == [reader]
+    changed = np.abs(before.answer - after.answer).max(axis=1) > 1e-6
+    assert list(np.flatnonzero(changed)) == [1]
+
+
+def test_the_recipe_is_that_of_the_paper_s_teacher_but_for_the_method():
+    config = get_config().to_dict()
+    assert config["objective"].pop("name") == "endx_shuffled"
+    expected = load_recipe("gru_squad").get_config("endx_cross").to_dict()
+    assert expected["objective"].pop("name") == "endx"
+    assert config == expected

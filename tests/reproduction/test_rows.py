@@ -3,9 +3,8 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
-from small_squad import write_regular
+from small_squad import write_regular, write_words
 
 from reproduction import layers, rows
 from reproduction.outcome import Outcome
@@ -19,10 +18,7 @@ def squad(tmp_path_factory):
 
 
 def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path, monkeypatch):
-    draw = np.random.default_rng(0)
-    known = ["cats", "dogs", "number", "nothing", "of", "?", ".", *map(str, range(70))]
-    vectors = squad / "words.txt"
-    vectors.write_text("".join(f"{word} {' '.join(map(str, draw.normal(size=6)))}\n" for word in known))
+    vectors = write_words(squad / "words.txt")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = Options(tmp_path, data={"squad": str(squad)}, weights={"glove.840B.300d": str(vectors)})
     plain = rows.layers(papers().row("rr-table3/GloVe"), options)
