@@ -54,9 +54,9 @@ def ranks(scores: Array, positives: Array) -> Array:
     right = -jnp.sort(-right, axis=1)  # best first; nan, including padding, last
 
     def rank_column(i, result):
-        own = right[:, i][:, None]
+        right_score = right[:, i][:, None]
         # Negated comparisons instead of ">" and ">=" count nan against the right candidate.
-        beats = (~(scores <= own)).astype(jnp.int32) + ~(scores < own)
+        beats = (~(scores <= right_score)).astype(jnp.int32) + ~(scores < right_score)
         doubled = jnp.sum(jnp.where(wrong, beats, 0), axis=1)
         return result.at[:, i].set(jnp.where(i < counts, i + 1 + doubled / 2, jnp.inf).astype(jnp.float32))
 

@@ -50,14 +50,14 @@ class SuiteResults:
     @functools.cached_property
     def intervals(self) -> dict[str, dict[str, Intervals]]:
         """Bootstrap intervals by set, `mean` included, and system; empty with fewer than `FEWEST` questions."""
-        found: dict[str, dict[str, Intervals]] = {name: {} for name in (*self.evaluations, MEAN)}
+        intervals: dict[str, dict[str, Intervals]] = {name: {} for name in (*self.evaluations, MEAN)}
         for system, (names, values, sizes) in self._values().items():
             parts = [*np.split(values, np.cumsum(sizes)[:-1]), values]
-            for name, part in zip(found, parts, strict=True):
+            for name, part in zip(intervals, parts, strict=True):
                 if len(part) >= FEWEST:
                     ends = bootstrap_interval(part, sizes=sizes if name == MEAN else ())
-                    found[name][system] = dict(zip(names, map(tuple, ends.T.tolist()), strict=True))
-        return found
+                    intervals[name][system] = dict(zip(names, map(tuple, ends.T.tolist()), strict=True))
+        return intervals
 
     def _values(self) -> dict[str, tuple[list[str], np.ndarray, list[int]]]:
         """Returns names of M metrics, their values [Q, M] on the questions of all sets, and the sizes, by system."""
