@@ -14,7 +14,7 @@ import numpy as np
 
 from endx_jax.batch import Tokens
 from endx_jax.inference.encode import PLAIN, Output, TextEncoder
-from endx_jax.inference.text_batches import stored
+from endx_jax.inference.text_batches import with_batch
 
 Array = jax.Array
 
@@ -117,7 +117,7 @@ class LowLatencyEncoder:
             results.append((indices, self._run(side, table.pad(padded, width).ids, lengths)))
         embeddings: Any = None
         for indices, part in results:
-            embeddings = stored(embeddings, len(texts), indices, part)
+            embeddings = with_batch(embeddings, len(texts), indices, part)
         return Encoded(embeddings, table.lengths, np.zeros(0, bool) if table.truncated is None else table.truncated)
 
     def _run(self, side: str, ids: Array | np.ndarray, lengths: np.ndarray) -> Array:

@@ -151,7 +151,7 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
       bar: progress bar over texts, which is closed at the end.
 
     Returns:
-      Tree of NumPy arrays [N, ...], or objects [N] as `stored` makes them, the same on every process if the results of
+      Tree of NumPy arrays [N, ...], or objects [N] as `with_batch` makes them, the same on every process if the results of
       `compute` are; None if N is 0.
     """
     results, waiting = None, collections.deque[tuple[np.ndarray, Any]]()
@@ -159,7 +159,7 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
     def fetch() -> None:
         nonlocal results
         indices, batch = waiting.popleft()
-        results = stored(results, bar.total, indices, batch)
+        results = with_batch(results, bar.total, indices, batch)
         bar.update(len(indices))
 
     with ticking(bar):
@@ -174,7 +174,7 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
     return results
 
 
-def stored(results: Any, count: int, indices: np.ndarray, batch: Any) -> Any:
+def with_batch(results: Any, count: int, indices: np.ndarray, batch: Any) -> Any:
     """Stores a batch at `indices` of results [count, ...], or objects [count] of tokens that count; None: the first."""
     if isinstance(batch, TokenVectors):
         results = np.empty(count, object) if results is None else results
