@@ -12,7 +12,7 @@ from endx_jax.experiment.data_check import check_data
 
 
 def pairs(count=40):
-    return [(f"where is item {n}", f"item {n} lies on shelf {n}") for n in range(count)]
+    return [(f"where is cat {n}", f"cat {n} sat on mat {n}") for n in range(count)]
 
 
 def write(folder, rows, header="question,answer", name="pairs.csv"):
@@ -24,8 +24,8 @@ def write(folder, rows, header="question,answer", name="pairs.csv"):
 def test_findings_about_rows_columns_and_texts(tmp_path, tiny_bert):
     rows = [f"{question},{answer},a{n},1,{n % 3},\x1b[2J" for n, (question, answer) in enumerate(pairs())]
     rows += [rows[0], f"{rows[1].partition(',a1,')[0]},a40,0,0,\x1b[2J"]  # repeated; right above, and wrong here
-    rows += ["Where is ITEM 2?,where is item 3,a41,1,0,\x1b[2J", "same,same,a42,1,1,\x1b[2J"]
-    rows += [f"{'long ' * 30},item 3 lies on shelf 3,a43,1,1,\x1b[2J"]
+    rows += ["Where is CAT 2?,where is cat 3,a41,1,0,\x1b[2J", "same,same,a42,1,1,\x1b[2J"]
+    rows += [f"{'long ' * 30},cat 3 sat on mat 3,a43,1,1,\x1b[2J"]
     file = write(tmp_path, rows, "question,answer,key,label,kind,state")
     checked = check_data(DataSettings(path=str(file)), str(tiny_bert))
     assert r"- column 'state' is not used (values \x1b[2J)" in str(checked)
@@ -55,7 +55,7 @@ def test_a_clean_file_has_no_findings_and_its_figures_are_those_of_an_evaluation
 
 
 def test_known_questions_are_ranked_where_answers_have_others(tiny_bert):
-    questions = [question + more for question, _ in pairs() for more in ("", "?")]
+    questions = [f"where is item {n}{more}" for n in range(40) for more in ("", "?")]
     twice = [(question, f"{chr(97 + n // 2 % 26)} {n // 2}") for n, question in enumerate(questions)]
     metrics = endx_jax.check(twice, model=tiny_bert).metrics
     assert metrics["known"]["mrr"] > metrics["untrained"]["mrr"] + 0.1
@@ -70,7 +70,7 @@ def test_a_column_of_labels_is_named_once(tiny_bert, tmp_path, caplog):
 
 
 def test_leaks_of_given_test_data_are_found(tiny_bert, tmp_path):
-    train, test = pairs(), [("Where is item 3 ?", "item 3 lies on shelf 3"), ("who", "nobody")]
+    train, test = pairs(), [("Where is cat 3 ?", "cat 3 sat on mat 3"), ("who", "nobody")]
     found = endx_jax.check(train, test, model=tiny_bert).findings
     assert found == (
         "test questions that are in the training data, apart from case, punctuation and spaces: 1",
