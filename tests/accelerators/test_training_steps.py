@@ -1,33 +1,27 @@
-"""Training steps of the methods at tiny size, compiled for a TPU: what their programs hold and what they must not."""
+"""Training steps of a tiny dual encoder, compiled for a TPU: what their programs hold and what they must not."""
 
 import dataclasses
 import math
 import re
 
 import pytest
-from accelerator_programs import compiled_on, faults
+from accelerator_programs import compiled_on, devices_or_skip, faults
 from tiny_bert import tiny_recipe, write_tiny_bert
 from tiny_models import write_tiny_t5
 
-from endx_jax.methods.config import load_recipe
+from endx_jax.experiment import prepare as preparation
+from endx_jax.experiment.config import resolve
 from endx_jax.methods.dual import DualSettings
-from endx_jax.methods.endx import EndxSettings
-from endx_jax.methods.late import LateSettings
-from endx_jax.methods.pair import PairSettings
-from endx_jax.methods.residual import HeadSettings, ResidualSettings
 from endx_jax.models import stack
-from endx_jax.models.sharing import SHARINGS
+from endx_jax.parallel.memory import DeviceMemory
+from endx_jax.parallel.mesh import make_mesh
+from endx_jax.planning.compiled import trace_step
+from endx_jax.planning.runs import plan_run, read_texts
+from endx_jax.planning.topologies import topology_named
+from endx_jax.training.step import abstract_batch
 
 # No dimension of a model, and divisible by four devices; 37 rows of a device are encoded in two chunks.
 BATCH, CHUNK, TILE = 148, 19, 16
-OBJECTIVES = {
-    "dual": DualSettings(loss_tile=TILE),
-    "endx": EndxSettings(loss_tile=TILE, cross_heads=2, ramp_epochs=0.0, ramp_steps=2),
-    "late": LateSettings(loss_tile=TILE),
-    "pair": PairSettings(top=5, questions=8),
-    "residual": ResidualSettings(head=HeadSettings(width=16), loss_tile=TILE),
-    "vae": dataclasses.replace(load_recipe("vae_squad").CROSS, loss_tile=TILE, decoder_width=16),
-}
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +34,9 @@ def t5(tmp_path_factory):
     return write_tiny_t5(tmp_path_factory.mktemp("accelerators") / "t5")
 
 
-@pytest.fixture
-def scanned(monkeypatch):
-    """Scans layers at any depth."""
-    monkeypatch.setattr(stack, "TPU_SCANNED_FROM", 1)
-
-
-def tiny(folder, method="dual", **model):
+def tiny(folder):
     config = tiny_recipe(folder, "none.csv")
-    config.objective = dataclasses.asdict(OBJECTIVES[method])
-    config.model.update(model)
+    config.objective = dataclasses.asdict(DualSettings(loss_tile=TILE))
     config.train.global_batch_size, config.train.tower_chunk = BATCH, CHUNK
     return config
 
@@ -62,28 +49,8 @@ def test_a_dual_encoder(bert):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharing", [name for name in SHARINGS if name != "sde"])
-def test_sharings(t5, sharing, scanned):
-    assert faults(*compiled_on(tiny(t5, sharing=sharing, projection=16), "v5e:2x2")) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "model"),
-    [
-        ("endx", {}),
-        ("vae", {"encoder": "gru", "new_encoder": {"layers": 1, "width": 16}, "projection": 16}),
-        ("residual", {"encoder": "none"}),
-        ("pair", {"pooling": "first", "dropout": 0.0}),
-        ("late", {"pooling": "tokens", "projection": 8}),
-    ],
-)
-def test_methods(bert, method, model):
-    assert faults(*compiled_on(tiny(bert, method, **model), "v5e:2x2")) == []
-
-
-@pytest.mark.slow
-def test_split_parameters_are_gathered_in_bfloat16(t5, scanned):
+def test_split_parameters_are_gathered_in_bfloat16(t5, monkeypatch):
+    monkeypatch.setattr(stack, "TPU_SCANNED_FROM", 1)
     config = tiny(t5)
     config.mesh.update(data=1, fsdp=4)
     config.train.tower_chunk = 0
@@ -116,3 +83,16 @@ def test_between_slices_are_gradients_and_embeddings_alone(t5):
 @pytest.mark.slow
 def test_a_dual_encoder_on_gpus(bert):
     assert faults(*compiled_on(tiny(bert), "h200:2")) == []
+
+
+def test_plan_and_training_lower_the_same_bytes(tiny_bert, pairs_csv, tmp_path, monkeypatch):
+    devices, chip = devices_or_skip("v5e:2x2"), topology_named("v5e:2x2").chip
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    planned = plan_run(resolve(config), read_texts(resolve(config)), chip, devices=devices)
+
+    monkeypatch.setattr(preparation, "make_mesh", lambda settings: make_mesh(settings, devices))
+    monkeypatch.setattr(preparation, "measure", lambda: DeviceMemory(chip.memory))
+    run = preparation.prepare_run(config, tmp_path)
+    (batch,) = run.stream.profiles()
+    lowered = run.train_plan.train_step.lower(run.train_plan.state, abstract_batch(batch, run.mesh))
+    assert lowered.as_text("hlo") == trace_step(planned).lower().as_text("hlo")

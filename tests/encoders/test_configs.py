@@ -67,9 +67,8 @@ def test_modernbert_in_the_notation_of_transformers_4():
 
 def test_decoders_in_the_notation_of_transformers_4():
     older = {"rope_theta": 500_000.0, "rope_scaling": LLAMA3}
-    assert read("llama", SMALL | older) == read(
-        "llama", SMALL | {"rope_parameters": LLAMA3 | {"rope_theta": 500_000.0}}
-    )
+    newer = {"rope_parameters": LLAMA3 | {"rope_theta": 500_000.0}}
+    assert read("llama", SMALL | older) == read("llama", SMALL | newer)
     older = {"rope_theta": 900.0, "rope_local_base_freq": 90.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
     ropes = {"full_attention": older["rope_scaling"] | {"rope_theta": 900.0}, "sliding_attention": {"rope_theta": 90.0}}
     grouped = SMALL | {"num_key_value_heads": 1, "sliding_window": 512}
@@ -111,44 +110,20 @@ def test_positions_after_the_padding_id_are_fewer():
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
-        (
-            "modernbert",
-            {"layer_types": ["full_attention"]},
-            r"layer_types is \['full_attention'\]; it must name one of",
-        ),
+        ("modernbert", {"layer_types": ["full_attention"]}, r"layer_types is \['full_attention'\]; it must name one"),
         ("modernbert", {"mlp_bias": "no"}, "mlp_bias is 'no'; it must be true or false"),
-        (
-            "modernbert",
-            {"rope_scaling": {"rope_type": "yarn"}},
-            "rope_type is 'yarn'; it must be one of default, linear",
-        ),
+        ("modernbert", {"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'; it must be one of default, lin"),
         ("modernbert", {"rope_parameters": {"full_attention": 5}}, "full_attention: the rotary parameters must be an"),
-        ("modernbert", {"rope_scaling": "x"}, "the rotary parameters must be an object, not a string"),
         ("nomic_bert", {"rope_parameters": 7}, "the rotary parameters must be an object, not a whole number"),
-        ("new", {"rope_scaling": "x"}, "the rotary parameters must be an object, not a string"),
         ("modernbert", {"num_attention_heads": 8}, "heads are 3 wide; rotary position embeddings need an even width"),
         ("nomic_bert", {"prenorm": True}, "prenorm=True is not supported"),
         ("nomic_bert", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction=0.5 is not supported"),
         ("gte", {"logn_attention_scale": True}, "logn_attention_scale=True is not supported"),
         ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
-        ("xlm-roberta", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not"),
-        (
-            "qwen3",
-            {"rope_scaling": {"type": "yarn", "factor": 4.0}},
-            "type is 'yarn'; it must be one of default, linear",
-        ),
         ("qwen3", {"layer_types": ["chunked_attention"] * 4}, r"layer_types is \['chunked_attention', "),
         ("llama", {"num_key_value_heads": 3}, "2 attention heads are not a multiple of 3 heads of keys and values"),
-        (
-            "llama",
-            {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
-            "high_freq_factor 1 must exceed low_freq_factor 1",
-        ),
-        (
-            "llama",
-            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
-            "llama3 need low_freq_factor, high_freq_factor",
-        ),
+        ("llama", {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "high_freq_factor 1 must exceed low_freq_fac"),
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3 need low_freq_factor, high_freq"),
         ("llama", {"rope_theta": 0}, "rope_theta is 0; it must be a number from 1 to"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
         ("mistral", {"sliding_window": "wide"}, "'sliding_window' is 'wide'; it must be a whole number"),

@@ -3,36 +3,22 @@
 import json
 import pathlib
 import pickle
-import types
 import warnings
 
 import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, one_line_error
-from tiny_bert import sizes, tiny_recipe
+from helpers import one_line_error
+from tiny_bert import sizes
 
 import endx_jax
 from endx_jax.data.tokenization import Tokenizer
-from endx_jax.encoders import ARCHITECTURES
-from endx_jax.experiment.run import run
 from endx_jax.export.run import export
 
 EOS, PAD, UNKNOWN = "<|endoftext|>", "<pad>", "<unk>"
 TEXTS = ["the cat sat on a mat", "who?", "", "🙂 naïve dogs", "what is in the dog and where is it, if not on the mat"]
 QUERY = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 SMALL = sizes(24, layers=3, heads=4, mlp_width=40, positions=96, num_key_value_heads=1, head_dim=8, sliding_window=8)
-
-
-@pytest.fixture(scope="module")
-def reference():
-    """PyTorch, transformers and sentence-transformers, which take seconds to import."""
-    import sentence_transformers as library
-    import torch
-    import transformers
-    from sentence_transformers.sentence_transformer import modules
-
-    return types.SimpleNamespace(torch=torch, transformers=transformers, library=library, modules=modules)
 
 
 def write_byte_tokenizer(folder: pathlib.Path, *, ends: bool, tokens=(PAD, EOS, UNKNOWN), **special) -> int:
@@ -64,14 +50,7 @@ def write_decoder(reference, folder: pathlib.Path, model_type: str, vocab_size: 
     keys = SMALL | bidirectional | {"vocab_size": vocab_size, "pad_token_id": None}
     if model_type == "llama":  # has no window, and a warning of the key would be an error
         del keys["sliding_window"]
-    config = reference.transformers.AutoConfig.for_model(model_type, **keys)
-    reference.torch.manual_seed(0)
-    model = getattr(reference.transformers, ARCHITECTURES[model_type].transformers_class)(config)
-    with reference.torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * reference.torch.randn(parameter.shape))
-    model.save_pretrained(folder, **save)
-    return folder
+    return reference.write(folder, model_type, keys, **save)
 
 
 def published(reference, folder: pathlib.Path, name: str):
@@ -191,25 +170,3 @@ def test_weights_in_several_files_are_read_in_parts(reference, tmp_path):
     tokenizer = reference.transformers.AutoTokenizer.from_pretrained(str(tmp_path / "base"))
     states = theirs(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state
     assert_close(ours.encode_document(TEXTS[0]), states.detach().numpy()[0, -1])
-
-
-@pytest.mark.reference
-@pytest.mark.slow
-def test_a_trained_decoder_is_exported_and_loaded_again(reference, tmp_path, pairs_csv):
-    size = write_byte_tokenizer(tmp_path / "base", ends=False)
-    config = tiny_recipe(write_decoder(reference, tmp_path / "base", "qwen3", size), pairs_csv)
-    config.model.question_prompt, config.train.steps = QUERY, 20
-    config.data.question_length = 96
-    with pytest.warns(UserWarning, match="states no pooling"):
-        run(config, tmp_path / "run")
-    losses = logged_losses(tmp_path / "run")
-    assert losses[20] < losses[1]
-    model = endx_jax.load(tmp_path / "run")
-    found = {"query": model.encode_query(TEXTS), "document": model.encode_document(TEXTS)}
-    assert export(model, "sentence-transformers", tmp_path / "out", tolerance=1e-5).passed
-    for again in (
-        endx_jax.load(tmp_path / "out"),
-        reference.library.SentenceTransformer(str(tmp_path / "out"), device="cpu"),
-    ):
-        assert_close(again.encode_query(TEXTS), found["query"])
-        assert_close(again.encode_document(TEXTS), found["document"])

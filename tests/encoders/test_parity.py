@@ -15,7 +15,7 @@ from tiny_bert import sizes
 from endx_jax.batch import Packing, Tokens
 from endx_jax.encoders import ARCHITECTURES
 from endx_jax.models.config_keys import HuggingFaceConfig
-from endx_jax.models.layers import ACTIVATIONS, relative_position_buckets
+from endx_jax.models.layers import relative_position_buckets
 from endx_jax.models.layout import lay_out
 from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.parallel.sharding import rule_of
@@ -44,13 +44,8 @@ SCALED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
 # Wavelengths of 6 to 190 positions: the scaling leaves some, changes some and changes one in part.
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0}
 LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-LLAMA = SMALL | {
-    "max_position_embeddings": 128,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 1,
-    "head_dim": 6,
-    "rope_parameters": LLAMA3,
-}
+LLAMA = SMALL | {"max_position_embeddings": 128, "num_attention_heads": 8, "num_key_value_heads": 1}
+LLAMA |= {"head_dim": 6, "rope_parameters": LLAMA3}
 MISTRAL = SMALL | {"num_key_value_heads": 1, "sliding_window": 4}
 QWEN = SMALL | {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 6}
 WINDOWS = {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
@@ -80,16 +75,12 @@ FAMILIES = {
 }
 # Families that have between them every part that is differentiated.
 LEARNED = ("bert", "mpnet", "albert", "modernbert", "t5", "umt5", "gemma3")
-# Families and variants whose parts are all in those above.
+# Variants whose parts are all in those above.
 ALIKE = {
     "bert, gelu_new, one type": ("bert", SMALL | OTHER | {"hidden_act": "gelu_new", "type_vocab_size": 1}),
-    "xlm-roberta": ("xlm-roberta", SMALL | {"pad_token_id": 1, "type_vocab_size": 1}),
     "camembert": ("camembert", SMALL | {"pad_token_id": 3, "type_vocab_size": 1}),
-    "electra, one width": ("electra", SMALL | {"embedding_size": 24}),
     "modernbert, biases": ("modernbert", SMALL | BIASED),
     "gte, types": ("gte", SMALL),
-    "mt5": ("mt5", T5 | GATED),
-    "eurobert": ("eurobert", LLAMA),
     "llama, bidirectional": ("llama", LLAMA | {"is_causal": False, "attention_bias": True, "mlp_bias": True}),
     "mistral, bidirectional": ("mistral", MISTRAL | {"is_causal": False}),
     "mistral, no window": ("mistral", MISTRAL | {"sliding_window": None}),
@@ -248,14 +239,6 @@ def test_packed_and_scanned_encodings_and_their_gradients_are_theirs(name):
     chex.assert_trees_all_close(ours, theirs, rtol=0, atol=TOLERANCE * largest)
 
 
-@pytest.mark.slow
-def test_bfloat16_stays_near(both):
-    found = real(jax.jit(functools.partial(both.ours, dtype=jnp.bfloat16))(both.params, tokens()))
-    error = np.abs(found - expected(both)) / np.abs(expected(both)).max()
-    assert 1e-4 < error.max() < 0.06
-    assert error.mean() < 0.01
-
-
 def test_weights_there_and_back_are_bit_equal_and_have_sharding_rules(both):
     assert all(rule_of(f"shared/{path}") for path in shapes_of(both.architecture, both.config))
     found = to_theirs(both.params, both.rules())
@@ -284,13 +267,6 @@ def test_parity_notices_wider_windows_and_another_activation():
         other = dataclasses.replace(both, config=dataclasses.replace(both.config, **change))
         with pytest.raises(AssertionError):
             assert_close_to_scale(real(jax.jit(other.ours)(both.params, tokens())), expected(both))
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_are_theirs(name):
-    x = np.linspace(-6, 6, 101, dtype=np.float32)
-    theirs = transformers.activations.ACT2FN[name](torch.tensor(x)).numpy()
-    np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x)), theirs, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("length", [1, 9, 300])

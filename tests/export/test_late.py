@@ -14,16 +14,9 @@ from endx_jax.export.run import export
 EXPAND = {"skip": ("cat", "x"), "expand": 12}
 
 
-def late(folder, question_length=24, tokens=EXPAND, **settings):
-    return make_model(
-        folder,
-        question_length=question_length,
-        pooling="tokens",
-        projection=4,
-        tokens=tokens,
-        sharing="sde",
-        **settings,
-    )
+def late(folder, question_length=24, tokens=EXPAND):
+    settings = {"pooling": "tokens", "projection": 4, "tokens": tokens, "sharing": "sde"}
+    return make_model(folder, question_length=question_length, **settings)
 
 
 @pytest.mark.parametrize(("length", "tokens"), [(24, EXPAND), (12, EXPAND), (24, {})])
@@ -44,9 +37,7 @@ def test_towers_that_differ_and_other_formats_are_refused(one_layer_bert, tmp_pa
         export(make_model(one_layer_bert, pooling="tokens", sharing="ade"), "sentence-transformers", tmp_path / "out")
     with one_line_error("has an embedding for each token: use --format=sentence-transformers"):
         export(late(one_layer_bert), "stablehlo", tmp_path / "out")
-    with one_line_error(
-        "does not cut questions to 8 tokens and fill them up to 12: train with data.question_length=12"
-    ):
+    with one_line_error("does not cut questions to 8 tokens and fill them up to 12: train with data.question_leng"):
         export(late(one_layer_bert, 8), "sentence-transformers", tmp_path / "out")
     with one_line_error("--truncate-dim needs a model with one vector for each text"):
         export(late(one_layer_bert), "sentence-transformers", tmp_path / "out", truncate_dim=2)

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from helpers import one_line_error
 from tiny_bert import write_tiny_bert
-from tiny_models import TEXTS, embeddings, make_model
+from tiny_models import TEXTS, embeddings
 
 import endx_jax
 from endx_jax.export.run import export
 from endx_jax.export.sentence_transformers import NAME, write_sentence_transformers
-from endx_jax.export.towers import Towers
 
 HELD = ("sde", "ade", "ade_ste", "ade_spl", "t5")
 
@@ -85,17 +84,6 @@ def test_sentence_transformers_makes_the_same_embeddings(written, expected, name
     if kinds(written[name])[0] == "Router":
         with pytest.raises(ValueError, match="Could not determine route"):
             model.encode(TEXTS)
-
-
-def test_encoders_without_a_module_are_refused(models, tmp_path):
-    with one_line_error("sentence-transformers does not support a new encoder .*: use --format=stablehlo"):
-        write_sentence_transformers(tmp_path, Towers.of(models["gru"]))
-
-
-def test_multi_hop_pooling_is_refused(one_layer_bert, tmp_path):
-    model = make_model(one_layer_bert, pooling="multi_hop", multi_hop={"hops": 2})
-    with one_line_error("sentence-transformers does not support multi-hop pooling: use --format=stablehlo"):
-        write_sentence_transformers(tmp_path, Towers.of(model))
 
 
 def test_truncation_is_a_default_of_the_export_alone(models, tmp_path):

@@ -59,6 +59,8 @@ def test_cosine_and_norm_are_two_things(models, tmp_path):
     [
         ({"encoder": "none"}, "token vectors without an encoder"),
         ({"layer_weights": (0.5, 0.5, 0.0)}, "a tower with layer_weights"),
+        ({"encoder": "gru", "new_encoder": {"width": 8}}, "a new encoder .*"),
+        ({"pooling": "multi_hop", "multi_hop": {"hops": 2}}, "multi-hop pooling"),
     ],
 )
 def test_a_tower_that_only_a_program_can_hold_is_refused(tiny_bert, tmp_path, settings, part):

@@ -12,19 +12,14 @@ from endx_jax.export.run import export
 from endx_jax.export.towers import Towers
 
 
-@pytest.fixture
-def few_texts(monkeypatch):
-    """The hard texts alone."""
-    monkeypatch.setattr(verify, "sample_texts", lambda workdir: list(verify.HARD_TEXTS))
-
-
 def read_report(folder):
     return json.loads((folder / "export_report.json").read_text())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stablehlo", pytest.param("sentence-transformers", marks=pytest.mark.reference)])
-def test_an_export_is_the_model_in_a_process_of_its_own_and_a_damaged_one_is_not(models, tmp_path, few_texts, kind):
+def test_an_export_is_the_model_in_a_process_of_its_own_and_a_damaged_one_is_not(models, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(verify, "sample_texts", lambda workdir: list(verify.HARD_TEXTS))
     output = tmp_path / "out"
     report = export(models["ade_spl"], kind, output, tolerance=1e-5)
     assert report.passed
@@ -45,7 +40,8 @@ def test_an_export_is_the_model_in_a_process_of_its_own_and_a_damaged_one_is_not
     assert max(report.largest_difference.values()) > 1e-4
 
 
-def test_an_export_that_differs_is_put_aside_and_named(models, tmp_path, few_texts, monkeypatch):
+def test_an_export_that_differs_is_put_aside_and_named(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(verify, "sample_texts", lambda workdir: ["the cat", "who"])
     model, output = models["sde"], tmp_path / "out"
     export(model, "sentence-transformers", output)
     before = (output / "export_report.json").read_bytes()

@@ -91,21 +91,12 @@ def test_a_model_folder(folders, kind, name, data):
     check(folders[kind] / name, data, damaged_json, lambda: load_all(folders[kind]))
 
 
-@pytest.mark.parametrize(
-    ("name", "valid"),
-    [
-        ("sentence_bert_config.json", {"max_seq_length": 16, "do_lower_case": False}),
-        (
-            "config_sentence_transformers.json",
-            {
-                "prompts": {"query": "q: "},
-                "default_prompt_name": "query",
-                "similarity_fn_name": "dot",
-                "truncate_dim": 4,
-            },
-        ),
-    ],
-)
+USAGE = {"prompts": {"query": "q: "}, "default_prompt_name": "query", "similarity_fn_name": "dot", "truncate_dim": 4}
+OPTIONAL = {"config_sentence_transformers.json": USAGE}
+OPTIONAL["sentence_bert_config.json"] = {"max_seq_length": 16, "do_lower_case": False}
+
+
+@pytest.mark.parametrize(("name", "valid"), OPTIONAL.items())
 @fuzzed
 @given(data=st.data())
 def test_an_optional_file_of_a_model_folder(folders, name, valid, data):
@@ -170,17 +161,8 @@ def test_word_vectors(tmp_path, name, data):
 
 
 SIDE = {"folder": "a", "prompt": "q: ", "length": 16, "program": "c", "sha256": "d"}
-EXPORT = {
-    "format": "towers",
-    "name": "x",
-    "width": 8,
-    "normalize": True,
-    "cosine": False,
-    "sides": {"question": SIDE, "answer": SIDE},
-    "identity": "e",
-    "weights_sha256": "f",
-    "version": 1,
-}
+EXPORT = {"format": "towers", "version": 1, "name": "x", "width": 8, "normalize": True, "cosine": False}
+EXPORT |= {"sides": {"question": SIDE, "answer": SIDE}, "identity": "e", "weights_sha256": "f"}
 
 
 @fuzzed

@@ -1,23 +1,24 @@
 import jax
 import numpy as np
 import pytest
+from tiny_models import make_model, recording
 
 from endx_jax import load
 from endx_jax.batch import Tokens
 from endx_jax.inference import text_batches
 from endx_jax.inference.encode import Output, TextEncoder
+from endx_jax.models import SIDES
 from endx_jax.numerics import dequantize
 from endx_jax.parallel import MeshSettings, make_mesh
 
 TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat"]
-
-
 LONG = "the cat on the mat " * 30  # cut to the limit of 64 tokens
 
 
 @pytest.fixture(scope="module")
 def model(tiny_bert):
-    return load(tiny_bert)
+    """A token table, whose programs are compiled fast."""
+    return make_model(tiny_bert, encoder="none", question_length=64, answer_length=64)
 
 
 def one_by_one(model, texts):
@@ -32,7 +33,8 @@ def plainly(model, texts):
     return np.concatenate([encode(row[None]) for row in rows])
 
 
-def test_equal_to_texts_without_padding(model):
+def test_equal_to_texts_without_padding(tiny_bert):
+    model = load(tiny_bert)
     texts = ["the cat sat", "", LONG]
     expected = plainly(model, texts)
     np.testing.assert_allclose(model.encoder(model.params, "answer", texts), expected, atol=1e-5)
@@ -55,16 +57,9 @@ def test_order_is_kept_whatever_the_batch_and_the_devices(model, monkeypatch, de
 
 
 def test_few_programs_are_compiled_and_kept(model, monkeypatch):
-    traced = []
-
-    class Counting(type(model.encoder.model)):
-        def encode(self, params, side, tokens):
-            traced.append((side, *tokens.ids.shape))
-            return super().encode(params, side, tokens)
-
-    towers = model.encoder.model
-    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
-    encoder = TextEncoder(Counting(towers.question, towers.answer, towers.sharing), model.encoder.processors, mesh, 2)
+    traced, mesh = [], make_mesh(MeshSettings(), jax.devices()[:1])
+    towers = recording(model.encoder.model, lambda side, tokens: traced.append((side, *tokens.ids.shape)))
+    encoder = TextEncoder(towers, model.encoder.processors, mesh, 2)
     random = np.random.default_rng(0)
     texts = ["cat " * n for n in random.integers(0, 15, 300)]
     params = jax.device_get(model.params)
@@ -79,15 +74,9 @@ def test_few_programs_are_compiled_and_kept(model, monkeypatch):
 
 
 def test_programs_are_compiled_under_the_callers_settings(model):
-    seen = []
-
-    class Counting(type(model.encoder.model)):
-        def encode(self, params, side, tokens):
-            seen.append(jax.config.jax_default_matmul_precision)
-            return super().encode(params, side, tokens)
-
-    towers, mesh = model.encoder.model, make_mesh(MeshSettings(), jax.devices()[:1])
-    encoder = TextEncoder(Counting(towers.question, towers.answer, towers.sharing), model.encoder.processors, mesh)
+    seen, mesh = [], make_mesh(MeshSettings(), jax.devices()[:1])
+    towers = recording(model.encoder.model, lambda *_: seen.append(jax.config.jax_default_matmul_precision))
+    encoder = TextEncoder(towers, model.encoder.processors, mesh)
     with jax.default_matmul_precision("highest"):
         encoder(jax.device_get(model.params), "question", ["the cat"])
     assert seen == ["highest"]
@@ -104,13 +93,10 @@ def test_the_bar_tells_of_a_compilation_once(model, capsys):
 
 def test_towers_of_their_own_are_told_apart(model):
     mesh = make_mesh(MeshSettings(), jax.devices()[:1])
-    towers, apart = (
-        model.encoder.model,
-        {side: jax.device_get(model.params["shared"]) for side in ("question", "answer")},
-    )
-    apart["answer"] = jax.tree.map(lambda leaf: leaf * 1.1, apart["answer"])
+    towers, apart = model.encoder.model, {side: jax.device_get(model.params["shared"]) for side in SIDES}
+    apart["answer"] = jax.tree.map(lambda leaf: leaf + 0.1, apart["answer"])
     encoder = TextEncoder(towers, model.encoder.processors, mesh)
-    question, answer = (encoder(apart, side, ["the cat"]) for side in ("question", "answer"))
+    question, answer = (encoder(apart, side, ["the cat"]) for side in SIDES)
     assert np.abs(question - answer).max() > 1e-3
     np.testing.assert_allclose(question, encoder(jax.device_get(model.params), "question", ["the cat"]), atol=1e-6)
 

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from helpers import TINY, random_params, tower
+from helpers import TINY, padded, random_params, texts, tower
 
 from endx_jax.data.tokenization import TextOptions, TextProcessor, Tokenizer
 from endx_jax.encoders.t5 import T5Config
@@ -94,25 +94,12 @@ def test_one_number_or_the_place_of_parameters_changes_the_identity(processor):
     norm["shift"] = norm.pop("bias")
     assert identity(processor, params=params) != before
     model = DualEncoder(tower(), tower(), SHARINGS["ade"])
-    params = {side: random_params(tower(), *_tokens()) for side in ("question", "answer")}
+    params = {side: random_params(tower(), padded(texts((3, 2)), 4)) for side in ("question", "answer")}
     swapped = {"question": params["answer"], "answer": jax.tree.map(np.negative, params["question"])}
     both = {"question": processor, "answer": processor}
     assert model_identity(model, params, both) != model_identity(model, swapped, both)
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"dtype": "bfloat16"},
-        {"remat": "full"},
-        {"config": dataclasses.replace(TINY, dropout=0.3, product_dtype="bfloat16")},
-    ],
-)
-def test_cost_and_training_do_not(processor, parts):
-    assert identity(processor, **parts) == identity(processor)
-
-
-def _tokens():
-    from helpers import padded, texts
-
-    return (padded(texts((3, 2)), 4),)
+def test_cost_and_training_do_not(processor):
+    config = dataclasses.replace(TINY, dropout=0.3, product_dtype="bfloat16")
+    assert identity(processor, dtype="bfloat16", remat="full", config=config) == identity(processor)

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -22,16 +24,6 @@ def test_a_workdir_gives_the_trained_towers_that_its_index_was_made_with(model, 
     assert info.width == model.width == 32
     assert not model.asymmetric
     assert model.source.workdir == trained_workdir
-
-
-def test_one_string_gives_one_vector_and_many_keep_their_order(model):
-    texts = ["the cat sat on the mat", "", "dog 🙂", "who"]
-    many = model.encode_document(texts, batch_size=2)
-    assert many.shape == (4, 32)
-    assert many.dtype == np.float32
-    for text, embedding in zip(texts, many, strict=True):
-        np.testing.assert_allclose(model.encode_document(text), embedding, atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(many, axis=1), 1, atol=1e-6)
 
 
 def test_the_bundled_package_by_name(minilm):
@@ -62,3 +54,22 @@ def test_subpackages_are_there_without_importing_them():
     assert callable(endx_jax.losses.in_batch_softmax)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = endx_jax.nothing
+
+
+ENCODE = """
+import json, sys
+import endx_jax
+endx_jax.load(sys.argv[1]).encode_query("who")
+print(json.dumps(sorted(name for name in sys.modules if name.partition(".")[0] == "endx_jax")))
+"""
+NOT_NEEDED = ("training", "methods", "losses", "experiment", "retrieval", "export", "serving", "cli")
+
+
+def test_loading_and_encoding_import_at_most_80_modules_and_none_about_training(tiny_bert):
+    done = subprocess.run(
+        [sys.executable, "-c", ENCODE, str(tiny_bert)], capture_output=True, text=True, timeout=120, check=True
+    )
+    modules = json.loads(done.stdout)
+    assert "endx_jax.models.tower" in modules
+    assert [name for name in modules if name.split(".")[1:2] and name.split(".")[1] in NOT_NEEDED] == []
+    assert len(modules) <= 80, f"{len(modules)} modules: {modules}"

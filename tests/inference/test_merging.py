@@ -84,12 +84,8 @@ def test_other_models_weights_and_folders_are_refused(bert_workdir, other, tmp_p
         file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
     with one_line_error("another tokenizer of the question tower"):
         merge_models([run, str(worded)], output)
-    shallow = changed(
-        bert_workdir,
-        tmp_path / "wide",
-        lambda t: t.update({"shared/projection/kernel": np.ones((32, 8), "f4")}),
-        projection=8,
-    )
+    more = {"shared/projection/kernel": np.ones((32, 8), "f4")}
+    shallow = changed(bert_workdir, tmp_path / "wide", lambda tensors: tensors.update(more), projection=8)
     with one_line_error("does not have the parameters of .* such as shared/projection/kernel"):
         merge_models([run, str(shallow)], output)
     (tmp_path / "mine").mkdir()

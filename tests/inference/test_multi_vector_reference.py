@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_bert import vocabulary, write_tiny_bert, write_tokenizer
+from tiny_bert import sizes, vocabulary, write_tiny_bert, write_tokenizer
 from tiny_models import write_tiny_qwen3
 
 import endx_jax
@@ -20,17 +20,9 @@ TEXTS = ["the cat sat on the mat.", "a dog, where?", "who is in the mat " * 20, 
 def write_modernbert(folder):
     transformers = pytest.importorskip("transformers")
     folder.mkdir()
-    config = transformers.ModernBertConfig(
-        vocab_size=len(vocabulary()),
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        global_attn_every_n_layers=2,
-        local_attention=32,  # each [MASK] attends to some token of the text
-    )
+    keys = sizes(16, layers=2, heads=2, mlp_width=24, positions=64, vocab_size=len(vocabulary()), pad_token_id=0)
+    # Each [MASK] attends to some token of the text.
+    config = transformers.ModernBertConfig(**keys, global_attn_every_n_layers=2, local_attention=32)
     transformers.ModernBertModel(config).save_pretrained(folder)
     write_tokenizer(folder)
     return folder

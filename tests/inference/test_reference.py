@@ -48,57 +48,43 @@ def test_a_thousand_sentences_of_squad(reference, minilm, test_data):
     np.testing.assert_allclose(endx_jax.load(minilm).encode(sentences), theirs, rtol=0, atol=1e-5)
 
 
-class Parts:
-    """Makes modules of sentence-transformers around tiny encoders, in a folder."""
-
-    def __init__(self, reference, folder):
-        self.folder, self.torch, self.modules = folder, reference.torch, reference.modules
-
-    def bert(self, seed: int = 0, **options):
-        folder = write_tiny_bert(self.folder / f"bert{seed}", seed, num_hidden_layers=1)
-        return self.modules.Transformer(str(folder), **options)
-
-    def t5(self, **options):
-        return self.modules.Transformer(str(write_tiny_t5(self.folder / "t5")), **options)
-
-    def pooling(self, mode: str = "mean", width: int = WIDTH):
-        return self.modules.Pooling(width, mode)
-
-    def dense(self, width: int = WIDTH):
-        return self.modules.Dense(width, 6, bias=False, activation_function=self.torch.nn.Identity())
-
-    def normalize(self):
-        return self.modules.Normalize()
+# The modules of a model, given their library (`of`) and a folder.
 
 
-def symmetric(parts):
-    return [parts.bert(max_seq_length=20), parts.pooling(), parts.dense(), parts.normalize()]
+def bert(of, folder, seed: int = 0, **options):
+    return of.Transformer(str(write_tiny_bert(folder / f"bert{seed}", seed, num_hidden_layers=1)), **options)
 
 
-def of_t5(parts):
-    encoder = parts.t5(max_seq_length=30)
+def dense(of, width: int = WIDTH):
+    return of.Dense(width, 6, bias=False, activation_function=None)
+
+
+def symmetric(of, folder):
+    return [bert(of, folder, max_seq_length=20), of.Pooling(WIDTH), dense(of), of.Normalize()]
+
+
+def of_t5(of, folder):
+    encoder = of.Transformer(str(write_tiny_t5(folder / "t5")), max_seq_length=30)
     width = encoder.get_embedding_dimension()
-    return [encoder, parts.pooling(width=width), parts.dense(width), parts.normalize()]
+    return [encoder, of.Pooling(width), dense(of, width), of.Normalize()]
 
 
-def asymmetric(parts):
+def asymmetric(of, folder):
     """Two encoders with a length and a pooling each, and after them one projection (ADE-SPL)."""
-    query = [parts.bert(0, max_seq_length=12), parts.pooling()]
-    document = [parts.bert(1, max_seq_length=20), parts.pooling("cls")]
-    return [parts.modules.Router.for_query_document(query, document), parts.dense(), parts.normalize()]
+    query = [bert(of, folder, 0, max_seq_length=12), of.Pooling(WIDTH)]
+    document = [bert(of, folder, 1, max_seq_length=20), of.Pooling(WIDTH, "cls")]
+    return [of.Router.for_query_document(query, document), dense(of), of.Normalize()]
 
 
-def apart(parts):
+def apart(of, folder):
     """One encoder, and a projection for each side, in routes of other names."""
-    routes, mappings = (
-        {"ask": [parts.dense()], "tell": [parts.dense()]},
-        {("query", None): "ask", (None, "text"): "tell"},
-    )
-    return [parts.bert(), parts.pooling(), parts.modules.Router(routes, route_mappings=mappings)]
+    mappings = {("query", None): "ask", (None, "text"): "tell"}
+    router = of.Router({"ask": [dense(of)], "tell": [dense(of)]}, route_mappings=mappings)
+    return [bert(of, folder), of.Pooling(WIDTH), router]
 
 
-def of_two_lengths(parts):
-    return [parts.bert(query_length=8, document_length=16), parts.pooling()]
+def of_two_lengths(of, folder):
+    return [bert(of, folder, query_length=8, document_length=16), of.Pooling(WIDTH)]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +102,7 @@ def of_two_lengths(parts):
 )
 def test_folders_that_the_library_writes(reference, tmp_path, modules, options, asymmetric):
     reference.torch.manual_seed(1)
-    theirs = reference.SentenceTransformer(modules=modules(Parts(reference, tmp_path)), device="cpu", **options)
+    theirs = reference.SentenceTransformer(modules=modules(reference.modules, tmp_path), device="cpu", **options)
     theirs.save_pretrained(str(tmp_path / "model"), create_model_card=False)
     ours = endx_jax.load(tmp_path / "model")
 

@@ -56,17 +56,11 @@ def change(byte):
     return damage
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        change(-1),
-        change(200),
-        change(20),
-        lambda file: file.write_bytes(file.read_bytes()[:-8]),
-        lambda file: file.write_bytes(b""),
-    ],
-    ids=["checksum", "values", "header", "cut", "empty"],
-)
+def cut(length):
+    return lambda file: file.write_bytes(file.read_bytes()[:length])
+
+
+@pytest.mark.parametrize("damage", [change(-1), change(200), change(20), cut(-8), cut(0)])
 def test_a_damaged_entry_is_made_again(tmp_path, blocks, made, damage):
     cache = VectorCache(tmp_path)
     cache.vectors("k", (6, 2, 2), blocks)

@@ -51,7 +51,7 @@ def to_torch(params, cell: str, bidirectional: bool):
             leaf = np.moveaxis(leaf, 1, 0)  # [R, D, G, W]
         leaf = leaf[len(reverse)]
         leaf = leaf.reshape(leaf.shape[0], -1).T if kind == "weight" else leaf.reshape(-1)
-        parameter.data = torch.from_numpy(np.ascontiguousarray(leaf))
+        parameter.data = torch.from_numpy(np.array(leaf, order="C"))
     return module
 
 
