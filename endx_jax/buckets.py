@@ -152,9 +152,9 @@ def listing(url: str, skip: Sequence[str] = ()) -> dict[str, ObjectInfo]:
     files = filesystem(url)
     with bucket_errors(url):
         files.invalidate_cache()
-        found = files.find(url, detail=True)
+        listed = files.find(url, detail=True)
     root, objects = url.partition("://")[2], {}
-    for path, about in found.items():
+    for path, about in listed.items():
         name = path.removeprefix(root).removeprefix("/")
         first, *others = name.split("/")
         if path.endswith("/") or _matches(first, skip):
@@ -372,13 +372,13 @@ class Mirror:
 
     def _files(self, patterns: Sequence[str]) -> dict[str, tuple[int, int, int]]:
         """Returns time of writing, size and inode of each file; names of temporary files begin with a dot."""
-        found = {}
+        files = {}
         for path in [self.folder] if self.folder.is_file() else self.folder.rglob("*"):
             name = "" if path == self.folder else path.relative_to(self.folder).as_posix()
             if "/." not in f"/{name}" and _matches(name, patterns) and path.is_file():
                 about = path.stat()
-                found[name] = (about.st_mtime_ns, about.st_size, about.st_ino)
-        return found
+                files[name] = (about.st_mtime_ns, about.st_size, about.st_ino)
+        return files
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

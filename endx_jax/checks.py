@@ -38,8 +38,8 @@ def check_arrays(arrays: Mapping[str, tuple[object, str]]) -> None:
         if len(letters) != array.ndim or any(
             sizes[letter][0] != size for letter, size in zip(letters, array.shape, strict=True) if letter in sizes
         ):
-            known = " and ".join(f"{x} = {sizes[x][0]} as in {sizes[x][1]}" for x in letters if x in sizes)
-            agreeing = f", with {known}" if known else ""
+            others = " and ".join(f"{x} = {sizes[x][0]} as in {sizes[x][1]}" for x in letters if x in sizes)
+            agreeing = f", with {others}" if others else ""
             raise EndxError(f"{name} has shape {array.shape}; it must be {documented}{agreeing}")
         if kind and not jnp.issubdtype(array.dtype, KINDS[kind.strip()]):
             raise EndxError(f"{name} has dtype {array.dtype}; it must be {documented}")

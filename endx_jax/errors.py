@@ -119,10 +119,10 @@ def named(message: str) -> str:
     A name that ends in `=` matches only before a value.
     """
     names = _NAMES.get()
-    known = "|".join(re.escape(name) + ("" if name.endswith("=") else r"(?!\w|\.\w)") for name in names)
+    alternatives = "|".join(re.escape(name) + ("" if name.endswith("=") else r"(?!\w|\.\w)") for name in names)
     quoted = r"""(?<!\w)(["']).*?\1(?!\w)"""
-    found = rf"{quoted}|(?<![\w./-])(?:{known})"
-    return re.sub(found, lambda match: names.get(match[0], match[0]), message) if names else message
+    pattern = rf"{quoted}|(?<![\w./-])(?:{alternatives})"
+    return re.sub(pattern, lambda match: names.get(match[0], match[0]), message) if names else message
 
 
 def nearest(name: str, known) -> str:

@@ -47,7 +47,7 @@ def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] =
       EndxError: the text is not JSON, is nested too deeply, has an integer of over 4,300 digits, or has another type.
     """
     try:
-        found = json.loads(contents)
+        parsed = json.loads(contents)
     except json.JSONDecodeError as error:
         check_contents(where, error.doc[:200])
         advice = extra if error.msg == "Extra data" else ""
@@ -56,10 +56,10 @@ def parse(contents: str | bytes, where: str, expected: type | tuple[type, ...] =
         raise EndxError(f"{where}, byte {error.start + 1}: 0x{error.object[error.start]:02x} is not UTF-8") from None
     except (RecursionError, ValueError) as error:
         raise decoder_error(error, where) from None
-    if not isinstance(found, expected):
+    if not isinstance(parsed, expected):
         types = expected if isinstance(expected, tuple) else (expected,)
-        raise EndxError(f"{where} must be {' or '.join(kind(each()) for each in types)}, not {kind(found)}")
-    return found
+        raise EndxError(f"{where} must be {' or '.join(kind(each()) for each in types)}, not {kind(parsed)}")
+    return parsed
 
 
 def decoder_error(error: RecursionError | ValueError, where: str) -> EndxError:
@@ -152,9 +152,9 @@ def list_at(holder: object, key: str, where: str, default: object = _MISSING) ->
     return as_list(value(holder, key, where, default), f"{where}: {key!r}")
 
 
-def format_names(found: Iterable[str]) -> str:
+def format_names(names: Iterable[str]) -> str:
     """Formats up to 20 names for messages, each shortened to 30 characters."""
-    first = [reprlib.repr(name) for name in itertools.islice(found, 21)]
+    first = [reprlib.repr(name) for name in itertools.islice(names, 21)]
     return ", ".join([*first[:20], "..."] if len(first) > 20 else first)
 
 

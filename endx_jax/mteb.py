@@ -108,10 +108,10 @@ class MTEBModel:
         encode = {"query": model.encode_query, "document": model.encode_document, None: model.encode}[kind]
         if not {"prompt", "prompt_name"} & options.keys():
             options["prompt"] = prompt
-        found = encode(texts, **options)
-        if isinstance(found, Quantized):
-            found = found.codes * np.asarray(found.scales)[:, None]
-        return np.asarray(found, np.float32)
+        embeddings = encode(texts, **options)
+        if isinstance(embeddings, Quantized):
+            embeddings = embeddings.codes * np.asarray(embeddings.scales)[:, None]
+        return np.asarray(embeddings, np.float32)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Returns the similarities of all pairs of rows, a tensor [A, B]: see `EmbeddingModel.similarity`."""

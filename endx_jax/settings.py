@@ -43,8 +43,8 @@ def require(condition: bool, message: str) -> None:
 def check_choice(where: str, value: str, choices) -> None:
     """Raises EndxError, which lists all choices, unless `value` is one of them; the empty string may be a choice."""
     if value not in choices:
-        known = ", ".join(filter(None, choices)) + (" (or empty)" if "" in choices else "")
-        raise EndxError(f"{where} is {shown(value)}, which is none of {known}{nearest(value, choices)}")
+        listed = ", ".join(filter(None, choices)) + (" (or empty)" if "" in choices else "")
+        raise EndxError(f"{where} is {shown(value)}, which is none of {listed}{nearest(value, choices)}")
 
 
 def check_section(section: object, where: str) -> None:
@@ -69,16 +69,16 @@ def from_mapping(cls, mapping: Mapping, where: str):
     Raises:
       EndxError: a name is unknown, a name without a default is missing, or a value has the wrong type.
     """
-    known = typing.get_type_hints(cls)
+    fields = typing.get_type_hints(cls)
     check_section(mapping, where)
     for name in mapping:
-        if name not in known:
-            hint, names = nearest(name, known), ", ".join(known)
+        if name not in fields:
+            hint, names = nearest(name, fields), ", ".join(fields)
             raise EndxError(f"unknown setting {where}.{name:.80}{hint} (the settings of {where}: {names})")
     for field in dataclasses.fields(cls):
         needed = field.default is field.default_factory is dataclasses.MISSING
         require(field.name in mapping or not needed, f"{where} has no {field.name!r}")
-    return cls(**{name: _typed(value, known[name], f"{where}.{name}") for name, value in mapping.items()})
+    return cls(**{name: _typed(value, fields[name], f"{where}.{name}") for name, value in mapping.items()})
 
 
 def flattened(settings, where: str = "") -> Iterator[tuple[str, Any, Mapping]]:

@@ -43,14 +43,14 @@ def read_questions(path: str) -> list[NamedQuestion]:
     """
     name, ending = ("standard input" if path == "-" else path), os.path.splitext(text_files.uncompressed(path))[1]
     header = re.split(r'["\t]+', text_files.first_text_line(path).casefold()) if ending == ".tsv" else ()
-    found: Iterable[tuple[int, str, NamedQuestion]]
+    rows: Iterable[tuple[int, str, NamedQuestion]]
     if ending in (".csv", ".json", *text_files.ARROW_ENDINGS) or not {*header}.isdisjoint((*TEXTS, *IDS)):
-        found = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.read_rows(path))
+        rows = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.read_rows(path))
     else:
         lines = text_files.stream_lines(sys.stdin.buffer, name) if path == "-" else text_files.lines(path)
-        found = _of_lines(lines, name)
+        rows = _of_lines(lines, name)
     questions: dict[str, tuple[int, NamedQuestion]] = {}
-    for number, where, question in found:
+    for number, where, question in rows:
         if question.id in questions:
             raise EndxError(f"{where}: line {questions[question.id][0]} has the same id {question.id[:100]!r}")
         questions[question.id] = number, question
@@ -79,7 +79,7 @@ def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int
 
 
 def _of_object(fields: dict, number: int, where: str) -> NamedQuestion:
-    key, name = (next((one for key in keys for one in examples.called(key, fields)), "") for keys in (TEXTS, IDS))
+    key, name = (next((column for key in keys for column in examples.called(key, fields)), "") for keys in (TEXTS, IDS))
     if not key:
         raise EndxError(
             f"{where} needs a question in {' or '.join(map(repr, TEXTS))}, not in {json_files.format_names(fields)}"
@@ -117,10 +117,10 @@ def _entry(answer: FoundDocument, ranks: int, width: int) -> str:
     body = textwrap.fill(
         text, width, initial_indent=indent, subsequent_indent=indent, max_lines=LINES, placeholder=" ..."
     )
-    known = [*map(_one_line, document.questions[:QUESTIONS])]
+    shown = [*map(_one_line, document.questions[:QUESTIONS])]
     more = f" (and {len(document.questions) - QUESTIONS:,} more)" if len(document.questions) > QUESTIONS else ""
-    asked = textwrap.shorten(f"Q: {' / '.join(known)}", width - len(indent) - len(more), placeholder=" ...") + more
-    questions = f"{indent}{asked}\n" if known else ""
+    asked = textwrap.shorten(f"Q: {' / '.join(shown)}", width - len(indent) - len(more), placeholder=" ...") + more
+    questions = f"{indent}{asked}\n" if shown else ""
     return f"{answer.rank:>{ranks + 1}}  {answer.score:.4f}  {' · '.join(about)}\n{questions}{body}\n"
 
 
@@ -138,7 +138,7 @@ def to_jsonl(question: NamedQuestion, answers: Sequence[FoundDocument]) -> str:
     ]
     fields = {"id": question.id, "question": question.text, "answers": listed}
     # json.dumps escapes the other control characters, but not these, which terminals interpret too.
-    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(fields, ensure_ascii=False)) + "\n"
+    return re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", json.dumps(fields, ensure_ascii=False)) + "\n"
 
 
 def to_trec(question: NamedQuestion, answers: Sequence[FoundDocument], tag: str) -> str:
@@ -150,7 +150,7 @@ def to_trec(question: NamedQuestion, answers: Sequence[FoundDocument], tag: str)
     (name,) = trec.encoded("the run", "question", [question.id])
     ids = trec.encoded("the run", "document", [answer.document.id for answer in answers])
     lines = zip(ids, answers, strict=True)
-    return "".join(trec.run_line(name, document, one.rank, one.score, tag) for document, one in lines)
+    return "".join(trec.run_line(name, document, answer.rank, answer.score, tag) for document, answer in lines)
 
 
 def formatted(form: str, question: NamedQuestion, answers: Sequence[FoundDocument], *, tag: str, naming: bool) -> str:

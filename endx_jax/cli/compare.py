@@ -16,8 +16,8 @@ def main(argv: list[str]) -> None:
     from endx_jax.files import write_text
 
     systems = arguments.systems.split(",")
-    known = len(systems) <= 2 and all(systems)
-    require(known, f"--systems={arguments.systems}: give one name, or two names separated by a comma")
+    valid = len(systems) <= 2 and all(systems)
+    require(valid, f"--systems={arguments.systems}: give one name, or two names separated by a comma")
     runs = (arguments.first, arguments.second)
     first, second, notes = read_pair(runs, (systems[0], systems[-1]), arguments.pool, arguments.qrels)
     comparison = compare(first, second, clustered=arguments.clusters)

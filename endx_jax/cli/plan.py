@@ -53,7 +53,7 @@ def main(argv: list[str]) -> None:
     with naming(train.flags_of(config)):
         settings = resolve(config)
         if topology and options.encode:
-            shown, found = report.encodings(plan_encoding(settings, devices_of(topology)), name, topology)
+            shown, contents = report.encodings(plan_encoding(settings, devices_of(topology)), name, topology)
         else:
             texts = read_texts(settings)
             if topology:
@@ -61,10 +61,10 @@ def main(argv: list[str]) -> None:
             else:
                 chips = on_chips(settings, texts, CHIPS.values())
                 planned = Plan(texts, chips, machine=None if count else plan_machine(settings, texts))
-            shown, found = report.format_plan(planned, name), report.as_dict(planned, name)
+            shown, contents = report.format_plan(planned, name), report.as_dict(planned, name)
     say(shown)
     if options.json:
-        write_text(options.json, json.dumps(found, indent=1) + "\n")
+        write_text(options.json, json.dumps(contents, indent=1) + "\n")
 
 
 def _make_up(count: int) -> None:

@@ -100,11 +100,11 @@ def flags_of(config: ConfigDict) -> dict[str, str]:
 
 def _check_names(argv: list[str], config: ConfigDict) -> None:
     """Raises EndxError for a flag that is no setting of the config; boolean settings may begin with `--noconfig`."""
-    known = ["--config", "--workdir", "--config.seed", *flags_of(config).values()]
+    names = ["--config", "--workdir", "--config.seed", *flags_of(config).values()]
     for argument in argv:
         flag = argument.partition("=")[0]
-        if flag.startswith("--") and re.sub("^--noconfig", "--config", flag) not in known:
-            raise EndxError(f"unknown setting {flag}{nearest(flag, known) or '; endx train --help lists them all'}")
+        if flag.startswith("--") and re.sub("^--noconfig", "--config", flag) not in names:
+            raise EndxError(f"unknown setting {flag}{nearest(flag, names) or '; endx train --help lists them all'}")
 
 
 def _help(argv: list[str]) -> str:

@@ -124,11 +124,11 @@ class Chat:
 
     def _reply(self, content: bytes) -> Reply:
         try:
-            found = json_files.parse(content, "the answer", dict)
-            (choice, *_) = json_files.list_at(found, "choices", "the answer") or [{}]
+            answer = json_files.parse(content, "the answer", dict)
+            (choice, *_) = json_files.list_at(answer, "choices", "the answer") or [{}]
             message = json_files.as_object(json_files.value(choice, "message", "choices[0]"), "message")
             text = json_files.as_text(message.get("content") or "", "content", may_be_empty=True)
-            usage = found.get("usage")
+            usage = answer.get("usage")
             used = usage if isinstance(usage, dict) else {}
             tokens = [used.get(name) for name in ("prompt_tokens", "completion_tokens")]
             counts = [n if isinstance(n, int) and 0 <= n <= MOST_TOKENS else 0 for n in tokens]

@@ -88,8 +88,8 @@ class Journal:
                 self.torn.append(number)
                 continue
             if number == 1:
-                known = json_files.as_object(entry.get("about"), f"{where}: 'about'")
-                if changed := [name for name in {**known, **about} if known.get(name) != about.get(name)]:
+                stored = json_files.as_object(entry.get("about"), f"{where}: 'about'")
+                if changed := [name for name in {**stored, **about} if stored.get(name) != about.get(name)]:
                     raise EndxError(
                         f"{path} holds answers for other {', '.join(changed)}: name another --output, or delete it to "
                         "pay for new answers"
@@ -140,15 +140,15 @@ def parse_reply(reply: Reply, count: int) -> tuple[tuple[str, ...], str]:
         return (), "cut off at max_tokens"
     if not (listed := re.search(r"(?s)\[.*\]", text)):
         return (), "no JSON list"
-    kept: dict[str, str] = {}
+    questions: dict[str, str] = {}
     try:
-        for one in json_files.parse(listed[0], "the list", list):
-            question = " ".join(json_files.as_text(one, "a question").split())
+        for item in json_files.parse(listed[0], "the list", list):
+            question = " ".join(json_files.as_text(item, "a question").split())
             if len(question) <= LONGEST:
-                kept.setdefault(question.casefold(), question)
+                questions.setdefault(question.casefold(), question)
     except EndxError as failure:
         return (), str(failure)[:200]
-    return tuple(kept.values())[:count], "" if kept else "no questions in the list"
+    return tuple(questions.values())[:count], "" if questions else "no questions in the list"
 
 
 def generate(
@@ -227,5 +227,5 @@ def pairs_of(documents: Iterable[Document], journal: Journal) -> tuple[list[tupl
         (question, passage) for passage in documents for question in journal.questions.get(key_of(passage.text), ())
     ]
     times = Counter(question.casefold() for question, _ in pairs)
-    kept = [(question, passage) for question, passage in pairs if times[question.casefold()] == 1]
-    return kept, len(pairs) - len(kept)
+    unique = [(question, passage) for question, passage in pairs if times[question.casefold()] == 1]
+    return unique, len(pairs) - len(unique)

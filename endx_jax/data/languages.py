@@ -99,17 +99,17 @@ def _share(words: Counter, frequent: list[str]) -> float:
     A Latin word of one letter has weight 0.1 instead of 1, because in texts with code most of them are variables. The
     weights of the different frequent words that occur have to sum to at least 2.
     """
-    found = {word: 0.1 if len(word) == 1 and word.isascii() else 1 for word in frequent if word in words}
-    enough = len(found) >= 3 and sum(found.values()) >= 2
-    return sum(words[word] * weight for word, weight in found.items()) / words.total() if enough else 0.0
+    weights = {word: 0.1 if len(word) == 1 and word.isascii() else 1 for word in frequent if word in words}
+    enough = len(weights) >= 3 and sum(weights.values()) >= 2
+    return sum(words[word] * weight for word, weight in weights.items()) / words.total() if enough else 0.0
 
 
 def _spread(texts: Iterable[str]) -> list[str]:
     """Returns up to `TEXTS` of the texts, evenly spaced."""
-    kept, step = list[str](), 1
+    spaced, step = list[str](), 1
     for number, text in enumerate(texts):
         if number % step == 0:
-            kept.append(text)
-            if len(kept) > TEXTS:
-                kept, step = kept[::3], 3 * step  # an even step would miss every other text
-    return kept
+            spaced.append(text)
+            if len(spaced) > TEXTS:
+                spaced, step = spaced[::3], 3 * step  # an even step would miss every other text
+    return spaced

@@ -27,5 +27,5 @@ def convert(paths: Path | Sequence[Path], pool: str = "answers", *, skip_invalid
       EndxError: the format is unknown, the pool is unknown, or no answer starts in a sentence.
     """
     names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    found = (p for name in names for p in formats.read_paragraphs(name, skip_invalid=skip_invalid))
-    return convert_paragraphs(found, names, pool)
+    paragraphs = (p for name in names for p in formats.read_paragraphs(name, skip_invalid=skip_invalid))
+    return convert_paragraphs(paragraphs, names, pool)

@@ -118,13 +118,13 @@ class Tokenizer:
 
     def ids_of(self, tokens: Sequence[str], what: str) -> tuple[int, ...]:
         """Returns the ids of tokens; raises EndxError, which names them as `what`, if the tokenizer lacks one."""
-        known = self._loaded.get_vocab()
-        if missing := [token for token in tokens if token not in known]:
+        vocabulary = self._loaded.get_vocab()
+        if missing := [token for token in tokens if token not in vocabulary]:
             raise EndxError(
                 f"{what} names {json_files.format_names(missing)}, which the tokenizer in {self.folder} lacks: "
                 "leave them out"
             )
-        return tuple(known[token] for token in tokens)
+        return tuple(vocabulary[token] for token in tokens)
 
     def tokens_of(self, ids: Sequence[int]) -> list[str]:
         """Returns the tokens of ids."""
@@ -281,9 +281,9 @@ class Tokenizer:
 
     def _keep_whole(self) -> None:
         """Adds the first token of each text of `whole` as a special token, which is neither split nor normalized."""
-        known = self._loaded.get_vocab() if self._whole else {}
+        vocabulary = self._loaded.get_vocab() if self._whole else {}
         for text in self._whole:
-            token = next((token for token in (text, *text.split(None, 1)[:1]) if token in known), None)
+            token = next((token for token in (text, *text.split(None, 1)[:1]) if token in vocabulary), None)
             if token is not None and self._loaded.tokenize(token) != [token]:
                 import tokenizers
 
@@ -346,8 +346,8 @@ def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, i
     if processor is not None:
         holder.post_processor = processor
     state = json.loads(holder.to_str())
-    own = state["post_processor"] or {"type": "Sequence", "processors": []}
-    steps = own["processors"] if own["type"] == "Sequence" else [own]
+    existing = state["post_processor"] or {"type": "Sequence", "processors": []}
+    steps = existing["processors"] if existing["type"] == "Sequence" else [existing]
     if any(step["type"] in ("BertProcessing", "RobertaProcessing") for step in steps):
         return processor  # they have special tokens on both sides
     template = next((step for step in steps if step["type"] == "TemplateProcessing"), None)

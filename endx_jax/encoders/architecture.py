@@ -86,12 +86,12 @@ class Architecture:
           KeyError: a parameter is in no row of the table.
         """
         names, left = self.names(config), dict.fromkeys(parameters)
-        layers = sorted({int(found[1]) for path in left if (found := _LAYER.match(path))})
+        layers = sorted({int(match[1]) for path in left if (match := _LAYER.match(path))})
         rows = dict(names.outside)
         for n in layers:
             for ours, theirs in names.inside.items():
-                own = " ".join(f"encoder/layers_{n}/{module}" for module in ours.split())
-                rows[own] = f"{names.layer.format(n=n)}.{theirs}"
+                modules = " ".join(f"encoder/layers_{n}/{module}" for module in ours.split())
+                rows[modules] = f"{names.layer.format(n=n)}.{theirs}"
         for ours, theirs in rows.items():
             for leaf, their_leaf in LEAVES.items():
                 paths = tuple(module + leaf for module in ours.split())

@@ -39,8 +39,8 @@ class ElectraConfig(BertConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json`; without another width there is no projection."""
-        found = super().from_hugging_face(config, where)
-        return dataclasses.replace(found, embedding_width=None) if found.embedding_width == found.width else found
+        base = super().from_hugging_face(config, where)
+        return dataclasses.replace(base, embedding_width=None) if base.embedding_width == base.width else base
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -43,16 +43,16 @@ class Gemma3Config(LlamaConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` of transformers 4 or 5."""
-        found = super().from_hugging_face(config, where)
+        base = super().from_hugging_face(config, where)
         structure = _Structure.from_hugging_face(config, where)
         window = read_window(config, not structure.bidirectional, where)
         if structure.bidirectional and window is not None:
             window //= 2
-        default = [GLOBAL if (n + 1) % structure.period == 0 else LOCAL for n in range(found.layers)]
+        default = [GLOBAL if (n + 1) % structure.period == 0 else LOCAL for n in range(base.layers)]
         types = read_layer_types(config, default, where)
-        ropes = read_ropes(config, BASES, [GLOBAL], found.head, where)
+        ropes = read_ropes(config, BASES, [GLOBAL], base.head, where)
         kinds = tuple(LayerKind(ropes[kind], window if kind == LOCAL else None) for kind in types)
-        return dataclasses.replace(found, layer_kinds=kinds, causal=not structure.bidirectional)
+        return dataclasses.replace(base, layer_kinds=kinds, causal=not structure.bidirectional)
 
     @staticmethod
     def read_rope(config: Mapping, head_width: int, where: object) -> None:

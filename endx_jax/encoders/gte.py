@@ -31,11 +31,11 @@ class GteConfig(TransformerConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` with `model_type` `gte` or `new`."""
-        found = super().from_hugging_face(config, where)
+        base = super().from_hugging_face(config, where)
         default = 10_000.0 if config.get("model_type") == "new" else 160_000.0
         parameters = config.get("rope_parameters") or config.get("rope_scaling")
-        rope = Rope.read(parameters, config.get("rope_theta", default), found.head, where)
-        return dataclasses.replace(found, rope=rope)
+        rope = Rope.read(parameters, config.get("rope_theta", default), base.head, where)
+        return dataclasses.replace(base, rope=rope)
 
 
 NAMES = Names(

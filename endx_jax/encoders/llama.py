@@ -45,10 +45,10 @@ class LlamaConfig(TransformerConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` of transformers 4 or 5."""
-        found, has = super().from_hugging_face(config, where), _Biases.from_hugging_face(config, where)
+        base, has = super().from_hugging_face(config, where), _Biases.from_hugging_face(config, where)
         biases = PROJECTIONS * has.attention + MLP * has.mlp
-        rope = cls.read_rope(config, found.head, where)
-        return dataclasses.replace(found, rope=rope, biases=biases, kv_heads=found.groups)
+        rope = cls.read_rope(config, base.head, where)
+        return dataclasses.replace(base, rope=rope, biases=biases, kv_heads=base.groups)
 
     @staticmethod
     def read_rope(config: Mapping, head_width: int, where: object) -> Rope | None:
@@ -67,9 +67,9 @@ class MistralConfig(LlamaConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json`."""
-        found = super().from_hugging_face(config, where)
-        kind = LayerKind(found.rope, read_window(config, found.causal, where))
-        return dataclasses.replace(found, layer_kinds=(kind,) * found.layers)
+        base = super().from_hugging_face(config, where)
+        kind = LayerKind(base.rope, read_window(config, base.causal, where))
+        return dataclasses.replace(base, layer_kinds=(kind,) * base.layers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,12 +128,12 @@ class Qwen3Config(LlamaConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json`."""
-        found, windows = super().from_hugging_face(config, where), _Windows.from_hugging_face(config, where)
-        window = read_window(config, found.causal, where) if config.get("sliding_window", 1) and windows.used else None
-        default = [LOCAL if window and n >= windows.first else GLOBAL for n in range(found.layers)]
+        base, windows = super().from_hugging_face(config, where), _Windows.from_hugging_face(config, where)
+        window = read_window(config, base.causal, where) if config.get("sliding_window", 1) and windows.used else None
+        default = [LOCAL if window and n >= windows.first else GLOBAL for n in range(base.layers)]
         types = read_layer_types(config, default, where)
-        kinds = tuple(LayerKind(found.rope, window if kind == LOCAL else None) for kind in types)
-        return dataclasses.replace(found, layer_kinds=kinds)
+        kinds = tuple(LayerKind(base.rope, window if kind == LOCAL else None) for kind in types)
+        return dataclasses.replace(base, layer_kinds=kinds)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

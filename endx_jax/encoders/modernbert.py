@@ -44,16 +44,16 @@ class ModernBertConfig(TransformerConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` of transformers 4 or 5."""
-        found, structure = super().from_hugging_face(config, where), _Structure.from_hugging_face(config, where)
-        default = [GLOBAL if n % structure.period == 0 else LOCAL for n in range(found.layers)]
+        base, structure = super().from_hugging_face(config, where), _Structure.from_hugging_face(config, where)
+        default = [GLOBAL if n % structure.period == 0 else LOCAL for n in range(base.layers)]
         types = read_layer_types(config, default, where)
-        ropes = read_ropes(config, BASES, [LOCAL, GLOBAL], found.head, where)
+        ropes = read_ropes(config, BASES, [LOCAL, GLOBAL], base.head, where)
         kinds = [
             LayerKind(ropes[kind], structure.window // 2 if kind == LOCAL else None, attention_norm=n > 0)
             for n, kind in enumerate(types)
         ]
         biases = PROJECTIONS * structure.attention_bias + MLP * structure.mlp_bias
-        return dataclasses.replace(found, layer_kinds=tuple(kinds), biases=biases)
+        return dataclasses.replace(base, layer_kinds=tuple(kinds), biases=biases)
 
 
 NAMES = Names(

@@ -36,9 +36,9 @@ class NomicBertConfig(TransformerConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` in either notation."""
-        found = super().from_hugging_face(config, where)
-        rope = Rope.read(config.get("rope_parameters"), config.get("rotary_emb_base", 1000.0), found.head, where)
-        return dataclasses.replace(found, rope=rope, activation=GATED.get(found.activation, found.activation))
+        base = super().from_hugging_face(config, where)
+        rope = Rope.read(config.get("rope_parameters"), config.get("rotary_emb_base", 1000.0), base.head, where)
+        return dataclasses.replace(base, rope=rope, activation=GATED.get(base.activation, base.activation))
 
 
 NAMES = Names(

@@ -47,13 +47,13 @@ class T5Config(TransformerConfig):
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json`, whose `feed_forward_proj` is a gate and an activation."""
-        found = super().from_hugging_face(config, where)
+        base = super().from_hugging_face(config, where)
         # Distances below a quarter of the buckets have their own; those from there on share the rest.
-        limited = f"{where}: relative_attention_max_distance for {found.buckets} buckets"
-        check_range(limited, found.max_distance, found.buckets // 4 + 1, MOST_DISTANCE)
+        limited = f"{where}: relative_attention_max_distance for {base.buckets} buckets"
+        check_range(limited, base.max_distance, base.buckets // 4 + 1, MOST_DISTANCE)
         default = "gated-gelu" if config.get("model_type") in ("mt5", "umt5") else "relu"
         projection = config.get("feed_forward_proj", default)
-        return dataclasses.replace(found, activation=ACTIVATIONS[projection], gated=projection.startswith("gated-"))
+        return dataclasses.replace(base, activation=ACTIVATIONS[projection], gated=projection.startswith("gated-"))
 
     @property
     def kernel_init(self) -> nn.initializers.Initializer:

@@ -190,14 +190,14 @@ def read_pair(
     if not (judgements := judgements or next(iter(beside), None)):
         raise EndxError(f"{runs[0]} and {runs[1]} are TREC runs; name the file of right candidates by --qrels=FILE")
     right = read_qrels(judgements)
-    found = [read_run(file.with_name(file.name.replace(ENDING, RUN))) for file, _ in located]
-    depth = min(_depth(run) for run in found)
+    rankings = [read_run(file.with_name(file.name.replace(ENDING, RUN))) for file, _ in located]
+    depth = min(_depth(run) for run in rankings)
     notes = [
         f"{name}: up to {_depth(run):,} candidates a question, of which {depth:,} count"
         + _unmatched(name, run, right, judgements)
-        for (_, name), run in zip(located, found, strict=True)
+        for (_, name), run in zip(located, rankings, strict=True)
     ]
-    measured, answers = [measure_run(run, right, depth) for run in found], _answers(right, right)
+    measured, answers = [measure_run(run, right, depth) for run in rankings], _answers(right, right)
     first, second = (
         SystemResults(name, tuple(right), metrics, values, answers=answers)
         for (_, name), (metrics, values) in zip(located, measured, strict=True)
@@ -215,10 +215,10 @@ def _unmatched(name: str, run: Mapping[str, Mapping], right: Mapping[str, Mappin
     Raises:
       EndxError: they have no question or no candidate in common.
     """
-    missing, listed = sorted(right.keys() - run.keys()), {one for candidates in run.values() for one in candidates}
+    missing, listed = sorted(right.keys() - run.keys()), set[str]().union(*run.values())
     if len(missing) == len(right) or not any(listed & grades.keys() for grades in right.values()):
-        kind, one = ("question", next(iter(run))) if len(missing) == len(right) else ("candidate", min(listed))
-        raise EndxError(f"{name}: no {kind} id, such as {one!r}, is in {judgements}: use the same ids in both")
+        kind, example = ("question", next(iter(run))) if len(missing) == len(right) else ("candidate", min(listed))
+        raise EndxError(f"{name}: no {kind} id, such as {example!r}, is in {judgements}: use the same ids in both")
     note = ""
     if missing:
         note += f"; {len(missing):,} of {len(right):,} questions, such as {missing[0]!r}, are missing and count as 0"
@@ -240,8 +240,8 @@ def _located(run: pathlib.Path, system: str, pool: str) -> tuple[pathlib.Path, s
     file = folder / f"{system}{ENDING}"
     if not file.is_file():
         systems = sorted(entry.name.removesuffix(ENDING) for entry in folder.glob(f"*{ENDING}"))
-        known = f"there are {', '.join(systems)}{nearest(system, systems)}" if systems else "run endx evaluate first"
-        raise EndxError(f"{folder} has no {file.name}; {known}")
+        hint = f"there are {', '.join(systems)}{nearest(system, systems)}" if systems else "run endx evaluate first"
+        raise EndxError(f"{folder} has no {file.name}; {hint}")
     pool = pool or first
     return file, f"{run}, {system}" + (f", pool {pool}" if pool else ""), sizes.get((pool, system))
 
@@ -250,21 +250,21 @@ def _read_suite(run: pathlib.Path, names: Sequence[object], system: str, pool: s
     """Reads the results of a system on the sets of a suite; a question's id begins with the name of its set."""
     if not names:
         raise EndxError(f"{run / RESULTS}: {SETS!r} is empty; evaluate the suite again")
-    found = {}
+    results = {}
     for value in names:
         name = json_files.as_text(value, f"{run / RESULTS}: a name in {SETS!r}")
-        found[name] = read_per_question(run / name, system, pool)
-    first = next(iter(found.values()))
-    metrics = [metric for metric in first.metrics if all(metric in part.metrics for part in found.values())]
-    parts = [_select(part, range(len(part.question_ids)), metrics) for part in found.values()]
+        results[name] = read_per_question(run / name, system, pool)
+    first = next(iter(results.values()))
+    metrics = [metric for metric in first.metrics if all(metric in part.metrics for part in results.values())]
+    parts = [_select(part, range(len(part.question_ids)), metrics) for part in results.values()]
     return SystemResults(
         f"{run}, {system}" + (f", pool {pool}" if pool else ""),
-        tuple(f"{name}/{question}" for name, part in found.items() for question in part.question_ids),
+        tuple(f"{name}/{question}" for name, part in results.items() for question in part.question_ids),
         tuple(metrics),
         np.concatenate([part.values for part in parts]),
         sum(part.candidates or 0 for part in parts) or None,
-        {name: len(part.question_ids) for name, part in found.items()},
-        *(_prefixed({name: getattr(part, kind) for name, part in found.items()}) for kind in ("groups", "answers")),
+        {name: len(part.question_ids) for name, part in results.items()},
+        *(_prefixed({name: getattr(part, kind) for name, part in results.items()}) for kind in ("groups", "answers")),
     )
 
 
@@ -348,17 +348,17 @@ def _read(file: pathlib.Path, name: str, candidates: int | None) -> SystemResult
             raise EndxError(f"{where}: no metrics; evaluate the run again")
         groups += [json_files.text_at(row, GROUP, where)] if GROUP in row else []
         rows.append([json_files.number(row.get(name), f"{where}: {json_files.shown(name)}") for name in metrics])
-    known = tuple(groups) if len(groups) == len(rows) else ()
+    all_groups = tuple(groups) if len(groups) == len(rows) else ()
     qrels = file.parent / QRELS
     answers = _answers(read_qrels(qrels), encoded(qrels, "question", lines)) if qrels.is_file() else ()
     values = np.asarray(rows, np.float64)
-    return SystemResults(name, tuple(lines), metrics, values, candidates, groups=known, answers=answers)
+    return SystemResults(name, tuple(lines), metrics, values, candidates, groups=all_groups, answers=answers)
 
 
 def _answers(right: Mapping[str, Collection[str]], ids: Collection[str]) -> tuple[str, ...]:
     """Returns the right answer of each question, of several the one with most questions; none if one has none."""
     count = Counter(answer for answers in right.values() for answer in answers)
-    return tuple(max(right[one], key=count.__getitem__) for one in ids) if all(one in right for one in ids) else ()
+    return tuple(max(right[name], key=count.__getitem__) for name in ids) if all(name in right for name in ids) else ()
 
 
 def _sizes(file: pathlib.Path) -> dict[tuple[str, str], int]:

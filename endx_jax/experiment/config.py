@@ -62,7 +62,7 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
     """
     method = _method_of(config)
     unknown = finished and method not in METHODS
-    known: dict[str, type] = {
+    classes: dict[str, type] = {
         "data": DataSettings,
         "model": ModelSettings,
         "objective": UnknownSettings if unknown else find_method(method).settings,
@@ -72,10 +72,10 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
         "evaluation": EvaluationSettings,
     }
     for name in config:
-        check_choice("a section of the config", name, ("seed", *known))
+        check_choice("a section of the config", name, ("seed", *classes))
     if unknown:
         config = {**config, "objective": {"name": method, "values": config["objective"]}}
-    sections = {name: from_mapping(cls, config.get(name, {}), name) for name, cls in known.items()}
+    sections = {name: from_mapping(cls, config.get(name, {}), name) for name, cls in classes.items()}
     seed = config.get("seed", 0)
     return Settings(seed=json_files.as_whole(seed, "seed", least=-(2**63), most=2**63 - 1), **sections)
 
@@ -109,6 +109,6 @@ def _method_of(config: Mapping) -> str:
     section = config.get("objective", {})
     check_section(section, "objective")
     name = section.get("name", "dual")
-    known = ", ".join(METHODS)
-    require(isinstance(name, str), f"objective.name is {json_files.shown(name)}; it must be one of {known}")
+    names = ", ".join(METHODS)
+    require(isinstance(name, str), f"objective.name is {json_files.shown(name)}; it must be one of {names}")
     return name

@@ -89,8 +89,8 @@ def check_data(
         parts = vars(parted(records, settings))
     counts = {"questions": len(records.questions), "answers": len(records.candidates), "pairs": len(records.pairs)}
     counts |= {name: len(part.questions) for name, part in parts.items()}
-    found = [*_rows(source, settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
-    findings = [text if count is None else f"{text}: {count:,}" for text, count in found if count != 0]
+    counted = [*_rows(source, settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
+    findings = [text if count is None else f"{text}: {count:,}" for text, count in counted if count != 0]
     tokenizer = encoder.encoder.processors["answer"].tokenizer
     unfit = [line.removeprefix("warning: ") for line in tokenizer.describe_unfit(records.candidates, str(model))]
     findings += unfit
@@ -165,10 +165,10 @@ def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
     yield "rows that repeat the question and answer of another row", right.total() - len(right)
     both = sum(pair in right for pair in wrong)
     yield "answers that are right in one row and wrong in another, and count as right", both
-    for name, found in values.items():
-        labels = len(found) > 1 and all(map(examples.LABEL.fullmatch, found))
-        few = f" (values {_listed(sorted(found))[:60]})" * (len(found) <= FEW_VALUES)
-        ids = " (it looks like ids)" * (not few and all(re.fullmatch(r"\S*\d\S*", value) for value in found))
+    for name, distinct in values.items():
+        labels = len(distinct) > 1 and all(map(examples.LABEL.fullmatch, distinct))
+        few = f" (values {_listed(sorted(distinct))[:60]})" * (len(distinct) <= FEW_VALUES)
+        ids = " (it looks like ids)" * (not few and all(re.fullmatch(r"\S*\d\S*", value) for value in distinct))
         remedy = ": rename it to label, if 0 marks wrong answers" * labels
         yield f"column {name!r} is not used{few}{ids}{remedy}", None
 
@@ -176,9 +176,9 @@ def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
 def _texts(records: RetrievalSet) -> Iterator[Finding]:
     """Yields findings about the texts of both sides."""
     answers = set(records.candidates)
-    own = sum(records.questions[q] == records.candidates[c] for q, c in records.pairs)
-    yield "pairs with the same text on both sides", own
-    mirrored = sum(text in answers for text in records.questions) - own
+    same = sum(records.questions[q] == records.candidates[c] for q, c in records.pairs)
+    yield "pairs with the same text on both sides", same
+    mirrored = sum(text in answers for text in records.questions) - same
     yield "texts that are a question in one row and an answer in another", mirrored
     alike = len(records.questions) - len(set(map(_plain, records.questions)))
     yield "questions that differ from another one in case, punctuation or spaces only", alike
@@ -193,11 +193,11 @@ def _leaks(parts: Mapping[str, RetrievalSet]) -> Iterator[Finding]:
     seen, answers = ({_plain(text) for text in side} for side in (parts[train].questions, parts[train].candidates))
     for name in others:
         held = parts[name]
-        known = sum(_plain(text) in seen for text in held.questions)
-        yield f"{name} questions that are in the training data{ALIKE}", known
+        repeated = sum(_plain(text) in seen for text in held.questions)
+        yield f"{name} questions that are in the training data{ALIKE}", repeated
         right = {candidate for row in held.qrels for candidate in row}
-        known = sum(_plain(held.candidates[candidate]) in answers for candidate in right)
-        yield f"right answers of {name} questions that are in the training data{ALIKE}", known
+        repeated = sum(_plain(held.candidates[candidate]) in answers for candidate in right)
+        yield f"right answers of {name} questions that are in the training data{ALIKE}", repeated
 
 
 def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingModel) -> Iterator[Finding]:
@@ -235,8 +235,8 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
         for column, row in enumerate(map(rows.get, known)):
             if row is not None:
                 scores[row, column] = -np.inf
-        own = dense_scores(dense.questions, dense.candidates)(0, len(some.questions))
-        raised = np.maximum(own, best_of_groups(scores, np.array(of), len(some.candidates)))
+        own_scores = dense_scores(dense.questions, dense.candidates)(0, len(some.questions))
+        raised = np.maximum(own_scores, best_of_groups(scores, np.array(of), len(some.candidates)))
         results.add("known", {"all": evaluate_set(lambda start, stop: raised[start:stop], some)})
         results.notes.append("known: an answer's score is the best of its own and those of its other questions")
     evaluations = results.evaluations["all"]
@@ -246,7 +246,7 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     )
     difference = evaluations["untrained"].values[MEASURE] - evaluations["bm25"].values[MEASURE]
     deviation = float(difference.std()) if len(difference) >= FEWEST else 0.0
-    return {name: one.metrics for name, one in evaluations.items()}, [heading, results.tables()], deviation
+    return {name: result.metrics for name, result in evaluations.items()}, [heading, results.tables()], deviation
 
 
 def _next(settings: DataSettings, model: str | os.PathLike, *, few: bool) -> str:

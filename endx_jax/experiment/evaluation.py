@@ -254,7 +254,7 @@ def evaluate_index(
         ids, texts, judged = list(questions.ids), list(questions.texts), find_rows(snapshot, questions)
         rank = functools.partial(evaluate_judged, snapshot, judged, depth=DEPTH)
     else:
-        ids, texts = [one.id for one in questions], [one.text for one in questions]
+        ids, texts = [question.id for question in questions], [question.text for question in questions]
         rank = functools.partial(evaluate_answered, snapshot, questions)
     by_text = ", without their known questions" if snapshot.known else ""
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")

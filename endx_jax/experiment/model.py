@@ -140,13 +140,13 @@ class Model:
         return self.objective.inherit(self.objective.init(key, dual_encoder))
 
     def _towers_without_adapters(self) -> dict:
-        kept = dict(self._inherited)
+        parameters = dict(self._inherited)
         if self.new_parameters:
             key = jax.random.key(self.settings.seed)
             drawn = stored_params(self.dual_encoder, self.settings.model, self.sources, key, self.token_weights)
-            kept = parameter_paths(drawn) | kept
+            parameters = parameter_paths(drawn) | parameters
         return jax.tree.unflatten(
-            jax.tree.structure(self._shapes), [kept[path] for path in parameter_paths(self._shapes)]
+            jax.tree.structure(self._shapes), [parameters[path] for path in parameter_paths(self._shapes)]
         )
 
     def _adapted(self, dual_encoder: dict, key: jax.Array) -> dict:
@@ -231,8 +231,8 @@ def _with_prompts(settings: ModelSettings, sources: Mapping[str, pretrained.Pret
     """Replaces empty prompts by those of the folders, except for new encoders, and the prompt `none` by no prompt."""
     prompts: dict[str, Any] = {}
     for side in SIDES:
-        own = "" if settings.encoder else sources[side].usage.prompt(side)
-        prompt = getattr(settings, f"{side}_prompt") or own
+        default = "" if settings.encoder else sources[side].usage.prompt(side)
+        prompt = getattr(settings, f"{side}_prompt") or default
         prompts[f"{side}_prompt"] = "" if prompt == NO_PROMPT else prompt
     return dataclasses.replace(settings, **prompts)
 

@@ -112,15 +112,15 @@ def card_text(subject: Subject, kind: str) -> str:
     workdir = subject.workdir
     library = "jax" if kind == STABLEHLO else kind  # `library_name` on the hub
     settings = read_config(workdir) if workdir else None
-    found = read_results(workdir / RESULTS) if workdir and (workdir / RESULTS).is_file() else []
+    results = read_results(workdir / RESULTS) if workdir and (workdir / RESULTS).is_file() else []
     parts = [
-        _front_matter(subject, library, settings, found),
+        _front_matter(subject, library, settings, results),
         f"# {subject.name}\n",
         _about(subject),
         f"## Usage\n\n{USAGE[kind].replace(*RENAMED) if subject.by_token else USAGE[kind]}",
     ]
     if workdir and settings:
-        parts += [_training(workdir, settings), _results(found), _validation(workdir)]
+        parts += [_training(workdir, settings), _results(results), _validation(workdir)]
     seen = [SEEN.get(name, UNKNOWN.format(checkpoint=f"`{name}`")) for name in _checkpoints(subject, settings)]
     if settings and settings.model.init_from:
         seen.append(f"Training started from the best parameters of the run `{_public(settings.model.init_from)}`.")
@@ -144,14 +144,14 @@ def write_run_card(workdir: pathlib.Path) -> None:
     write_text(workdir / MODEL / "README.md", card_text(subject, RUN))
 
 
-def _front_matter(subject: Subject, library: str, settings: Settings | None, found: Sequence[dict]) -> str:
+def _front_matter(subject: Subject, library: str, settings: Settings | None, results: Sequence[dict]) -> str:
     tags = ["sentence-similarity", "feature-extraction", "dense", "retrieval", "endx_jax"]
     if library == "sentence-transformers":
         tags.insert(0, library)
     hub_ids = [name for name in _checkpoints(subject, settings) if HUB_ID.fullmatch(name)]
     base = ["base_model:", *(f"- {name}" for name in hub_ids)] if hub_ids else []
     lines = [f"library_name: {library}", "pipeline_tag: sentence-similarity", *base, "tags:", *(f"- {t}" for t in tags)]
-    trained = [row for row in found if row["system"] == TRAINED][:1]
+    trained = [row for row in results if row["system"] == TRAINED][:1]
     for row in trained:  # the hub shows these; JSON is YAML
         dataset = {"type": "unknown", "name": f"{_public(row['dataset'])}, {row['split']}, pool {row['pool']}"}
         task = {"type": "information-retrieval", "name": "Information Retrieval"}
@@ -197,12 +197,12 @@ def _training(workdir: pathlib.Path, settings: Settings) -> str:
     )
 
 
-def _results(found: Sequence[dict]) -> str:
+def _results(results: Sequence[dict]) -> str:
     """Formats the measures of every system and pool; empty if the run has none."""
-    if not found:
+    if not results:
         return ""
-    rows = [((row["pool"], f"{row['candidates']:,}", row["system"]), row["metrics"]) for row in found]
-    about = found[0]
+    rows = [((row["pool"], f"{row['candidates']:,}", row["system"]), row["metrics"]) for row in results]
+    about = results[0]
     return (
         f"## Results\n\n{_table(('pool', 'candidates', 'system'), rows)}\n\n{about['questions']:,} questions of "
         f"`{_public(about['dataset'])}`, {about['split']}; fractions of 1.\n"
@@ -220,15 +220,15 @@ def _validation(workdir: pathlib.Path) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], Mapping[str, float]]]) -> str:
     """Formats rows of names and metrics as a table in Markdown."""
-    cells = [[*names, *(f"{own[name]:.3f}" if name in own else "" for name in COLUMNS)] for names, own in rows]
+    cells = [[*names, *(f"{values[name]:.3f}" if name in values else "" for name in COLUMNS)] for names, values in rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in ([*head, *COLUMNS], ["---"] * len(cells[0]), *cells))
 
 
 def _checkpoints(subject: Subject, settings: Settings | None) -> list[str]:
     """Names the initial weights: hub ids if known, else folder names."""
     names = [settings.model.pretrained, settings.model.answer_pretrained] if settings else [subject.loaded_from]
-    found = [PUBLISHED[name].hub_id if name in PUBLISHED else _public(name) for name in names if name]
-    return list(dict.fromkeys(found))
+    ids = [PUBLISHED[name].hub_id if name in PUBLISHED else _public(name) for name in names if name]
+    return list(dict.fromkeys(ids))
 
 
 def _public(value):

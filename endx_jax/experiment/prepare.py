@@ -171,10 +171,10 @@ def compile_and_restore(run: Run, checkpoints: Checkpoints | None = None) -> tup
         _check_fits(run, train_plan.expected_peak)
     say(f"memory: expected peak {gigabytes(train_plan.expected_peak)} of {gigabytes(memory.total)} free")
     key = train_plan.key() if folder and train_plan.is_asked else ""
-    known = read_choice(folder, key) if key else None
-    if known in train_plan.choices:
-        assert known is not None
-        chosen = dataclasses.replace(train_plan, choice=known, choices=(known,))
+    choice = read_choice(folder, key) if key else None
+    if choice in train_plan.choices:
+        assert choice is not None
+        chosen = dataclasses.replace(train_plan, choice=choice, choices=(choice,))
         run = dataclasses.replace(run, train_plan=chosen)
 
     def load() -> TrainState:
@@ -268,8 +268,8 @@ def read_choice(folder: str, key: str) -> StepMemory | None:
         except (EndxError, RunInterrupted, OSError, TypeError):
             return None
 
-    found = decided(read, "choice")
-    return StepMemory(**found) if found else None
+    values = decided(read, "choice")
+    return StepMemory(**values) if values else None
 
 
 def write_choice(folder: str, key: str, choice: StepMemory) -> None:
@@ -334,9 +334,9 @@ def notes(run: Run) -> Iterator[str]:
             limit = f"{getattr(data, f'{side}_length')} tokens (data.{side}_length)"
             yield f"note: {cut:,} of {len(table):,} {side}s are cut to {limit}"
         source, flag = model.sources[side], f"{side}_prompt"
-        own = source.usage.prompt(side)
-        if own and own != getattr(settings.model, flag) and not settings.model.encoder:
-            yield f"note: the prompt {own!r} of {source.folder} is not used; set model.{flag} to use it"
+        prompt = source.usage.prompt(side)
+        if prompt and prompt != getattr(settings.model, flag) and not settings.model.encoder:
+            yield f"note: the prompt {prompt!r} of {source.folder} is not used; set model.{flag} to use it"
     tokenizer = model.processors["answer"].tokenizer
     yield from tokenizer.describe_unfit(run.data.train.candidates, settings.model.pretrained)
     configured, warmup = settings.optimizer.warmup_steps, settings.optimizer.fitted(run.steps).warmup_steps

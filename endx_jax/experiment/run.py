@@ -354,7 +354,7 @@ def _report(
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
         most = encoded / (now - reporting) * SHARE * (now - began)
         documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
-        documents, known = with_known(run, towers, documents, results, dense, most)
+        documents, known_vectors = with_known(run, towers, documents, results, dense, most)
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = validate and UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
@@ -370,7 +370,7 @@ def _report(
                 metric=metric_of(cosine=settings.model.normalize),
                 model={"name": str(run.workdir), "identity": identity, "step": step, "product_dtype": product_dtype},
                 corpus=corpus,
-                known=known,
+                known=known_vectors,
                 language=primary.text_language if primary.questions else settings.data.language,
             )
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")

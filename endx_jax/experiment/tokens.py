@@ -120,10 +120,10 @@ def _is_written(folder: pathlib.Path, about: Mapping) -> bool:
     manifest = json_files.read_json_file(folder / MANIFEST)
     if not manifest:
         return False
-    known = json_files.as_object(manifest.get("about"), f"{folder / MANIFEST}: 'about'")
-    changed = [name for name in {**about, **known} if known.get(name) != about.get(name)]
+    written = json_files.as_object(manifest.get("about"), f"{folder / MANIFEST}: 'about'")
+    changed = [name for name in {**about, **written} if written.get(name) != about.get(name)]
     if changed:
-        values = "; ".join(f"{name}: {known.get(name)} and now {about.get(name)}" for name in changed)
+        values = "; ".join(f"{name}: {written.get(name)} and now {about.get(name)}" for name in changed)
         raise EndxError(f"{folder} holds tokens of other data ({values}): set another data.tokens")
     return True
 
@@ -228,8 +228,8 @@ def _examples(part: SourcePart, settings: DataSettings) -> Iterator[examples.Exa
         for n, question in enumerate(records.questions):
             rows = records.qrels[n], records.hard_negatives[n] if records.hard_negatives else ()
             right, wrong = ([examples.Named(records.candidates[answer]) for answer in listed] for listed in rows)
-            known = None if records.scores is None else records.scores[n]
-            scores = None if known is None else [known.get(answer, math.nan) for listed in rows for answer in listed]
+            given = None if records.scores is None else records.scores[n]
+            scores = None if given is None else [given.get(answer, math.nan) for listed in rows for answer in listed]
             yield examples.Example(examples.Named(question), right, wrong, scores)
         return
     invalid = text_files.InvalidRows(part.part.file, skip=settings.skip_invalid)

@@ -100,16 +100,16 @@ def first_that_fits(
       expected: estimate of these bytes for a choice, from shapes.
       compiled: these bytes by the compiled step; called at most once with each choice.
     """
-    known: dict[StepMemory, int] = {}
+    measured: dict[StepMemory, int] = {}
     scale = 1.0
     while True:
-        enough = [c for c in ordered if known.get(c, room + 1) <= room] if len(known) >= MAX_COMPILED else []
-        fitting = (c for c in enough or ordered if (known[c] if c in known else scale * expected(c)) <= room)
+        enough = [c for c in ordered if measured.get(c, room + 1) <= room] if len(measured) >= MAX_COMPILED else []
+        fitting = (c for c in enough or ordered if (measured[c] if c in measured else scale * expected(c)) <= room)
         best = next(fitting, ordered[-1])
-        if best in known:
+        if best in measured:
             return best
-        known[best] = compiled(best)
-        scale = known[best] / expected(best)
+        measured[best] = compiled(best)
+        scale = measured[best] / expected(best)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,18 +242,18 @@ class TrainPlan:
             self.mesh.abstract_mesh.update(axis_sizes=(1,) * len(self.mesh.axis_names))
         ):
             embed, rest = self.objective.embed, (frozen, (chunk, keys))
-            kept = bytes_kept(lambda trained, rest: embed(merge_frozen(trained, rest[0]), rest[1]), trained, rest)
+            needed = bytes_kept(lambda trained, rest: embed(merge_frozen(trained, rest[0]), rest[1]), trained, rest)
         # Other devices hold a part of the layers' matrices, which are gathered a layer at a time.
         gathered = self.execution.by_layer or not self.execution.packed
-        return kept - self._layer_bytes[0] if gathered else kept
+        return needed - self._layer_bytes[0] if gathered else needed
 
     @functools.cached_property
     def _layer_bytes(self) -> tuple[int, int]:
         """Bytes of the layers' matrices that other devices hold, and of those of this device."""
         params = parameter_paths(self.model.abstract_params)
         matrices = {path: leaf for path, leaf in params.items() if rule_of(path).by_layer}
-        own = bytes_held(abstract(matrices, state_shardings(matrices, self.mesh)))
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values()) - own, own
+        held = bytes_held(abstract(matrices, state_shardings(matrices, self.mesh)))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in matrices.values()) - held, held
 
     @property
     def expected_peak(self) -> int:
@@ -346,8 +346,8 @@ def complete(settings: Settings, counts: Counts | None) -> Settings:
     """
     data = settings.data
     if data.hard_negatives < 0:
-        known = counts is not None and counts.hard_negatives > 0
-        drawn = int(known and not data.pool and settings.objective.takes_hard_negatives)
+        has_negatives = counts is not None and counts.hard_negatives > 0
+        drawn = int(has_negatives and not data.pool and settings.objective.takes_hard_negatives)
         data = dataclasses.replace(data, hard_negatives=drawn)
     if counts is None:
         steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS

@@ -86,8 +86,8 @@ class Writer:
         write_json(self.folder / CONFIG, self._config())
 
     def _config(self) -> dict:
-        own = {TASKS[side]: self.towers.processors[side].prompt for side in SIDES}
-        prompts, default = {**self.towers.prompts, **own}, self.towers.default_prompt
+        side_prompts = {TASKS[side]: self.towers.processors[side].prompt for side in SIDES}
+        prompts, default = {**self.towers.prompts, **side_prompts}, self.towers.default_prompt
         return {
             "__version__": {"sentence_transformers": VERSION},
             "model_type": multi_vector.KIND if self.towers.by_token else "SentenceTransformer",

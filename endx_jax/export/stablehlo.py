@@ -44,12 +44,12 @@ def write_stablehlo(folder: pathlib.Path, towers: Towers) -> None:
         for name, array in flax.traverse_util.flatten_dict(groups, sep="/").items()
     }
     weights_sha256 = write_tensors(folder / SINGLE_FILE, weights)
-    one = towers.dual_encoder.question == towers.dual_encoder.answer
+    one_program = towers.dual_encoder.question == towers.dual_encoder.answer
     one_tokenizer = towers.processors["question"].tokenizer.same_ids(towers.processors["answer"].tokenizer)
     sides = {}
     for side in SIDES:
         processor = towers.processors[side]
-        program = folder / ("tower.stablehlo" if one else f"tower_{side}.stablehlo")
+        program = folder / ("tower.stablehlo" if one_program else f"tower_{side}.stablehlo")
         if not program.exists():
             program.write_bytes(serialized(towers.dual_encoder.tower(side), towers.tower_params(side)))
         sides[side] = SideManifest(

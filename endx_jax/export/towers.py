@@ -166,11 +166,11 @@ class Towers:
                 raise EndxError(_no_module("token vectors without an encoder"))
             if isinstance(self.encoders[side], PretrainedTokens):
                 raise EndxError(_no_module(f"a new encoder ({type(tower.encoder).__name__})"))
-        known = {function: name for name, function in POOLINGS.items()}
+        names = {function: name for name, function in POOLINGS.items()}
         pooling = self.dual_encoder.question.pooling
-        if pooling not in known:
+        if pooling not in names:
             raise EndxError(_no_module("multi-hop pooling"))
-        return known[pooling]
+        return names[pooling]
 
 
 def in_float32(tower: Tower) -> Tower:
@@ -196,8 +196,8 @@ def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, le
     """Writes a side's `config.json`, `model.safetensors` (float32) and tokenizer, for at most `length` tokens."""
     source, params = towers.encoders[side], towers.tower_params(side)
     architecture = source.architecture
-    kept = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
-    described = {**kept, "architectures": [architecture.transformers_class], "dtype": "float32"}
+    fields = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
+    described = {**fields, "architectures": [architecture.transformers_class], "dtype": "float32"}
     write_json(folder / "config.json", described)
     groups = {group: params[group] for group in ("token_embedder", "encoder")}
     tensors = to_theirs(groups, architecture.rules(source.config, paths(groups)))

@@ -60,12 +60,12 @@ class Lexical:
             self._words = []
             if snapshot.info.language != self._tokenizer.language:
                 self._tokenizer = WordTokenizer(snapshot.info.language)
-        known, count = len(self._words), len(snapshot.living)
-        for start in range(known, count, STEP):
+        done, count = len(self._words), len(snapshot.living)
+        for start in range(done, count, STEP):
             stop = min(start + STEP, count)
             documents = snapshot.read_documents(range(start, stop))
-            found = (documents.get(row) for row in range(start, stop))
-            texts = [" ".join([one.text, *one.questions]) if one else "" for one in found]
+            listed = (documents.get(row) for row in range(start, stop))
+            texts = [" ".join([document.text, *document.questions]) if document else "" for document in listed]
             self._words += self._tokenizer.documents(texts)
         rows = np.flatnonzero(snapshot.living)
         words = [self._words[row] for row in rows]

@@ -345,9 +345,9 @@ class EmbeddingModel:
         if prompt is not None or prompt_name is None:
             return prompt
         if prompt_name not in self.named_prompts:
-            known = ", ".join(self.named_prompts) or "none"
+            names = ", ".join(self.named_prompts) or "none"
             hint = nearest(prompt_name, self.named_prompts)
-            raise EndxError(f"{self.name} has no prompt named {prompt_name!r}{hint}; its prompts are {known}")
+            raise EndxError(f"{self.name} has no prompt named {prompt_name!r}{hint}; its prompts are {names}")
         return self.named_prompts[prompt_name]
 
     def _output(self, truncate_dim: int | None, normalize: bool, precision: Precision) -> Output:
@@ -428,8 +428,8 @@ def _check_others(others: Mapping[str, object]) -> None:
     """Raises EndxError for unknown arguments, and for unsupported ones that do not have their default value."""
     for name, value in others.items():
         if name not in UNSUPPORTED:
-            known = [*inspect.signature(EmbeddingModel.encode_query).parameters, *UNSUPPORTED]
-            raise EndxError(f"there is no argument {name!r}{nearest(name, known)}")
+            arguments = [*inspect.signature(EmbeddingModel.encode_query).parameters, *UNSUPPORTED]
+            raise EndxError(f"there is no argument {name!r}{nearest(name, arguments)}")
         default, instead = UNSUPPORTED[name]
         if value != default:
             raise EndxError(f"{name}={value!r} is not supported: {instead}")

@@ -58,13 +58,13 @@ def describe_tower(part: object) -> object:
     """Describes the computation of a tower without its parameters, as nested tuples."""
     if dataclasses.is_dataclass(part):  # includes Flax modules
         fields = _chosen(part) if isinstance(part, TransformerConfig) else dataclasses.fields(part)
-        kept = {
+        values = {
             field.name: getattr(part, field.name)
             for field in fields
             if field.name not in WITHOUT_EFFECT
             and not (field.name in OPTIONAL and getattr(part, field.name) == field.default)
         }
-        return (_name(part), *((name, describe_tower(value)) for name, value in kept.items()))
+        return (_name(part), *((name, describe_tower(value)) for name, value in values.items()))
     return getattr(part, "__name__", part)  # poolings without parameters are functions
 
 

@@ -158,8 +158,8 @@ def base_vectors(
 
 def below_heads(dual_encoder: dict) -> dict:
     """Returns a dual encoder's parameters without those of its heads."""
-    kept = {place: {g: p for g, p in groups.items() if g != "head"} for place, groups in dual_encoder.items()}
-    return {place: groups for place, groups in kept.items() if groups}
+    towers = {place: {g: p for g, p in groups.items() if g != "head"} for place, groups in dual_encoder.items()}
+    return {place: groups for place, groups in towers.items() if groups}
 
 
 HEADS_BLOCK = 4096  # number of vectors that heads encode at a time
@@ -209,13 +209,13 @@ class HeadEncoder:
 
     def vectors(self, side: str, texts: Sequence[str]) -> np.ndarray:
         """Returns the inputs of one side's head for N texts, float32 [N, E]."""
-        known = self._known[side]
-        if any(text not in known for text in texts):
+        by_text = self._known[side]
+        if any(text not in by_text for text in texts):
             progress = showing_progress()
             say(f"computing the inputs of the heads once, for {len(texts):,} {side}s")
             values = base_vectors(self._base, self._params, side, texts, self._cache, progress=progress)
-            known.update(zip(texts, values, strict=True))
-        return np.stack([known[text] for text in texts])
+            by_text.update(zip(texts, values, strict=True))
+        return np.stack([by_text[text] for text in texts])
 
     @property
     def readers(self) -> dict[str, Reader]:

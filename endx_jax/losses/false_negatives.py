@@ -92,15 +92,15 @@ class Marks(NamedTuple):
 
 def negatives(questions: Marks, candidates: Marks) -> Array:
     """Returns bool [Q, C], true if both rows count and the candidate is not known to be right for the question."""
-    found = questions.counts[:, None] & candidates.counts[None, :]
-    found &= questions.pair[:, None] != candidates.pair[None, :]
+    is_negative = questions.counts[:, None] & candidates.counts[None, :]
+    is_negative &= questions.pair[:, None] != candidates.pair[None, :]
     if questions.question_id is not None and candidates.question_id is not None:
-        found &= ~_same(questions.question_id, candidates.question_id)
+        is_negative &= ~_same(questions.question_id, candidates.question_id)
     if questions.answer_id is not None and candidates.answer_id is not None:
-        found &= ~_same(questions.answer_id, candidates.answer_id)
+        is_negative &= ~_same(questions.answer_id, candidates.answer_id)
     if questions.positive_ids is not None and candidates.answer_id is not None:
-        found &= ~_contains(questions.positive_ids, candidates.answer_id)
-    return found
+        is_negative &= ~_contains(questions.positive_ids, candidates.answer_id)
+    return is_negative
 
 
 def negatives_of_answers(answers: Marks, questions: Marks) -> Array:
@@ -116,9 +116,9 @@ def _same(ids: Array, others: Array) -> Array:
 def _contains(positive_ids: Array, candidate_id: Array) -> Array:
     """Returns bool [Q, C], true if candidate c is among row q's positives; loops over P for memory O(Q C)."""
 
-    def add(found, ids):
-        return found | _same(ids, candidate_id), None
+    def add(contained, ids):
+        return contained | _same(ids, candidate_id), None
 
     unknown = jnp.full_like(positive_ids, -1, shape=positive_ids.shape[:1])
-    found, _ = jax.lax.scan(add, _same(unknown, candidate_id), positive_ids.T)
-    return found
+    contained, _ = jax.lax.scan(add, _same(unknown, candidate_id), positive_ids.T)
+    return contained

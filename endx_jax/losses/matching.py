@@ -85,7 +85,7 @@ def sampled_matching(
     question, answer = (l2_normalize(shard.masked_rows(x)) for x in (question, answer))
     marks = Marks(shard.index(), shard.where, question_id, answer_id, positive_ids)
     others, of_others = shard.all_gather((answer, marks._replace(positive_ids=None)))
-    wrong = jax.vmap(lambda one, all_others: negatives(jax.tree.map(lambda x: x[None], one), all_others)[0])(
+    wrong = jax.vmap(lambda row, all_others: negatives(jax.tree.map(lambda x: x[None], row), all_others)[0])(
         marks, jax.tree.map(lambda x: x[drawn], of_others)
     )
     of_own = loss(jnp.sum(question * answer, axis=1), jnp.ones((), bool))

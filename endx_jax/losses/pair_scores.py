@@ -286,9 +286,9 @@ class InBatch:
             right=right,
             rounding=rounding,
             log_q=log_q,
-            rows={name: rows._replace(side=own) for name, own in sides.items()},
+            rows={name: rows._replace(side=local) for name, local in sides.items()},
             marks=marks,
-            columns={name: (own, gathered[1][name]) for name, own in gathered[0].items()},
+            columns={name: (local, gathered[1][name]) for name, local in gathered[0].items()},
             tile=tile,
         )
 
@@ -354,16 +354,16 @@ def scores_below(products: Products, rows: Rows, columns: Side, logits: Callable
     above = None
     if rows.guide_ceiling is not None:
         above = _matrix(rows.side.guide, columns.guide) > rows.guide_ceiling[:, None]
-    found = []
+    masked = []
     for n, scores in enumerate(products(rows.side, columns)):
-        own = above
+        too_high = above
         if rows.ceilings is not None:
             over = scores > rows.ceilings[:, n, None]
-            own = over if own is None else own | over
+            too_high = over if too_high is None else too_high | over
         values = logits(scores, n)
         # In this order, as `where` of empty arrays returns its second argument, which must vary over the mesh.
-        found.append(values if own is None else jnp.where(~own, values, -jnp.inf))
-    return tuple(found)
+        masked.append(values if too_high is None else jnp.where(~too_high, values, -jnp.inf))
+    return tuple(masked)
 
 
 def _matrix(rows: Any, columns: Any) -> Array:
@@ -401,16 +401,16 @@ def _products(widths: tuple[int, ...], multiply: Callable, rows: Side, columns: 
     """Returns the products of each prefix: `_matrix`, `_rowwise`, or MaxSim, which has one prefix."""
     if rows.mask is not None:
         return [multiply(*(TokenVectors(side.vectors, cast(Array, side.mask)) for side in (rows, columns)))]
-    total, found = None, []
+    total, products = None, []
     for start, stop in itertools.pairwise((0, *widths)):
         part = multiply(rows.vectors[:, start:stop], columns.vectors[:, start:stop])
         total = part if total is None else total + part
-        found.append(total)
+        products.append(total)
     if rows.scales is None or columns.scales is None:
-        return found
+        return products
     factors = zip(rows.scales.T, columns.scales.T, strict=True)
     of_rows = (lambda x: x[:, None], lambda x: x[None, :]) if multiply is _matrix else (lambda x: x,) * 2
-    return [x * of_rows[0](row) * of_rows[1](column) for x, (row, column) in zip(found, factors, strict=True)]
+    return [x * of_rows[0](row) * of_rows[1](column) for x, (row, column) in zip(products, factors, strict=True)]
 
 
 def _side(prefixes: Prefixes, vectors: Array, guide: Array | None, mask: Array | None) -> Side:

@@ -80,17 +80,17 @@ def in_batch_sigmoid(
         axis_name=axis_name,
     )
     terms = ["a|q", *(SAME_SIDE[side] for side in same_side)] + (["h|q"] if hard_negatives is not None else [])
-    found = {term: batch.reduce(term, SUMS, _wrong) for term in terms}
+    reduced = {term: batch.reduce(term, SUMS, _wrong) for term in terms}
     rows = batch.rows["q"]
     assert rows.bias is not None
     right_logits = batch.right * rows.scale[:, None] + rows.bias[:, None]
     right = jnp.where(batch.shard.where[:, None], jax.nn.softplus(-right_logits), 0)
     sums = [
-        sum((found[term][prefix].total for term in terms), start=right[:, prefix])
+        sum((reduced[term][prefix].total for term in terms), start=right[:, prefix])
         for prefix in range(len(batch.widths))
     ]
     loss, by_prefix = batch.mean(sums)
-    answers = found["a|q"][-1]
+    answers = reduced["a|q"][-1]
     limit = right_logits[:, -1] - batch.rounding * rows.scale
     return loss, batch.metrics(answers.kept, answers.highest < jax.nn.softplus(limit)) | by_prefix
 

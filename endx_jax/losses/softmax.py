@@ -154,13 +154,13 @@ def in_batch_softmax(
     else:
         weighted = zip(WEIGHTS[direction], (TO_ANSWERS, TO_QUESTIONS), strict=True)
         sums = [(weight, (*terms, *both)) for weight, terms in weighted if weight]
-    known = {term for _, terms in sums for term in terms if term != "h|q" or hard_negatives is not None}
-    found = {term: batch.reduce(term, SOFTMAXES, _margins) for term in sorted(known | {"a|q"})}
+    used = {term for _, terms in sums for term in terms if term != "h|q" or hard_negatives is not None}
+    statistics = {term: batch.reduce(term, SOFTMAXES, _margins) for term in sorted(used | {"a|q"})}
 
     def losses(prefix: int) -> Array:
         total = jnp.zeros_like(batch.right[:, 0])
         for weight, terms in sums:
-            parts = {term: found[term][prefix].log_sum_exp for term in terms if term in known}
+            parts = {term: statistics[term][prefix].log_sum_exp for term in terms if term in used}
             if batch.log_q is not None and "a|q" in terms:
                 # The right candidate is an answer. Those of `q|a` share it, so that its frequency cancels.
                 parts = {term: part if term == "q|a" else part + batch.log_q for term, part in parts.items()}
@@ -168,7 +168,7 @@ def in_batch_softmax(
         return total
 
     loss, by_prefix = batch.mean([losses(prefix) for prefix in range(len(batch.widths))])
-    answers = found["a|q"][-1]
+    answers = statistics["a|q"][-1]
     highest = answers.highest if batch.log_q is None else answers.highest + batch.log_q
     return loss, batch.metrics(answers.kept, highest < -batch.rounding * batch.rows["q"].scale) | by_prefix
 
@@ -178,8 +178,8 @@ def _margins(products: Products, rows: Rows, columns: Side) -> tuple[Array, ...]
 
     def margins(scores, prefix):
         # Subtract before the division by the temperature, so that large scores do not cancel.
-        found = (scores - rows.right[:, prefix, None]) * rows.scale[:, None]
-        return found if columns.log_q is None else found - columns.log_q[None, :]
+        differences = (scores - rows.right[:, prefix, None]) * rows.scale[:, None]
+        return differences if columns.log_q is None else differences - columns.log_q[None, :]
 
     return scores_below(products, rows, columns, margins)
 

@@ -117,7 +117,7 @@ def each(reduction: Reduction) -> Reduction:
 
     def pull_back_each(tiles, kept, sums, cotangents):
         given = zip(tiles, sums.each, cotangents, strict=True)
-        return tuple(pull_back((tile,), kept, own, to_own)[0] for tile, own, to_own in given)
+        return tuple(pull_back((tile,), kept, tile_sums, cotangent)[0] for tile, tile_sums, cotangent in given)
 
     return Reduction(
         of_tile=lambda tiles, kept: _Each(tuple(of_tile((tile,), kept) for tile in tiles)),

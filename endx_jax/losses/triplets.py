@@ -86,17 +86,17 @@ def triplet(
     questions = Marks(shard.index(), shard.where, question_id, answer_id, positive_ids)
     answers = questions._replace(positive_ids=None)
     to_answers, to_questions = WEIGHTS[direction]
-    found = []
+    parts = []
     if to_answers:
         hardest = _hardest_triplets(shard, negatives, (question, questions), (answer, answers), tile)
-        found.append((to_answers, hardest))
+        parts.append((to_answers, hardest))
     if to_questions:
         hardest = _hardest_triplets(shard, negatives_of_answers, (answer, answers), (question, questions), tile)
-        found.append((to_questions, hardest))
+        parts.append((to_questions, hardest))
     count = shard.psum(jnp.sum(shard.where, dtype=question.dtype))
-    losses = sum((weight * triplets.losses(margin) for weight, triplets in found), start=jnp.zeros_like(question[:, 0]))
+    losses = sum((weight * triplets.losses(margin) for weight, triplets in parts), start=jnp.zeros_like(question[:, 0]))
     loss = shard.psum(jnp.sum(losses)) / jnp.maximum(count, 1)
-    return loss, found[0][1].metrics(shard, margin, count)
+    return loss, parts[0][1].metrics(shard, margin, count)
 
 
 def quadratic_regression_conditional(
@@ -206,7 +206,7 @@ def _harder(first: Hardest, second: Hardest) -> Hardest:
     )
 
 
-HARDEST = Reduction(_hardest, _harder, finish=lambda found: found)
+HARDEST = Reduction(_hardest, _harder, finish=lambda hardest: hardest)
 
 
 class _Triplets(NamedTuple):

@@ -71,8 +71,8 @@ def vocabulary_nll(
     # Replace padding by zeros before the products: a NaN would reach the gradients even if the sums exclude it.
     hidden = jnp.where(jnp.any(counts, axis=1, keepdims=True), hidden, 0)
     words = jnp.where(counts, words, 0)
-    own = jnp.einsum("nw,nkw->nk", hidden, kernel[words].astype(hidden.dtype), **_exact(hidden)) + bias[words]
-    loss = _log_partitions(hidden, kernel, bias, jnp.sum(weights, axis=1), tile) - jnp.sum(weights * own)
+    scores = jnp.einsum("nw,nkw->nk", hidden, kernel[words].astype(hidden.dtype), **_exact(hidden)) + bias[words]
+    loss = _log_partitions(hidden, kernel, bias, jnp.sum(weights, axis=1), tile) - jnp.sum(weights * scores)
     return loss, {"words": jnp.sum(weights)}
 
 

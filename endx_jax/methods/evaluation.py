@@ -78,15 +78,15 @@ class EmbeddingEvaluator:
         return self._add("trained", trained, results, fuse=results.fuse if results.hybrid else None)
 
     def _add(self, name: str, params: dict, results: Results, fuse: Callable | None = None) -> DenseResult:
-        encode, known = self._encoder(params, progress=showing_progress()), {}
+        encode, encoded = self._encoder(params, progress=showing_progress()), {}
 
         def encode_once(side: str, texts: Sequence[str]) -> np.ndarray:
-            known[side] = encode(side, texts)
-            return known[side]
+            encoded[side] = encode(side, texts)
+            return encoded[side]
 
         def prefix(width: int, side: str, texts: Sequence[str]) -> np.ndarray:
-            del texts  # those of `known`
-            embeddings = known[side][:, :width]
+            del texts  # those of `encoded`
+            embeddings = encoded[side][:, :width]
             return unit_rows(embeddings) if self.normalize else embeddings
 
         dense = evaluate_dense(encode_once, results.pools, reverse=self.settings.reverse, fuse=fuse)

@@ -132,9 +132,9 @@ def find_method(name: str) -> Method:
       EndxError: the name is unknown; the message names the nearest known one.
     """
     if name not in METHODS:
-        known = f"{', '.join(METHODS)}{nearest(name, METHODS)}"
+        choices = f"{', '.join(METHODS)}{nearest(name, METHODS)}"
         raise EndxError(
-            f"objective.name is {json_files.shown(name)}, which is none of {known}; to use your own method, define "
+            f"objective.name is {json_files.shown(name)}, which is none of {choices}; to use your own method, define "
             "it as METHOD in the config file"
         )
     entry = METHODS[name]

@@ -20,8 +20,8 @@ def check_supported(contents: Mapping, where: object, only: Mapping[str, Sequenc
     """Raises EndxError unless the values of keys are supported; `only` has them by key, the default first."""
     for key, values in only.items():
         if contents.get(key, values[0]) not in values:
-            known = " or ".join(map(repr, values))
-            raise EndxError(f"{where}: {key}={json_files.shown(contents[key])} is not supported; supported: {known}")
+            valid = " or ".join(map(repr, values))
+            raise EndxError(f"{where}: {key}={json_files.shown(contents[key])} is not supported; supported: {valid}")
 
 
 def check_keys(
@@ -45,13 +45,13 @@ def check_keys(
     pattern = re.compile("|".join([*only, *known.split()]))
     unknown = {key: value for key, value in contents.items() if value not in OFF and not pattern.fullmatch(key)}
     if unknown:
-        found = ", ".join(f"{key}={json_files.shown(value)}" for key, value in [*unknown.items()][:10])
+        listed = ", ".join(f"{key}={json_files.shown(value)}" for key, value in [*unknown.items()][:10])
         if not ignored_by:
             raise EndxError(
-                f"{where}: {found} is not supported: the key is unknown and may change embeddings; remove it if it "
+                f"{where}: {listed} is not supported: the key is unknown and may change embeddings; remove it if it "
                 "does not"
             )
-        warnings.warn(f"{where}: {found}: unknown keys are ignored, as {ignored_by} ignores them", stacklevel=2)
+        warnings.warn(f"{where}: {listed}: unknown keys are ignored, as {ignored_by} ignores them", stacklevel=2)
 
 
 class ReadKeys(dict):

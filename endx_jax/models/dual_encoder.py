@@ -73,8 +73,8 @@ class DualEncoder:
                     f"model.sharing shares {group}, which differs between model.pretrained and "
                     "model.answer_pretrained: choose a model.sharing that does not share it"
                 )
-        own = {side: {g: p for g, p in towers[side].items() if g not in shared} for side in SIDES}
-        return {name: groups for name, groups in {"shared": shared, **own}.items() if groups}
+        unshared = {side: {g: p for g, p in towers[side].items() if g not in shared} for side in SIDES}
+        return {name: groups for name, groups in {"shared": shared, **unshared}.items() if groups}
 
     def tower(self, side: str) -> Tower:
         """Returns the tower of one side, `question` or `answer`."""

@@ -28,15 +28,15 @@ def keeps_slope(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
     The hidden layers of MLPs are the largest arrays that a layer keeps.
     """
-    kept = jax.custom_jvp(function)
+    wrapped = jax.custom_jvp(function)
 
-    @kept.defjvp
+    @wrapped.defjvp
     def _jvp(arrays, tangents):
         (x,), (of_x,) = arrays, tangents
         result, slope = jax.jvp(function, (x,), (jnp.ones_like(x),))
         return result, of_x * slope
 
-    return kept
+    return wrapped
 
 
 @keeps_slope
@@ -61,8 +61,8 @@ def _gated_forward(activation, gate, up):
     return gated(activation, gate, up), (gate, up)
 
 
-def _gated_backward(activation, kept, gradient):
-    gate, up = kept
+def _gated_backward(activation, residuals, gradient):
+    gate, up = residuals
     activated, slope = jax.jvp(activation, (gate,), (jnp.ones_like(gate),))
     return gradient * up * slope, gradient * activated
 
@@ -128,8 +128,8 @@ def _norm_forward(epsilon, dtype, centred, x, scale, bias):
     return result.astype(dtype), (x, mean, rate, scale, bias)
 
 
-def _norm_backward(epsilon, dtype, centred, kept, gradient):
-    x, mean, rate, scale, bias = kept
+def _norm_backward(epsilon, dtype, centred, residuals, gradient):
+    x, mean, rate, scale, bias = residuals
     wide, gradient = at_least_float32(x), at_least_float32(gradient)
     normalized = (wide if mean is None else wide - mean) * rate
     others = tuple(range(x.ndim - 1))
@@ -182,18 +182,18 @@ class Rope(HuggingFaceConfig):
         if head_width % 2:
             raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
         stated = json_files.as_object(parameters or {}, f"{where}: the rotary parameters")
-        found = cls.from_hugging_face({"rope_theta": base} | stated, where)
-        known = " ".join(name for field in dataclasses.fields(cls) for name in field.metadata["key"].names)
-        check_keys(stated, where, {}, known, ignored_by="transformers")
-        if found.kind == "llama3":
+        rope = cls.from_hugging_face({"rope_theta": base} | stated, where)
+        keys = " ".join(name for field in dataclasses.fields(cls) for name in field.metadata["key"].names)
+        check_keys(stated, where, {}, keys, ignored_by="transformers")
+        if rope.kind == "llama3":
             missing = [name for name in LLAMA3 if name not in stated]
             if missing:
                 raise EndxError(f"{where}: rotary parameters of rope_type llama3 need {', '.join(missing)}")
-            if found.shortest <= found.longest:
+            if rope.shortest <= rope.longest:
                 raise EndxError(
-                    f"{where}: high_freq_factor {found.shortest:g} must exceed low_freq_factor {found.longest:g}"
+                    f"{where}: high_freq_factor {rope.shortest:g} must exceed low_freq_factor {rope.longest:g}"
                 )
-        return found
+        return rope
 
     def frequencies(self, head_width: int) -> np.ndarray:
         """Returns the angles by which neighbouring positions differ, float64 [Dh / 2]."""
@@ -202,12 +202,12 @@ class Rope(HuggingFaceConfig):
             divisor = self.factor
         elif self.kind == "ntk":
             base, divisor = base * self.factor, self.factor ** (2 / head_width)
-        found = 1 / (divisor * base ** (np.arange(0, head_width, 2, dtype=np.float64) / head_width))
+        frequencies = 1 / (divisor * base ** (np.arange(0, head_width, 2, dtype=np.float64) / head_width))
         if self.kind == "llama3":
-            turns = self.trained * found / (2 * np.pi)
+            turns = self.trained * frequencies / (2 * np.pi)
             unscaled = np.clip((turns - self.longest) / (self.shortest - self.longest), 0, 1)
-            found = found * (unscaled + (1 - unscaled) / self.factor)
-        return found
+            frequencies = frequencies * (unscaled + (1 - unscaled) / self.factor)
+        return frequencies
 
 
 # Keys that rotary parameters of type llama3 must have.
@@ -248,11 +248,11 @@ def relative_position_buckets(distance: Array, buckets: int, max_distance: int) 
     Half of the buckets are for keys after the query. In each half, the first half are single distances, the others grow
     logarithmically up to `max_distance`, and all greater distances share the last one.
     """
-    known = np.arange(-max_distance, max_distance + 1)
+    distances = np.arange(-max_distance, max_distance + 1)
     half = buckets // 2
     exact = half // 2
-    far = np.maximum(np.abs(known), 1).astype(np.float32)
+    far = np.maximum(np.abs(distances), 1).astype(np.float32)
     growth = np.log(far / exact) / np.float32(np.log(max_distance / exact)) * (half - exact)
     logarithmic = np.minimum(exact + growth.astype(np.int32), half - 1)
-    of_distance = np.where(np.abs(known) < exact, np.abs(known), logarithmic) + half * (known > 0)
+    of_distance = np.where(np.abs(distances) < exact, np.abs(distances), logarithmic) + half * (distances > 0)
     return jnp.asarray(of_distance)[jnp.clip(distance, -max_distance, max_distance) + max_distance]

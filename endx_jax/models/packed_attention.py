@@ -199,8 +199,8 @@ def _forward(plan, query, key, value, bounds, words, first_head, windows):
     return out, (query, key, value, bounds, words, first_head, windows, out, log_total)
 
 
-def _backward(plan, kept, gradient):
-    query, key, value, bounds, words, first_head, windows, out, log_total = kept
+def _backward(plan, residuals, gradient):
+    query, key, value, bounds, words, first_head, windows, out, log_total = residuals
     products = (out.astype(jnp.float32) * gradient.astype(jnp.float32)).reshape(len(out), plan.heads, -1).sum(-1)
     inner = plan.kept * products.T.reshape(log_total.shape)
     inputs = [("other matrix", query), ("own matrix", key), ("own matrix", value), ("other matrix", gradient)]
@@ -328,7 +328,7 @@ def _run(
             head=first_head[0] + group * plan.group,
         )
         read = iter(refs)
-        kernel(plan, step, *(next(read) if one else None for one in present), *read)
+        kernel(plan, step, *(next(read) if exists else None for exists in present), *read)
 
     return pl.pallas_call(
         body,

@@ -78,8 +78,8 @@ def _forward(x, kernel):
     return _product(x, kernel, (((x.ndim - 1,), (0,)), ((), ()))), (x, kernel)
 
 
-def _backward(kept, gradient):
-    (x, kernel), gradient = kept, gradient.astype(jnp.bfloat16)
+def _backward(residuals, gradient):
+    (x, kernel), gradient = residuals, gradient.astype(jnp.bfloat16)
     rows = tuple(range(x.ndim - 1))
     to_x = _product(gradient, kernel, (((x.ndim - 1,), (1,)), ((), ())))
     return to_x, _product(x, gradient, ((rows, rows), ((), ())))

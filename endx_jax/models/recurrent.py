@@ -225,8 +225,8 @@ recurrence.defvjp(_forward, _backward)
 def _masked(cell: Cell, inputs: Array, real: Array, recurrent: Array, state: State) -> tuple[State, Array]:
     """Returns the state after a position and the position's output."""
     after = cell.step(at_least_float32(inputs), recurrent, state)
-    kept = tuple(jnp.where(real, new, old) for new, old in zip(after, state, strict=True))
-    return kept, jnp.where(real, after[0], 0)
+    new_state = tuple(jnp.where(real, new, old) for new, old in zip(after, state, strict=True))
+    return new_state, jnp.where(real, after[0], 0)
 
 
 def _product(subscripts: str, x: Array, kernel: Array) -> Array:

@@ -87,8 +87,8 @@ def run_layers(
         results = []
         for n, kind in enumerate(kinds[start : start + period]):
             module = layer(config, dtype, kind, parent=None, name="layers")
-            own = own_params["layers_0"] if shared else params[n]
-            x = cast(Array, module.apply({"params": own}, x, None if keys is None else keys[n], *everywhere))
+            layer_params = own_params["layers_0"] if shared else params[n]
+            x = cast(Array, module.apply({"params": layer_params}, x, None if keys is None else keys[n], *everywhere))
             results.append(x)
         return x, results if every else None
 

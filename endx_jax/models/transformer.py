@@ -166,19 +166,19 @@ class TransformerConfig(HuggingFaceConfig):
           EndxError: a key is missing, a number is out of range, or the variant of the model is not supported.
         """
         check_supported(config, where, cls.ONLY)
-        found = super().from_hugging_face(config, where)
-        if found.position_table:
-            positions = (found.positions or 0) - found.first_position
+        base = super().from_hugging_face(config, where)
+        if base.position_table:
+            positions = (base.positions or 0) - base.first_position
             if positions < 1:
-                raise EndxError(f"{where}: max_position_embeddings must be larger than {found.first_position}")
-            found = dataclasses.replace(found, positions=positions)
-        if found.head_width is None and found.width % found.heads:
-            raise EndxError(f"{where}: width {found.width} is not a multiple of its {found.heads} heads")
-        if found.heads % found.groups:
+                raise EndxError(f"{where}: max_position_embeddings must be larger than {base.first_position}")
+            base = dataclasses.replace(base, positions=positions)
+        if base.head_width is None and base.width % base.heads:
+            raise EndxError(f"{where}: width {base.width} is not a multiple of its {base.heads} heads")
+        if base.heads % base.groups:
             raise EndxError(
-                f"{where}: {found.heads} attention heads are not a multiple of {found.groups} heads of keys and values"
+                f"{where}: {base.heads} attention heads are not a multiple of {base.groups} heads of keys and values"
             )
-        return found
+        return base
 
     @property
     def first_position(self) -> int:
@@ -331,10 +331,10 @@ class TransformerLayer(nn.Module):
 
         def attention(x: Array) -> Array:
             keys = next_keys()
-            own = _relative_bias(self, layout) if config.bias_by_layer else bias
+            layer_bias = _relative_bias(self, layout) if config.bias_by_layer else bias
             rotation = rotated[config.ropes.index(self.kind.rope)] if self.kind.rope else None
             attended = SelfAttention(config, self.dtype, self.kind.window, name="attention")
-            return drop(attended(x, layout, own, rotation, keys))
+            return drop(attended(x, layout, layer_bias, rotation, keys))
 
         def mlp(x: Array) -> Array:
             linear = functools.partial(_linear, config, self.dtype, layout, dropout_keys)

@@ -97,15 +97,15 @@ def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
     Raises:
       EndxError: a value differs.
     """
-    own = dict(values()) if several() else {}
-    first = decided(lambda: own, "first-values")
+    local = dict(values()) if several() else {}
+    first = decided(lambda: local, "first-values")
 
     def compare() -> None:
         for name, value in first.items():
-            found = own.get(name, "none")
-            if found != value:
+            here = local.get(name, "none")
+            if here != value:
                 raise EndxError(
-                    f"another {name} than in process 0 ({found[:64]} and {value[:64]}): run the same command with the "
+                    f"another {name} than in process 0 ({here[:64]} and {value[:64]}): run the same command with the "
                     "same files and versions on every host"
                 )
 

@@ -56,8 +56,8 @@ class Execution:
 
     def chunks(self, rows: int) -> int:
         """Returns the number of chunks in which a device encodes its part of a global batch of `rows` rows."""
-        own = rows // self.shards
-        return math.ceil(own / self.tower_chunk) if 0 < self.tower_chunk < own else 1
+        own_rows = rows // self.shards
+        return math.ceil(own_rows / self.tower_chunk) if 0 < self.tower_chunk < own_rows else 1
 
     def map_rows(
         self,

@@ -91,12 +91,12 @@ def rule_of(path: str) -> Rule:
     Raises:
       EndxError: no rule matches the path, or more than one.
     """
-    found = [rule for rule in RULES if re.search(rf"(^|/)({rule.pattern})$", path)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    matches = [rule for rule in RULES if re.search(rf"(^|/)({rule.pattern})$", path)]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
         raise EndxError(f"no sharding rule matches the parameter {path}; add one to the METHOD's sharding")
-    patterns = " and ".join(rule.pattern for rule in found)
+    patterns = " and ".join(rule.pattern for rule in matches)
     raise EndxError(f"the sharding rules {patterns} all match the parameter {path}: remove all but one")
 
 

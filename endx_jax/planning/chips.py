@@ -57,10 +57,10 @@ def chip_named(name: str, flag: str = "--chip") -> Chip:
     Raises:
       EndxError: there is none.
     """
-    known = {chip.lower(): chip for chip in CHIPS}
-    if name.lower() not in known:
+    by_name = {chip.lower(): chip for chip in CHIPS}
+    if name.lower() not in by_name:
         raise EndxError(f"{flag}={name} is none of {', '.join(CHIPS)}{nearest(name, CHIPS)}")
-    return CHIPS[known[name.lower()]]
+    return CHIPS[by_name[name.lower()]]
 
 
 def chip_of(device_kind: str) -> Chip | None:

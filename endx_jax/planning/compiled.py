@@ -115,14 +115,14 @@ def compile_what_fits(train_plan: TrainPlan) -> tuple[TrainPlan, Compiled]:
     Returns:
       The run with the choice, and its compiled step.
     """
-    found: dict[StepMemory, Compiled] = {}
+    by_choice: dict[StepMemory, Compiled] = {}
 
     def compiled(tried: TrainPlan) -> int:
-        found[tried.choice] = compile_step(tried)
-        return found[tried.choice].peak
+        by_choice[tried.choice] = compile_step(tried)
+        return by_choice[tried.choice].peak
 
     fitted = train_plan.fitted(compiled)
-    return fitted, found[fitted.choice]
+    return fitted, by_choice[fitted.choice]
 
 
 def traced_flops(jaxpr) -> int:

@@ -122,14 +122,14 @@ def on_chips(
     Raises:
       EndxError: training would refuse the settings.
     """
-    known: dict[tuple[Execution, StepMemory], ChipEstimate] = {}
+    estimates: dict[tuple[Execution, StepMemory], ChipEstimate] = {}
     planned = []
     for chip in chips:
         train_plan = plan_run(settings, texts, chip, devices=devices)
         division = train_plan.execution, train_plan.choice
-        if division not in known:
-            known[division] = on_chip(train_plan, chip)
-        planned.append(dataclasses.replace(known[division], chip=chip))
+        if division not in estimates:
+            estimates[division] = on_chip(train_plan, chip)
+        planned.append(dataclasses.replace(estimates[division], chip=chip))
     return planned
 
 

@@ -73,8 +73,8 @@ class Instruction:
     @property
     def source(self) -> str:
         """Place in the traced function; empty if unknown."""
-        found = OP_NAME.search(self.rest)
-        return found[1] if found else ""
+        match = OP_NAME.search(self.rest)
+        return match[1] if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,17 +104,17 @@ def collectives(program: str) -> list[Collective]:
     An asynchronous collective counts once, and all branches of a conditional count. A TPU's compiler may write a
     gather as an all-reduce of parts that are zero elsewhere; it is listed as an all-reduce.
     """
-    return [found for one in instructions(program) if (found := as_collective(one))]
+    return [collective for op in instructions(program) if (collective := as_collective(op))]
 
 
-def as_collective(one: Instruction) -> Collective | None:
+def as_collective(op: Instruction) -> Collective | None:
     """Returns an instruction as a collective; None if it is none, or the start of one, or counted elsewhere."""
-    kind = one.opcode.removesuffix("-done")
+    kind = op.opcode.removesuffix("-done")
     # Of a start and its end, only the end has the shape of the result.
-    if kind not in KINDS or CONTINUED.search(one.rest):
+    if kind not in KINDS or CONTINUED.search(op.rest):
         return None
-    apart = one.asynchronous or kind != one.opcode or "async_collective_name=" in one.rest
-    return Collective(kind, shape_bytes(one.shape), one.times, one.loops, one.source, apart)
+    apart = op.asynchronous or kind != op.opcode or "async_collective_name=" in op.rest
+    return Collective(kind, shape_bytes(op.shape), op.times, op.loops, op.source, apart)
 
 
 def instructions(program: str) -> Iterator[Instruction]:
@@ -154,7 +154,7 @@ def _instructions(
 ) -> Iterator[Instruction]:
     shapes = {instruction[2]: instruction[3] for instruction in computations[name]}
     for instruction in computations[name]:
-        root, own, shape, opcode, rest = instruction.groups()
+        root, label, shape, opcode, rest = instruction.groups()
         names = tuple(OPERAND.findall(rest.partition(")")[0]))
         operands = tuple(shapes.get(operand, "") for operand in names)
         reduces = f"calls=%{REDUCE_SCATTER}" in rest
@@ -163,18 +163,18 @@ def _instructions(
         if opcode == "while":
             trips = _trips(computations, rest)
             inside, depth = (times * trips if trips is not None and times is not None else None), loops + 1
-        apart = asynchronous or opcode == "async-start" or own.startswith(BEGUN)
+        apart = asynchronous or opcode == "async-start" or label.startswith(BEGUN)
         # An `async-update` and an `async-done` call the same computation as their start.
-        known = opcode.removesuffix("-start").removesuffix("-done") in KINDS or opcode in ("async-update", "async-done")
+        leaf = opcode.removesuffix("-start").removesuffix("-done") in KINDS or opcode in ("async-update", "async-done")
         inner: list[Instruction] = []
-        for called in () if known else CALLED.findall(rest):
+        for called in () if leaf else CALLED.findall(rest):
             for computation in called.strip("{}").split(","):
                 at = computation.strip(" %")
                 where = at if opcode in OUTER and opcode != "async-start" else place
                 inner += _instructions(computations, at, inside, depth, apart, where, around)
         part_of = tuple(part for part in inner if fusions < part.fusions == around)
         yield Instruction(
-            own, bool(root), opcode, shape, names, operands, rest, times, loops, asynchronous, place, fusions, part_of
+            label, bool(root), opcode, shape, names, operands, rest, times, loops, asynchronous, place, fusions, part_of
         )
         yield from inner
 

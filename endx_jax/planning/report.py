@@ -44,7 +44,7 @@ def as_dict(plan: Plan, name: str) -> dict:
         "mesh": dict(train_plan.mesh.shape),
         "texts": "planned by the data" if plan.texts.pairs is not None else plan.texts.why,
         "settings": train_plan.model.settings.as_dict(),
-        "chips": {one.chip.name: _on_chip(one) for one in plan.chips},
+        "chips": {estimate.chip.name: _on_chip(estimate) for estimate in plan.chips},
         "compiled": compiled and _without_text(compiled),
         "missing": plan.missing,
         "machine": machine and dataclasses.asdict(machine) | {"peak": machine.peak, "fits": machine.fits},
@@ -54,10 +54,10 @@ def as_dict(plan: Plan, name: str) -> dict:
 def encodings(planned: Sequence[Encoding], name: str, topology: Topology) -> tuple[str, dict]:
     """Returns the encoding of texts of some lengths as text for the terminal, and as nested dictionaries."""
     lines = [f"{name}: texts encoded on {topology}"]
-    for one in planned:
-        found = f"{one.texts:,} texts of {one.length} tokens"
-        lines.append(_times(one.compiled, one.model_flops, topology.chip, found, one.texts * one.length))
-    parts = [dataclasses.asdict(one) | {"compiled": _without_text(one.compiled)} for one in planned]
+    for case in planned:
+        title = f"{case.texts:,} texts of {case.length} tokens"
+        lines.append(_times(case.compiled, case.model_flops, topology.chip, title, case.texts * case.length))
+    parts = [dataclasses.asdict(case) | {"compiled": _without_text(case.compiled)} for case in planned]
     lines.append("\n".join(DOUBTS[not planned[0].compiled.estimate :]))
     return "\n\n".join(lines), {"run": name, "topology": str(topology), "encoding": parts}
 
@@ -83,9 +83,9 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     return "\n".join(indent + line for line in aligned(rows))
 
 
-def _on_chip(one: ChipEstimate) -> dict:
+def _on_chip(estimate: ChipEstimate) -> dict:
     names = ("parameters", "optimizer", "batch", "expected", "model_flops", "seconds")
-    return {name: getattr(one, name) for name in (*names, "fits")} | one.train_plan.choice._asdict()
+    return {name: getattr(estimate, name) for name in (*names, "fits")} | estimate.train_plan.choice._asdict()
 
 
 def _without_text(compiled: Compiled) -> dict:
@@ -141,10 +141,10 @@ def _compiled(plan: Plan, compiled: Compiled) -> str:
     lines[-1] += f", {compiled.peak / chip.memory:.0%} of {size(chip.memory)}: {verdict}"
     if compiled.collectives:
         counts = defaultdict[tuple[str, ...], list[int]](lambda: [0, 0])
-        for one in compiled.collectives:
-            entry = counts[one.kind, *("yes" if said else "no" for said in (one.loops, one.asynchronous))]
-            entry[0] += one.times or 1  # a loop of unknown length counts once
-            entry[1] += (one.times or 1) * one.bytes
+        for op in compiled.collectives:
+            entry = counts[op.kind, *("yes" if said else "no" for said in (op.loops, op.asynchronous))]
+            entry[0] += op.times or 1  # a loop of unknown length counts once
+            entry[1] += (op.times or 1) * op.bytes
         table: list[tuple[str, ...]] = [("collectives", "in a loop", "asynchronous", "times", "results")]
         for place, (times, results) in sorted(counts.items(), key=lambda count: -count[1][1]):
             table.append((*place, f"{times:,}", size(results)))
@@ -159,12 +159,12 @@ def _compiled(plan: Plan, compiled: Compiled) -> str:
 
 def _times(compiled: Compiled, model_flops: int, chip: Chip, title: str, tokens: int = 0) -> str:
     """Formats the time of a program by kind of operation; also the rate of encoding, if it encodes `tokens`."""
-    found = {"estimate": compiled.estimate, "roofline": compiled.roofline}
-    found = {name: times for name, times in found.items() if times}
-    whole = [sum(times.values()) for times in found.values()]
-    rows = [(title, *found)]
+    estimates = {"estimate": compiled.estimate, "roofline": compiled.roofline}
+    estimates = {name: times for name, times in estimates.items() if times}
+    whole = [sum(times.values()) for times in estimates.values()]
+    rows = [(title, *estimates)]
     for kind in {**compiled.roofline, **compiled.estimate}:
-        rows.append((kind, *(seconds(times.get(kind, 0.0)) for times in found.values())))
+        rows.append((kind, *(seconds(times.get(kind, 0.0)) for times in estimates.values())))
     rows.append(("together", *map(seconds, whole)))
     if tokens:
         rows.append(("tokens a second", *(f"{tokens / time:,.0f}" for time in whole)))
@@ -174,9 +174,9 @@ def _times(compiled: Compiled, model_flops: int, chip: Chip, title: str, tokens:
 
 def _chips(chips: Sequence[ChipEstimate]) -> str:
     rows: list[tuple[str, ...]] = [("chip", "memory", "peak", "fits", "step at least")]
-    for one in chips:
-        fits = "yes" if one.fits else "NO"
-        rows.append((one.chip.name, size(one.chip.memory), size(one.expected), fits, seconds(one.seconds)))
+    for plan in chips:
+        fits = "yes" if plan.fits else "NO"
+        rows.append((plan.chip.name, size(plan.chip.memory), size(plan.expected), fits, seconds(plan.seconds)))
     return (
         f"{columns(rows, indent='')}\n"
         "peaks: estimated from shapes; times: of data sheets, in bfloat16 (T4: float16), which no program reaches\n"

@@ -50,19 +50,19 @@ def seconds_by_kind(program: str, chip: Chip) -> tuple[dict[str, float], dict[st
     """
     estimate, roofline = defaultdict[str, float](float), defaultdict[str, float](float)
     busy, spare, copies, links = (defaultdict[str, float](float) for _ in range(4))
-    for one in instructions(program):
-        times, place = one.times or 1, one.place
-        if found := as_collective(one):
+    for op in instructions(program):
+        times, place = op.times or 1, op.place
+        if collective := as_collective(op):
             # An all-reduce passes its bytes twice, and a reduce-scatter those of its operand.
-            passed = found.bytes * (2 if found.kind == "all-reduce" else 1)
-            if found.kind == "reduce-scatter":
-                passed = max(map(shape_bytes, one.operands), default=passed)
-            into, where = (links, place) if found.asynchronous else (roofline, COMMUNICATION)
+            passed = collective.bytes * (2 if collective.kind == "all-reduce" else 1)
+            if collective.kind == "reduce-scatter":
+                passed = max(map(shape_bytes, op.operands), default=passed)
+            into, where = (links, place) if collective.asynchronous else (roofline, COMMUNICATION)
             into[where] += times * passed / chip.link
-        if one.fusions:
+        if op.fusions:
             continue
-        kind, kernel, cycles = _kind(one), KERNEL.search(one.rest), CYCLES.search(one.rest)
-        compute, memory = _flops(one) / chip.flops, _bytes(one) / chip.bandwidth
+        kind, kernel, cycles = _kind(op), KERNEL.search(op.rest), CYCLES.search(op.rest)
+        compute, memory = _flops(op) / chip.flops, _bytes(op) / chip.bandwidth
         if kernel:
             flops, weights, moved = map(int, kernel.groups())
             vectors = weights * WEIGHT_CYCLES / chip.clock if chip.clock else 0
@@ -71,7 +71,7 @@ def seconds_by_kind(program: str, chip: Chip) -> tuple[dict[str, float], dict[st
             estimate[kind] += times * (int(cycles[1]) / chip.clock if cycles else max(compute, memory))
         if kind == COMMUNICATION:
             continue
-        if one.asynchronous or one.opcode.endswith("-start"):
+        if op.asynchronous or op.opcode.endswith("-start"):
             copies[place] += times * memory
         else:
             roofline[kind] += times * max(compute, memory)
@@ -82,41 +82,41 @@ def seconds_by_kind(program: str, chip: Chip) -> tuple[dict[str, float], dict[st
     return dict(estimate), {kind: seconds for kind, seconds in roofline.items() if seconds}
 
 
-def _kind(one: Instruction) -> str:
-    opcodes = {part.opcode.removesuffix("-start").removesuffix("-done") for part in _parts(one)}
-    if opcodes & {"dot", "convolution"} or CONTRACTED.search(one.rest):
+def _kind(op: Instruction) -> str:
+    opcodes = {part.opcode.removesuffix("-start").removesuffix("-done") for part in _parts(op)}
+    if opcodes & {"dot", "convolution"} or CONTRACTED.search(op.rest):
         return PRODUCTS
     if opcodes & {*KINDS}:
         return COMMUNICATION
-    if KERNEL.search(one.rest):
+    if KERNEL.search(op.rest):
         return KERNELS
     return GATHERS if opcodes & {"gather", "scatter"} else COPIES if opcodes <= MOVES else OTHERS
 
 
-def _parts(one: Instruction) -> list[Instruction]:
+def _parts(op: Instruction) -> list[Instruction]:
     """Returns an instruction and, of a fusion, all instructions inside it."""
-    return [one, *(part for inner in one.inner for part in _parts(inner))] if one.opcode == "fusion" else [one]
+    return [op, *(part for inner in op.inner for part in _parts(inner))] if op.opcode == "fusion" else [op]
 
 
-def _flops(one: Instruction) -> float:
+def _flops(op: Instruction) -> float:
     """Returns the FLOP of the products of an instruction, those of float32 once for each of their passes."""
-    return sum(_product(part) for part in _parts(one))
+    return sum(_product(part) for part in _parts(op))
 
 
-def _product(one: Instruction) -> float:
-    contracted, labels = CONTRACTED.search(one.rest), LABELS.search(one.rest)
-    if one.opcode == "convolution" and labels:
-        shapes = map(_dimensions, (*one.operands[:2], one.shape))
+def _product(op: Instruction) -> float:
+    contracted, labels = CONTRACTED.search(op.rest), LABELS.search(op.rest)
+    if op.opcode == "convolution" and labels:
+        shapes = map(_dimensions, (*op.operands[:2], op.shape))
         left, kernel, out = (dict(zip(*pair, strict=True)) for pair in zip(labels.groups(), shapes, strict=True))
         spatial = [name for name in kernel if name.isdigit()]
-        summed = kernel["i"] * math.prod(_pairs(one.rest, int(n), left[n], kernel[n], out[n]) / out[n] for n in spatial)
-    elif one.opcode in ("dot", "custom-call") and contracted:
-        summed = math.prod(_dimensions(one.operands[0])[int(n)] for n in re.findall(r"\d+", contracted[1]))
+        summed = kernel["i"] * math.prod(_pairs(op.rest, int(n), left[n], kernel[n], out[n]) / out[n] for n in spatial)
+    elif op.opcode in ("dot", "custom-call") and contracted:
+        summed = math.prod(_dimensions(op.operands[0])[int(n)] for n in re.findall(r"\d+", contracted[1]))
     else:
         return 0
-    precision, float32 = PRECISION.search(one.rest), any(shape.startswith("f32") for shape in one.operands)
+    precision, float32 = PRECISION.search(op.rest), any(shape.startswith("f32") for shape in op.operands)
     passes = PASSES.get(precision[1], 1) if precision and float32 else 1
-    return passes * 2 * math.prod(_dimensions(one.shape)) * summed
+    return passes * 2 * math.prod(_dimensions(op.shape)) * summed
 
 
 def _pairs(rest: str, dimension: int, size: int, window: int, out: int) -> int:
@@ -126,8 +126,8 @@ def _pairs(rest: str, dimension: int, size: int, window: int, out: int) -> int:
     """
 
     def option(name: str, default: str) -> str:
-        found = re.search(rf"window=\{{[^}}]*\b{name}=([\d_x\-]+)", rest)
-        return found[1].split("x")[dimension] if found else default
+        match = re.search(rf"window=\{{[^}}]*\b{name}=([\d_x\-]+)", rest)
+        return match[1].split("x")[dimension] if match else default
 
     stride, left, right = (int(option(name, "1")) for name in ("stride", "lhs_dilate", "rhs_dilate"))
     before = int(option("pad", "0_0").split("_")[0])
@@ -135,15 +135,15 @@ def _pairs(rest: str, dimension: int, size: int, window: int, out: int) -> int:
     return sum(at >= 0 and at % left == 0 and at // left < size for at in places)
 
 
-def _bytes(one: Instruction) -> float:
+def _bytes(op: Instruction) -> float:
     """Returns the bytes that an instruction moves through HBM."""
-    if one.opcode in FREE or one.opcode.endswith(("-done", "-update")) or NO_CALL.search(one.rest):
+    if op.opcode in FREE or op.opcode.endswith(("-done", "-update")) or NO_CALL.search(op.rest):
         return 0
-    if one.opcode.endswith("-start"):  # (result, operand, ...), or ((operand), result, ...) of a slice
-        ends = ARRAY.findall(one.shape)[:2]
+    if op.opcode.endswith("-start"):  # (result, operand, ...), or ((operand), result, ...) of a slice
+        ends = ARRAY.findall(op.shape)[:2]
         return min(_padded(*end) for end in ends) * sum(not end[-1] for end in ends)
-    read = sum(_read((), one, place, sum(_hbm(shape))) for place, shape in enumerate(one.operands))
-    return read + sum(map(min, _hbm(one.shape), _written(one)))
+    read = sum(_read((), op, place, sum(_hbm(shape))) for place, shape in enumerate(op.operands))
+    return read + sum(map(min, _hbm(op.shape), _written(op)))
 
 
 def _read(inner: Sequence[Instruction], user: Instruction, place: int, whole: float) -> float:
@@ -163,30 +163,30 @@ def _read(inner: Sequence[Instruction], user: Instruction, place: int, whole: fl
     return min(whole, sum(_read(inner, part, n, whole) for part, n in users))
 
 
-def _written(one: Instruction) -> list[float]:
+def _written(op: Instruction) -> list[float]:
     """Returns for each result of an instruction the most bytes that are written to it."""
-    if '"__cublas$' in one.rest:
+    if '"__cublas$' in op.rest:
         return [math.inf, 0.0]  # the second is scratch memory
-    if one.opcode != "fusion":
-        update = ARRAY.findall(one.operands[UPDATES[one.opcode]]) if one.opcode in UPDATES else []
-        return [_padded(*update[0]) if update else math.inf] * len(_hbm(one.shape))
-    known = {part.name: part for part in one.inner}
-    (root,) = (part for part in one.inner if part.root)
-    found = []
+    if op.opcode != "fusion":
+        update = ARRAY.findall(op.operands[UPDATES[op.opcode]]) if op.opcode in UPDATES else []
+        return [_padded(*update[0]) if update else math.inf] * len(_hbm(op.shape))
+    parts = {part.name: part for part in op.inner}
+    (root,) = (part for part in op.inner if part.root)
+    written = []
     for name in root.names if root.opcode == "tuple" else [root.name]:
-        part, same = known[name], True
+        part, same = parts[name], True
         while part.names and _is_view(part):
-            part, same = known[part.names[0]], same and part.opcode == "bitcast"
+            part, same = parts[part.names[0]], same and part.opcode == "bitcast"
         if part.opcode in KINDS or (same and part.opcode == "parameter"):
-            found.append(0.0)
+            written.append(0.0)
         else:
-            found += _written(part) if part.opcode in (*UPDATES, "fusion") else [math.inf]
-    return found
+            written += _written(part) if part.opcode in (*UPDATES, "fusion") else [math.inf]
+    return written
 
 
-def _is_view(one: Instruction) -> bool:
+def _is_view(op: Instruction) -> bool:
     """Returns true if each element of the result is one of the operand, of which a fusion computes what it needs."""
-    return all(part.opcode in VIEWS for part in _parts(one))
+    return all(part.opcode in VIEWS for part in _parts(op))
 
 
 def _dimensions(shape: str) -> list[int]:

@@ -84,10 +84,10 @@ def topology_named(name: str) -> Topology:
     Raises:
       EndxError: the name is invalid, or the chip is unknown.
     """
-    found = NAME.fullmatch(name)
-    if not found:
+    match = NAME.fullmatch(name)
+    if not match:
         raise EndxError(f"--topology={name} is no topology; give one such as v5e:4x4, v5p:4x4x4, 2xv6e:8x8 or h200:8")
-    slices, chip, shape = int(found[1] or 1), chip_named(found[2], "--topology"), tuple(map(int, found[3].split("x")))
+    slices, chip, shape = int(match[1] or 1), chip_named(match[2], "--topology"), tuple(map(int, match[3].split("x")))
     dimensions = TORUS.get(chip.name, 1 if chip.platform == "gpu" else len(shape))
     if len(shape) != dimensions or (chip.platform == "gpu" and slices > 1):
         example = topology_of(chip, 8)
@@ -173,9 +173,10 @@ def _is_installed(module: str) -> bool:
 
 def _target_config(chip: Chip) -> str:
     """Returns the properties of a GPU that XLA needs, as the text of a `GpuTargetConfigProto`."""
-    known = GPUS[chip.name] | {"memory_bandwidth": int(chip.bandwidth), "device_memory_size": chip.memory}
+    properties = GPUS[chip.name] | {"memory_bandwidth": int(chip.bandwidth), "device_memory_size": chip.memory}
     fields = "\n".join(
-        f"  {name} {value}" if str(value).startswith("{") else f"  {name}: {value}" for name, value in known.items()
+        f"  {name} {value}" if str(value).startswith("{") else f"  {name}: {value}"
+        for name, value in properties.items()
     )
     return (
         f"gpu_device_info {{\n{fields}\n}}\n"

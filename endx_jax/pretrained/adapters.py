@@ -97,10 +97,10 @@ def write_adapters(
       base_sha256: hash of the base.
     """
     for group, side in SIDE_OF_GROUP.items():
-        own = {path.partition("/")[2]: leaf for path, leaf in adapters.items() if path.startswith(f"{group}/")}
-        if own:
+        of_side = {path.partition("/")[2]: leaf for path, leaf in adapters.items() if path.startswith(f"{group}/")}
+        if of_side:
             place = folder / ("adapter" if group == "shared" else f"{group}_adapter")
-            write_adapter(place, own, sources[side], settings, bases[side], base_sha256)
+            write_adapter(place, of_side, sources[side], settings, bases[side], base_sha256)
 
 
 def read_adapter(
@@ -130,7 +130,7 @@ def read_adapter(
         raise EndxError(f"{other}, whose weights have another hash: set model.pretrained to the base of the adapter")
     modules, shapes = _modules(source), shapes_of(source.architecture, source.config)
     ranks = json_files.as_object(config.get("rank_pattern") or {}, f"{folder / ADAPTER}: 'rank_pattern'")
-    found: dict[str, dict[str, np.ndarray]] = {}
+    by_module: dict[str, dict[str, np.ndarray]] = {}
     for name, tensor in tensors.items():
         named = re.fullmatch(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])\.weight", name)
         if not named:
@@ -144,12 +144,12 @@ def read_adapter(
         expected = (rank, rows) if kind == "A" else (count * columns, rank)
         if tensor.shape != expected:
             raise EndxError(f"{other}: {name} has the shape {tensor.shape} instead of {expected}")
-        found.setdefault(module, {})[kind] = np.asarray(tensor)
-    for key, pattern in _patterns({module: modules[module] for module in found}, settings).items():
+        by_module.setdefault(module, {})[kind] = np.asarray(tensor)
+    for key, pattern in _patterns({module: modules[module] for module in by_module}, settings).items():
         if config.get(key) not in ({}, None, pattern):
             raise EndxError(f"{folder / ADAPTER}: {key} is not supported: all layers must have one rank and alpha")
     params: dict[str, np.ndarray] = {}
-    for module, matrices in found.items():
+    for module, matrices in by_module.items():
         if len(matrices) < 2:
             raise EndxError(f"{file}: {module} has only one of lora_A and lora_B; copy the adapter again")
         parts = _split(matrices["A"], matrices["B"], len(modules[module]), settings.rank)

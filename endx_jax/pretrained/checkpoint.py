@@ -182,8 +182,8 @@ def check_config(hugging_face: dict, folder: pathlib.Path) -> None:
     kinds = hugging_face.get("architectures") or []
     familiar = all(re.fullmatch(ENCODERS, str(kind)) for kind in (kinds if isinstance(kinds, list) else [kinds]))
     further = ["architectures"] * familiar + ["auto_map"]
-    known = " ".join([HARMLESS, *map(re.escape, contents.read), *further])
-    check_keys(contents, where, {}, known, ignored_by="transformers")
+    keys = " ".join([HARMLESS, *map(re.escape, contents.read), *further])
+    check_keys(contents, where, {}, keys, ignored_by="transformers")
 
 
 def architecture_of(hugging_face: dict, where: object) -> Architecture:
@@ -221,9 +221,9 @@ def _check_all_read(
     prefix = next((p for p in architecture.prefixes if any(name.startswith(p) for name in tensors)), "")
     read = {prefix + rule.theirs for rule in rules}
     unknown = sorted(name for name in {*tensors} - read if not UNUSED.fullmatch(name))
-    layers = {found[0] for name in read if (found := re.match(r".*?\.\d+\.", name))}
+    layers = {match[0] for name in read if (match := re.match(r".*?\.\d+\.", name))}
     for name in unknown:
-        if (found := re.match(r".*?\.\d+\.", name)) and found[0] in layers:
+        if (match := re.match(r".*?\.\d+\.", name)) and match[0] in layers:
             raise EndxError(
                 f"{where}: the weights have a tensor {name!r}, unknown in {architecture.transformers_class}: merge "
                 "its adapters into the weights, or correct model_type in config.json"

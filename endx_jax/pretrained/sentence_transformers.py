@@ -97,16 +97,16 @@ class Dense:
           EndxError: weights are missing, or have another shape.
         """
         if self.before is None:
-            found = {"kernel": self.kernel(pooled_width)}
+            params = {"kernel": self.kernel(pooled_width)}
         else:
             kernel = self.kernel(self.before.width)
-            found = {name: np.matmul(part, kernel) for name, part in self.before.params(pooled_width).items()}
+            params = {name: np.matmul(part, kernel) for name, part in self.before.params(pooled_width).items()}
         if self.bias:
             bias = read_tensors(self.folder).get("linear.bias")
             if bias is None or bias.shape != (self.width,):
                 raise EndxError(f"{self.folder} has no linear.bias of shape ({self.width},)")
-            found["bias"] = bias + found.get("bias", np.float32(0))
-        return found
+            params["bias"] = bias + params.get("bias", np.float32(0))
+        return params
 
     def kernel(self, pooled_width: int) -> np.ndarray:
         """Reads the weights, float32 [P, E]; raises EndxError if they are missing or have another shape."""
@@ -114,8 +114,8 @@ class Dense:
         weight = tensors.get("linear.weight")
         shape = (self.width, pooled_width)
         if weight is None or weight.shape != shape:
-            found = "no linear.weight" if weight is None else f"linear.weight of shape {weight.shape}"
-            raise EndxError(f"{self.folder} has {found}; expected shape {shape}")
+            actual = "no linear.weight" if weight is None else f"linear.weight of shape {weight.shape}"
+            raise EndxError(f"{self.folder} has {actual}; expected shape {shape}")
         if unknown := {*tensors} - {"linear.weight", "linear.bias" if self.bias else ""}:
             raise EndxError(f"{self.folder}: the weights have a tensor {min(unknown)!r}, which a Dense does not have")
         return np.ascontiguousarray(weight.T)
@@ -204,9 +204,9 @@ def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage
     late, names = multi_vector.late_kind(contents), ("cosine", "dot", None)
     if late and kind == "SentenceTransformer":
         kind, names = late, ("maxsim", "MaxSim", None)
-    known = f"{USAGE} {multi_vector.PYLATE_KEYS}" if kind == multi_vector.PYLATE else USAGE
+    keys = f"{USAGE} {multi_vector.PYLATE_KEYS}" if kind == multi_vector.PYLATE else USAGE
     only = {"model_type": (kind,), "similarity_fn_name": names}
-    check_keys(contents, file, only, known, ignored_by="sentence-transformers")
+    check_keys(contents, file, only, keys, ignored_by="sentence-transformers")
     prompts = json_files.as_object(contents.get("prompts") or {}, f"{file}: 'prompts'")
     prompts = {
         name: json_files.as_text(prompt or "", f"{file}: the prompt {name!r}", may_be_empty=True, strip=False)
@@ -235,9 +235,9 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
     names = {"module_input_name": over, "module_output_name": (*over, None)}
     for kind in kinds:
         if kind not in order:
-            own = ", as its own code is never run" if "." in kind else ""
+            reason = ", as its own code is never run" if "." in kind else ""
             raise EndxError(
-                f"{file}: module {json_files.shown(kind)} is not supported{own}; take a model with no modules but "
+                f"{file}: module {json_files.shown(kind)} is not supported{reason}; take a model with no modules but "
                 f"{', '.join(order)} and Router"
             )
     dense = [module.folder for module in modules if module.kind == "Dense"]
@@ -285,21 +285,21 @@ def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction
       EndxError: the Transformer's file has another task, or settings that are not supported.
     """
     file = _transformer_file(encoder)
-    own, tokenizer = json_files.read_optional(file), json_files.read_optional(encoder / "tokenizer_config.json")
-    check_supported(own, file, {"transformer_task": (task,)})
+    config, tokenizer = json_files.read_optional(file), json_files.read_optional(encoder / "tokenizer_config.json")
+    check_supported(config, file, {"transformer_task": (task,)})
     output, theirs = OUTPUTS[task]
     only: dict[str, Sequence] = {"module_output_name": (output,), "processing_kwargs": (None, {})}
     if task != "text-generation":
         only["modality_config"] = (None, {"text": {"method": "forward", "method_output_name": theirs}})
-    check_keys(own, file, only, " ".join([ENCODER, further, *ARGUMENTS]))
-    for name, known in ARGUMENTS.items():
-        given = json_files.as_object(own.get(name) or {}, f"{file}: {name!r}")
-        check_keys(given, f"{file}: {name!r}", {}, known + ON_THE_HUB)
+    check_keys(config, file, only, " ".join([ENCODER, further, *ARGUMENTS]))
+    for name, keys in ARGUMENTS.items():
+        given = json_files.as_object(config.get(name) or {}, f"{file}: {name!r}")
+        check_keys(given, f"{file}: {name!r}", {}, keys + ON_THE_HUB)
         tokenizer = tokenizer | {key: value for key, value in given.items() if key == "model_max_length"}
-        own = own | ({"max_seq_length": None} if "model_max_length" in given else {})
-    if own.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+        config = config | ({"max_seq_length": None} if "model_max_length" in given else {})
+    if config.get("do_lower_case") and not tokenizer.get("do_lower_case"):
         raise EndxError(f"{file}: do_lower_case with a cased tokenizer is not supported")
-    limits = own.get(f"{TASKS[side]}_length"), own.get("max_seq_length"), tokenizer.get("model_max_length")
+    limits = config.get(f"{TASKS[side]}_length"), config.get("max_seq_length"), tokenizer.get("model_max_length")
     limit = next((limit for limit in limits if limit is not None), NO_LIMIT)
     if isinstance(limit, int | float) and limit >= NO_LIMIT:
         return None
@@ -311,14 +311,14 @@ def _pooling(file: pathlib.Path) -> str:
     check_keys(config, file, {"include_prompt": (True,)}, r"pooling_mode\w* (word_)?embedding_dimension")
     if "pooling_mode" in config:
         modes = config["pooling_mode"]
-        found = [modes] if isinstance(modes, str) else json_files.as_list(modes, f"{file}: 'pooling_mode'")
-        known = POOLING_MODES
+        given = [modes] if isinstance(modes, str) else json_files.as_list(modes, f"{file}: 'pooling_mode'")
+        names = POOLING_MODES
     else:
-        found = [flag for flag, on in config.items() if flag.startswith("pooling_mode_") and on]
-        known = POOLING_FLAGS
-    if len(found) != 1 or found[0] not in [*known]:
-        raise EndxError(f"{file}: pooling {json_files.shown(found)} is not supported; choose one of {', '.join(known)}")
-    return known[found[0]]
+        given = [flag for flag, on in config.items() if flag.startswith("pooling_mode_") and on]
+        names = POOLING_FLAGS
+    if len(given) != 1 or given[0] not in [*names]:
+        raise EndxError(f"{file}: pooling {json_files.shown(given)} is not supported; choose one of {', '.join(names)}")
+    return names[given[0]]
 
 
 def _dense(before: Dense | None, folder: pathlib.Path, only: Mapping[str, Sequence]) -> Dense:

@@ -35,7 +35,7 @@ POSITIONS = 512
 
 def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSettings:
     """Returns the settings with those left to the pretrained folder replaced by its values."""
-    config, own = pretrained.config, _own_projection(settings, pretrained)
+    config, projection = pretrained.config, _own_projection(settings, pretrained)
     if not (pretrained.head.pooling or settings.pooling or settings.encoder):
         assumed = (
             "a language model that states no pooling (it has no modules.json): a text's embedding is the encoding of "
@@ -46,9 +46,12 @@ def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSett
             "tokens' encodings; training takes others by model.pooling, such as first for [CLS]"
         )
         warnings.warn(f"{pretrained.folder} is {assumed}", stacklevel=2)
-    if own is not None and settings.projection in (0, own.width):
+    if projection is not None and settings.projection in (0, projection.width):
         settings = dataclasses.replace(
-            settings, projection=own.width, projection_bias=own.has_bias, projection_function=own.function
+            settings,
+            projection=projection.width,
+            projection_bias=projection.has_bias,
+            projection_function=projection.function,
         )
     if not settings.pooling and not settings.encoder and pretrained.head.tokens:
         settings = dataclasses.replace(settings, pooling=TOKENS, tokens=pretrained.head.tokens)
@@ -222,8 +225,8 @@ def stored_params(
     towers = {}
     for side, read, draw in zip(SIDES, (question, answer), jax.random.split(draw_key), strict=True):
         tower = model.tower(side)
-        kept = {group: p for group, p in read.items() if group != "projection" or tower.projection is not None}
-        towers[side] = kept | _new_params(tower, settings, sources[side], draw)
+        groups = {group: p for group, p in read.items() if group != "projection" or tower.projection is not None}
+        towers[side] = groups | _new_params(tower, settings, sources[side], draw)
         if token_weights is not None:
             towers[side]["token_weights"] = {"weight": token_weights[side]}
     return model.join(towers)
@@ -233,8 +236,8 @@ def _new_params(tower: Tower, settings: ModelSettings, source: PretrainedEncoder
     """Returns the groups of a tower's parameters that are not pretrained."""
     width = encoder_config(settings, source).width
     mask, encodings, drawn = jnp.ones((1, 1), bool), jnp.zeros((1, 1, width)), {}
-    own = _own_projection(settings, source)
-    if tower.projection is not None and (own is None or settings.projection != own.width):
+    projection = _own_projection(settings, source)
+    if tower.projection is not None and (projection is None or settings.projection != projection.width):
         drawn["projection"] = _draw(tower.projection, draw_key, jnp.zeros((1, width)))
     if isinstance(tower.pooling, nn.Module):
         drawn["pooling"] = _draw(tower.pooling, jax.random.fold_in(draw_key, 1), encodings, mask)

@@ -89,8 +89,8 @@ def to_ours(
 
 
 def _their_shape(rule: TensorRule, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    own = [shapes[path][::-1] if rule.transpose else shapes[path] for path in rule.ours]
-    return (sum(shape[0] for shape in own), *own[0][1:])
+    parts = [shapes[path][::-1] if rule.transpose else shapes[path] for path in rule.ours]
+    return (sum(shape[0] for shape in parts), *parts[0][1:])
 
 
 def _transposed(tensor: Any) -> Any:

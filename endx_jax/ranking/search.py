@@ -146,8 +146,8 @@ def _merge_rows(best: Best, scores, newer, first, past_end, step: int) -> Best:
         new = jnp.where((holds[:, None] > 0) & ~past_end[None], scores[some], -jnp.inf)
         new = jnp.where(new == 0, 0, new)  # top_k ranks -0 below 0
         highest, places = jax.lax.top_k(jnp.concatenate([best.scores[some], new], axis=1), k)
-        kept = jnp.take_along_axis(best.ids[some], jnp.minimum(places, k - 1), axis=1)
-        ids = jnp.where(places < k, kept, first + places - k)
+        old_ids = jnp.take_along_axis(best.ids[some], jnp.minimum(places, k - 1), axis=1)
+        ids = jnp.where(places < k, old_ids, first + places - k)
         best = best._replace(scores=best.scores.at[some].set(highest), ids=best.ids.at[some].set(ids))
         return newer.at[some].set(0), best
 
@@ -301,13 +301,13 @@ class Corpus:
         self._size = self._tiles * unit
         self._resident: list[Block] | None = None
         if resident:
-            kept = before._resident or [] if before and before._size == self._size else []
+            reused = before._resident or [] if before and before._size == self._size else []
             if before and len(before) < len(self):
-                kept = kept[: len(before) // self._size]  # the padding of the last one is now used
+                reused = reused[: len(before) // self._size]  # the padding of the last one is now used
             self._resident = [
-                old._replace(where=self._send(where, rows)) for old, rows in zip(kept, self._rows(), strict=False)
+                old._replace(where=self._send(where, rows)) for old, rows in zip(reused, self._rows(), strict=False)
             ]
-            self._resident += [self._block(rows, where) for rows in self._rows()[len(kept) :]]
+            self._resident += [self._block(rows, where) for rows in self._rows()[len(reused) :]]
 
     def __len__(self) -> int:
         return len(self._candidates)
@@ -341,13 +341,13 @@ class Corpus:
         """Returns the parts of `Best` [Q, k] for questions [Q, E]."""
         count, mesh, tile = len(questions), self._mesh, self._tile
         if self._resident is None:
-            chunks, kept = math.ceil(count / tile.questions), k
+            chunks, width = math.ceil(count / tile.questions), k
             rows = round_up(math.ceil(count / chunks), 8)
         else:
-            chunks, kept = 1, max(FEWEST_KEPT, power_of_two(k))
+            chunks, width = 1, max(FEWEST_KEPT, power_of_two(k))
             rows = 1 if count == 1 else max(8, power_of_two(count))
             tile = tile._replace(candidates=tile.candidates * _tiles_per_step(self._tiles, rows, tile))
-        best = empty_best(chunks * mesh.size, rows, kept, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
+        best = empty_best(chunks * mesh.size, rows, width, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
         questions = fill_up(questions, chunks * rows).reshape(chunks, rows, -1)
         questions = place(questions, NamedSharding(mesh, WHOLE))
         for start, block in self._blocks(where):

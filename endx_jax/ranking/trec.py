@@ -98,7 +98,7 @@ def read_run(path: pathlib.Path) -> dict[str, dict[str, float]]:
     As in trec_eval, scores order the candidates, not the rank column. Errors are those of `read_qrels`.
     """
     run = _read(path, ("question", "Q0", "candidate", "rank", "score", "tag"), 4)
-    return {question: dict(sorted(scores.items(), key=lambda one: -one[1])) for question, scores in run.items()}
+    return {question: dict(sorted(scores.items(), key=lambda item: -item[1])) for question, scores in run.items()}
 
 
 def _read(path: pathlib.Path, names: Sequence[str], place: int) -> dict[str, dict[str, float]]:
@@ -127,12 +127,12 @@ def measure_run(run: Mapping, right: Mapping, depth: int) -> tuple[tuple[str, ..
     ranks, gains = [], []
     for question, grades in right.items():
         listed = [*run.get(question, {}).items()][:depth]
-        found = [score for candidate, score in listed if candidate in grades]
+        right_scores = [score for candidate, score in listed if candidate in grades]
         wrong = np.sort([score for candidate, score in listed if candidate not in grades])
-        above = len(wrong) - sum(np.searchsorted(wrong, found, side) for side in ("left", "right")) / 2
-        ranks.append([*(1 + np.arange(len(found)) + above), *[NOT_LISTED] * (len(grades) - len(found))])
+        above = len(wrong) - sum(np.searchsorted(wrong, right_scores, side) for side in ("left", "right")) / 2
+        ranks.append([*(1 + np.arange(len(right_scores)) + above), *[NOT_LISTED] * (len(grades) - len(right_scores))])
         at = [grades[candidate] for candidate, _ in listed if candidate in grades]
-        gains.append([*at, *[0.0] * (len(grades) - len(found))])
+        gains.append([*at, *[0.0] * (len(grades) - len(right_scores))])
     padded = pad_rows(ranks, np.inf, np.float32)
     judged = pad_rows([[*grades.values()] for grades in right.values()], 0, np.float32)
     values = {name: metric(padded) for name, metric in MEASURES.items()}
@@ -179,7 +179,7 @@ def encoded(path, kind: str, ids: Iterable[str]) -> list[str]:
       EndxError: an id is empty, or occurs twice in the file `path`.
     """
     hidden = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
-    columns = [hidden.sub(lambda found: urllib.parse.quote(found[0]), identity) for identity in ids]
+    columns = [hidden.sub(lambda match: urllib.parse.quote(match[0]), identity) for identity in ids]
     seen = set()
     for identity in columns:
         if not identity:

@@ -104,16 +104,16 @@ class WordTokenizer:
         Words such as 3.14 also yield their parts of two or more characters, so that questions find the parts. In
         English, such words and pairs of characters do not change a document's length.
         """
-        known, documents = _Known(self._words_and_parts), []
-        for text, (runs, words) in zip(texts, self._split(texts, known), strict=True):
-            listed, unusual = [*words], self.language == ENGLISH and not known.unusual.isdisjoint(runs)
+        cache, documents = _Known(self._words_and_parts), []
+        for text, (runs, words) in zip(texts, self._split(texts, cache), strict=True):
+            listed, unusual = [*words], self.language == ENGLISH and not cache.unusual.isdisjoint(runs)
             documents.append(Words(listed, len(_PLAIN.findall(text.lower()) if unusual else listed)))
         return documents
 
-    def _split(self, texts: Sequence[str], known: "_Known") -> Iterator[tuple[list[str], Iterator[str]]]:
+    def _split(self, texts: Sequence[str], cache: "_Known") -> Iterator[tuple[list[str], Iterator[str]]]:
         for text in texts:
             runs = (self._ascii if text.isascii() else self._any).findall(text)
-            yield runs, itertools.chain.from_iterable(map(known.__getitem__, runs))
+            yield runs, itertools.chain.from_iterable(map(cache.__getitem__, runs))
 
     def _words_and_parts(self, run: str) -> tuple[str, ...]:
         words, parts = self._words(run), _PLAIN.findall(run)

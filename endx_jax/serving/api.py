@@ -138,10 +138,10 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
     @api.get("/v1/models/{name:path}")
     async def retrieve_model(name: str) -> Response:
         """Describes a model of the list."""
-        found = models().get(name)
-        if found is None:
+        description = models().get(name)
+        if description is None:
             raise Refusal(404, f"there is no model {clipped(repr(name))}", param="name", code="model_not_found")
-        return _json(found)
+        return _json(description)
 
     # The second path is that of Cohere's ClientV2, the third that of vLLM.
     @api.post("/v1/rerank", response_model=RerankResponse)
@@ -226,15 +226,15 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             document = await run_in_threadpool(search.index.get, id)
         if document is None:
             raise unknown(id)
-        known = {"questions": document.questions} if document.questions else {}
-        return _json({"id": document.id, "text": document.text, "metadata": document.metadata, **known})
+        questions = {"questions": document.questions} if document.questions else {}
+        return _json({"id": document.id, "text": document.text, "metadata": document.metadata, **questions})
 
     @api.delete("/documents/{id:path}", response_model=DeletedResponse)
     async def delete(id: str) -> Response:
         """Deletes a document."""
         with batcher.request():
-            known = await asyncio.shield(run_in_threadpool(service.delete, id))
-        if not known:
+            deleted = await asyncio.shield(run_in_threadpool(service.delete, id))
+        if not deleted:
             raise unknown(id)
         return _json({"deleted": id})
 

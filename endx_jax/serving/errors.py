@@ -101,8 +101,8 @@ def handle_errors(app: FastAPI) -> None:
         if failure.status_code == 405:  # starlette names the methods of one route, and a path may have several
             routes = [route for route in app.routes if not isinstance(route, Mount)]
             scopes = {method: {**request.scope, "method": method} for method in ("GET", "POST", "DELETE")}
-            found = [name for name, scope in scopes.items() if any(r.matches(scope)[0] is Match.FULL for r in routes)]
-            headers = {"Allow": ", ".join([*found, *["HEAD"] * ("GET" in found)])} if found else headers
+            methods = [name for name, scope in scopes.items() if any(r.matches(scope)[0] is Match.FULL for r in routes)]
+            headers = {"Allow": ", ".join([*methods, *["HEAD"] * ("GET" in methods)])} if methods else headers
         return error_response(Refusal(failure.status_code, message, headers=headers))
 
     @app.exception_handler(ClientGone)

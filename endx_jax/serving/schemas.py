@@ -70,8 +70,8 @@ class Taken(BaseModel):
     def _without_nulls(cls, fields: Any) -> Any:
         if isinstance(fields, dict):
             given = {name: value for name, value in fields.items() if value is not None}
-            known = {name: given.pop(name) for name in cls.model_fields if name in given}
-            return known | dict([*given.items()][:1])  # to report all unknown fields could take seconds
+            declared = {name: given.pop(name) for name in cls.model_fields if name in given}
+            return declared | dict([*given.items()][:1])  # to report all unknown fields could take seconds
         return fields
 
 

@@ -37,9 +37,9 @@ async def _as_origin(self: H11Protocol, request: h11.Request) -> None:
     parts = re.fullmatch(rb"(?:(?i:https?://([^/?]*))/?)?(.*)", request.target)
     assert parts is not None  # h11 refuses line breaks, and all else matches
     host, path = parts.groups()
-    kept = [(name, host if host and name == b"host" else v) for name, v in request.headers if name != b"upgrade"]
+    headers = [(name, host if host and name == b"host" else v) for name, v in request.headers if name != b"upgrade"]
     target, version = path if host is None else b"/" + path, request.http_version
-    await _create_stream(self, h11.Request(method=request.method, target=target, headers=kept, http_version=version))
+    await _create_stream(self, h11.Request(method=request.method, target=target, headers=headers, http_version=version))
 
 
 H11Protocol._check_protocol = _keep_protocol  # type: ignore[assignment, method-assign]
@@ -96,11 +96,11 @@ async def serve(
 def _signalled() -> Callable[[], Awaitable[object]]:
     """Returns a function that waits for SIGTERM or SIGINT, which are noticed from now on."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-    for one in (signal.SIGTERM, signal.SIGINT):
+    for signum in (signal.SIGTERM, signal.SIGINT):
         try:
-            loop.add_signal_handler(one, stopped.set)
+            loop.add_signal_handler(signum, stopped.set)
         except NotImplementedError:  # Windows
-            signal.signal(one, lambda *_: loop.call_soon_threadsafe(stopped.set))
+            signal.signal(signum, lambda *_: loop.call_soon_threadsafe(stopped.set))
     return stopped.wait
 
 

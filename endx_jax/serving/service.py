@@ -58,23 +58,23 @@ def search_result(answer: FoundDocument, longest: int) -> dict[str, Any]:
     Metadata entries and questions are kept or dropped whole.
     """
     document = answer.document
-    kept, room = {}, longest
+    metadata, room = {}, longest
     for name, value in document.metadata.items():
         room -= len(name) + len(str(value))
         if room < 0:
             break
-        kept[name] = value
+        metadata[name] = value
     ends = itertools.accumulate(map(len, document.questions))
-    known = [question for question, end in zip(document.questions, ends, strict=True) if end <= longest]
-    whole = (len(kept), len(known)) == (len(document.metadata), len(document.questions))
+    questions = [question for question, end in zip(document.questions, ends, strict=True) if end <= longest]
+    whole = (len(metadata), len(questions)) == (len(document.metadata), len(document.questions))
     return {
         "rank": answer.rank,
         "id": document.id,
         "score": answer.score,
         "text": document.text[:longest],
-        "metadata": kept,
+        "metadata": metadata,
         "truncated": len(document.text) > longest or not whole,
-        **({"questions": known} if known else {}),
+        **({"questions": questions} if questions else {}),
     }
 
 
@@ -189,10 +189,10 @@ class Service:
 
     def delete(self, identifier: str) -> bool:
         """Deletes a document; returns false if there is none with this id."""
-        known = identifier in self.search.index
-        if known:
+        exists = identifier in self.search.index
+        if exists:
             self.search.index.delete([identifier])
-        return known
+        return exists
 
     def read_pairs(self, question: str, texts: Sequence[str]) -> tuple[Callable[[Sequence], Work], np.ndarray]:
         """Returns a function that makes the job of the next texts, and numbers of tokens [n]; in any thread."""

@@ -164,8 +164,8 @@ def newest_step(workdir: str | os.PathLike) -> int | None:
 
 def best_validation(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[str, float]] | None:
     """Returns the step and the metrics of the best checkpoint by a metric, first of equal ones; None without any."""
-    found = decided(lambda: _best(_read_manifests(workdir), metric), "best-validation")
-    return (found[0], found[1]) if found else None
+    best = decided(lambda: _best(_read_manifests(workdir), metric), "best-validation")
+    return (best[0], best[1]) if best else None
 
 
 def restore_params(workdir: str | os.PathLike, step: int, like):
@@ -208,7 +208,7 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
 
 def _best(manifests: Mapping[int, dict], metric: str) -> tuple[int, dict[str, float]] | None:
     evaluated = [(step, m["metrics"]) for step, m in manifests.items() if metric in m["metrics"]]
-    return max(evaluated, key=lambda found: (found[1][metric], -found[0]), default=None)
+    return max(evaluated, key=lambda entry: (entry[1][metric], -entry[0]), default=None)
 
 
 def _check_room(folder: epath.Path, state: TrainState) -> None:
@@ -232,7 +232,7 @@ def hash_files(folder: epath.Path, kind: str) -> dict[str, str]:
         files = {file.relative_to(local).as_posix(): "" for file in sorted(local.rglob("*")) if file.is_file()}
     else:
         files = {name: stored.md5 if kind == MD5 else "" for name, stored in listing(url).items()}
-    return {name: known or _hash_file(folder / name, kind) for name, known in files.items()}
+    return {name: checksum or _hash_file(folder / name, kind) for name, checksum in files.items()}
 
 
 def _hash_file(file: epath.Path, kind: str) -> str:

@@ -30,8 +30,8 @@ class MetricLog:
         """
         self._copies = open_writers(workdir, resume_step=resume_step, wandb_project=wandb_project)
         path = workdir / FILE
-        kept = [line for line in read_metrics(path) if line["step"] <= resume_step]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        lines = [line for line in read_metrics(path) if line["step"] <= resume_step]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
         self._file = AppendOnlyFile(path)
 
     def write(self, step: int, values: dict[str, float], prefix: str = "") -> None:

@@ -193,11 +193,11 @@ class Monitor:
             self._log.write(step, values)
             if self._bar.disable:
                 say(f"step {step}/{self.steps}: {summary}, {(self.steps - step) / speed:.0f} s left")
-            found = self._warnings(values)
-            for name, warning in found.items():
+            raised = self._warnings(values)
+            for name, warning in raised.items():
                 if name not in self._warned:
                     say(f"warning: at step {step}, {warning}")
-            self._warned = set(found)
+            self._warned = set(raised)
 
     def _stop_on_non_finite(self, step: int, values: dict[str, float]) -> None:
         names = list(self._example_names(step))

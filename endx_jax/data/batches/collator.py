@@ -105,14 +105,14 @@ class Collator:
 
         Of questions with more than `MOST_POSITIVES`, only those among the answers `present` in the batch are returned.
         """
-        known = self.pairs.positives
-        if known.width <= MOST_POSITIVES:
-            return known[question_id]
-        found = known.pad(question_id, MOST_POSITIVES)
-        for n in np.flatnonzero(known.offsets[question_id + 1] - known.offsets[question_id] > MOST_POSITIVES):
-            right = np.intersect1d(known.row(question_id[n]), present)[:MOST_POSITIVES]
-            found[n] = np.pad(right, (0, MOST_POSITIVES - len(right)), constant_values=-1)
-        return found
+        positives = self.pairs.positives
+        if positives.width <= MOST_POSITIVES:
+            return positives[question_id]
+        padded = positives.pad(question_id, MOST_POSITIVES)
+        for n in np.flatnonzero(positives.offsets[question_id + 1] - positives.offsets[question_id] > MOST_POSITIVES):
+            right = np.intersect1d(positives.row(question_id[n]), present)[:MOST_POSITIVES]
+            padded[n] = np.pad(right, (0, MOST_POSITIVES - len(right)), constant_values=-1)
+        return padded
 
 
 class BatchStream:

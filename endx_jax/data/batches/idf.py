@@ -44,8 +44,8 @@ def idf_of_sides(
     Returns:
       float32 [V] by side.
     """
-    found = {}
+    by_side = {}
     for side, processor in processors.items():
         both = [dataclasses.replace(processors[of], tokenizer=processor.tokenizer)(texts[of]) for of in texts]
-        found[side] = inverse_document_frequencies(both, vocab_sizes[side])
-    return found
+        by_side[side] = inverse_document_frequencies(both, vocab_sizes[side])
+    return by_side

@@ -300,9 +300,9 @@ class Sampler:
         """Returns K hard negatives of each question without repetition, int32 [B, K], padded with -1."""
         if not self._hard_negatives:
             return np.zeros((len(question_id), 0), np.int32)
-        known = self.pairs.hard_negatives[question_id]
-        wanted = min(self._hard_negatives, known.shape[1])
-        lots = np.random.default_rng([self._seed, step, 1]).random(known.shape)
-        first = np.argsort(np.where(known >= 0, lots, 2.0), axis=1)[:, :wanted]
-        drawn = np.take_along_axis(known, first, axis=1)
+        negatives = self.pairs.hard_negatives[question_id]
+        wanted = min(self._hard_negatives, negatives.shape[1])
+        lots = np.random.default_rng([self._seed, step, 1]).random(negatives.shape)
+        first = np.argsort(np.where(negatives >= 0, lots, 2.0), axis=1)[:, :wanted]
+        drawn = np.take_along_axis(negatives, first, axis=1)
         return np.pad(drawn, ((0, 0), (0, self._hard_negatives - wanted)), constant_values=-1)

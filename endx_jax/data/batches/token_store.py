@@ -73,8 +73,12 @@ def write_part(
     blocks = iter(lambda: list(itertools.islice(examples, BLOCK)), [])
     with replacing(file, "wb") as stream, pa.ipc.new_file(stream, schema) as writer:
         for block in itertools.chain(blocks, [[]]):
-            kept = [one for one in block if held_out.isdisjoint([one.question.text, *(text for text, _ in one.right)])]
-            columns = _columns(kept, processors, prompts)
+            training = [
+                example
+                for example in block
+                if held_out.isdisjoint([example.question.text, *(text for text, _ in example.right)])
+            ]
+            columns = _columns(training, processors, prompts)
             arrays = [pa.ListArray.from_arrays([0, len(column)], pa.array(column)) for column in columns.values()]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
     write_text(file.with_suffix(".sha256"), sha256_of(file))
@@ -97,11 +101,11 @@ def _columns(
         if not (right or wrong):
             continue
         row = questions.setdefault(question.text, len(questions))
-        known = iter(scores or ())
+        passage_scores = iter(scores or ())
         for passages, is_right in ((right, True), (wrong, False)):
             for passage in passages:
                 answer = answers.setdefault(passage.text, len(answers))
-                edges.append((row, answer, is_right, next(known, np.nan)))
+                edges.append((row, answer, is_right, next(passage_scores, np.nan)))
     columns = {}
     for side, texts, prompt in zip(SIDES, (questions, answers), prompts, strict=True):
         prompted = [prompt + text for text in texts]
@@ -144,8 +148,8 @@ def join_parts(
     files = [file for of_source in parts for file in of_source]
     rows, count, by_row = {}, 0, {}
     for side in reversed(SIDES):
-        rows[side], kept, distinct = _distinct(np.concatenate([one for (one,) in _blocks(files, f"{side}.hashes")]))
-        by_row[side] = np.concatenate([one for (one,) in _blocks(files, f"{side}.texts")])[kept]
+        rows[side], kept, distinct = _distinct(np.concatenate([block for (block,) in _blocks(files, f"{side}.hashes")]))
+        by_row[side] = np.concatenate([block for (block,) in _blocks(files, f"{side}.texts")])[kept]
         count = len(distinct)
         if count > MOST_ROWS:
             raise EndxError(f"{folder}: {count:,} distinct {side}s, more than {MOST_ROWS:,}: use less data")
@@ -153,10 +157,10 @@ def join_parts(
             _save(folder, "question.hashes", [distinct], count)
         _write_tokens(folder, side, files, kept)
     del kept, distinct
-    own = _equal(*(by_row.pop(side) for side in SIDES))
+    own_pairs = _equal(*(by_row.pop(side) for side in SIDES))
     sources, judged, scores = _judgements(parts, rows, names)
     # A question's own text as the answer of another pair is no negative.
-    alike = np.setdiff1d(own, judged[0])
+    alike = np.setdiff1d(own_pairs, judged[0])
     at = np.searchsorted(judged[0], alike)
     judged[0] = np.insert(judged[0], at, alike)
     if scores:
@@ -251,12 +255,12 @@ def _judgements(
         wrong = np.unique(np.concatenate(keys[1]))
         return sources, [right, np.setdiff1d(wrong, right, assume_unique=True)], None
     judged, values = list[np.ndarray](), list[np.ndarray]()
-    for of_kind, known in zip(keys, map(np.concatenate, scores), strict=True):
-        known_first = np.argsort(np.isnan(known), kind="stable")  # the first known score of a pair is kept
+    for of_kind, kind_scores in zip(keys, map(np.concatenate, scores), strict=True):
+        known_first = np.argsort(np.isnan(kind_scores), kind="stable")  # the first known score of a pair is kept
         pairs, first = np.unique(np.concatenate(of_kind)[known_first], return_index=True)
         kept = ~np.isin(pairs, judged[0]) if judged else np.ones(len(pairs), bool)
         judged.append(pairs[kept])
-        values.append(known[known_first][first][kept])
+        values.append(kind_scores[known_first][first][kept])
     return sources, judged, values
 
 
@@ -351,10 +355,10 @@ class TokenStore:
 
     def contains(self, questions: Sequence[str], prompts: Iterable[str]) -> list[str]:
         """Returns the given questions that the store holds with one of the prompts."""
-        known, trained = self._load("question.hashes"), np.zeros(len(questions), bool)
+        stored, trained = self._load("question.hashes"), np.zeros(len(questions), bool)
         for prompt in prompts:
             wanted = hashes(prompt + question for question in questions)
-            trained |= known[np.minimum(np.searchsorted(known, wanted), len(known) - 1)] == wanted
+            trained |= stored[np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)] == wanted
         return [question for question, held in zip(questions, trained, strict=True) if held]
 
     def _load(self, name: str) -> np.memmap:

@@ -40,9 +40,9 @@ def arrow_rows(
     number = before
     with _opened(file, groups, lambda: number) as (_, fields, batches):
         counts = collections.Counter(field.name for field in fields)
-        kept = [n for n, field in enumerate(fields) if counts[field.name] == 1 and _is_json(field.type)]
+        columns = [n for n, field in enumerate(fields) if counts[field.name] == 1 and _is_json(field.type)]
         for batch in batches:
-            batch = batch.select(kept)
+            batch = batch.select(columns)
             batch.validate(full=True)  # damaged offsets could point anywhere in memory
             for start in range(0, batch.num_rows, TOGETHER):
                 for row in batch.slice(start, TOGETHER).to_pylist():
@@ -59,14 +59,14 @@ def row_group_parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, 
         return [(None, 0)]
     with _opened(file) as (table, _, _):
         counts = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
-    found: list[tuple[tuple[int, int] | None, int]] = []
+    parts: list[tuple[tuple[int, int] | None, int]] = []
     start, before, rows_of_part = 0, 0, 0
     for end, count in enumerate(counts, 1):
         rows_of_part += count
         if rows_of_part >= size or end == len(counts):
-            found.append(((start, end), before))
+            parts.append(((start, end), before))
             start, before, rows_of_part = end, before + rows_of_part, 0
-    return found or [(None, 0)]
+    return parts or [(None, 0)]
 
 
 @contextlib.contextmanager

@@ -107,8 +107,8 @@ def suite_of(folder: str, split: str | None = None) -> dict[str, tuple[str, str]
 
 def default_split(folder: str) -> str:
     """Returns the split of a BEIR folder with only one; `test` for other folders."""
-    found = [*_splits(folder)] if folder and os.path.isdir(os.path.join(folder, "qrels")) else []
-    return found[0] if len(found) == 1 else "test"
+    splits = [*_splits(folder)] if folder and os.path.isdir(os.path.join(folder, "qrels")) else []
+    return splits[0] if len(splits) == 1 else "test"
 
 
 def _has_parts(folder: str) -> bool:
@@ -134,24 +134,24 @@ def _right(
     path: str, queries: Container[str], documents: Mapping[str, str] | None, invalid: text_files.InvalidRows
 ) -> dict[str, dict[str, int]]:
     """Returns the highest grade of each right document by query; `documents` are not checked if None."""
-    found: dict[str, dict[str, int]] = {}
+    right: dict[str, dict[str, int]] = {}
     for query, document, score, where in _judgements(path, invalid):
         with invalid.row():
             _check_known(query, document, queries, documents, where)
             if score > 0 and documents is not None and not documents[document]:
                 raise EndxError(f"{where}: document {document[:100]!r} is judged right, but has neither title nor text")
             if score > 0:
-                grades = found.setdefault(query, {})
+                grades = right.setdefault(query, {})
                 grades[document] = max(score, grades.get(document, score))
     invalid.log()
-    if not found:
+    if not right:
         raise EndxError(f"{path}: no judgement has a score above 0" + (invalid.report and f"; {invalid.report}"))
-    return found
+    return right
 
 
 def _scores(path: str) -> dict[tuple[str, str], float]:
     """Returns the scores of documents by query and document."""
-    found: dict[tuple[str, str], float] = {}
+    scores: dict[tuple[str, str], float] = {}
     for where, (query, document, written) in _table(path, HEADER):
         try:
             score = float(written)
@@ -159,8 +159,8 @@ def _scores(path: str) -> dict[tuple[str, str], float]:
             score = math.nan
         if not abs(score) <= row_files.MOST_SCORE:
             raise EndxError(f"{where}: the score {written[:30]!r} is not a finite number of float32")
-        found[query, document] = score
-    return found
+        scores[query, document] = score
+    return scores
 
 
 def _check_scored(records: RetrievalSet, path: str) -> None:
@@ -190,11 +190,11 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
             place = ", with judgements in qrels/test.tsv" * (name == "qrels")
             there = text_files.endings_in(folder)
             raise EndxError(f"{folder}: no {name} in the folder, which is read as BEIR{place}; it has {there}")
-    found = _splits(folder)
-    if not found:
+    splits = _splits(folder)
+    if not splits:
         raise EndxError(f"{qrels}: no .tsv file in the folder")
-    split = text_files.chosen_split(sorted(found), split, qrels)
-    return split, os.path.join(qrels, found[split])
+    split = text_files.chosen_split(sorted(splits), split, qrels)
+    return split, os.path.join(qrels, splits[split])
 
 
 def _splits(folder: str) -> dict[str, str]:
@@ -215,12 +215,12 @@ def _part(folder: str, name: str, split: str) -> str:
 
 def _tables(folder: str) -> dict[str, str]:
     """Returns the parquet files of a folder by split."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         shard = re.fullmatch(r"(.+?)(-\d+-of-\d+)?\.parquet", name)
-        if shard and found.setdefault(shard[1], name) != name:
-            raise EndxError(f"{folder}: {shard[1]} has several files, {found[shard[1]]} and {name}: join them into one")
-    return found
+        if shard and files.setdefault(shard[1], name) != name:
+            raise EndxError(f"{folder}: {shard[1]} has several files, {files[shard[1]]} and {name}: join them into one")
+    return files
 
 
 def _named(judgements: str, negatives: str) -> set[str]:
@@ -241,13 +241,13 @@ def _documents(path: str, named: Container[str] | None, invalid: text_files.Inva
 
     A document may be empty, as in some published corpora, unless it is judged right.
     """
-    found: dict[str, str] = {}
+    documents: dict[str, str] = {}
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
             title, text = _text(row, "title", where) if "title" in row else "", _text(row, "text", where)
             if named is None or _id(row, where) in named:
-                _add(found, row, f"{title} {text}".strip(), where)
-    return found
+                _add(documents, row, f"{title} {text}".strip(), where)
+    return documents
 
 
 def _text(row: dict, key: str, where: str) -> str:
@@ -260,22 +260,22 @@ def _queries(
     path: str, asked: Container[str], invalid: text_files.InvalidRows
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Returns the text of all queries by id, and the group of those with one; those in `asked` must have a text."""
-    found: dict[str, str] = {}
+    queries: dict[str, str] = {}
     groups: dict[str, str] = {}
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
-            name = _add(found, row, _text(row, "text", where), where)
-            if not found[name] and name in asked:
+            name = _add(queries, row, _text(row, "text", where), where)
+            if not queries[name] and name in asked:
                 raise EndxError(f"{where}: 'text' is empty")
             metadata = row.get("metadata")
             if isinstance(metadata, dict) and isinstance(metadata.get("group"), str):
                 groups[name] = json_files.as_text(metadata["group"], f"{where}: the group", may_be_empty=True)
-    return found, groups
+    return queries, groups
 
 
-def _add(found: dict[str, str], row: dict, text: str, where: str) -> str:
+def _add(texts: dict[str, str], row: dict, text: str, where: str) -> str:
     name = _id(row, where)
-    if found.setdefault(name, text) != text:
+    if texts.setdefault(name, text) != text:
         raise EndxError(f"{where}: _id {name[:100]!r} belongs to two texts")
     return name
 
@@ -306,11 +306,11 @@ def _judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
 
 def _negatives(path: str, queries: Container, documents: Container) -> dict[str, list[str]]:
     """Returns the ids of the hard negatives of each query by id; their scores and ranks are ignored."""
-    found: dict[str, list[str]] = {}
+    negatives: dict[str, list[str]] = {}
     for where, (query, document, _, _) in _table(path, NEGATIVES_HEADER):
         _check_known(query, document, queries, documents, where)
-        found.setdefault(query, []).append(document)
-    return found
+        negatives.setdefault(query, []).append(document)
+    return negatives
 
 
 def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
@@ -380,7 +380,7 @@ def write_mined(
       EndxError: an id contains a tab or a line break.
     """
     rows = sorted(
-        {row for right in records.qrels for row in right} | {one.row for listed in negatives for one in listed}
+        {row for right in records.qrels for row in right} | {hard.row for listed in negatives for hard in listed}
     )
     for name in (*records.question_ids, *(records.candidate_ids[row] for row in rows)):
         if name != name.strip() or len(name.splitlines()) != 1 or "\t" in name:
@@ -394,10 +394,10 @@ def write_mined(
         grades = records.grades or [dict.fromkeys(right, 1) for right in records.qrels]
         judged = ((q, c, grades[q][c]) for q, right in enumerate(records.qrels) for c in right)
         _write_table(fresh / "qrels" / f"{split}.tsv", HEADER, records, judged)
-        found = ((q, one.row, f"{one.score:.6g}", one.rank) for q, listed in enumerate(negatives) for one in listed)
-        _write_table(fresh / "negatives" / f"{split}.tsv", NEGATIVES_HEADER, records, found)
+        mined = ((q, hard.row, f"{hard.score:.6g}", hard.rank) for q, listed in enumerate(negatives) for hard in listed)
+        _write_table(fresh / "negatives" / f"{split}.tsv", NEGATIVES_HEADER, records, mined)
         if scores is not None:
-            scored = ((q, row, f"{score:.6g}") for q, known in enumerate(scores) for row, score in known.items())
+            scored = ((q, row, f"{score:.6g}") for q, by_row in enumerate(scores) for row, score in by_row.items())
             _write_table(fresh / "scores" / f"{split}.tsv", HEADER, records, scored)
         (fresh / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         replace_folder(fresh, folder)

@@ -92,27 +92,27 @@ def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Ite
 
 def split_passages(text: str) -> list[str]:
     """Splits a text into passages of at most about `MOST` characters; a heading stays with the paragraph after it."""
-    found: list[str] = []
+    pieces: list[str] = []
     text = re.sub(r"(?m)^(#{1,6} .*)\n\s*\n", r"\1\n", text)
     for paragraph in filter(None, map(str.strip, re.split(r"\n\s*\n", text))):
         spans = split_sentences(paragraph) if len(paragraph) > MOST else [(0, len(paragraph))]
         sentences = [paragraph[a:b].expandtabs() for a, b in spans]
         wrapped = ([s] if len(s) <= MOST else textwrap.wrap(s, MOST, replace_whitespace=False) for s in sentences)
         for n, piece in enumerate(itertools.chain.from_iterable(wrapped)):
-            if found and len(found[-1]) + len(piece) <= MOST:
-                found[-1] += (" " if n else "\n\n") + piece
+            if pieces and len(pieces[-1]) + len(piece) <= MOST:
+                pieces[-1] += (" " if n else "\n\n") + piece
             else:
-                found.append(piece)
-    return found
+                pieces.append(piece)
+    return pieces
 
 
 def _names(folder: str) -> list[str]:
     """Returns the paths of files in a folder that are not hidden, sorted; links to folders are not followed."""
-    found = []
+    paths = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.relpath(os.path.join(place, name), folder) for name in names if not name.startswith(".")]
-    return sorted(found)
+        paths += [os.path.relpath(os.path.join(place, name), folder) for name in names if not name.startswith(".")]
+    return sorted(paths)
 
 
 def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
@@ -150,8 +150,8 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         page = _Page()
         page.feed(text + "<p>")  # ends the last text; `close` takes quadratic time for broken markup
         text = "".join(page.parts)
-    known = next((str(fields[key]) for key in TITLES if key in fields), "")
-    title, text = _without_title(text, known[:200], rst=ending == ".rst")
+    given_title = next((str(fields[key]) for key in TITLES if key in fields), "")
+    title, text = _without_title(text, given_title[:200], rst=ending == ".rst")
     if not (texts := split_passages(text)):
         raise EndxError("without text")
     if len(f"{name}#{len(texts)}".encode()) > LONGEST_ID:
@@ -171,14 +171,14 @@ def _fields(front: str) -> Iterator[tuple[str, Scalar]]:
             yield name, value == "true" if value in ("true", "false") else value
 
 
-def _without_title(text: str, known: str, *, rst: bool) -> tuple[str, str]:
-    """Returns the title (`known`, else the first heading) and the text without it, with headings as in Markdown."""
-    titles, styles = [known] * bool(known), [] if rst else ["=", "-"]
+def _without_title(text: str, title: str, *, rst: bool) -> tuple[str, str]:
+    """Returns the title (`title`, else the first heading) and the text without it, with headings as in Markdown."""
+    titles, styles = [title] * bool(title), [] if rst else ["=", "-"]
 
-    def replace(found: re.Match) -> str:
-        parts = found.groupdict()
+    def replace(match: re.Match) -> str:
+        parts = match.groupdict()
         if parts.get("fence") or (rst and len(parts["line"]) < min(4, len(parts["text"]))):
-            return found[0]
+            return match[0]
         level, heading = 1, parts.get("first") or re.sub("<[^>]*>", "", parts.get("html") or "")
         if style := parts["line"] and (parts.get("over", "") or "")[:1] + parts["line"][0]:
             heading, styles[len(styles) :] = parts["text"], [style] * (style not in styles)

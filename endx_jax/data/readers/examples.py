@@ -196,11 +196,11 @@ def _example(question: Named, right: list[Named], wrong: list[Named], row: dict,
             values = json_files.as_list([] if columns[key] is None else columns[key], f"{where}: {key!r}")
             if len(values) != len(passages):
                 raise EndxError(f"{where}: {key!r} has {len(values)} scores for {len(passages)} passages")
-            found = [json_files.number(score, f"{where}: {key}[{n}]") for n, score in enumerate(values)]
-            for n, score in enumerate(found):
+            numbers = [json_files.number(score, f"{where}: {key}[{n}]") for n, score in enumerate(values)]
+            for n, score in enumerate(numbers):
                 if not abs(score) <= MOST_SCORE:
                     raise EndxError(f"{where}: {key}[{n}] is {score}; it must be a finite number of float32")
-            scores += [score for score, passage in zip(found, passages, strict=True) if passage.text]
+            scores += [score for score, passage in zip(numbers, passages, strict=True) if passage.text]
     return Example(question, _filled(right), _filled(wrong), scores)
 
 
@@ -210,7 +210,7 @@ def _filled(passages: list[Named]) -> list[Named]:
 
 def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list[Named]:
     """Returns the passages of a list; the text of empty ones is empty."""
-    found = []
+    passages = []
     for place, passage in enumerate(json_files.list_at(row, key, where)):
         at = f"{where}: {key}[{place}]"
         title = json_files.value(passage, "title", at, "")
@@ -218,8 +218,8 @@ def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list
         text = json_files.text_at(passage, "text", at, may_be_empty=True)
         name = next((passage[identifier] for identifier in id_keys if identifier in passage), "")
         named = Named(f"{title} {text}".strip(), json_files.identifier(name, f"{at}: the id")) if text else Named("")
-        found.append(named)
-    return found
+        passages.append(named)
+    return passages
 
 
 def _texts(value: object, where: str) -> list[Named]:
@@ -238,28 +238,28 @@ class Columns(NamedTuple):
     labels: tuple[str, ...]
 
 
-def called(name: str, known: Iterable[str]) -> list[str]:
+def called(name: str, columns: Iterable[str]) -> list[str]:
     """Returns the columns with this name or, if there are none, those that differ in case or `_` at their ends."""
-    known = list(known)
-    return [other for other in known if other == name] or [
-        other for other in known if other.casefold().strip("_ ") == name.casefold().strip("_ ")
+    columns = list(columns)
+    return [other for other in columns if other == name] or [
+        other for other in columns if other.casefold().strip("_ ") == name.casefold().strip("_ ")
     ]
 
 
-def _choose(name: str, default: str, others: Iterable[Iterable[str]], known: list[str], where: str) -> str:
-    found = called(name, known)
+def _choose(name: str, default: str, others: Iterable[Iterable[str]], columns: list[str], where: str) -> str:
+    matches = called(name, columns)
     for names in others if name == default else ():
-        found = found or [column for other in names for column in called(other, known)]
-    if len(found) == 1:
-        return found[0]
-    if len(set(found)) > 1:
-        choice = " or ".join(map(repr, found))
+        matches = matches or [column for other in names for column in called(other, columns)]
+    if len(matches) == 1:
+        return matches[0]
+    if len(set(matches)) > 1:
+        choice = " or ".join(map(repr, matches))
         raise EndxError(f"{where}: the {default} could be {choice}; name it with data.{default}_column")
-    unnamed = not found and any(not 0 < len(column) <= LONGEST_NAME for column in known)
+    unnamed = not matches and any(not 0 < len(column) <= LONGEST_NAME for column in columns)
     header = "; if this line is a row, add a line of names above it, such as question and answer" * unnamed
     raise EndxError(
-        f"{where}: {'more than one' if found else 'no'} column {(found or [name])[0]!r} among "
-        f"{json_files.format_names(known)}; name yours with data.question_column and data.answer_column{header}"
+        f"{where}: {'more than one' if matches else 'no'} column {(matches or [name])[0]!r} among "
+        f"{json_files.format_names(columns)}; name yours with data.question_column and data.answer_column{header}"
     )
 
 

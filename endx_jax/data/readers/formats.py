@@ -111,22 +111,22 @@ def read(
       (('Where is my parcel?',), ('Use the tracking link.',), ((0,),))
     """
     path = os.fspath(path)
-    found = kind or detect_format(path)
-    if found == ANSWERS:
+    data_format = kind or detect_format(path)
+    if data_format == ANSWERS:
         where = "`endx evaluate --index=DIR --data=...` looks for passages that contain them"
         if text_files.uncompressed(path).endswith((".csv", ".tsv")):
             raise EndxError(f"{path} holds questions with lists of answer strings and no passages: {where}")
         text_files.LOG.warning("%s: each text of a list of answers is a right answer of its question; %s", path, where)
-    if found in PARAGRAPH_READERS:
-        return whole_paragraphs(read_paragraphs(path, found, skip_invalid=skip_invalid), path, merge=True)
-    if found == BEIR:
+    if data_format in PARAGRAPH_READERS:
+        return whole_paragraphs(read_paragraphs(path, data_format, skip_invalid=skip_invalid), path, merge=True)
+    if data_format == BEIR:
         _check_not_squad(path)
         return beir.read_beir(path, split, whole=whole, skip_invalid=skip_invalid)
-    if found == MSMARCO:
+    if data_format == MSMARCO:
         return msmarco.read_msmarco(path, split)
     invalid = text_files.InvalidRows(path, skip=skip_invalid)
     merged = examples.ExampleSet()
-    for where, example in row_examples(path, found, (question_column, answer_column), invalid, split=split):
+    for where, example in row_examples(path, data_format, (question_column, answer_column), invalid, split=split):
         with invalid.row():
             merged.add(example, where)
     invalid.log()
@@ -200,14 +200,14 @@ def detect_format(path: str) -> str:
 def format_of(path: str) -> str:
     """Returns the format of data as `detect_format` does, which also refuses documents."""
     if os.path.isdir(path):
-        found = next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), "")
-        if sets := [] if found else [*beir.sets_of(path)]:
+        kind = next((name for name, parts in _FOLDERS.items() if _has_file(path, parts)), "")
+        if sets := [] if kind else [*beir.sets_of(path)]:
             raise EndxError(
                 f"{path} holds several data sets ({', '.join(sets[:3])}{', ...' * (len(sets) > 3)}): name one of them; "
                 "only `endx evaluate --data` and evaluation.sets take them all"
             )
-        if found or not shards.holds_shards(path):
-            return found or BEIR
+        if kind or not shards.holds_shards(path):
+            return kind or BEIR
     files = shards.first_split(path)
     file = files[0]
     ending = text_files.ending(file, ENDINGS)
@@ -217,9 +217,9 @@ def format_of(path: str) -> str:
         return SQUAD
     rows = (row for part in files for _, _, row in row_files.read_rows(part, text_files.InvalidRows(path, skip=True)))
     row = next(rows, {})
-    found = next((name for name, choices in _KEYS.items() if any(keys <= row.keys() for keys in choices)), COLUMNS)
+    kind = next((name for name, choices in _KEYS.items() if any(keys <= row.keys() for keys in choices)), COLUMNS)
     has_list = any(isinstance(row.get(key), list) for key in ("answer", "answers"))
-    return ANSWERS if found == COLUMNS and "question" in row and has_list else found
+    return ANSWERS if kind == COLUMNS and "question" in row and has_list else kind
 
 
 def holds_squad(path: str) -> bool:

@@ -77,12 +77,12 @@ def unmark(text: str) -> Unmarked:
         before = text[bounds[-1] : mark.start()].rstrip()
         bounds += (bounds[-1] + len(before), mark.end())
     bounds.append(len(text))
-    found = [(start, text[start:end]) for start, end in zip(bounds[::2], bounds[1::2], strict=True) if end > start]
+    parts = [(start, text[start:end]) for start, end in zip(bounds[::2], bounds[1::2], strict=True) if end > start]
     pieces, length = [], 0
-    for _, piece in found:
+    for _, piece in parts:
         pieces.append((length, length + len(piece)))
         length += len(piece) + 1
-    return Unmarked(" ".join(piece for _, piece in found), tuple(pieces), tuple(start for start, _ in found))
+    return Unmarked(" ".join(piece for _, piece in parts), tuple(pieces), tuple(start for start, _ in parts))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -199,9 +199,9 @@ def join_multireqa(candidates: str, paths: Sequence[str]) -> Iterator[Paragraph]
     bounds = _bounds(candidates)
     for path in paths:
         for context in contexts(path, every_span=True):
-            found = next((bounds.pop(question.id) for question in context.questions if question.id in bounds), None)
-            if found is not None:
-                sentences = _spans(found[1], context, path)
+            entry = next((bounds.pop(question.id) for question in context.questions if question.id in bounds), None)
+            if entry is not None:
+                sentences = _spans(entry[1], context, path)
                 yield Paragraph(context.article, context.unmarked.text, context.questions, sentences)
     if bounds:
         name, (line, _) = next(iter(bounds.items()))
@@ -213,7 +213,7 @@ def join_multireqa(candidates: str, paths: Sequence[str]) -> Iterator[Paragraph]
 
 def _bounds(path: str) -> dict[str, tuple[int, array.array]]:
     """Returns the first line and the sentences (start, end, start, end, ...) of each context by its first question."""
-    found: dict[str, tuple[int, array.array]] = {}
+    bounds: dict[str, tuple[int, array.array]] = {}
     for number, where, row in row_files.read_rows(path):
         name = json_files.text_at(row, "candidate_id", where)
         start, end = (
@@ -226,8 +226,8 @@ def _bounds(path: str) -> dict[str, tuple[int, array.array]]:
         questions, slash, _ = name.partition("_")[2].rpartition("/_")
         if not slash or not questions:
             raise EndxError(f"{where}: candidate_id {name[:100]!r} is not of the form NAME_QUESTION/.../_NUMBER")
-        found.setdefault(questions.partition("/")[0], (number, array.array("q")))[1].extend((start, end))
-    return found
+        bounds.setdefault(questions.partition("/")[0], (number, array.array("q")))[1].extend((start, end))
+    return bounds
 
 
 def _spans(numbers: array.array, context: Context, path: str) -> tuple[tuple[int, int], ...]:

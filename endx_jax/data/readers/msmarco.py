@@ -72,12 +72,12 @@ def _right(folder: str, split: str | None) -> tuple[str, dict[str, dict[str, int
 
 
 def _judgements_path(folder: str, split: str | None) -> str:
-    found = {_split_of(name): name for name in sorted(os.listdir(folder)) if _split_of(name)}
-    if not found:
+    files = {_split_of(name): name for name in sorted(os.listdir(folder)) if _split_of(name)}
+    if not files:
         raise EndxError(
             f"{folder}: no qrels.SPLIT.tsv in the folder, which is read as MS MARCO because of its {COLLECTION}"
         )
-    return os.path.join(folder, found[chosen_split([*found], split, folder)])
+    return os.path.join(folder, files[chosen_split([*files], split, folder)])
 
 
 def _split_of(path: str) -> str:
@@ -96,16 +96,16 @@ def _part(folder: str, name: str) -> str:
 
 def _texts(path: str, wanted: Mapping[str, int], judgements: str) -> dict[str, str]:
     """Returns the texts of the `wanted` ids, which map to their line in `judgements`, by id."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for where, name, text in ids_and_texts(path):
         if name in wanted:
-            if found.setdefault(name, text) != text:
+            if texts.setdefault(name, text) != text:
                 raise EndxError(f"{where}: the id {name[:100]!r} belongs to two texts")
             json_files.as_text(text, f"{where}: the text that {judgements}, line {wanted[name]}, names")
-    missing = next((name for name in wanted if name not in found), None)
+    missing = next((name for name in wanted if name not in texts), None)
     if missing is not None:
         raise EndxError(f"{judgements}, line {wanted[missing]}: {missing[:100]!r} is not in {os.path.basename(path)}")
-    return found
+    return texts
 
 
 def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:

@@ -125,7 +125,7 @@ def _paragraphs(row: dict, where: str, ids: QuestionIds) -> Iterator[Paragraph]:
 def _answers(row: Mapping, page: _Page) -> dict[range, list[range]]:
     """Returns the short answers by their paragraph."""
     annotations = json_files.list_at(row, "annotations", page.where)
-    found: dict[range, list[range]] = {}
+    answers: dict[range, list[range]] = {}
     for n, annotation in enumerate(annotations):
         where = f"{page.where}: annotations[{n}]"
         listed = json_files.list_at(annotation, "short_answers", where)
@@ -137,8 +137,8 @@ def _answers(row: Mapping, page: _Page) -> dict[range, list[range]]:
         paragraph = _span(long, f"{where}.long_answer", range(len(page)))
         if page.word(paragraph.start) == "<P>":
             spans = [_span(short, f"{where}.short_answers[{k}]", paragraph) for k, short in enumerate(listed)]
-            found.setdefault(paragraph, []).extend(spans)
-    return found
+            answers.setdefault(paragraph, []).extend(spans)
+    return answers
 
 
 def _span(holder: object, where: str, within: range) -> range:
@@ -164,7 +164,7 @@ def _title(row: Mapping, name: str) -> str:
         return title
     try:
         query = urllib.parse.urlsplit(html.unescape(str(row.get("document_url") or ""))).query
-        found = urllib.parse.parse_qs(query).get("title", [f"page of {name}"])
+        titles = urllib.parse.parse_qs(query).get("title", [f"page of {name}"])
     except ValueError:  # not a URL, or one with too many parameters
         return f"page of {name}"
-    return found[0].replace("_", " ")
+    return titles[0].replace("_", " ")

@@ -57,12 +57,12 @@ def files(path: str, split: str | None = None) -> list[str]:
     if not holds_shards(path):
         return [path]
     splits = _splits(path)
-    found = splits[chosen_split(list(splits), None if "" in splits else split, path)]
-    endings = {os.path.splitext(text_files.uncompressed(file))[1] for file in found}
+    paths = splits[chosen_split(list(splits), None if "" in splits else split, path)]
+    endings = {os.path.splitext(text_files.uncompressed(file))[1] for file in paths}
     if len(endings) > 1:
         kinds = ", ".join(sorted(endings))
         raise EndxError(f"{path}: files of several kinds, {kinds}; name those of one kind, as in DIR/*.parquet")
-    return found
+    return paths
 
 
 def first_split(path: str) -> list[str]:
@@ -91,10 +91,10 @@ def _splits(path: str) -> dict[str, list[str]]:
     if (folder / STATE).is_file():
         return {"": _saved(folder)}
     if not folder.is_dir():
-        found = sorted(glob.glob(path, recursive=True))
-        if not found:
+        paths = sorted(glob.glob(path, recursive=True))
+        if not paths:
             raise EndxError(f"{path}: no files match this pattern; correct the path")
-        return {"": found}
+        return {"": paths}
     splits: dict[str, list[str]] = {}
     for name in _inside_of(path):
         named = SPLIT.search(name)
@@ -106,12 +106,12 @@ def _splits(path: str) -> dict[str, list[str]]:
 
 def _inside_of(folder: str) -> list[str]:
     """Returns the names of the shards in a folder and in its subfolders, sorted."""
-    found = []
+    names = []
     for pattern in ("*", "*/*"):
         for name in glob.glob(pattern, root_dir=folder):
             if text_files.uncompressed(name).endswith(ENDINGS) and os.path.isfile(os.path.join(folder, name)):
-                found.append(name)
-    return sorted(found)
+                names.append(name)
+    return sorted(names)
 
 
 def _saved(folder: pathlib.Path) -> list[str]:

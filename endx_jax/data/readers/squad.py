@@ -40,8 +40,8 @@ def squad_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
     contents = read_json(path)
     if "data" not in contents:
-        known = json_files.format_names(contents)
-        raise EndxError(f"{path} is one object with the keys {known}, not SQuAD's 'data': {text_files.OBJECTS}")
+        keys = json_files.format_names(contents)
+        raise EndxError(f"{path} is one object with the keys {keys}, not SQuAD's 'data': {text_files.OBJECTS}")
     for number, article in enumerate(json_files.list_at(contents, "data", path)):
         at = f"{path}: data[{number}]"
         title = json_files.text_at(article, "title", at, "", may_be_empty=True, strip=False) or f"article {number}"

@@ -86,15 +86,15 @@ def ending(path: str, known: Iterable[str]) -> str:
     if not os.path.exists(path):
         raise EndxError(f"{path}: no such file or folder")
     packed = ".gz" * path.lower().endswith(".gz")
-    found = os.path.splitext(uncompressed(path))[1]
-    if found not in known or (found in ARROW_ENDINGS and packed):
+    suffix = os.path.splitext(uncompressed(path))[1]
+    if suffix not in known or (suffix in ARROW_ENDINGS and packed):
         text = ", ".join(name for name in known if name not in ARROW_ENDINGS)
-        sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (found in (".xlsx", ".xls", ".xlsm", ".ods"))
+        sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (suffix in (".xlsx", ".xls", ".xlsm", ".ods"))
         raise EndxError(
-            f"{path}: unknown ending {found + packed!r}{sheet}; known are {text}, each also with .gz, "
+            f"{path}: unknown ending {suffix + packed!r}{sheet}; known are {text}, each also with .gz, "
             f"{', '.join(ARROW_ENDINGS)}, and folders of BEIR, MS MARCO or save_to_disk"
         )
-    return found
+    return suffix
 
 
 def plain_or_gzip(path: str) -> str:
@@ -311,24 +311,24 @@ def find(folder: str | os.PathLike, names: Sequence[str]) -> list[list[str]]:
     readable = [name.replace("|", " or ") for name in names]
     if not os.path.isdir(folder):
         raise EndxError(f"{folder}: no such folder; give one that holds {' and '.join(readable)}, or the same as .gz")
-    found = [next(filter(None, (_files(folder, choice) for choice in name.split("|"))), []) for name in names]
-    missing = [name for name, files in zip(readable, found, strict=True) if not files]
+    matches = [next(filter(None, (_files(folder, choice) for choice in name.split("|"))), []) for name in names]
+    missing = [name for name, files in zip(readable, matches, strict=True) if not files]
     if missing:
         raise EndxError(f"{folder} lacks {' and '.join(missing)}, which may also be there as .gz")
-    return found
+    return matches
 
 
-def chosen_split(found: Sequence[str], split: str | None, where: str) -> str:
+def chosen_split(splits: Sequence[str], split: str | None, where: str) -> str:
     """Returns the requested split or, without a request, the only one.
 
     Raises:
       EndxError: there is no such split, or there are several and none was requested.
     """
-    if split is None and len(found) > 1:
-        raise EndxError(f"{where}: several splits; choose one with data.split: {', '.join(found)}")
-    if split is not None and split not in found:
-        raise EndxError(f"{where}: no split {split!r}; choose with data.split from {', '.join(found)}")
-    return split or found[0]
+    if split is None and len(splits) > 1:
+        raise EndxError(f"{where}: several splits; choose one with data.split: {', '.join(splits)}")
+    if split is not None and split not in splits:
+        raise EndxError(f"{where}: no split {split!r}; choose with data.split from {', '.join(splits)}")
+    return split or splits[0]
 
 
 def _files(folder: str, name: str) -> list[str]:

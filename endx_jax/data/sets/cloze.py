@@ -48,18 +48,18 @@ def cloze_questions(passages: Iterable[Document], source: str, sentences: int, r
     Raises:
       EndxError: there is only one document, or nothing in the passages makes a question.
     """
-    found: list[tuple[str, str, Document]] = []
+    triples: list[tuple[str, str, Document]] = []
     owners: tuple[dict[str, str], dict[str, str]] = {}, {}  # of questions and passages by text
     for document in passages:
         name = document_of(document)
         questions, passage = make_questions(document, sentences, removal)
         for question in questions:
-            found.append((question, passage, document))
+            triples.append((question, passage, document))
             for owner, text in zip(owners, (question, passage), strict=True):
                 if owner.setdefault(text, name) != name:
                     owner[text] = SEVERAL
     merged = RetrievalSetBuilder()
-    for question, passage, document in found:
+    for question, passage, document in triples:
         if owners[0][question] and owners[1][passage]:
             row = merged.question(question, group=owners[0][question])
             merged.judge(row, merged.candidate(passage, document.id))
@@ -101,9 +101,9 @@ def make_questions(document: Document, sentences: int, removal: float) -> tuple[
     whole = [part for part in listed if len(part.question.split()) >= LEAST_WORDS]
     whole.sort(key=lambda part: hash_fraction(part.question))
     asked = headings + whole[: min(sentences, len(listed) - 1)]
-    kept, end = [], 0
+    pieces, end = [], 0
     for part in sorted(asked):
         if hash_fraction(f"{document.id} {part.question}") < removal:
-            kept.append(text[end : part.start].strip())
+            pieces.append(text[end : part.start].strip())
             end = part.end
-    return [part.question for part in asked], " ".join(filter(None, [*kept, text[end:].strip()]))
+    return [part.question for part in asked], " ".join(filter(None, [*pieces, text[end:].strip()]))

@@ -150,10 +150,10 @@ class _Columns:
     def check(self, row: Iterable[str], where: str) -> None:
         """Raises EndxError unless one of these is the column of the text."""
         for flag, name in (("text", self.text), ("id", self.id)):
-            if name and len(found := examples.called(name, row)) != 1:
-                count, known = "more than one" if found else "no", json_files.format_names(row)
+            if name and len(columns := examples.called(name, row)) != 1:
+                count, names = "more than one" if columns else "no", json_files.format_names(row)
                 raise EndxError(
-                    f"{where}: {count} column {name[:100]!r} among {known}; name yours with data.{flag}_column"
+                    f"{where}: {count} column {name[:100]!r} among {names}; name yours with data.{flag}_column"
                     + ", and the questions of pairs with data.question_column" * (flag == "text")
                 )
 
@@ -171,7 +171,7 @@ class _Columns:
         (text_key,) = examples.called(self.text, row)
         text = json_files.as_text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
         keys = ID_KEYS if self.id is None else filter(None, [self.id])
-        key = next((found[0] for key in keys if (found := examples.called(key, row))), "")
+        key = next((columns[0] for key in keys if (columns := examples.called(key, row))), "")
         name = row.pop(key) if key else number
         if not key:
             self.say("the corpus has no column of ids: line numbers are the ids; name yours with data.id_column")
@@ -190,17 +190,17 @@ class _Columns:
 
 
 def _scalars(row: dict, where: str) -> dict[str, Scalar]:
-    kept: dict[str, Scalar] = {}
+    scalars: dict[str, Scalar] = {}
     for key, value in row.items():
         json_files.as_text(key, f"{where}: a key", may_be_empty=True)
         if isinstance(value, str):
             if stripped := json_files.as_text(value, f"{where}: {key!r}", may_be_empty=True):
-                kept[key] = stripped
+                scalars[key] = stripped
         elif isinstance(value, int):
-            kept[key] = value if abs(value) < 2**63 else str(value)  # other programs limit numbers to 64 bits
+            scalars[key] = value if abs(value) < 2**63 else str(value)  # other programs limit numbers to 64 bits
         elif isinstance(value, float) and math.isfinite(value):
-            kept[key] = value
-    return kept
+            scalars[key] = value
+    return scalars
 
 
 def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
@@ -223,10 +223,10 @@ def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Place
         for passage in example.right or example.wrong[:1]:
             answer = {**others, names.answer: passage.text}
             document = _Columns(names.answer, columns.id, columns.title).document(answer, f"d{len(merged)}", where)
-            known = merged.setdefault(document.text, (where, document, {}))[2]
-            known.update({example.question.text: None} if example.right else {})
-    for where, document, known in merged.values():
-        yield where, dataclasses.replace(document, questions=tuple(known))
+            questions = merged.setdefault(document.text, (where, document, {}))[2]
+            questions.update({example.question.text: None} if example.right else {})
+    for where, document, questions in merged.values():
+        yield where, dataclasses.replace(document, questions=tuple(questions))
 
 
 def _tsv(path: str, columns: _Columns) -> Iterator[Placed]:

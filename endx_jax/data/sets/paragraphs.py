@@ -136,7 +136,7 @@ RULES = (
     # Breaks after the end of a sentence and its closing quotes, brackets and references.
     _break("stop", r"""[.?!][)'" ”]*""", r"""[\['"(“]?[A-Z0-9]"""),
     # Linear time: a match begins at the last first bracket, and references before other text are matched unchanged.
-    Substitution("reference", re.compile(_REFERENCES), lambda found: found[1] + ("\n" if found[2] else "")),
+    Substitution("reference", re.compile(_REFERENCES), lambda match: match[1] + ("\n" if match[2] else "")),
     _break("omission", r"\[\.\.\.\]", r"\[?[A-Z]"),
     # Mends after the full stop of an abbreviation.
     _mend("title", "Mr|Mrs|Ms|Dr|Prof|Fr|Rev|Msgr|St|Sta"),
@@ -236,12 +236,12 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
         articles += [paragraph.article] * (len(merged.candidates) - len(articles))
         for question in paragraph.questions:
             if question.answers:
-                found = [
+                places = [
                     next((place for place, (first, end) in enumerate(spans) if first <= answer.start < end), None)
                     for answer in question.answers
                 ]
-                right = {sentences[place] for place in found if place is not None}
-                unplaced += found.count(None)
+                right = {sentences[place] for place in places if place is not None}
+                unplaced += places.count(None)
                 rows += len(right)
                 row = merged.question(question.text, question.id, paragraph.article)
                 merged.wrong[row].update(sentences)
@@ -252,6 +252,6 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
     if not records.questions:
         raise EndxError(f"{' and '.join(names)}: no question in the file has an answer that starts in a sentence")
     if pool == "answers":
-        kept = sorted({sentence for right in records.qrels for sentence in right})
-        records, articles = records.with_pool(kept), [articles[sentence] for sentence in kept]
+        answers = sorted({sentence for right in records.qrels for sentence in right})
+        records, articles = records.with_pool(answers), [articles[sentence] for sentence in answers]
     return Conversion(records, tuple(articles), rows, unplaced, len(everything.questions) - len(records.questions))

@@ -111,8 +111,8 @@ class RetrievalSet:
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
         columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
-        kept: dict[str, Any] = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
-        return dataclasses.replace(self, **kept)
+        part: dict[str, Any] = {name: column and tuple(column[row] for row in rows) for name, column in columns.items()}
+        return dataclasses.replace(self, **part)
 
     def subset(self, rows: Sequence[int], *, hard_negatives: bool = True) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with a pool of only their candidates.
@@ -121,12 +121,12 @@ class RetrievalSet:
         """
         hard = self.hard_negatives if hard_negatives else None
         columns = [self.qrels] if hard is None else [self.qrels, hard]
-        kept = dict.fromkeys(candidate for row in rows for column in columns for candidate in column[row])
-        return dataclasses.replace(self, hard_negatives=hard).select_questions(rows).with_pool([*kept])
+        pool = dict.fromkeys(candidate for row in rows for column in columns for candidate in column[row])
+        return dataclasses.replace(self, hard_negatives=hard).select_questions(rows).with_pool([*pool])
 
-    def with_pool(self, kept: Sequence[int]) -> "RetrievalSet":
-        """Returns all questions with a pool of only the candidates in `kept`, in that order."""
-        new = {candidate: n for n, candidate in enumerate(kept)}
+    def with_pool(self, pool: Sequence[int]) -> "RetrievalSet":
+        """Returns all questions with a pool of only the candidates in `pool`, in that order."""
+        new = {candidate: n for n, candidate in enumerate(pool)}
 
         def renumbered(column):
             return column and tuple(tuple(sorted(new[old] for old in ids if old in new)) for ids in column)
@@ -136,8 +136,8 @@ class RetrievalSet:
 
         return dataclasses.replace(
             self,
-            candidates=tuple(self.candidates[candidate] for candidate in kept),
-            candidate_ids=tuple(self.candidate_ids[candidate] for candidate in kept),
+            candidates=tuple(self.candidates[candidate] for candidate in pool),
+            candidate_ids=tuple(self.candidate_ids[candidate] for candidate in pool),
             qrels=renumbered(self.qrels),
             hard_negatives=renumbered(self.hard_negatives),
             scores=rekeyed(self.scores),
@@ -205,18 +205,18 @@ class RetrievalSet:
         sizes: tuple[int, ...] = ()
         if self.sources is not None:
             rows = [(source, row) for row, (question, _) in enumerate(index) for source in self.sources[question]]
-            sources, kept = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
-            index, sizes = index[kept], tuple(np.bincount(sources).tolist())
+            sources, order = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
+            index, sizes = index[order], tuple(np.bincount(sources).tolist())
         none = ((),) * len(self.questions)
-        own, wrong = self.own_texts, self.hard_negatives or none
+        same, wrong = self.own_texts, self.hard_negatives or none
         # Prompts of a mixture's sets hide equal texts, which were excluded before.
         excluded = (self.sources and self.excluded) or none
-        listed = ({*rows, *excluded[n]} | ({own[n]} if n in own else set()) for n, rows in enumerate(self.qrels))
+        listed = ({*rows, *excluded[n]} | ({same[n]} if n in same else set()) for n, rows in enumerate(self.qrels))
         right = list(map(sorted, listed))
         scores = None
         if self.scores is not None:
-            known = self.scores
-            scores = _aligned(right, known), _aligned(wrong, known)
+            given = self.scores
+            scores = _aligned(right, given), _aligned(wrong, given)
         return Pairs(
             questions=readers["question"](self.questions),
             answers=readers["answer"](self.candidates),
@@ -241,7 +241,7 @@ class RetrievalSet:
 
 def _aligned(candidates: Sequence[Sequence[int]], scores: Sequence[Mapping[int, float]]) -> Ragged:
     """Returns the scores of each question's candidates, NaN where unknown."""
-    rows = [[known.get(row, np.nan) for row in listed] for listed, known in zip(candidates, scores, strict=True)]
+    rows = [[by_row.get(row, np.nan) for row in listed] for listed, by_row in zip(candidates, scores, strict=True)]
     return Ragged.from_rows(rows, np.float32, np.nan)
 
 
@@ -376,21 +376,21 @@ def known_questions(
     texts: Sequence[str], sets: Sequence[RetrievalSet], *, besides: Set[str] = frozenset()
 ) -> list[list[str]]:
     """Returns the questions in the sets that each text answers, without those in `besides`."""
-    known: dict[str, dict[str, None]] = {text: {} for text in texts}
+    questions_of: dict[str, dict[str, None]] = {text: {} for text in texts}
     for records in sets:
         for question, right in zip(records.questions, records.qrels, strict=True):
             for text in (records.candidates[candidate] for candidate in right):
-                if text in known and question not in besides:
-                    known[text][question] = None
-    return [list(known[text]) for text in texts]
+                if text in questions_of and question not in besides:
+                    questions_of[text][question] = None
+    return [list(questions_of[text]) for text in texts]
 
 
 def asked_documents(
-    documents: Sequence[Document], known: Sequence[Sequence[str]], embeddings: Mapping[str, np.ndarray]
+    documents: Sequence[Document], questions: Sequence[Sequence[str]], embeddings: Mapping[str, np.ndarray]
 ) -> tuple[list[Document], np.ndarray | None]:
     """Returns the documents with their known questions, and the embeddings of these in order; None without any."""
-    asking = [dataclasses.replace(one, questions=tuple(asked)) for one, asked in zip(documents, known, strict=True)]
-    vectors = [embeddings[question] for asked in known for question in asked]
+    asking = [dataclasses.replace(old, questions=tuple(asked)) for old, asked in zip(documents, questions, strict=True)]
+    vectors = [embeddings[question] for asked in questions for question in asked]
     return asking, np.stack(vectors) if vectors else None
 
 

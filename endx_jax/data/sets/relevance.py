@@ -61,9 +61,9 @@ def read_judged(folder: str, split: str | None) -> Judgements:
     Raises:
       EndxError: there is no such split, a line is broken, or a judged query is missing.
     """
-    found = detect_format(folder)
-    queries, right = JUDGED[found](folder, split)
-    excluded = tuple((name,) if found == BEIR and name not in grades else () for name, grades in right.items())
+    kind = detect_format(folder)
+    queries, right = JUDGED[kind](folder, split)
+    excluded = tuple((name,) if kind == BEIR and name not in grades else () for name, grades in right.items())
     return Judgements(tuple(right), tuple(queries[name] for name in right), tuple(right.values()), excluded)
 
 
@@ -93,12 +93,12 @@ def read_answered(path: str) -> list[QuestionWithAnswers]:
       EndxError: the file is broken, named by line, or a question has no answer.
     """
     rows = _lines(path) if text_files.uncompressed(path).endswith((".csv", ".tsv")) else _objects(path)
-    found = []
+    questions = []
     for number, (where, question, answers) in enumerate(rows):
         if not answers:
             raise EndxError(f"{where}: the question has no answer")
-        found.append(QuestionWithAnswers(f"q{number}", question, tuple(answers)))
-    return found
+        questions.append(QuestionWithAnswers(f"q{number}", question, tuple(answers)))
+    return questions
 
 
 Row = tuple[str, str, list[str]]
@@ -140,12 +140,12 @@ def strings(text: str, where: str) -> list[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # unknown escape sequences
-            found = ast.literal_eval(text.strip())
+            parsed = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        parsed = None
+    if not isinstance(parsed, list) or not all(isinstance(item, str) for item in parsed):
         raise EndxError(f"{where}: the answers must be a list of strings, such as ['one', 'two']")
-    return found
+    return parsed
 
 
 # Separator of tokens in one string; no token contains it, as it is a control character.
@@ -156,8 +156,8 @@ def tokens(text: str) -> list[str]:
     """Returns the tokens of a text in lower case."""
     import regex
 
-    found = regex.findall(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]", unicodedata.normalize("NFD", text))
-    return [token.lower() for token in found]
+    words = regex.findall(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]", unicodedata.normalize("NFD", text))
+    return [token.lower() for token in words]
 
 
 def searchable(text: str) -> str:

@@ -209,8 +209,8 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
         reason = _refusal(first)
         if reason is None:
             try:
-                found = manager.download([[file.url for file in part] for part in published])
-                return [[str(path) for path in part] for part in found]
+                paths = manager.download([[file.url for file in part] for part in published])
+                return [[str(path) for path in part] for part in paths]
             except NonMatchingChecksumError:
                 reason = "the download does not have the published sha256"
             except (requests.RequestException, tfds.download.DownloadError) as failure:
@@ -253,8 +253,8 @@ BUILDERS: Mapping[str, type[Reqa]] = {"reqa": Reqa, "multireqa": Multireqa}
 def _find(name: str, source: str | os.PathLike) -> Sources:
     """Returns the source files of each split in a folder."""
     train, validation = ORIGINS[name].names
-    found = text_files.find(source, [*train, *validation])
-    return tuple(list(itertools.chain(*part)) for part in (found[: len(train)], found[len(train) :]))
+    files = text_files.find(source, [*train, *validation])
+    return tuple(list(itertools.chain(*part)) for part in (files[: len(train)], files[len(train) :]))
 
 
 def _builder(name: str, data_dir: str | os.PathLike | None, sources: Sources | None = None) -> Reqa:
@@ -287,22 +287,22 @@ def _generate(builder: Reqa, progress: bool) -> None:
 
 def _check_made_from(sources: Sources, builder: Reqa) -> None:
     for split, files in zip(SPLITS, sources, strict=True):
-        made_from, found = builder.info.metadata[split]["sha256"], digest(files)
-        if found != made_from:
+        made_from, here = builder.info.metadata[split]["sha256"], digest(files)
+        if here != made_from:
             others = f"another file than {files[0]}" if len(files) == 1 else f"other files than {files[0]} and the rest"
             raise EndxError(
-                f"{builder.data_dir} was made from {others} (sha256 {made_from[:12]}..., here {found[:12]}...): remove "
+                f"{builder.data_dir} was made from {others} (sha256 {made_from[:12]}..., here {here[:12]}...): remove "
                 "that folder to prepare it again, or choose another one with --data-dir=DIR"
             )
 
 
 def digest(paths: Sequence[str]) -> str:
     """Returns the sha256 of the concatenated, decompressed files: the same for `.json` and `.json.gz`."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in paths:
         for block in text_files.blocks(path):
-            found.update(block)
-    return found.hexdigest()
+            hasher.update(block)
+    return hasher.hexdigest()
 
 
 def _are(paths: Sequence[str], published: Sequence[PublishedFile]) -> bool:

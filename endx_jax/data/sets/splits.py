@@ -76,8 +76,8 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
       EndxError: there are fewer questions than splits.
     """
     asking = questions_by_candidate(records.qrels)
-    own = records.own_texts
-    members = [[row, *asking.get(own.get(row, -1), ())] for row in range(len(records.questions))]
+    own_texts = records.own_texts
+    members = [[row, *asking.get(own_texts.get(row, -1), ())] for row in range(len(records.questions))]
     names = list(zip(records.question_ids, range(len(members)), strict=True))
     places = [place for place in _positions(members, names, len(members)) if place is not None]
     return _parted(records, places, validation, test, "those that answer each other", "use other shares or more data")
@@ -179,7 +179,7 @@ def _positions(members: Sequence[Sequence[int]], named: Iterable[tuple[str, int]
     hashes: dict[int, list[float]] = {}
     for text, node in named:
         hashes.setdefault(component[node], []).append(hash_fraction(text))
-    places = {node: 1 - (1 - min(found)) ** len(found) for node, found in hashes.items()}
+    places = {node: 1 - (1 - min(fractions)) ** len(fractions) for node, fractions in hashes.items()}
     return [places[component[nodes[0]]] if nodes else None for nodes in members]
 
 
@@ -202,15 +202,15 @@ def with_many_questions(records: RetrievalSet, minimums: Sequence[int]) -> dict[
     - `answers>=n-alone`: the same questions, with a pool of only these candidates. Left out if no candidate contains a
       word, since BM25 could not rank them.
     """
-    questions_of, found = questions_by_candidate(records.qrels), {}
+    questions_of, subsets = questions_by_candidate(records.qrels), {}
     for minimum in minimums:
-        kept = sorted(candidate for candidate, questions in questions_of.items() if len(questions) >= minimum)
-        if kept:
-            rows = sorted({row for candidate in kept for row in questions_of[candidate]})
-            whole = found[f"answers>={minimum}"] = records.select_questions(rows)
-            if any(WORD.search(records.candidates[candidate]) for candidate in kept):
-                found[f"answers>={minimum}-alone"] = whole.with_pool(kept)
-    return found
+        shared = sorted(candidate for candidate, questions in questions_of.items() if len(questions) >= minimum)
+        if shared:
+            rows = sorted({row for candidate in shared for row in questions_of[candidate]})
+            whole = subsets[f"answers>={minimum}"] = records.select_questions(rows)
+            if any(WORD.search(records.candidates[candidate]) for candidate in shared):
+                subsets[f"answers>={minimum}-alone"] = whole.with_pool(shared)
+    return subsets
 
 
 def of_few_paragraphs(records: RetrievalSet, paragraphs: int, pairs: int) -> RetrievalSet:

@@ -46,7 +46,7 @@ def tower(side):
 
 def encode(side, texts, batch_size=32):
     """Embeds texts of one side, `question` or `answer`: float32 [N, E]."""
-    about, found = ABOUT["sides"][side], np.zeros((len(texts), ABOUT["width"]), np.float32)
+    about, embeddings = ABOUT["sides"][side], np.zeros((len(texts), ABOUT["width"]), np.float32)
     tokenizer, params = tower(side)
     rows = [encoding.ids for encoding in tokenizer.encode_batch([about["prompt"] + text for text in texts])]
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
@@ -57,8 +57,8 @@ def encode(side, texts, batch_size=32):
         ids, mask = np.zeros((batch_size, length), np.int32), np.zeros((batch_size, length), bool)
         for row, place in enumerate(places):
             ids[row, : len(rows[place])], mask[row, : len(rows[place])] = rows[place], True
-        found[places] = program(about["program"])(params, ids, mask)[: len(places)]
-    return found
+        embeddings[places] = program(about["program"])(params, ids, mask)[: len(places)]
+    return embeddings
 
 
 if __name__ == "__main__":

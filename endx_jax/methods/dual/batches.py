@@ -144,8 +144,8 @@ def rows_drawn(pairs: Pairs, settings: Any) -> dict[str, np.ndarray]:
     if steps * settings.train.global_batch_size >= len(pairs):
         return {"question": np.arange(len(pairs.questions.lengths)), "answer": np.arange(len(pairs.answers.lengths))}
     drawn = [*map(Sampler(pairs, **sampler_options(settings)), range(steps))]
-    answers = np.unique(np.concatenate([ids for one in drawn for ids in (one.answer_id, one.hard_id.ravel())]))
-    return {"question": np.unique([one.question_id for one in drawn]), "answer": answers[answers >= 0]}
+    answers = np.unique(np.concatenate([ids for batch in drawn for ids in (batch.answer_id, batch.hard_id.ravel())]))
+    return {"question": np.unique([batch.question_id for batch in drawn]), "answer": answers[answers >= 0]}
 
 
 def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, mesh: Mesh) -> Pairs:

@@ -234,8 +234,8 @@ class EndxObjective(Objective):
             guide = cast(Guide, cast(ContrastiveBatch, batch).guide)
             return Embeddings(guide.question, guide.answer)
         keys = None if self.settings.teacher_frozen else keys
-        own = params["teacher"]["encoders"]
-        encoders = {place: groups | own.get(place, {}) for place, groups in params["dual_encoder"].items()}
+        teacher_encoders = params["teacher"]["encoders"]
+        encoders = {place: groups | teacher_encoders.get(place, {}) for place, groups in params["dual_encoder"].items()}
         questions, answers = cast(Tokens, batch.question), cast(Tokens, batch.answer)
 
         def encode(side: str, tokens: Tokens, number: int) -> Array:

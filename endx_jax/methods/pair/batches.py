@@ -91,8 +91,8 @@ class PairCollator(Collator):
         """Draws N answers of the batch for each question, int [B, N], none of them in `taken` [B, P]; pads with -1."""
         candidates = np.unique(answer_id)
         allowed = np.ones((len(taken), len(candidates)), bool)
-        for known in taken.T:
-            allowed &= candidates != known[:, None]
+        for column in taken.T:
+            allowed &= candidates != column[:, None]
         wanted = min(self.negatives, len(candidates))
         lots = np.random.default_rng([*key, 2]).random(allowed.shape)
         first = np.argsort(np.where(allowed, lots, 2.0), axis=1)[:, :wanted]

@@ -65,12 +65,14 @@ class PairHead(nn.Module):
         """Maps vectors [B, W] to scores [B]; dropout is on if `dropout_keys` [B] are given."""
         draw = nn.initializers.normal(self.initializer_range)
         pooled = pooled.astype(jnp.float32)
-        own = self.pooler
-        if own:
-            dense = nn.Dense(pooled.shape[-1], use_bias=own.use_bias, kernel_init=draw, name="pooler")
-            pooled = POOLER_ACTIVATIONS[own.activation](dense(pooled))
-            if own.norm_epsilon is not None:
-                norm = nn.LayerNorm(own.norm_epsilon, use_bias=own.norm_bias, use_fast_variance=False, name="norm")
+        pooler = self.pooler
+        if pooler:
+            dense = nn.Dense(pooled.shape[-1], use_bias=pooler.use_bias, kernel_init=draw, name="pooler")
+            pooled = POOLER_ACTIVATIONS[pooler.activation](dense(pooled))
+            if pooler.norm_epsilon is not None:
+                norm = nn.LayerNorm(
+                    pooler.norm_epsilon, use_bias=pooler.norm_bias, use_fast_variance=False, name="norm"
+                )
                 pooled = norm(pooled)
         pooled = dropout(pooled, dropout_keys, self.dropout)
         return nn.Dense(1, kernel_init=draw, name="classifier")(pooled)[:, 0]

@@ -102,17 +102,17 @@ def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> Pa
     if not scores_pairs(folder) or not any(str(kind).endswith(CLASSIFIER) for kind in kinds):
         return None
     family = contents.get("model_type")
-    known = CLASSIFIERS.get(family) if isinstance(family, str) else None
-    if known is None or known.kind not in kinds:
+    form = CLASSIFIERS.get(family) if isinstance(family, str) else None
+    if form is None or form.kind not in kinds:
         raise EndxError(
             f"{folder} holds a {json_files.shown(kinds[0])} of model_type {json_files.shown(family)}; the classifiers "
             f"that can score pairs are {', '.join(each.kind for each in CLASSIFIERS.values())}"
         )
     source = PretrainedEncoder(folder, Head(folder, max_length=None), contents)
-    pooling, pooler = "first", Pooler(known.activation)
+    pooling, pooler = "first", Pooler(form.activation)
     if family == "modernbert":
-        own = vars(ModernBertHead.from_hugging_face(contents, folder / "config.json"))
-        pooling, pooler = "mean" if own.pop("pooling") == "mean" else "first", Pooler(**own)
+        fields = vars(ModernBertHead.from_hugging_face(contents, folder / "config.json"))
+        pooling, pooler = "mean" if fields.pop("pooling") == "mean" else "first", Pooler(**fields)
     settings = ModelSettings(
         pretrained=str(folder), pooling=pooling, sharing="sde", normalize=False, product_dtype=product_dtype
     )
@@ -129,16 +129,16 @@ def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> Pa
     between, segments = processors["question"].tokenizer.joining()
     classifier = PairClassifier(build_dual_encoder(settings, sources), pooler, segments)
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
-    params = {"dual_encoder": towers, "pair": _head(folder, classifier, known)}
+    params = {"dual_encoder": towers, "pair": _head(folder, classifier, form)}
     mesh = make_mesh(MeshSettings(), jax.local_devices())
     scorer = ClassifierScorer(classifier, processors, mesh, max(1, TOKENS // positions), between, positions)
     return functools.partial(scorer, place(params, state_shardings(params, mesh)), progress=showing_progress())
 
 
-def _head(folder: pathlib.Path, classifier: PairClassifier, known: Classifier) -> dict:
+def _head(folder: pathlib.Path, classifier: PairClassifier, form: Classifier) -> dict:
     """Reads the parameters of the scoring head."""
     tensors, width = open_tensors(folder), classifier.model.question.encoder.config.width
-    name = f"{known.output}.weight"
+    name = f"{form.output}.weight"
     if name in tensors and tensors[name].shape != (1, width):
         raise EndxError(
             f"{folder}: {name} has shape {tensors[name].shape}; a classifier with one output has {(1, width)}"
@@ -146,7 +146,7 @@ def _head(folder: pathlib.Path, classifier: PairClassifier, known: Classifier) -
     vector = jax.ShapeDtypeStruct((1, width), np.float32)
     drawn = jax.eval_shape(classifier.head.init, jax.random.key(0), vector)["params"]
     shapes = {path: leaf.shape for path, leaf in paths(drawn).items()}
-    theirs = {"pooler": known.dense, "norm": "head.norm", "classifier": known.output}
+    theirs = {"pooler": form.dense, "norm": "head.norm", "classifier": form.output}
     rules = []
     for path in shapes:
         module, _, leaf = path.partition("/")

@@ -65,8 +65,8 @@ class PromptScorer(ClassifierScorer):
             texts = [f"{before}{questions[q][:most]}{between}{answers[a][:most]}{after}" for q, a in pairs]
             table = self._tokenizer(texts, NO_LIMIT)
             rows = [table.ids[start:end] for start, end in itertools.pairwise(table.offsets)]
-            kept = self._length - len(ending)
-            rows = [row if len(row) <= self._length else np.append(row[:kept], ending) for row in rows]
+            room = self._length - len(ending)
+            rows = [row if len(row) <= self._length else np.append(row[:room], ending) for row in rows]
             return TokenTable.from_lengths(np.concatenate(rows), np.array([*map(len, rows)]), table.pad_id)
 
         return written
