@@ -151,7 +151,7 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
       bar: progress bar over texts, which is closed at the end.
 
     Returns:
-      Tree of NumPy arrays [N, ...], or objects [N] as `with_batch` makes them, the same on every process if the results of
+      Tree of NumPy arrays [N, ...], or objects [N] as by `with_batch`, the same on every process if the results of
       `compute` are; None if N is 0.
     """
     results, waiting = None, collections.deque[tuple[np.ndarray, Any]]()
