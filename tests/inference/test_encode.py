@@ -1,3 +1,5 @@
+import threading
+
 import jax
 import numpy as np
 import pytest
@@ -57,8 +59,13 @@ def test_order_is_kept_whatever_the_batch_and_the_devices(model, monkeypatch, de
 
 
 def test_few_programs_are_compiled_and_kept(model, monkeypatch):
-    traced, mesh = [], make_mesh(MeshSettings(), jax.devices()[:1])
-    towers = recording(model.encoder.model, lambda side, tokens: traced.append((side, *tokens.ids.shape)))
+    traced, threads, mesh = [], set(), make_mesh(MeshSettings(), jax.devices()[:1])
+
+    def record(side, tokens):
+        traced.append((side, *tokens.ids.shape))
+        threads.add(threading.current_thread())
+
+    towers = recording(model.encoder.model, record)
     encoder = TextEncoder(towers, model.encoder.processors, mesh, 2)
     random = np.random.default_rng(0)
     texts = ["cat " * n for n in random.integers(0, 15, 300)]
@@ -68,6 +75,7 @@ def test_few_programs_are_compiled_and_kept(model, monkeypatch):
     assert {("question", 128 // width, width) for width in (4, 8, 12, 16)} <= encoder.compiled
     assert set(traced) == encoder.compiled
     assert len(traced) <= 5
+    assert threading.current_thread() not in threads  # ahead of use
     before = len(traced)
     np.testing.assert_array_equal(encoder(params, "answer", texts), first)  # one tower for both, compiled once
     assert len(traced) == before
