@@ -38,7 +38,7 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
 
 
 def holds_objects(x: Any) -> bool:
-    """Returns true for an array of objects: the token vectors [L, E] of texts, in place of embeddings [N, E]."""
+    """Returns true if an array has objects [N], the token vectors [L, E] of texts, and not embeddings [N, E]."""
     return isinstance(x, np.ndarray) and x.dtype.hasobject
 
 

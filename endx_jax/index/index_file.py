@@ -332,11 +332,12 @@ def insert(
       EndxError: an embedding is not finite, an id exists already, or a text can't be encoded as UTF-8.
     """
     asked = [document for document in documents for _ in document.questions]
-    of_tokens = iter(tokens if holds_objects(tokens) else ())
-    for statement in (*(QUESTIONS_SCHEMA if asked else ()), *(TOKENS_SCHEMA if holds_objects(tokens) else ())):
+    by_token = holds_objects(tokens)
+    for statement in (*(QUESTIONS_SCHEMA if asked else ()), *(TOKENS_SCHEMA if by_token else ())):
         database.execute(statement)
     blobs_of_known = _blobs(asked, known) if asked and known is not None else iter(())
-    for document, (blob, scale) in zip(documents, _blobs(documents, embeddings), strict=True):
+    vectors = tokens if by_token else itertools.repeat(None, len(documents))
+    for document, (blob, scale), text_vectors in zip(documents, _blobs(documents, embeddings), vectors, strict=True):
         try:
             metadata = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
         except ValueError:  # SQLite can't parse such metadata, and every filter would fail
@@ -345,8 +346,8 @@ def insert(
             row = database.execute(INSERT, (document.id, blob, scale, document.text, metadata)).lastrowid
             for text in document.questions:
                 database.execute(INSERT_QUESTION, (row, *next(blobs_of_known), text))
-            for text in itertools.islice(of_tokens, 1):
-                codes, scales = text if isinstance(text, Quantized) else quantize(text, np)
+            if text_vectors is not None:
+                codes, scales = text_vectors if isinstance(text_vectors, Quantized) else quantize(text_vectors, np)
                 database.execute(INSERT_TOKENS, (row, codes.tobytes(), scales.astype("<f4").tobytes()))
         except UnicodeEncodeError:
             raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None

@@ -115,7 +115,7 @@ class IndexReader:
         return kept.embeddings if kept.scales is None else Quantized(kept.embeddings, kept.scales)
 
     def has(self, table: str) -> bool:
-        """Returns true if the file has a table, such as that of known questions or token vectors."""
+        """Returns true if the file has the table `table`, such as the one of token vectors."""
         return bool(self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", table))
 
     def token_vectors(self, rows: Sequence[int]) -> dict[int, Quantized]:

@@ -122,10 +122,11 @@ class TextSearch:
             rankings = self._lexical.search(snapshot, questions, k, selected)
         else:
             rankings = self._dense(snapshot, embeddings, depth, selected)
-            by_words = self._lexical.search(snapshot, questions, depth, selected) if mode == HYBRID else rankings
+            by_words = self._lexical.search(snapshot, questions, depth, selected) if mode == HYBRID else []
             if tokens is not None:
-                best = [reciprocal_ranks(both)[:depth] for both in zip(rankings, by_words, strict=True)]
-                rankings = _ranked_again(snapshot, tokens, best)
+                if mode == HYBRID:
+                    rankings = [reciprocal_ranks(both)[:depth] for both in zip(rankings, by_words, strict=True)]
+                rankings = _ranked_again(snapshot, tokens, rankings)
             if mode == HYBRID:
                 both = zip(rankings, by_words, strict=True)
                 rankings = [self.hybrid.fuse(dense, lexical, depth) for dense, lexical in both]

@@ -11,6 +11,7 @@ import numpy as np
 from endx_jax.data.sets.records import Pools
 from endx_jax.errors import EndxError
 from endx_jax.inference.maxsim import maxsim_scores
+from endx_jax.numerics import holds_objects
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
 
@@ -29,14 +30,14 @@ def scores_of(questions: np.ndarray, candidates: np.ndarray, *, reverse: bool = 
 
     With `reverse` the first are those of answers, whose questions are ranked.
     """
-    if questions.dtype == object:
+    if holds_objects(questions):
         return maxsim_scores(questions, candidates, reverse=reverse)
     return dense_scores(questions, candidates)
 
 
 def fusible(questions: np.ndarray, scores: ScoreBlock) -> ScoreBlock:
     """Returns the scorer for `Hybrid`, whose weights are for cosines: MaxSim divided by the question's tokens."""
-    if questions.dtype != object:
+    if not holds_objects(questions):
         return scores
     tokens = np.array([max(1, len(text)) for text in questions], np.float32)[:, None]
     return lambda start, stop: scores(start, stop) / tokens[start:stop]

@@ -136,8 +136,8 @@ class Service:
     @property
     def scores(self) -> dict[str, str]:
         """Descriptions of the scores, by mode."""
-        dense = f"{'cosine' if self.model.cosine else 'inner product'} of embeddings"
-        dense = "MaxSim divided by the question's tokens" if self.model.by_token else dense
+        product = f"{'cosine' if self.model.cosine else 'inner product'} of embeddings"
+        dense = "MaxSim divided by the question's tokens" if self.model.by_token else product
         return {"dense": dense, "bm25": "BM25", "hybrid": str(self.search.hybrid)}
 
     def preparations(self) -> list[Preparation]:
