@@ -33,6 +33,7 @@ from endx_jax.experiment.train_plan import StepMemory, TrainPlan, complete, plan
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.vector_cache import HeadEncoder, VectorCache
+from endx_jax.models.attention import seen_reasons
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import AUTO, BFLOAT16, FLOAT32, chosen_product_dtype, multiplies_bfloat16
 from endx_jax.models.sharding_hints import platform
@@ -45,7 +46,7 @@ from endx_jax.parallel.sharding import place
 from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints
-from endx_jax.training.step import CompiledStep, Step, TrainState, compile_ahead, shape_of, split_frozen
+from endx_jax.training.step import CompiledStep, Step, TrainState, abstract_batch, compile_ahead, shape_of, split_frozen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,12 +307,26 @@ def log_summary(run: Run, logged: Iterable[str]) -> None:
         say(f"starts from: {settings.model.init_from}; new: {', '.join(new) or 'nothing'}")
     say(f"parameters: {_parameter_counts(model)}")
     say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
+    for line in attention_lines(run.train_plan):
+        say(line)
     batches = _describe_batches(stream.plan, model.method.frozen_towers)
     warmup = settings.optimizer.fitted(steps).warmup_steps
     length = f"{len(stream.pairs):,} pairs: {steps:,} steps of {settings.train.global_batch_size}, warm-up {warmup}"
     say(f"training: {length}; set train.steps=... to change; {batches}")
     for line in dict.fromkeys([*(f"note: {line}" for line in logged), *notes(run)]):
         say(line)
+
+
+def attention_lines(train_plan: TrainPlan) -> Iterator[str]:
+    """Yields on GPUs whether the step's attention is fused, or each reason why it is not, as its trace finds them."""
+    if train_plan.platform != "gpu":
+        return
+    with seen_reasons() as reasons:  # compilation reuses the trace
+        train_plan.train_step.trace(train_plan.state, abstract_batch(train_plan.largest_batch, train_plan.mesh))
+    if reasons == {""}:
+        yield "attention: fused by cuDNN"
+    for reason in sorted(reasons - {""}):
+        yield f"attention: plain{' in part' * (len(reasons) > 1)}, since {reason}"
 
 
 def notes(run: Run) -> Iterator[str]:

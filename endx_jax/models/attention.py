@@ -1,7 +1,10 @@
 """Scaled dot-product attention, and the choice of its implementation by platform, layout and dropout."""
 
+import contextlib
+import contextvars
 import functools
 import math
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +18,11 @@ from endx_jax.models.sharding_hints import BATCH_AXES, TENSOR, axes_left, platfo
 from endx_jax.numerics import round_up
 
 Array = jax.Array
+
+# Oldest GPUs that cuDNN's flash attention runs on: Ampere.
+LEAST_CAPABILITY = 8.0
+
+_seen = contextvars.ContextVar[set[str] | None]("seen", default=None)
 
 
 def attend_within(
@@ -198,7 +206,11 @@ def attend(
     dropping = dropout_keys is not None and dropout_rate > 0
     if isinstance(mask.shape[1], int) and window is not None and mask.shape[1] <= window + 1:
         window = None  # the window covers the text; lengths are symbolic in an export
-    if not dropping and bias is None and window is None and has_fused_attention(query, key, platform()):
+    rate = dropout_rate if dropping else 0.0
+    reason = plain_because(query, key, platform(), biased=bias is not None, window=window, dropout_rate=rate)
+    if (seen := _seen.get()) is not None:
+        seen.add(reason)
+    if not reason:
         return _attend_by_cudnn(query, key, value, mask, scale, causal)
     # Heads first: CPUs multiply batches of matrices and would otherwise transpose them in every product.
     query, key, value = (jnp.moveaxis(x, 2, 1) for x in (query, key, value))
@@ -267,13 +279,62 @@ def _product_jvp(subscripts, arrays, tangents):
     return result, tangent.astype(result.dtype)
 
 
-def has_fused_attention(query: Array, key: Array, backend: str) -> bool:
-    """Returns true if cuDNN's flash attention takes the arrays: half precision, heads up to 128 wide, even lengths.
+def plain_because(
+    query: Array, key: Array, backend: str, *, biased: bool = False, window: int | None = None, dropout_rate: float = 0
+) -> str:
+    """Returns the reason why attention on a backend is plain; empty if cuDNN's flash attention takes the arrays.
 
-    The devices must be able to take equal parts of rows and heads.
+    Args:
+      query: [B, L, H, Dh].
+      key: [B, M, K, Dh].
+      backend: platform of the devices.
+      biased: the scores have a bias.
+      window: as in `attend_within`, if it is narrower than the text.
+      dropout_rate: dropout rate of the attention weights; 0 outside training.
     """
     # The backend first: lengths may be symbolic, in an export, and then neither even nor odd.
-    if backend != "gpu" or query.dtype not in (jnp.bfloat16, jnp.float16):
-        return False
-    odd = query.shape[1] % 2 or key.shape[1] % 2 or query.shape[-1] % 8
-    return not odd and query.shape[-1] <= 128 and _divide(query.shape[0], key.shape[-2])
+    if backend != "gpu":
+        return f"devices are of platform {backend}"
+    if biased:
+        return "the scores have a bias"
+    if window is not None:
+        return f"a window of {window} tokens before and after is narrower than some texts"
+    head = query.shape[-1]
+    if head % 8 or head > 128:
+        return f"heads are {head} wide, and cuDNN takes multiples of 8 up to 128"
+    if query.shape[1] % 2 or key.shape[1] % 2:
+        return "a batch has rows of an odd length"
+    if not _divide(query.shape[0], key.shape[-2]):
+        return "the devices take no equal parts of rows and heads"
+    if missing := _missing_for_cudnn():
+        return missing
+    settings = {}
+    if query.dtype not in (jnp.bfloat16, jnp.float16):
+        settings[f"model.dtype is {query.dtype}"] = "bfloat16"
+    if dropout_rate:
+        settings[f"model.attention_dropout is {dropout_rate:g}"] = "0"
+    fuse = "fuse" if len(settings) > 1 else "fuses"
+    return f"{' and '.join(settings)}; {' and '.join(settings.values())} {fuse} it" if settings else ""
+
+
+@functools.cache
+def _missing_for_cudnn() -> str:
+    """Returns what this process lacks to compile cuDNN's attention, or its GPUs to run it; empty if nothing."""
+    device, some = jax.local_devices()[0], jax.ShapeDtypeStruct((1, 2, 1, 8), jnp.bfloat16)
+    try:
+        jax.eval_shape(functools.partial(jax.nn.dot_product_attention, implementation="cudnn"), some, some, some)
+    except (RuntimeError, NotImplementedError) as refused:  # on ROCm too
+        return f"JAX can't use cuDNN here ({str(refused).rstrip('.')})"
+    old = device.platform == "gpu" and float(device.compute_capability) < LEAST_CAPABILITY
+    return f"{device.device_kind} is too old for cuDNN's attention" if old else ""
+
+
+@contextlib.contextmanager
+def seen_reasons() -> Iterator[set[str]]:
+    """Collects the results of `plain_because` for all attention that is traced inside."""
+    reasons: set[str] = set()
+    token = _seen.set(reasons)
+    try:
+        yield reasons
+    finally:
+        _seen.reset(token)

@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from accelerator_programs import compiled_on, devices_or_skip, faults
+from accelerator_programs import compiled_on, devices_or_skip, faults, plan_on
 from tiny_bert import tiny_recipe, write_tiny_bert
 from tiny_models import write_tiny_t5
 
@@ -83,6 +83,16 @@ def test_between_slices_are_gradients_and_embeddings_alone(t5):
 @pytest.mark.slow
 def test_a_dual_encoder_on_gpus(bert):
     assert faults(*compiled_on(tiny(bert), "h200:2")) == []
+
+
+@pytest.mark.parametrize(("rate", "said"), [(0.1, "plain, since model.attention_dropout is 0.1; 0"), (0.0, "fused")])
+def test_dropout_of_hidden_states_alone_takes_fused_attention(bert, rate, said):
+    config = tiny(bert)
+    config.model.update(dropout=0.1, attention_dropout=rate)
+    planned = plan_on(config, "h200:2")
+    (line,) = preparation.attention_lines(planned)
+    assert line.startswith(f"attention: {said}")
+    assert ("__cudnn$fmha" in trace_step(planned).lower().as_text()) is (rate == 0)
 
 
 def test_plan_and_training_lower_the_same_bytes(tiny_bert, pairs_csv, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.prepare import compile_and_restore, prepare_run, read_choice, write_choice
 from endx_jax.experiment.train_plan import StepMemory, TrainPlan, first_that_fits, options_by_cost, plan_training
+from endx_jax.models import attention
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel import MeshSettings, make_mesh, to_global
 from endx_jax.parallel.memory import ACCELERATOR_SHARE, DeviceMemory, bytes_held
@@ -93,6 +94,16 @@ def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_
 
 def test_a_chunk_has_at_least_one_row(run):
     assert arranged(run, with_room_for(run, 1)).rows_at_once == 1
+
+
+def test_a_run_on_gpus_says_which_attention_it_uses(run, monkeypatch):
+    monkeypatch.setattr(attention, "platform", lambda: "gpu")
+    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
+    assert not [*preparing.attention_lines(run.train_plan)]  # the run is on a CPU
+    on_gpu = dataclasses.replace(run.train_plan, platform="gpu")
+    assert [*preparing.attention_lines(on_gpu)] == [
+        "attention: plain, since model.dtype is float32 and model.attention_dropout is 0.1; bfloat16 and 0 fuse it"
+    ]
 
 
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):

@@ -1,5 +1,8 @@
 """Attention against one written out in NumPy, and where the hardware's own is taken."""
 
+import types
+from unittest import mock
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,7 +10,7 @@ import numpy as np
 import pytest
 
 from endx_jax.models import attention
-from endx_jax.models.attention import attend, has_fused_attention
+from endx_jax.models.attention import attend, plain_because, seen_reasons
 from endx_jax.models.dropout import attention_dropout, example_keys
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
@@ -87,44 +90,78 @@ def test_bfloat16_attention_sums_its_weights_in_float32(rate):
     np.testing.assert_allclose(out.astype(jnp.float32), 1.0, atol=0.05)
 
 
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Choices as on a GPU with cuDNN."""
+    monkeypatch.setattr(attention, "platform", lambda: "gpu")
+    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, True),
-        ({"dtype": jnp.float16, "head": 128}, True),
-        ({"dtype": jnp.float32}, False),
-        ({"head": 136}, False),
-        ({"head": 60}, False),
-        ({"queries": 31}, False),
-        ({"memory": 31}, False),
-        ({"backend": "cpu"}, False),
-        ({"tensor": 2}, True),
-        ({"tensor": 4}, False),  # more devices than heads of keys
+        ({}, ""),
+        ({"dtype": jnp.float16, "head": 128}, ""),
+        ({"dtype": jnp.float32}, "model.dtype is float32; bfloat16 fuses it"),
+        ({"head": 136}, "heads are 136 wide, and cuDNN takes multiples of 8 up to 128"),
+        ({"head": 60, "dropout_rate": 0.1}, "heads are 60 wide, and cuDNN takes multiples of 8 up to 128"),
+        ({"queries": 31}, "a batch has rows of an odd length"),
+        ({"memory": 31}, "a batch has rows of an odd length"),
+        ({"backend": "cpu"}, "devices are of platform cpu"),
+        ({"tensor": 2}, ""),
+        ({"tensor": 4}, "the devices take no equal parts of rows and heads"),  # more devices than heads of keys
+        ({"dropout_rate": 0.1}, "model.attention_dropout is 0.1; 0 fuses it"),
+        (
+            {"dropout_rate": 0.1, "dtype": jnp.float32},
+            "model.dtype is float32 and model.attention_dropout is 0.1; bfloat16 and 0 fuse it",
+        ),
+        ({"missing": "no cuDNN", "dropout_rate": 0.1}, "no cuDNN"),
     ],
 )
-def test_fused_attention_is_taken_where_cudnn_has_it(changes, expected):
+def test_the_reason_why_attention_is_plain(on_gpu, monkeypatch, changes, expected):
     given = {"dtype": jnp.bfloat16, "head": 64, "queries": 32, "memory": 48, "backend": "gpu", "tensor": 1} | changes
     sizes = ((given["queries"], 4), (given["memory"], 2))
     query, key = (jax.ShapeDtypeStruct((2, *size, given["head"]), given["dtype"]) for size in sizes)
     mesh = make_mesh(MeshSettings(tensor=given["tensor"]), jax.devices()[: given["tensor"]])
+    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: given.get("missing", ""))
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        assert bool(has_fused_attention(query, key, given["backend"])) is expected
+        rate = given.get("dropout_rate", 0.0)
+        assert plain_because(query, key, given["backend"], dropout_rate=rate) == expected
 
 
 @pytest.mark.parametrize(
-    ("options", "fused"),
+    ("error", "capability", "expected"),
     [
-        ({}, True),
-        ({"window": M - 1}, True),  # covers the text
-        ({"window": 2}, False),
-        ({"bias": np.zeros((1, H, M, M), np.float32)}, False),
-        ({"dropout_keys": example_keys(jax.random.key(0), 0, B), "dropout_rate": RATE}, False),
+        (None, "8.0", ""),
+        (None, "7.5", "Tesla T4 is too old for cuDNN's attention"),
+        (RuntimeError("cuDNN is not detected."), "gfx942", "JAX can't use cuDNN here (cuDNN is not detected)"),
     ],
 )
-def test_cudnn_computes_what_it_can(options, fused, monkeypatch):
+def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch, error, capability, expected):
+    device = types.SimpleNamespace(platform="gpu", device_kind="Tesla T4", compute_capability=capability)
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    monkeypatch.setattr(jax.nn, "dot_product_attention", mock.Mock(side_effect=error, return_value=jnp.zeros(())))
+    assert attention._missing_for_cudnn.__wrapped__() == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ""),
+        ({"window": M - 1}, ""),  # covers the text
+        ({"window": 2}, "a window of 2 tokens before and after is narrower than some texts"),
+        ({"bias": np.zeros((1, H, M, M), np.float32)}, "the scores have a bias"),
+        ({"dropout_keys": None, "dropout_rate": RATE}, ""),
+        ({"dropout_rate": 0.0}, ""),  # dropout of hidden states alone
+        ({"dropout_rate": RATE}, "model.attention_dropout is 0.4; 0 fuses it"),
+    ],
+)
+def test_cudnn_computes_what_it_can(on_gpu, options, expected, monkeypatch):
     taken = []
-    monkeypatch.setattr(attention, "has_fused_attention", lambda *arrays: True)
     monkeypatch.setattr(attention, "_attend_by_cudnn", lambda query, *rest: taken.append(query) or query)
-    _, key, value, _ = drawn()
-    jax.eval_shape(lambda *arrays: attend(*arrays, MASK, scale=1.0, **options), key, key, value)
-    assert bool(taken) is fused
+    key = jax.ShapeDtypeStruct((B, M, H, 8), jnp.bfloat16)
+    options = {"dropout_keys": example_keys(jax.random.key(0), 0, B)} | options
+    with seen_reasons() as reasons:
+        jax.eval_shape(lambda *arrays: attend(*arrays, MASK, scale=1.0, **options), key, key, key)
+    assert reasons == {expected}
+    assert bool(taken) is (not expected)
