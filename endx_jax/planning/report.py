@@ -8,6 +8,7 @@ from endx_jax.planning.chips import USABLE, Chip
 from endx_jax.planning.compiled import Compiled
 from endx_jax.planning.machine import MeasuredStep
 from endx_jax.planning.plan import ChipEstimate, Encoding, Plan
+from endx_jax.planning.roofline import LAUNCH, LAUNCHES
 from endx_jax.planning.topologies import Topology
 from endx_jax.ranking.results import aligned
 
@@ -15,7 +16,8 @@ from endx_jax.ranking.results import aligned
 DOUBTS = (
     "estimate: the compiler's; do not trust it in elementwise operations, reductions, copies and fills (2.5 to 7 times "
     "what\n  memory needs), nor in gathers, sorts and communication (almost nothing); kernels cost what they declare",
-    "roofline: a bound that no program reaches; do not trust it where vector work takes longer than memory",
+    "roofline: a bound that no program reaches, and 2.5 us, assumed, for each launch on a GPU; do not trust it where\n"
+    "  vector work takes longer than memory",
 )
 
 
@@ -164,7 +166,8 @@ def _times(compiled: Compiled, model_flops: int, chip: Chip, title: str, tokens:
     whole = [sum(times.values()) for times in estimates.values()]
     rows = [(title, *estimates)]
     for kind in {**compiled.roofline, **compiled.estimate}:
-        rows.append((kind, *(seconds(times.get(kind, 0.0)) for times in estimates.values())))
+        named = f"launches of {compiled.roofline[kind] / LAUNCH:,.0f} kernels" if kind == LAUNCHES else kind
+        rows.append((named, *(seconds(times.get(kind, 0.0)) for times in estimates.values())))
     rows.append(("together", *map(seconds, whole)))
     if tokens:
         rows.append(("tokens a second", *(f"{tokens / time:,.0f}" for time in whole)))

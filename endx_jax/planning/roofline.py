@@ -16,7 +16,9 @@ from endx_jax.planning.chips import Chip
 from endx_jax.planning.programs import KINDS, SHAPE, Instruction, as_collective, instructions, shape_bytes
 
 PRODUCTS, KERNELS, COPIES, OTHERS = "matrix products", "attention kernels", "copies and fills", "other fusions"
-GATHERS, COMMUNICATION = "gathers and scatters", "communication"
+GATHERS, COMMUNICATION, LAUNCHES = "gathers and scatters", "communication", "launches of kernels"
+# Seconds of a GPU for the launch of a kernel: assumed; 2 to 4 us are usual.
+LAUNCH = 2.5e-6
 # Cycles of a TPU's vector units for each attention weight in a kernel, which declares an exponential for each: bundles
 # of the compiler's final schedules for v5e with blocks of 256 tokens. They are 0.008 forward and 0.012 backward, 0.009
 # and 0.013 with dropout.
@@ -46,7 +48,7 @@ def seconds_by_kind(program: str, chip: Chip) -> tuple[dict[str, float], dict[st
     """Returns the seconds of each kind of operation of a program: by the compiler's estimate, and by the roofline.
 
     A loop of unknown length counts once, and all branches of a conditional count. The estimate is empty if the compiler
-    gives none.
+    gives none. The roofline of a GPU includes launches: each fusion, call and copy counts as one kernel.
     """
     estimate, roofline = defaultdict[str, float](float), defaultdict[str, float](float)
     busy, spare, copies, links = (defaultdict[str, float](float) for _ in range(4))
@@ -61,6 +63,8 @@ def seconds_by_kind(program: str, chip: Chip) -> tuple[dict[str, float], dict[st
             into[where] += times * passed / chip.link
         if op.fusions:
             continue
+        if chip.platform == "gpu" and op.opcode not in FREE and not op.opcode.endswith(("-done", "-update")):
+            roofline[LAUNCHES] += times * LAUNCH
         kind, kernel, cycles = _kind(op), KERNEL.search(op.rest), CYCLES.search(op.rest)
         compute, memory = _flops(op) / chip.flops, _bytes(op) / chip.bandwidth
         if kernel:

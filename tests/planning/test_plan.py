@@ -13,6 +13,7 @@ from endx_jax.planning.chips import CHIPS, chip_named, chip_of
 from endx_jax.planning.compiled import Compiled
 from endx_jax.planning.plan import Plan, on_chips, plan_topology
 from endx_jax.planning.programs import Collective
+from endx_jax.planning.roofline import LAUNCH, LAUNCHES
 from endx_jax.planning.runs import RunPairs
 from endx_jax.planning.topologies import topology_named
 
@@ -29,7 +30,7 @@ COMPILED = Compiled(
     donated=10**9,
     collectives=[Collective("all-reduce", 10**8, 3, 0, "")],
     estimate={"matrix products": 0.3, "other fusions": 0.2},
-    roofline={"matrix products": 0.2, "communication": 0.05},
+    roofline={"matrix products": 0.2, "communication": 0.05, LAUNCHES: 1000 * LAUNCH},
     seconds=12.0,
     text="ENTRY",
 )
@@ -115,7 +116,8 @@ def test_a_compiled_step_is_reported(settings, compiler):
     rows = [line.split("  ") for line in shown.splitlines()]
     cells = {row[1]: [cell.strip() for cell in row[2:] if cell] for row in rows if len(row) > 2}
     assert (cells["matrix products"], cells["communication"]) == (["300 ms", "200 ms"], ["0.0 ms", "50.0 ms"])
-    assert cells["together"] == ["500 ms", "250 ms"]
+    assert cells["launches of 1,000 kernels"] == ["0.0 ms", "2.5 ms"]
+    assert cells["together"] == ["500 ms", "252 ms"]
     assert "nor in gathers, sorts and communication" in shown
     assert "a bound that no program reaches" in shown
     assert report.as_dict(found, "tiny")["compiled"]["roofline"]["communication"] == 0.05

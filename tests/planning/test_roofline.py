@@ -5,7 +5,17 @@ import jax.numpy as jnp
 import pytest
 
 from endx_jax.planning.chips import CHIPS
-from endx_jax.planning.roofline import COMMUNICATION, COPIES, GATHERS, KERNELS, OTHERS, PRODUCTS, seconds_by_kind
+from endx_jax.planning.roofline import (
+    COMMUNICATION,
+    COPIES,
+    GATHERS,
+    KERNELS,
+    LAUNCH,
+    LAUNCHES,
+    OTHERS,
+    PRODUCTS,
+    seconds_by_kind,
+)
 
 V5E = CHIPS["v5e"]
 CUBE = 4096**3
@@ -25,9 +35,12 @@ def linked(count):
 
 def roofline(entry, rest=""):
     """Roofline of a program whose entry computation has these instructions."""
+    return seconds_by_kind(program_of(entry, rest), V5E)[1]
+
+
+def program_of(entry, rest=""):
     lines = "".join(f"  {line}\n" for line in entry.strip().splitlines())
-    program = f"HloModule f\n\n{rest}\nENTRY %main (p: f32[8]) -> f32[8] {{\n{lines}}}\n"
-    return seconds_by_kind(program, V5E)[1]
+    return f"HloModule f\n\n{rest}\nENTRY %main (p: f32[8]) -> f32[8] {{\n{lines}}}\n"
 
 
 def test_operands_and_results_are_moved_once_in_tiles_and_views_cost_nothing():
@@ -169,4 +182,24 @@ def test_a_program_that_xla_compiled():
     estimate, found = seconds_by_kind(jax.jit(function).lower(x, stack).compile().as_text(), chip)
     assert estimate == {}
     array = 4 * 4096 * 64
+    assert found.pop(LAUNCHES) >= 3 * LAUNCH
     assert 3 * 2 * array / chip.bandwidth <= sum(found.values()) < 3 * 8 * array / chip.bandwidth
+
+
+def test_a_gpu_launches_each_kernel_of_the_program_once_a_turn():
+    body = FUSED.replace("%fused (a", "%body (a")  # copy, slice, add and update
+    entry = """
+    %p = f32[12,8,128]{2,1,0} parameter(0)
+    %at = s32[] constant(3)
+    %view = f32[96,128]{1,0} bitcast(%p)
+    %f = f32[12,8,128]{2,1,0} fusion(%p, %at, %p), kind=kLoop, calls=%fused
+    %w = f32[8] while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+    %u = f32[8] while(%p), condition=%c, body=%body
+    %random = (u32[8]{0}, u32[8]{0}) custom-call(%p), custom_call_target="cu_threefry2x32_ffi"
+    %s = ((f32[8]{0}), f32[8]{0}) all-reduce-start(%p), to_apply=%sum
+    %d = f32[8]{0} all-reduce-done(%s)
+    ROOT %t = (f32[8]) tuple(%d)"""
+    program = program_of(entry, FUSED + body)
+    kernels = 1 + 5 * 4 + 4 + 1 + 1
+    assert seconds_by_kind(program, CHIPS["H200"])[1][LAUNCHES] == pytest.approx(kernels * LAUNCH)
+    assert LAUNCHES not in seconds_by_kind(program, V5E)[1]
