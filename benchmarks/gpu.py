@@ -6,8 +6,10 @@
 
 `run` takes the parts of the queue in order, each in a process of its own with a limit of seconds, and writes a row to
 OUTPUT/rows.jsonl as soon as it is measured. It ends after --seconds; called again, it goes on with the parts that are
-left. `compile(PART,...)` compiles parts in parallel, so that their measurements find their programs in the cache. With
---state the cache and the list of finished parts are kept in another folder. --tiny runs small parts on any machine.
+left. A part whose size, the first number of its name, does not fit into the device's memory goes on with half of it, as
+a row says. `compile(PART,...)` compiles parts in parallel, so that their measurements find their programs in the cache.
+With --state the cache and the list of finished parts are kept in another folder. --tiny runs small parts on any
+machine.
 """
 
 import argparse
@@ -29,11 +31,11 @@ WHEELS = (
 # Parts and their limits in seconds, the most valuable first; on an H200 with 16 cores all take about 25 minutes.
 QUEUE = """
 ceilings=50 check=70 train:128=150 peer_train:128:plain=60 encode:512=80 peer_encode:512=60
-compile(train:128:dropout,train:128:hidden,train:1024,mfu:minilm,mfu:bert-base,mfu:t5-base)=250
-mfu:minilm=40 mfu:bert-base=40 mfu:t5-base=40 train:1024=60 peer_train:1024:plain=90 peer_train:1024:128=100
+compile(train:128:dropout,train:128:hidden,train:1024,mfu:minilm:256,mfu:bert-base:128,mfu:t5-base:128)=250
+mfu:minilm:256=40 mfu:bert-base:128=40 mfu:t5-base:128=40 train:1024=60 peer_train:1024:plain=90 peer_train:1024:128=100
 train:128:dropout=60 train:128:hidden=60 tests=240 recipe=240
-compile(losses:16384:0,losses:16384:1024,mfu:t5-small,mfu:t5-large)=240
-losses:16384:0=40 losses:16384:1024=40 search:1000000=60 search:10000000=40 mfu:t5-small=40 mfu:t5-large=40
+compile(losses:16384:0,losses:16384:1024,mfu:t5-small:256,mfu:t5-large:48)=240
+losses:16384:0=40 losses:16384:1024=40 search:1000000=60 search:10000000=40 mfu:t5-small:256=40 mfu:t5-large:48=40
 profile:128=60 profile:128:dropout=60 losses:65536:1024=120 losses:65536:0=120
 """
 # For any CPU, however busy: no part comes near these limits.

@@ -6,7 +6,9 @@ PART is the name of a method of `Part` with its arguments, such as `train:128:dr
 import argparse
 import functools
 import json
+import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -164,13 +166,13 @@ class Part:
         step()
         self.row(pairs_per_s=int(batch) / self.time(step, options.repeats)["median"])
 
-    def mfu(self, shape: str) -> None:
-        """Model FLOP utilization of a training step."""
+    def mfu(self, shape: str, batch: str = "0") -> None:
+        """Model FLOP utilization of a training step; a batch of 0 is that of the shape."""
         import jax
         import mfu
 
         sizes = {"batch": 2, "question_length": 4, "answer_length": 8} if self.tiny else {}
-        defaults = {"batch": 0, "question_length": 64, "answer_length": 256, "seed": 0, "dtype": self.dtype}
+        defaults = {"batch": int(batch), "question_length": 64, "answer_length": 256, "seed": 0, "dtype": self.dtype}
         options = argparse.Namespace(**defaults | sizes, repeats=1 if self.compiling or self.tiny else 10)
         dtype = jax.numpy.dtype(self.dtype)
         self.row(**mfu.measure(shape, options, mfu.measure_product(64 if self.tiny else 8192, dtype, 10)))
@@ -272,6 +274,17 @@ class Part:
                 self.row(at=round(time.perf_counter() - start, 2), line=line.rstrip())
 
 
+def smaller(part: str) -> str:
+    """Returns the part at half its size, the first number of its name; empty if it has none above 1."""
+    found = re.search(r":(\d+)", part)
+    return f"{part[: found.start()]}:{int(found[1]) // 2}{part[found.end() :]}" if found and int(found[1]) > 1 else ""
+
+
+def lacks_memory(failure: Exception) -> bool:
+    """Returns true for the errors of JAX, PyTorch and endx_jax where the device's memory is too small."""
+    return re.search("out of memory|RESOURCE_EXHAUSTED|of memory and", str(failure), re.IGNORECASE) is not None
+
+
 def _seconds(call) -> float:
     start = time.perf_counter()
     call()
@@ -292,8 +305,16 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--compiling", action="store_true", help="only compile the part's programs")
     options = parser.parse_args()
-    name, *arguments = options.part.split(":")
-    getattr(Part(options.part, options), name)(*arguments)
+    part, (name, *arguments) = Part(options.part, options), options.part.split(":")
+    try:
+        getattr(part, name)(*arguments)
+    except Exception as failure:
+        half = smaller(options.part)
+        if not (half and lacks_memory(failure)):
+            raise
+        part.row(refused=str(failure)[:200], goes_on_with=half)
+        again = [half if argument == options.part else argument for argument in sys.argv]
+        os.execv(sys.executable, [sys.executable, *again])  # a new process, as this one holds memory
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +95,20 @@ def test_the_script_for_gpus_runs_everything_at_its_smallest_size(minilm, tmp_pa
     assert {row["status"] for row in rows if "status" in row} == {0}
     subprocess.run(command, check=True)  # everything is finished
     assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == len(rows)
+
+
+def test_a_part_for_gpus_that_lacks_memory_goes_on_with_half_its_size(monkeypatch, tmp_path):
+    parts, begun = importlib.import_module("gpu_parts"), []
+    full = mock.Mock(side_effect=jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 16 GB"))
+    monkeypatch.setattr(parts.Part, "train", full)
+    monkeypatch.setattr(parts.os, "execv", lambda program, command: begun.append(command))
+    flags = [f"--data={tmp_path}", f"--model={tmp_path}", f"--state={tmp_path}"]
+    start(monkeypatch, "gpu_parts", "train:1024:dropout", *flags)
+    assert [command[2:] for command in begun] == [["train:512:dropout", *flags]]
+    (row,) = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
+    assert (row["part"], row["goes_on_with"]) == ("train:1024:dropout", "train:512:dropout")
+    with pytest.raises(jax.errors.JaxRuntimeError):  # no smaller one
+        start(monkeypatch, "gpu_parts", "train:1", *flags)
 
 
 @pytest.mark.slow
