@@ -52,6 +52,8 @@ def write_family(reference, folder, model_type):
     write_tokenizer(reference.write(folder, model_type, keys | {"vocab_size": len(vocabulary())}))
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "[SEP]"}))
+    if model_type == "qwen2":  # transformers reads its own tokenizer for it, whatever the folder has
+        reference.transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
     return folder
 
 
