@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 from fuzzing import damaged_json, damaged_json_lines, fuzzed, only_user_errors
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from hypothesis import given
 
 from endx_jax.experiment import workdir as workdirs
@@ -196,8 +196,7 @@ def test_an_empty_file_and_a_list_are_refused(tmp_path, contents, message):
     (tmp_path / workdirs.CONFIG).write_text(contents)
     (tmp_path / workdirs.DATA).write_text(contents)
     for name, read in ((workdirs.CONFIG, workdirs.read_config), (workdirs.DATA, workdirs.read_data)):
-        with one_line_error(f"{name}.* {message}|{name}, {message}"):
-            read(tmp_path)
+        refused(f"{name}.* {message}|{name}, {message}", read, tmp_path)
 
 
 def test_an_error_of_a_workdir_in_a_bucket_names_the_bucket_and_not_the_local_copy(monkeypatch):

@@ -11,7 +11,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, one_line_error, trained_params, use_devices
+from helpers import logged_losses, refused, trained_params, use_devices
 from small_squad import regular
 from tiny_bert import tiny_recipe, write_tiny_bert
 
@@ -194,8 +194,7 @@ def test_warnings_of_readers_are_part_of_the_summary_and_logged_before_a_failure
         return lines
 
     assert read(3) == ["skipped 3"]
-    with pytest.raises(EndxError, match="too many"):
-        read(4)
+    refused("too many", read, 4)
     assert [(record.name, record.getMessage()) for record in caplog.records[1:]] == [
         ("endx_jax.data.readers", "skipped 4"),
         ("endx_jax", "skipped 4"),
@@ -307,21 +306,17 @@ def test_another_evaluation_makes_a_missing_index_again(finished, config):
 )
 def test_settings_that_do_not_fit_are_refused(stopped, config, changes, message):
     config.update_from_flattened_dict(changes)
-    with one_line_error(message):
-        run(config, stopped)
+    refused(message, run, config, stopped)
 
 
 def test_other_data_an_unwritable_workdir_and_another_architecture_are_refused(trained_workdir, stopped, config):
     data = json.loads((stopped / "data.json").read_text())
     (stopped / "data.json").write_text(json.dumps(data | {"sha256": "0" * 64}))
-    with one_line_error("started with other data"):
-        run(config, stopped)
-    with one_line_error("can't be written"):
-        run(config, stopped / "data.json" / "run")
+    refused("started with other data", run, config, stopped)
+    refused("can't be written", run, config, stopped / "data.json" / "run")
     config.model.init_from = str(trained_workdir)
     config.model.pretrained = str(write_tiny_bert(stopped / "narrow", hidden_size=16))
-    with one_line_error("does not have the architecture"):
-        run(config, stopped / "other")
+    refused("does not have the architecture", run, config, stopped / "other")
 
 
 def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, capsys):
@@ -376,8 +371,7 @@ def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_
     config.model.sharing, config.model.encoder = "ade_spl", ""
     config.model.answer_pretrained = str(other)
     config.model.projection = 8
-    with pytest.raises(EndxError, match="shares projection, which differs between"):
-        run(config, tmp_path)
+    refused("shares projection, which differs between", run, config, tmp_path)
     config.model.sharing = "ade"
     config.train.stop_at_step = 2
     run(config, tmp_path)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 from fake_buckets import free_port
-from helpers import logged_losses, one_line_error, whole_and_resumed
+from helpers import logged_losses, one_line_error, refused, whole_and_resumed
 from several_processes import as_processes
 from small_squad import write_squad
 from tiny_bert import tiny_recipe
@@ -293,8 +293,7 @@ def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(
     else:  # the second shard is the first part, and the broken one the second
         (shards / "train-00000-of-00002.parquet").unlink()
         write(shards / "train-00002-of-00002.parquet", [{**ROWS[0], "query": ""}])
-    with pytest.raises(EndxError, match=r"no questions with a right passage|is empty"):
-        stored(first, processors, read_splits(first))
+    refused(r"no questions with a right passage|is empty", stored, first, processors, read_splits(first))
     assert parts_of(settings)
     (shards / "train-00002-of-00002.parquet").unlink(missing_ok=True)
     write(shards / "train-00000-of-00002.parquet", ROWS[:50])
@@ -371,10 +370,8 @@ def test_a_hostile_manifest_is_one_line(settings, processors):
     hashes = [], {"../precious": "0"}, dict.fromkeys(whole["sha256"], 5)
     for hostile in ([], {"pairs": [10**9]}, {"about": []}, *(whole | {"sha256": one} for one in hashes)):
         file.write_text(json.dumps(hostile))
-        with one_line_error("tokens"):
-            stored(settings, processors, splits)
-        with one_line_error("tokens"):
-            TokenStore.open(file.parent)
+        refused("tokens", stored, settings, processors, splits)
+        refused("tokens", TokenStore.open, file.parent)
 
 
 # Tokenizes in two processes, which never finish a block, so that the parent can be killed meanwhile.

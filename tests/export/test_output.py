@@ -2,7 +2,7 @@ import json
 import re
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 
 from endx_jax.export.run import export
 from endx_jax.export.sentence_transformers import NAME
@@ -13,8 +13,7 @@ def test_other_folders_are_not_replaced_by_an_export(models, tmp_path):
     mine.write_text("mine")
     with one_line_error("holds files that `endx export` did not write; name a new folder, or empty it"):
         export(models["sde"], NAME, tmp_path)
-    with one_line_error("thesis.txt is a file; name a folder"):
-        export(models["sde"], NAME, mine)
+    refused("thesis.txt is a file; name a folder", export, models["sde"], NAME, mine)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
 

@@ -6,7 +6,7 @@ import sqlite3
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from late_folders import write_multi_vector
 
 import endx_jax
@@ -127,8 +127,7 @@ def test_cut_documents_are_counted(model, tmp_path, capsys):
 def test_vectors_of_another_width_are_one_line(path, model, corpus):
     index = Index(path)
     for wrong in (objects([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
-        with one_line_error("an index of width 4: encode them with the index's model"):
-            index.add([Document("x", "x")], wrong)
+        refused("an index of width 4: encode them with the index's model", index.add, [Document("x", "x")], wrong)
     with one_line_error("truncate_dim needs a model with one vector for each text"):
         encode_corpus(model.name, str(corpus), path, truncate_dim=2)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, without_metrics
+from helpers import refused, without_metrics
 from jax.sharding import AxisType, PartitionSpec
 from jaxprs import largest_array
 
@@ -145,8 +145,7 @@ POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
     ],
 )
 def test_mismatched_arguments_are_refused(settings, message):
-    with one_line_error(message):
-        geometry_alignment(**{"dual": POINTS, "cross": POINTS, "weights": ALL} | settings)
+    refused(message, geometry_alignment, **{"dual": POINTS, "cross": POINTS, "weights": ALL} | settings)
 
 
 # Streamed, on one device and on several, against the dense form; and both at the edges.

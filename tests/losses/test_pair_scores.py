@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from jax.sharding import PartitionSpec
 
 from endx_jax.losses import Ceiling, Guide, Prefixes, TokenMasks, in_batch_sigmoid, in_batch_softmax
@@ -339,13 +339,10 @@ def test_prefixes_need_no_more_products_than_the_whole_embedding():
     ],
 )
 def test_options_that_do_not_fit_are_refused(given, message):
-    with one_line_error(message):
-        in_batch_softmax(jnp.zeros((2, 6)), jnp.zeros((2, 6)), **given)
+    refused(message, in_batch_softmax, jnp.zeros((2, 6)), jnp.zeros((2, 6)), **given)
 
 
 @pytest.mark.parametrize("widths", [(), (3, 2), (2, 2), (0, 2)])
 def test_widths_of_prefixes_are_ascending(widths):
-    with one_line_error("widths of prefixes are .*; they must be positive and ascending"):
-        Prefixes(widths)
-    with one_line_error("there are 1 weights of prefixes for 2 widths"):
-        Prefixes((1, 2), (1.0,))
+    refused("widths of prefixes are .*; they must be positive and ascending", Prefixes, widths)
+    refused("there are 1 weights of prefixes for 2 widths", Prefixes, (1, 2), (1.0,))

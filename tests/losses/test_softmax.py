@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, without_metrics
+from helpers import refused, without_metrics
 from jaxprs import largest_array
 
 from endx_jax.losses import false_negative_mask, in_batch_softmax
@@ -198,8 +198,7 @@ def test_a_missing_hard_negative_is_as_if_it_were_not_there():
 )
 def test_hard_negatives_that_do_not_fit_are_refused(hard, hard_ids, message):
     given = {"hard_negatives": hard and jnp.zeros(hard), "hard_negative_ids": hard_ids and jnp.zeros(hard_ids, int)}
-    with one_line_error(message):
-        in_batch_softmax(jnp.zeros((3, 5)), jnp.zeros((3, 5)), **given)
+    refused(message, in_batch_softmax, jnp.zeros((3, 5)), jnp.zeros((3, 5)), **given)
 
 
 # Tiles.
@@ -262,5 +261,4 @@ def test_no_array_is_as_large_as_all_scores():
 
 
 def test_split_scores_need_tiles():
-    with one_line_error("axis_name is given without tile"):
-        in_batch_softmax(jnp.zeros((2, 2)), jnp.zeros((2, 2)), axis_name="data")
+    refused("axis_name is given without tile", in_batch_softmax, jnp.zeros((2, 2)), jnp.zeros((2, 2)), axis_name="data")

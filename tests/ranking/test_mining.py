@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.data.readers.beir import Negative
 from endx_jax.data.sets.documents import Document
@@ -148,8 +148,7 @@ def test_it_is_what_the_rules_say_one_candidate_after_the_other(seed):
     ],
 )
 def test_settings_that_keep_nothing_or_everything_are_refused(settings, reason):
-    with one_line_error(reason):
-        MiningSettings(**settings)
+    refused(reason, MiningSettings, **settings)
 
 
 WIDTH, QUESTIONS, CANDIDATES = 8, 12, 30

@@ -5,7 +5,7 @@ import pathlib
 import types
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from made_runs import finish
 
 from endx_jax.experiment.config import resolve
@@ -55,14 +55,11 @@ def test_a_row_of_another_takes_its_runs():
 
 
 def test_missing_data_and_forms_are_named():
-    with one_line_error("needs --data msmarco=PATH"):
-        Options(OUT).place_of("msmarco")
-    with one_line_error("needs --data squad=PATH"):
-        Options(OUT).place_of("squad-folder")
+    refused("needs --data msmarco=PATH", Options(OUT).place_of, "msmarco")
+    refused("needs --data squad=PATH", Options(OUT).place_of, "squad-folder")
     with one_line_error("void when shortened: at temperature 0.05"):
         plan_of(row("endx-table5/ENDX-without-q|q"), Options(OUT, budget=60))
-    with one_line_error("no shortened form"):
-        plan_of(row("endx-table3/NQ/Dual-RNNs"), Options(OUT, budget=60))
+    refused("no shortened form", plan_of, row("endx-table3/NQ/Dual-RNNs"), Options(OUT, budget=60))
 
 
 def test_a_row_after_another_starts_from_its_run_of_the_same_seed():
@@ -134,8 +131,7 @@ def test_a_run_with_other_settings_is_refused(options):
     config = plan.config(0, options)
     config.train.steps = 99
     finish(plan.workdir(0), config, 0.5)
-    with one_line_error("other settings .train.steps: 99 -> 80."):
-        make(plan, 0, options)
+    refused("other settings .train.steps: 99 -> 80.", make, plan, 0, options)
 
 
 def test_rows_without_training_say_so(tmp_path):
@@ -214,5 +210,4 @@ def test_figures_are_known_and_drawn_from_rows():
 
 
 def test_an_unknown_row_is_refused_with_the_nearest():
-    with one_line_error("a row of endx-table2 is 'Dual-GRU', .*Dual-GRUs"):
-        papers().tables["endx-table2"].chosen(["Dual-GRU"])
+    refused("a row of endx-table2 is 'Dual-GRU', .*Dual-GRUs", papers().tables["endx-table2"].chosen, ["Dual-GRU"])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, padded, random_params, texts, tower
+from helpers import padded, random_params, refused, texts, tower
 
 from endx_jax.batch import Packing
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
@@ -138,8 +138,7 @@ def test_dropout_is_of_the_key_of_each_pair():
     ],
 )
 def test_towers_that_can_not_read_pairs_are_refused(change, message):
-    with one_line_error(message):
-        PairClassifier(dataclasses.replace(classifier().model, **change))
+    refused(message, PairClassifier, dataclasses.replace(classifier().model, **change))
 
 
 @pytest.mark.parametrize("devices", [1, 8])

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from safetensors.numpy import load_file, save_file
 from tiny_bert import sizes, vocabulary, write_tokenizer
 
@@ -172,23 +172,18 @@ def test_the_longer_text_of_a_pair_is_cut_first(room):
 
 def test_a_cross_encoder_is_no_embedding_model(tmp_path):
     folder = write_classifier(tmp_path / "classifier")
-    with one_line_error("holds a pair classifier or reranker, .*: pass it to --rerank of .*load_pair_scorer"):
-        endx_jax.load(folder)
+    refused("holds a pair classifier or reranker, .*: pass it to --rerank of .*load_pair_scorer", endx_jax.load, folder)
     (folder / "modules.json").write_text(json.dumps([]))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
-    with one_line_error("pass it to --rerank"):
-        endx_jax.load(folder)
-    with one_line_error("modules.json: a cross-encoder may have no modules beside its Transformer"):
-        load_pair_scorer(folder)
+    refused("pass it to --rerank", endx_jax.load, folder)
+    refused("modules.json: a cross-encoder may have no modules beside its Transformer", load_pair_scorer, folder)
     (folder / "config_sentence_transformers.json").unlink()
-    with one_line_error("is a pretrained model, not a run"):
-        load_pair_scorer(folder)
+    refused("is a pretrained model, not a run", load_pair_scorer, folder)
 
 
 def test_other_folders_are_refused(tmp_path, tiny_bert):
     for name, reason in ((tiny_bert, "is a pretrained model, not a run"), (tmp_path / "missing", "holds no run")):
-        with one_line_error(reason):
-            load_pair_scorer(name)
+        refused(reason, load_pair_scorer, name)
     assert isinstance(load_pair_scorer(tiny_bert, embeddings=True), SimilaritiesOfTexts)
     folder = write_classifier(tmp_path / "three", outputs=3)
     with one_line_error(r"classifier.weight has shape \(3, 24\); a classifier with one output has \(1, 24\)"):
@@ -217,5 +212,4 @@ def test_a_classifier_without_its_pooler_is_refused(tmp_path):
     tensors = load_file(folder / "model.safetensors")
     del tensors["classifier.dense.bias"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with one_line_error("the weights have no tensor 'classifier.dense.bias'"):
-        load_pair_scorer(folder)
+    refused("the weights have no tensor 'classifier.dense.bias'", load_pair_scorer, folder)

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, one_line_error
+from helpers import logged_losses, one_line_error, refused
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -86,8 +86,7 @@ def test_pairs_longer_than_the_encoders_positions_are_refused_before_the_first_s
     """Each side has room, both together have not."""
     short = write_tiny_bert(tmp_path / "short", max_position_embeddings=40)
     config.model.pretrained = str(short)
-    with one_line_error("pairs of up to 47 tokens, more than the 40 positions"):
-        run(config, tmp_path / "run")
+    refused("pairs of up to 47 tokens, more than the 40 positions", run, config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
