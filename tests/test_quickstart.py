@@ -1,5 +1,3 @@
-"""Tests of the docstrings set, its cache and its texts."""
-
 import inspect
 import os
 import sysconfig

@@ -18,7 +18,6 @@ from endx_jax.parallel.console import silenced
 
 @pytest.fixture
 def mine(endx):
-    """Runs the verb; returns its `out` and `err`."""
     return functools.partial(endx, "mine")
 
 

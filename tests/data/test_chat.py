@@ -1,5 +1,3 @@
-"""The client of chat servers: what it repeats, and what it never says."""
-
 import sys
 
 import pytest

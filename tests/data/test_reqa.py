@@ -24,7 +24,6 @@ def converted(folder: pathlib.Path, *paragraphs: dict, pool: str = "answers") ->
 
 
 def right(conversion: Conversion) -> dict[str, list[str]]:
-    """The right sentences of each question, as texts."""
     records = conversion.records
     rows = zip(records.questions, records.qrels, strict=True)
     return {question: [records.candidates[n] for n in found] for question, found in rows}

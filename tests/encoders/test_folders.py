@@ -1,5 +1,3 @@
-"""Folders of every family: as sentence-transformers writes and encodes them, trained, resumed and exported."""
-
 import itertools
 import json
 

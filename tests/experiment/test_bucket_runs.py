@@ -68,7 +68,6 @@ def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_wor
     assert not [*scratch.iterdir()]
     assert run(config, workdir) is None
     assert "nothing to do" in capsys.readouterr().out
-
     copy = download(workdir, tmp_path / "q")
     assert not (copy / LOCK).exists()
     local, remote = (json.loads((folder / "results.json").read_text()) for folder in (trained_workdir, copy))
@@ -80,7 +79,6 @@ def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_wor
             contents = file.read_bytes()
             for place in (scratch, tmp_path / "cache", copy, pathlib.Path.cwd()):
                 assert str(place).encode() not in contents, file
-
     model = endx_jax.load(workdir)
     assert model.name == workdir
     expected = endx_jax.load(trained_workdir).encode_query(["where is the cat"])

@@ -1,5 +1,3 @@
-"""Two systems on the same questions, from files written by hand."""
-
 import dataclasses
 import json
 

@@ -1,5 +1,3 @@
-"""Training from Python, on pairs in memory."""
-
 import json
 import pathlib
 import re

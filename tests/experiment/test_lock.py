@@ -36,7 +36,6 @@ sys.stdin.read()
 
 @pytest.fixture
 def holder(tmp_path):
-    """A process that holds the workdir."""
     command = [sys.executable, "-c", HOLDER, str(tmp_path / LOCK)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"

@@ -1,5 +1,3 @@
-"""Runs that train adapters alone."""
-
 import json
 import shutil
 

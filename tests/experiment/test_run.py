@@ -103,7 +103,6 @@ def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, stopped_onc
 
 @pytest.fixture
 def finished(trained_workdir, tmp_path):
-    """A copy of the finished run."""
     return shutil.copytree(trained_workdir, tmp_path / "run")
 
 

@@ -186,7 +186,6 @@ def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(r
     begun, _, step = compile_and_restore(accelerated(room))
     assert compiled == [(WHOLE[0], 1)]
     assert step.fallback == begun.train_plan.choice == WHOLE[0]
-
     smaller = accelerated(room * 3 // 4)
     begun, *_ = compile_and_restore(smaller)
     chosen = begun.train_plan.choice
@@ -195,7 +194,6 @@ def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(r
     assert begun.train_plan.objective.model.question.encoder.remat == chosen.remat
     assert begun.model.settings.model.remat == "auto"
     assert f"; compiling it with all pairs at once, remat {chosen.remat}" in capsys.readouterr().out
-
     compiled.clear()
     again, *_ = compile_and_restore(accelerated(room * 3 // 4))
     assert again.train_plan.choice == chosen

@@ -37,7 +37,6 @@ def beir(tmp_path_factory):
 
 
 def logged(workdir) -> dict[int, dict[str, float]]:
-    """Returns the validation metrics by step."""
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return {line.pop("step"): line for line in lines if any(key.startswith("validation/") for key in line)}
 

@@ -1,5 +1,3 @@
-"""Tests of corpus encoding: interruption, shards, reuse."""
-
 import dataclasses
 import zlib
 
@@ -41,7 +39,6 @@ def embed_int8(texts) -> Quantized:
 
 
 def run(path, info, encode=embed, documents=DOCUMENTS, reuse=None) -> list[tuple[int, int]]:
-    """What `encode_missing` yields."""
     begin_index(path, info)
     return [*encode_missing(path, info, documents, encode, reuse=reuse)]
 

@@ -1,5 +1,3 @@
-"""Tests of indexes: contents, changes, other processes, damage."""
-
 import contextlib
 import shutil
 import sqlite3

@@ -1,5 +1,3 @@
-"""Indexes of late interaction: int8 token vectors in the file, by which a search ranks its best documents again."""
-
 import contextlib
 import json
 import sqlite3

@@ -1,5 +1,3 @@
-"""Property tests: whatever a model folder's files hold, loading it gives a model or one line."""
-
 import gzip
 import json
 import pathlib

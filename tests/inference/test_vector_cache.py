@@ -1,5 +1,3 @@
-"""Tests of cached vectors."""
-
 import dataclasses
 
 import flax.linen as nn

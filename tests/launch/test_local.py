@@ -64,7 +64,6 @@ print(*(os.environ["JAX_" + name] for name in names), *sys.argv[1:])
 
 
 def test_any_verb(folder):
-    """And training without one: the test above."""
     lines = run(folder, "import sys\nprint(sys.argv[1:])", "--processes=1", "--", "evaluate", "--workdir=a")[1]
     assert lines == ["[0] ['evaluate', '--workdir=a']"]
 

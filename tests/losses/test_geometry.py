@@ -27,7 +27,6 @@ CROSS = (jnp.array([[2.0], [1.0]]), jnp.array([[1.0], [0.0]]))
 
 
 def bernoulli(p: float, q: float) -> float:
-    """KL of two coins."""
     return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
 
 
@@ -127,9 +126,6 @@ def test_regression_is_the_mean_squared_difference():
     np.testing.assert_allclose(to_cross[0], -to_dual[0], rtol=1e-6)
 
 
-POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -145,7 +141,8 @@ POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
     ],
 )
 def test_mismatched_arguments_are_refused(settings, message):
-    refused(message, geometry_alignment, **{"dual": POINTS, "cross": POINTS, "weights": ALL} | settings)
+    points = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
+    refused(message, geometry_alignment, **{"dual": points, "cross": points, "weights": ALL} | settings)
 
 
 # Streamed, on one device and on several, against the dense form; and both at the edges.

@@ -36,9 +36,6 @@ def drawn(dtype=np.float64) -> np.ndarray:
     return np.random.default_rng(3).normal(size=(2, B, E)).astype(dtype)
 
 
-HARD = np.where(HARD_IDS[:, :, None] < 0, np.nan, np.random.default_rng(5).normal(size=(B, 3, E)))
-
-
 def is_false_negative(i: int, j: int, names) -> bool:
     """Whether answer j is no negative of question i, read off the ids one pair at a time."""
     if i == j:
@@ -206,11 +203,12 @@ def test_hard_negatives_that_do_not_fit_are_refused(hard, hard_ids, message):
 
 def loss_and_gradients(tile, masks, dtype=np.float64):
     """((loss, metrics), gradients) of all that has one; what is missing or does not count is NaN."""
+    hard = np.where(HARD_IDS[:, :, None] < 0, np.nan, np.random.default_rng(5).normal(size=(B, 3, E)))
     rest = {name: np.asarray(value) for name, value in ids(masks).items()} | {
         "where": WHERE,
         "hard_negative_ids": HARD_IDS,
     }
-    moving = dict(zip(("question", "answer"), drawn(), strict=True)) | {"hard_negatives": HARD}
+    moving = dict(zip(("question", "answer"), drawn(), strict=True)) | {"hard_negatives": hard}
     moving = {name: np.where(WHERE.reshape(-1, *[1] * (x.ndim - 1)), x, np.nan) for name, x in moving.items()}
     moving = {name: x.astype(dtype) for name, x in (moving | {"temperature": np.float64(0.5)}).items()}
     with jax.enable_x64(True):

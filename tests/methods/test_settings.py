@@ -1,5 +1,3 @@
-"""Settings of methods that are refused."""
-
 import pytest
 from helpers import refused
 

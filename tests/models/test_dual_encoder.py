@@ -1,5 +1,3 @@
-"""Where the two towers' parameters are, and that both find them."""
-
 import jax
 import numpy as np
 import pytest
@@ -54,7 +52,6 @@ def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence(
     alone = apply({"params": shared}, tokens)
     for side in SIDES:
         np.testing.assert_array_equal(encode({"shared": shared}, side=side, texts=tokens), alone)
-
     own = random_params(MODEL, tokens, seed=1)
     params = {"shared": shared, "answer": own}
     np.testing.assert_array_equal(encode(params, side="question", texts=tokens), alone)

@@ -1,5 +1,3 @@
-"""What the environment says about processes and caches."""
-
 import importlib.util
 import sys
 

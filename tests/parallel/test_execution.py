@@ -129,11 +129,9 @@ def test_gradients_are_reduced_once_and_nothing_is_in_a_loop(small):
     assert_same(program(placed, rows), expected)
     found = collectives(program.as_text())
     assert {(collective.times, collective.loops) for collective in found} == {(1, 0)}
-
     reduced = [collective.bytes for collective in found if collective.kind == "all-reduce"]
     assert sum(reduced) == bytes_of(params) + bytes_of((np.float32(), np.int32()))  # The loss and its count.
     assert max(reduced) >= bytes_of(params)  # One for the gradients of all leaves together.
-
     # The loss's own: all embeddings come, and their gradients go back.
     embeddings = ROWS * WIDTH * 4
     others = {(collective.kind, collective.bytes) for collective in found}

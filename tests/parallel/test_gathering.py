@@ -162,7 +162,6 @@ def test_chunks_of_adapters_gather_the_base_in_their_loop_and_reduce_after_it(sc
     chex.assert_trees_all_close(
         found, expected, rtol=0, atol=1e-5 * max(np.abs(x).max() for x in jax.tree.leaves(expected))
     )
-
     inside = [one for one in collectives(program.as_text()) if one.loops]
     assert {one.kind for one in inside} == {"all-gather"}
     matrices = (4 * CONFIG.width * 32 + 3 * CONFIG.width * CONFIG.mlp_width) * 4

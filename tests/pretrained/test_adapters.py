@@ -235,7 +235,6 @@ def test_an_adapter_of_peft_computes_here_what_it_computes_there(libraries, tmp_
     theirs.save_pretrained(folder)
     model, sources, params = towers(base, lora)
     params = read_adapters(folder, params, sources, lora, "ab")
-
     encodings = their_encodings(libraries, theirs)
     assert_close(our_encodings(model, params), encodings.detach())
     (encodings * libraries.torch.tensor(SCALES)).sum().backward()

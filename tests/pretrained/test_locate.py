@@ -93,7 +93,6 @@ def test_a_hub_that_is_away_leaves_the_cache(kind, tmp_path, monkeypatch):
 
     set_hub(monkeypatch, failure, cached)
     assert locate("some/model") == tmp_path
-
     set_hub(monkeypatch, failure, LocalEntryNotFoundError("not cached\nand more"))
     with one_line_error(rf"the pretrained model 'some/model' is not a local folder .*\({kind.__name__}\): give a"):
         locate("some/model")
@@ -146,7 +145,6 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(tmp_path):
         first = located("some/model", hub.address, tmp_path / "home")
         unknown = located("some/other", hub.address, tmp_path / "home")
     again = located("some/model", hub.address, tmp_path / "home")
-
     folder = first.stdout.strip()
     assert folder.endswith(COMMIT), first.stderr
     for side, source in load_sides(folder).items():

@@ -131,11 +131,14 @@ def test_modules_in_another_order_than_a_tower_s_are_refused(tmp_path, kinds):
         read_head(tmp_path)
 
 
-DENSE = {"in_features": 32, "out_features": 6, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
-
-
 def write_dense(folder, weight, **config) -> None:
-    write_json(folder / "2_Dense" / "config.json", DENSE | config)
+    dense = {
+        "in_features": 32,
+        "out_features": 6,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    write_json(folder / "2_Dense" / "config.json", dense | config)
     save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
     types = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")
     write_json(folder / "modules.json", [{"path": path, "type": OLD + kind} for kind, path in types])

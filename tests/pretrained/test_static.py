@@ -1,5 +1,3 @@
-"""Word vectors, and token vectors of packages, as pretrained folders."""
-
 import gzip
 import json
 

@@ -1,5 +1,3 @@
-"""The token embeddings of models whose encoders we do not have."""
-
 import json
 
 import chex

@@ -1,5 +1,3 @@
-"""Tests of hard-negative mining."""
-
 import numpy as np
 import pytest
 from helpers import refused

@@ -1,5 +1,3 @@
-"""Problems of the server and of its index, as clients see them."""
-
 import concurrent.futures
 import sqlite3
 import time

@@ -79,7 +79,6 @@ def three(tmp_path_factory):
 
 @pytest.fixture
 def three_checkpoints(three, tmp_path):
-    """A copy."""
     return shutil.copytree(three, tmp_path / "three")
 
 

@@ -166,7 +166,6 @@ def test_every_planned_batch_has_the_smallest_planned_profile_that_fits(shards, 
             assert packing.buckets[-1][1] <= LIMITS[side]
         room.append(sum(packing.tokens for packing in profile.values()))
     assert room[:-1] == sorted(room[:-1])
-
     computed = real = 0
     for lengths in planned:
         needs = {side: Need(*need) for side, need in needs_by_hand(lengths, shards, chunks).items()}

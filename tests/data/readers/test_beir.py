@@ -265,18 +265,16 @@ def test_an_id_that_a_table_cannot_hold_is_refused(tmp_path, name):
     assert not any(tmp_path.iterdir())
 
 
-QUOTED = ('"', 'd"3"', '"d"', "it's")
-
-
 def test_ids_with_quotes_are_read_as_beir_and_pandas_write_them(tmp_path):
+    names = ('"', 'd"3"', '"d"', "it's")
     (tmp_path / "qrels").mkdir()
-    write_lines(tmp_path / "corpus.jsonl", [{"_id": name, "title": None, "text": name * 2} for name in QUOTED])
-    write_lines(tmp_path / "queries.jsonl", [{"_id": name, "text": f"find {name}"} for name in QUOTED])
+    write_lines(tmp_path / "corpus.jsonl", [{"_id": name, "title": None, "text": name * 2} for name in names])
+    write_lines(tmp_path / "queries.jsonl", [{"_id": name, "text": f"find {name}"} for name in names])
     with open(tmp_path / "qrels" / "test.tsv", "w", newline="") as file:
         rows = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
-        rows.writerows([HEADER.split(), *((name, name, "1.0") for name in QUOTED)])
+        rows.writerows([HEADER.split(), *((name, name, "1.0") for name in names)])
     records = read(tmp_path)
-    assert records.question_ids == records.candidate_ids == QUOTED
+    assert records.question_ids == records.candidate_ids == names
     assert records.qrels == ((0,), (1,), (2,), (3,))
     write_mined(tmp_path / "out", records, [[Negative(1, 0.5, 1)], [], [], []], about={})
     assert read(tmp_path / "out").qrels == records.qrels

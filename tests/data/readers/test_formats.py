@@ -72,12 +72,10 @@ def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
     refused("no queries.jsonl in the folder, which is read as BEIR", read, folder)
 
 
-CONTEXT = "Bees fly. They sting."
-
-
 @pytest.fixture
 def mrqa_file(tmp_path):
-    rows = [HEADER, line(CONTEXT, asked("b1", "what?", CONTEXT, ("sting",)))]
+    context = "Bees fly. They sting."
+    rows = [HEADER, line(context, asked("b1", "what?", context, ("sting",)))]
     (tmp_path / "bees.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path / "bees.jsonl"
 

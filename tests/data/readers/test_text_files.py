@@ -69,17 +69,15 @@ def test_objects_skip_blank_lines_and_count_them_and_broken_ones_are_refused(tmp
         assert refusal(lambda: list(row_files.read_rows(str(path)))) == f"{path}, {reason}"
 
 
-ITEMS = [{"a": 1.25, "b": [{"é": "\\"}]}, {}, {"c": "x" * 30, "d": [True, None, "]}"]}] * 3
-
-
 @pytest.mark.parametrize("indent", [None, 1])
 def test_a_list_is_read_item_by_item_wherever_blocks_end(tmp_path, indent, monkeypatch):
+    items = [{"a": 1.25, "b": [{"é": "\\"}]}, {}, {"c": "x" * 30, "d": [True, None, "]}"]}] * 3
     path = tmp_path / "x.json"
-    path.write_text(json.dumps(ITEMS, indent=indent, ensure_ascii=False))
+    path.write_text(json.dumps(items, indent=indent, ensure_ascii=False))
     for size in (1, 2, 7, 100):
         monkeypatch.setattr(text_files, "_BLOCK", size)
         found = list(text_files.items(str(path)))
-        assert [item for _, item in found] == ITEMS
+        assert [item for _, item in found] == items
         assert [number for number, _ in found][:3] == ([1, 1, 1] if indent is None else [2, 10, 11])
 
 

@@ -1,5 +1,3 @@
-"""Runs of late interaction: training, resuming, results, and what the model that they leave can do."""
-
 import dataclasses
 import json
 

@@ -63,7 +63,6 @@ def test_scores_are_those_of_bert_for_sequence_classification(tiny_bert):
         for ids, types in zip(encoded, segments, strict=True):
             logits = theirs(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits
             expected.append(logits.item())
-
     source = load_encoder(str(tiny_bert))
     config = dataclasses.replace(source.config, dropout=0.0)
     module = classifier(config)

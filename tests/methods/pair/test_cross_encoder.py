@@ -1,5 +1,3 @@
-"""Cross-encoders of sentence-transformers as scorers of pairs."""
-
 import json
 import sys
 
@@ -134,24 +132,22 @@ def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
     np.testing.assert_array_equal(*scores)
 
 
-LONG = ["the cat " * 12, "a dog " * 40, "who", "where is the mat " * 5]
-
-
 @pytest.mark.parametrize("name", ["bert", "xlm-roberta"])
 def test_prompt_length_and_truncation_are_those_of_sentence_transformers(name, tmp_path):
+    long = ["the cat " * 12, "a dog " * 40, "who", "where is the mat " * 5]
     import sentence_transformers as library
     import torch
 
-    folder, pairs = write_classifier(tmp_path / "classifier", name=name), [(q, a) for q in LONG for a in LONG]
+    folder, pairs = write_classifier(tmp_path / "classifier", name=name), [(q, a) for q in long for a in long]
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 64}))  # ST fails beyond, for RoBERTa
-    rows = np.array([(q, a) for q in range(len(LONG)) for a in range(len(LONG))])
+    rows = np.array([(q, a) for q in range(len(long)) for a in range(len(long))])
     for n, changes in enumerate(({}, {"max_length": 25}, {"prompts": {"x": "on the: "}, "default_prompt_name": "x"})):
         reference = library.CrossEncoder(str(folder), **changes)
         expected = reference.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
         reference.save_pretrained(str(tmp_path / f"saved{n}"))
         for saved in [tmp_path / f"saved{n}"] + [folder] * (not changes):
-            np.testing.assert_allclose(load_pair_scorer(saved)(LONG, LONG)(rows), expected, atol=2e-5)
+            np.testing.assert_allclose(load_pair_scorer(saved)(long, long)(rows), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("room", range(12))
