@@ -437,10 +437,7 @@ def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
         (r"""UPDATE documents SET metadata = '{"a": "\udfff"}' WHERE row = 2""", "document 'd1' holds .*half a surr"),
         ("UPDATE documents SET embedding = x'0000c07f00000000' WHERE row = 2", "an embedding contains nan or infinity"),
         ("UPDATE documents SET row = -5 WHERE row = 2", "a row has number -5; restore it"),
-        (
-            "UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2",
-            "a row has number 9223372036854",
-        ),
+        ("UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2", "a row has number 9223372036854"),
         ("UPDATE sqlite_sequence SET seq = 0x7fffffffffffffff", "a row has number 9223372036854"),
         ("INSERT INTO deleted VALUES (-1, 1, 'a')", "a row has number -1; restore it"),
         ("DROP TABLE about", "no such table: about"),
