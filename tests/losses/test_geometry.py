@@ -24,6 +24,8 @@ ALL = dict.fromkeys(TERMS, 1.0)
 # Two points a space and side, E = 1. Inner products of rows v and columns u: see the tests.
 DUAL = (jnp.array([[1.0], [2.0]]), jnp.array([[3.0], [1.0]]))
 CROSS = (jnp.array([[2.0], [1.0]]), jnp.array([[1.0], [0.0]]))
+B = 7
+WHERE = np.array([True, True, False, True, True, False, True])
 
 
 def bernoulli(p: float, q: float) -> float:
@@ -59,10 +61,6 @@ def test_a_visible_example_of_pkt():
     value = bernoulli(0.5 / 1.4, 1 / 1.5)
     first = 1 / 1.8 * math.log(1 / 1.8 / 1) + 0.8 / 1.8 * math.log(0.8 / 1.8 / (1e-7 / 0.5))
     assert found(["a|q"], dual, cross, kernel="pkt") == pytest.approx({"a|q": (first + value) / 2}, rel=1e-5)
-
-
-B = 7
-WHERE = np.array([True, True, False, True, True, False, True])
 
 
 def drawn(rows=B, seed: int = 1) -> tuple:

@@ -42,6 +42,7 @@ LOSSES: dict = {
 
 
 LENGTHS = {"question": (B, 4), "answer": (B, 5), "hard_negatives": (B, K, 3)}
+SLOW = ("sigmoid", "prefixes of any norm", "tokens", "tokens in one direction")  # two of them are fast in tiles
 
 
 def drawn(tokens: bool = False) -> tuple[dict, dict]:
@@ -233,9 +234,6 @@ def found(name, *, tile=None, devices=None) -> tuple:
 
 def agree(found, expected) -> None:
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
-
-
-SLOW = ("sigmoid", "prefixes of any norm", "tokens", "tokens in one direction")  # two of them are fast in tiles
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in LOSSES])

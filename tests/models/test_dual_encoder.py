@@ -20,6 +20,7 @@ AROUND = {
     "shared/token_embedder/embedding": (50, 16),
 }
 SNAPSHOT = AROUND | {f"shared/encoder/layers_{i}/{name}": shape for i in range(2) for name, shape in LAYER.items()}
+MODEL = Tower(TokenEmbedder(50, 16), NoEncoder())
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
@@ -40,9 +41,6 @@ def test_init_draws_what_its_shapes_promise_and_depends_on_the_key():
     np.testing.assert_array_equal(one, same)
     assert not np.allclose(one, other)
     assert np.std(one) == pytest.approx(TINY.initializer_range, rel=0.1)
-
-
-MODEL = Tower(TokenEmbedder(50, 16), NoEncoder())
 
 
 def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence():

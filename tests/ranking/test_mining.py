@@ -20,6 +20,7 @@ from endx_jax.ranking.mining import (
 )
 
 NOTHING = {"right": 0, "equal text": 0, "margin": 0, "teacher": 0}
+WIDTH, QUESTIONS, CANDIDATES = 8, 12, 30
 
 
 def ranked(scores, qrels, depth: int | None = None) -> Ranked:
@@ -147,9 +148,6 @@ def test_it_is_what_the_rules_say_one_candidate_after_the_other(seed):
 )
 def test_settings_that_keep_nothing_or_everything_are_refused(settings, reason):
     refused(reason, MiningSettings, **settings)
-
-
-WIDTH, QUESTIONS, CANDIDATES = 8, 12, 30
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,9 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 # Figures that are made of embeddings alone.
 EMBEDDED = ("dong-figure2", "endx-figure2", "endx-figure3", "endx-figure4", "yu-figure2")
+SOURCES = [FigureSource("near", "near"), FigureSource("far", "far")]
+QUESTIONS = ["where is the cat", "who", "what is in the mat of the dog"]
+ANSWERS = ["the mat", "a dog on the mat sat", "it"]
 
 
 class TinyStudy(Study):
@@ -49,9 +52,6 @@ class TinyStudy(Study):
 
         texts = self.records.questions if side == "question" else self.records.candidates
         return np.asarray([row(text) for text in texts], np.float32)
-
-
-SOURCES = [FigureSource("near", "near"), FigureSource("far", "far")]
 
 
 @pytest.fixture
@@ -218,10 +218,6 @@ def test_a_figure_is_drawn_from_the_runs_that_there_are(tmp_path, monkeypatch, c
     assert "left out yu-table2/Cross-VAEs: none" in capsys.readouterr().out
     runs["Dual-GRUs"] = ()
     refused("none of its rows has a run", figures.sources_of, figure, options)
-
-
-QUESTIONS = ["where is the cat", "who", "what is in the mat of the dog"]
-ANSWERS = ["the mat", "a dog on the mat sat", "it"]
 
 
 def test_a_teacher_sees_each_question_beside_its_own_answer(tmp_path, tiny_bert, pairs_csv, monkeypatch):

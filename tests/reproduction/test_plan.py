@@ -19,6 +19,13 @@ from reproduction.runs import Options, make, plan_of, trained
 from reproduction.tables import papers
 
 OUT = pathlib.Path("out")
+ROW = papers().row("endx-table2/Dual-GRUs")
+ROWS = {row.name: row for table in papers().tables.values() for row in table.rows}
+# What rows have beside the measures of a ranking: counts, answer matches, and the average precision of RR's Table 7.
+OTHERS = {"ap", "accuracy@5", "accuracy@20", "accuracy@100", "questions", "paragraphs"} | {
+    f"{split}_{what}" for split in ("train", "test") for what in ("questions", "answers", "rows")
+}
+DATA = {about.get("given", name): "somewhere" for name, about in papers().data.items()}
 
 
 def row(name):
@@ -80,9 +87,6 @@ def test_data_with_splits_in_one_folder_are_reported_on_there():
     options = Options(OUT, data={"msmarco": "folder"})
     data = plan_of(row("dong-table5/large/SDE"), options).config(0, options)["data"]
     assert (data.path, data.split, data.test_path, data.test_split) == ("folder", "train", "folder", "dev")
-
-
-ROW = papers().row("endx-table2/Dual-GRUs")
 
 
 @pytest.fixture
@@ -147,14 +151,6 @@ def test_a_table_of_costs_is_printed(reproduce):
     assert "endx-table2: Answer retrieval on ReQA SQuAD, on one H100" in shown
     assert "Dual-GRUs    10      ?    100" in shown
     assert "BM25: nothing is trained" in shown
-
-
-ROWS = {row.name: row for table in papers().tables.values() for row in table.rows}
-# What rows have beside the measures of a ranking: counts, answer matches, and the average precision of RR's Table 7.
-OTHERS = {"ap", "accuracy@5", "accuracy@20", "accuracy@100", "questions", "paragraphs"} | {
-    f"{split}_{what}" for split in ("train", "test") for what in ("questions", "answers", "rows")
-}
-DATA = {about.get("given", name): "somewhere" for name, about in papers().data.items()}
 
 
 def test_every_table_of_the_papers_is_there():

@@ -21,6 +21,11 @@ from endx_jax.serving import api
 from endx_jax.serving.service import Service
 
 TEXTS = ["where is the cat 3", "", "the mat of 7"]
+DOCUMENTS = [*(f"the mat of {n}" for n in range(100)), "where is the cat 3"]
+ODD = (
+    *("a/b", "/a", "a/", "a//b", "a/../b", "a/./b", "...", "static/x", "ü" * 256),
+    *("%2F", "%", "a?b#c", " x ", "a;b=c", "a\\b", "+"),
+)
 
 
 def embeddings(answer):
@@ -86,12 +91,6 @@ def test_documents_are_added_found_replaced_and_deleted_and_that_lasts(served):
     assert len(Index(served.service.search.index.path)) == before + 1
     assert served.ask("DELETE", "/documents/api/1%20%C3%BC")[:2] == (200, {"deleted": new["id"]})
     assert served.get("/info")[1]["documents"] == len(Index(served.service.search.index.path)) == before
-
-
-ODD = (
-    *("a/b", "/a", "a/", "a//b", "a/../b", "a/./b", "...", "static/x", "ü" * 256),
-    *("%2F", "%", "a?b#c", " x ", "a;b=c", "a\\b", "+"),
-)
 
 
 @pytest.mark.parametrize("identifier", ODD)
@@ -340,9 +339,6 @@ def test_the_names_of_the_model_are_listed(prompted):
     assert all(isinstance(entry["created"], int) for entry in content["data"])
     assert prompted.get(f"/v1/models/{name}:query") == (200, content["data"][1])
     assert prompted.get("/v1/models/other")[0] == 404
-
-
-DOCUMENTS = [*(f"the mat of {n}" for n in range(100)), "where is the cat 3"]
 
 
 @pytest.mark.parametrize("more", [{}, {"top_n": 3}, {"top_n": 1000, "return_documents": True, "max_chunks_per_doc": 9}])

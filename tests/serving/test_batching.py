@@ -3,15 +3,8 @@ import threading
 
 import pytest
 
-from endx_jax.serving.batching import (
-    FEWEST_CHARACTERS,
-    MOST_CHARACTERS,
-    Batcher,
-    cost,
-    in_pieces,
-    pieces,
-    while_connected,
-)
+from endx_jax.serving import batching
+from endx_jax.serving.batching import Batcher, cost, in_pieces, pieces, while_connected
 
 
 class Runs:
@@ -133,9 +126,9 @@ def test_pieces_cost_no_more_than_a_batch_and_short_texts_count_as_more_than_the
     texts = ["x" * n for n in (3000, 1096, 1, 9000, 5, 5)]
     cut = pieces(texts)
     assert [[len(text) for text in piece] for piece in cut] == [[3000, 1096], [1], [9000], [5, 5]]
-    assert all(cost(piece) <= MOST_CHARACTERS or len(piece) == 1 for piece in cut)
-    assert cost(["", "ab"]) == 2 * FEWEST_CHARACTERS
-    assert len(pieces([""] * 1000)) == -(-1000 // (MOST_CHARACTERS // FEWEST_CHARACTERS))
+    assert all(cost(piece) <= batching.MOST_CHARACTERS or len(piece) == 1 for piece in cut)
+    assert cost(["", "ab"]) == 2 * batching.FEWEST_CHARACTERS
+    assert len(pieces([""] * 1000)) == -(-1000 // (batching.MOST_CHARACTERS // batching.FEWEST_CHARACTERS))
 
 
 def test_to_be_cancelled_from_outside_is_something_else():

@@ -22,6 +22,7 @@ from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_
 from endx_jax.training.step import TrainState, compile_ahead, make_train_step, merge_frozen, split_frozen
 
 B, STEPS = 16, 10
+PARAMS = {"a": {"kernel": np.ones(2), "bias": np.full(2, 2.0)}, "b": {"kernel": np.full(2, 3.0)}}
 
 
 class Encoder(nn.Module):
@@ -106,9 +107,6 @@ def test_a_loss_or_metric_that_is_no_number_is_refused_before_anything_is_compil
     optimizer = optax.sgd(0.1)
     step = make_train_step(lambda *_: result, optimizer, lambda _: 0.1, seed=0, shardings=None)
     refused(message, jax.eval_shape, step, TrainState.create({"w": jnp.ones(2)}, optimizer), None)
-
-
-PARAMS = {"a": {"kernel": np.ones(2), "bias": np.full(2, 2.0)}, "b": {"kernel": np.full(2, 3.0)}}
 
 
 def test_parts_have_the_leaves_of_their_paths_and_merge_to_the_whole():
