@@ -106,14 +106,6 @@ def test_only_the_quickstart_trains_on_docstrings():
     assert load_recipe("minilm").get_config().data.path == ""
 
 
-def test_rows_that_are_not_valid_can_be_skipped(tmp_path):
-    file = tmp_path / "pairs.csv"
-    file.write_text("question,answer\nq1,a\nq2,\n")
-    with one_line_error("line 3: 'answer' is empty; data.skip_invalid=True skips such rows"):
-        read_records(str(file), DataSettings(), "")
-    assert read_records(str(file), DataSettings(skip_invalid=True), "").questions == ("q1",)
-
-
 def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):
     file = tmp_path / "pairs.csv"
     file.write_text("question,answer\n" + "".join(f"q{n},a{n % 20}\n" for n in range(200)))

@@ -6,7 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from tiny_bert import LAYERS, tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
@@ -98,8 +98,7 @@ def test_a_chunk_has_at_least_one_row(run):
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
     monkeypatch.setattr(preparing, "compile_ahead", lambda *_: pytest.fail("compiled"))
     run = dataclasses.replace(run, train_plan=arranged(run, DeviceMemory(1000)))
-    with one_line_error("a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):
-        compile_and_restore(run)
+    refused("a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a", compile_and_restore, run)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(1.5, 8), (1.0, 16), (0.1, 16), (2.5, 4)])
