@@ -9,6 +9,8 @@ from endx_jax.data.chat import Chat, NoAnswer
 
 KEY = "sk-secret-123"
 GOOD = reply(questions("1"))
+NO_CHAT = (b"<html>Log in</html>", *NO_API)
+NO_CHAT += (b'{"choices": []}', b'{"choices": [{}]}', b'{"choices": [{"message": {"content": 5}}]}')
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +53,6 @@ def test_a_request_that_may_succeed_later_is_repeated(failure):
             client(server, retries=1).ask("passage 2")
         assert isinstance(caught.value, NoAnswer)
         assert server.asked["2"] == 2
-
-
-NO_CHAT = (b"<html>Log in</html>", *NO_API)
-NO_CHAT += (b'{"choices": []}', b'{"choices": [{}]}', b'{"choices": [{"message": {"content": 5}}]}')
 
 
 @pytest.mark.parametrize("content", NO_CHAT)

@@ -13,6 +13,7 @@ from endx_jax.data.batches.packing import GRID, MAX_BUCKETS, MAX_PROFILES, Need,
 from endx_jax.parallel.execution import Execution
 
 LIMITS = {"question": 24, "answer": 60, "hard_negatives": 60}
+CUTS = [(1, 1), (2, 1), (1, 5), (2, 5), (8, 2)]  # 24 rows: 24, 12, and 12 and 3 that do not divide
 
 
 def square(value):
@@ -136,9 +137,6 @@ def needs_by_hand(lengths, shards, chunks):
             for side, x in own.items():
                 found[side].append(sorted(np.concatenate([np.ravel(x[row]) for row in order[chunk::chunks]])))
     return {side: (max(map(sum, parts)), np.max(parts, axis=0)) for side, parts in found.items()}
-
-
-CUTS = [(1, 1), (2, 1), (1, 5), (2, 5), (8, 2)]  # 24 rows: 24, 12, and 12 and 3 that do not divide
 
 
 @pytest.mark.parametrize(("shards", "chunks"), CUTS)

@@ -15,6 +15,11 @@ from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.workdir import check_output
 
 HEADER = "query-id\tcorpus-id\tscore\n"
+refusal = functools.partial(helpers.refusal, read)
+NEGATIVES = "query-id\tcorpus-id\tscore\trank\n"
+TEXTS = ("right", "never used", "wrong", "also\nwrong", "right too")
+RECORDS = RetrievalSet(("who?", "wo ist es – dort?"), TEXTS, ((0,), (0, 4)), ("q1", "q2"), (*"abcde",), ("A", "B"))
+MINED = [[Negative(2, 0.25, 3), Negative(3, 0.125, 4)], []]
 
 
 @pytest.fixture
@@ -33,9 +38,6 @@ def folder(tmp_path):
 
 def write_lines(path, rows):
     path.write_text("\n".join(json.dumps(row) for row in rows))
-
-
-refusal = functools.partial(helpers.refusal, read)
 
 
 def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(folder):
@@ -141,9 +143,6 @@ def test_invalid_rows_can_be_skipped(folder, caplog):
     assert caplog.messages == [f"{folder}: {said}"]
 
 
-NEGATIVES = "query-id\tcorpus-id\tscore\trank\n"
-
-
 def test_hard_negatives_stand_beside_the_judgements_and_right_ones_are_none(folder):
     (folder / "negatives").mkdir()
     rows = "q1\td2\t0.5\t1\nq1\td4\t0.4\t2\nq2\td1\t3\t7\nq2\td2\t-3\t8\nq4\td1\t1\t1\n"
@@ -226,11 +225,6 @@ def test_groups_count_where_every_question_has_one(folder):
     del queries[2]["metadata"]
     write_lines(folder / "queries.jsonl", queries[1:])
     assert read(folder).groups is None
-
-
-TEXTS = ("right", "never used", "wrong", "also\nwrong", "right too")
-RECORDS = RetrievalSet(("who?", "wo ist es – dort?"), TEXTS, ((0,), (0, 4)), ("q1", "q2"), (*"abcde",), ("A", "B"))
-MINED = [[Negative(2, 0.25, 3), Negative(3, 0.125, 4)], []]
 
 
 def test_older_ones_are_replaced_as_a_whole_and_anything_else_is_left_alone(tmp_path):

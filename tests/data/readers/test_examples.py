@@ -10,6 +10,10 @@ from endx_jax.data import RetrievalSet, read
 from endx_jax.errors import EndxError
 
 refusal = functools.partial(helpers.refusal, read)
+COMMAS = "put quotes around every text that contains ','"
+QUOTES = 'a field that holds quotes must be quoted, and its quotes doubled: "say ""hi"""'
+NAMES = "positive,anchor passage,query document,query Antwort,Frage Réponse,Question 回答,質問".split()
+UNASKED = {"patterns": [], "responses": ["c"]}
 
 
 def write(folder, name, text, encoding="utf-8"):
@@ -111,10 +115,6 @@ def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
     assert read(path).candidates == ("b",)
 
 
-COMMAS = "put quotes around every text that contains ','"
-QUOTES = 'a field that holds quotes must be quoted, and its quotes doubled: "say ""hi"""'
-
-
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
@@ -132,9 +132,6 @@ QUOTES = 'a field that holds quotes must be quoted, and its quotes doubled: "say
 def test_broken_rows_are_refused_with_their_line(tmp_path, name, text, reason):
     path = write(tmp_path, name, text)
     assert refusal(path) == f"{path}, {reason}"
-
-
-NAMES = "positive,anchor passage,query document,query Antwort,Frage Réponse,Question 回答,質問".split()
 
 
 @pytest.mark.parametrize("names", NAMES)
@@ -311,9 +308,6 @@ def test_scores_that_do_not_fit_are_refused(tmp_path, right, wrong, message):
     path = tmp_path / "train.jsonl"
     path.write_text(lines([scored(rows[0], [1.0], [0.0]), scored(rows[0], right, wrong)]))
     helpers.refused(message, read, path)
-
-
-UNASKED = {"patterns": [], "responses": ["c"]}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from helpers import one_line_error, refusal
 from endx_jax import json_files
 from endx_jax.data.readers import read, row_files, text_files
 from endx_jax.data.readers.text_files import find
-from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.errors import EndxError
 
 
@@ -159,13 +158,6 @@ def test_memory_stays_bounded_whatever_a_file_unpacks_to(tmp_path, name, parts, 
     path = bomb(tmp_path / name, *parts)
     with only_user_errors(), pytest.raises(EndxError, match=reason):
         read(path)
-
-
-@pytest.mark.slow
-def test_a_corpus_of_one_endless_line_is_refused(tmp_path):
-    path = bomb(tmp_path / "x.txt.gz", (MEGABYTE, 600))
-    with only_user_errors(), pytest.raises(EndxError, match="line 1: the line is longer than 32,000,000 bytes"):
-        list(read_corpus(path))
 
 
 @pytest.fixture
