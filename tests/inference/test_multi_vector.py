@@ -13,6 +13,7 @@ from endx_jax.ranking.mining import SimilaritiesOfTexts
 
 TEXTS = ["the cat sat on the mat.", "a dog, where?", "who is in the mat " * 20, "x"]
 FIXED = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
+MOVED = {path: NATIVE[path] for path in ("", "2_MultiVectorMask", "1_Dense", "3_Normalize")}
 
 
 @pytest.mark.parametrize(("strategy", "lengths"), [("fixed", [12, 12, 12, 12]), ("min", [12, 12, 64, 12])])
@@ -45,9 +46,6 @@ def test_a_document_without_tokens_scores_nothing():
     score = SimilaritiesOfTexts(encode, by_token=True)(["q"], ["none", "d"])
     assert score(np.array([[0, 0], [0, 1], [0, 0]])).tolist() == [0, 2, 0]
     assert score(np.array([[0, 0]])).tolist() == [0]
-
-
-MOVED = {path: NATIVE[path] for path in ("", "2_MultiVectorMask", "1_Dense", "3_Normalize")}
 
 
 @pytest.mark.parametrize(

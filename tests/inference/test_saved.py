@@ -8,7 +8,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
+from helpers import refused
 from safetensors.numpy import load_file
 from tiny_bert import tiny_recipe
 from tiny_models import write_tiny_qwen3
@@ -93,8 +93,7 @@ def test_damaged_sides_are_refused(model_folder, key, value, reason):
 @pytest.mark.parametrize("stated", [{"format": "hugging-face"}, {"version": 2}, {"format": None}])
 def test_other_formats_and_versions_are_refused(model_folder, stated):
     change(model_folder, **stated)
-    with one_line_error("this endx_jax reads version 1 of towers: load the run that it came from, or an export"):
-        endx_jax.load(model_folder)
+    refused("this endx_jax reads version 1 of towers: load the run that it came from, or", endx_jax.load, model_folder)
 
 
 @pytest.mark.parametrize(

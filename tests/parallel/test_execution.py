@@ -16,6 +16,7 @@ from endx_jax.planning.programs import collectives
 
 # On 1, 4 and 8 shards of the batch no chunk of CHUNK divides what a device has: 40, 10 and 5 rows.
 ROWS, LENGTH, CHUNK = 40, 8, 3
+WIDTH = 16
 
 
 def tokens(rows=ROWS, length=LENGTH):
@@ -24,9 +25,6 @@ def tokens(rows=ROWS, length=LENGTH):
 
 def dropout_keys(rows=ROWS):
     return example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(3), rows)
-
-
-WIDTH = 16
 
 
 def small_params(width=WIDTH):

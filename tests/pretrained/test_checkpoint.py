@@ -82,10 +82,7 @@ def test_a_tensor_beside_those_of_a_layer_is_refused_and_others_are_named(folder
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"alibi_slope": 0.5, "extra": None},
-            "config.json: alibi_slope=0.5: unknown keys are ignored, as tran",
-        ),
+        ({"alibi_slope": 0.5, "extra": None}, "config.json: alibi_slope=0.5: unknown keys are ignored, as tran"),
         ({"auto_map": {"AutoModel": "own.Model"}}, r"own code \(auto_map\) is never run: embeddings are those of tran"),
         ({"architectures": ["HF_ColBERT"]}, r"config.json: architectures=\['HF_ColBERT'\]: unknown keys are ignored"),
     ],
@@ -204,8 +201,7 @@ def test_an_adapter_is_refused(folder, alone):
     (folder / "adapter_config.json").write_text("{}")
     if alone:
         (folder / "config.json").unlink()
-    with one_line_error(r"holds an adapter \(adapter_config\.json\) without its base: merge it"):
-        pretrained.load_encoder(str(folder))
+    refused(r"holds an adapter \(adapter_config\.json\) without its base: merge", pretrained.load_encoder, str(folder))
 
 
 def test_missing_tensors_are_named_and_layers_without_any_before_memory_is_taken(folder):
