@@ -41,8 +41,6 @@ def slow(name: str, draw: random.Random, function):
 
 
 class SlowClient:
-    """Client of the coordination service whose calls are slow."""
-
     def __init__(self, client, draw: random.Random):
         self._client, self._draw = client, draw
 
@@ -52,7 +50,6 @@ class SlowClient:
 
 
 def slow_down(seed: int) -> None:
-    """Makes this process slow."""
     draw = random.Random(seed)
     for place in ((os, "replace"), (os, "rename"), (shutil, "rmtree"), (checkpoints, "hash_files")):
         setattr(*place, slow(place[1], draw, getattr(*place)))

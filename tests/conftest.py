@@ -11,6 +11,7 @@ import shutil
 import jax
 import orbax.checkpoint as ocp
 import pytest
+from helpers import reader_of
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 from endx_jax.cli.entry import run_verb
@@ -104,16 +105,8 @@ def pairs_csv(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture
 def endx(capsys):
-    """Runs a verb; returns its `out` and `err`, which is one line where the status is 2."""
-
-    def run_and_read(*arguments, status=0):
-        capsys.readouterr()
-        assert run_verb([*map(str, arguments)]) == status
-        printed = capsys.readouterr()
-        assert status != 2 or printed.err.count("\n") == 1
-        return printed
-
-    return run_and_read
+    """Runs a verb: see `reader_of`."""
+    return reader_of(run_verb, capsys)
 
 
 @pytest.fixture

@@ -46,7 +46,6 @@ class FakeHub(LoopbackServer):
 
 
 def describe(folder: pathlib.Path, file: pathlib.Path) -> dict:
-    """A file as the hub lists it."""
     path = file.relative_to(folder).as_posix()
     return {"type": "file", "path": path, "size": file.stat().st_size, "oid": blob_id(file)}
 

@@ -119,6 +119,19 @@ def refusal(call, *arguments, **options) -> str:
     return str(caught.value).removesuffix(SKIPS)
 
 
+def reader_of(run, capsys):
+    """A function that runs a command line and returns its `out` and `err`, which is one line where the status is 2."""
+
+    def run_and_read(*arguments, status=0):
+        capsys.readouterr()
+        assert run([*map(str, arguments)]) == status
+        printed = capsys.readouterr()
+        assert status != 2 or printed.err.count("\n") == 1
+        return printed
+
+    return run_and_read
+
+
 def logged_losses(workdir) -> dict[int, float]:
     """Returns the losses of a run by step."""
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())

@@ -7,7 +7,7 @@ import types
 
 import pytest
 from fake_buckets import BUCKET, clients_of, gcs_server, s3_server
-from helpers import one_line_error, refused
+from helpers import refused
 from loopback import Handler, LoopbackServer
 
 from endx_jax import buckets
@@ -231,8 +231,7 @@ def test_without_the_extra_one_line_names_it(monkeypatch):
         raise ImportError("Please install gcsfs")
 
     monkeypatch.setattr(fsspec, "filesystem", missing)
-    with one_line_error(r"gs://bucket/x needs the extra \[gcs\]: pip install 'endx_jax\[gcs\]'"):
-        buckets.local_copy("gs://bucket/x")
+    refused(r"gs://bucket/x needs the extra \[gcs\]: pip install 'endx_jax\[gcs\]", buckets.local_copy, "gs://bucket/x")
 
 
 def answering(status: int):

@@ -1,5 +1,3 @@
-"""The examples in docstrings, which are run as they stand."""
-
 import doctest
 import functools
 import importlib

@@ -1,5 +1,3 @@
-"""The examples of the documentation run as they stand."""
-
 import functools
 import json
 import pathlib

@@ -1,5 +1,3 @@
-"""Names: no two modules of the package have a public function or class of the same name."""
-
 import ast
 import collections
 import pathlib

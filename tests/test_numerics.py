@@ -1,5 +1,3 @@
-"""Arithmetic at the edges of its range."""
-
 import chex
 import jax
 import jax.numpy as jnp

@@ -1,17 +1,14 @@
-"""Tests of the docstrings set, its cache and its texts."""
-
 import inspect
 import os
 import sysconfig
 
 import pytest
 
-from endx_jax.files import CacheFolder
 from endx_jax.methods.config import load_recipe
 
 docstrings = load_recipe("quickstart").docstring_pairs.__globals__
-names = ("cached", "docstring_pairs", "question_and_answer", "sources_key")
-cached, docstring_pairs, question_and_answer, sources_key = map(docstrings.__getitem__, names)
+names = ("docstring_pairs", "question_and_answer", "sources_key")
+docstring_pairs, question_and_answer, sources_key = map(docstrings.__getitem__, names)
 
 FUNCTION = '''def {name}():
     """{question}
@@ -20,6 +17,7 @@ FUNCTION = '''def {name}():
     """
 '''
 TAIL = "says enough about itself in these words."
+REST = "Further words that say how it is done, with eight or more."
 
 
 @pytest.fixture
@@ -52,10 +50,16 @@ def test_name_and_rest_answer_the_summary(package, tmp_path):
     assert records.question_ids == records.candidate_ids
 
 
-def test_with_a_cache_sources_are_parsed_once_until_one_changes(package, tmp_path, monkeypatch):
-    write(package / "__init__.py", ("first", "Return the first of all.", f"First {TAIL}"))
+def test_with_a_cache_sources_are_parsed_once_until_one_changes_or_it_is_damaged(package, tmp_path, monkeypatch):
+    write(package / "__init__.py", ("first", "Return the first of all.", f"First {TAIL} ☃"))
     found = docstring_pairs(cache=str(tmp_path / "cache"))
     assert found == docstring_pairs()
+    (file,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    whole = file.read_bytes()
+    for damaged in (whole[:-1], whole[:-3] + b"x" + whole[-2:], b""):
+        file.write_bytes(damaged)
+        assert docstring_pairs(cache=str(tmp_path / "cache")) == found
+        assert file.read_bytes() == whole
     with monkeypatch.context() as patched:
         patched.setitem(docstrings, "_docstrings", lambda *_: pytest.fail("parsed again"))
         assert docstring_pairs(cache=str(tmp_path / "cache")) == found
@@ -123,22 +127,6 @@ def test_every_installation_has_thousands_of_clean_pairs():
         assert question.casefold() not in answer.casefold()
 
 
-FOUND = [("a.b", "Return the b of a.", "It has no effect on ☃."), ("c", "Do c.", "Nothing else.")]
-
-
-@pytest.mark.parametrize("damage", [lambda body: body[:-1], lambda body: body[:-3] + b"x" + body[-2:], lambda _: b""])
-def test_pairs_are_cached_and_a_damaged_file_is_made_again(tmp_path, damage):
-    folder = CacheFolder(tmp_path)
-    assert cached(folder, "key", lambda: iter(FOUND)) == FOUND
-    assert cached(folder, "key", lambda: pytest.fail("looked for again")) == FOUND
-    (file,) = tmp_path.iterdir()
-    whole = file.read_bytes()
-    file.write_bytes(damage(whole))
-    assert cached(folder, "key", lambda: FOUND) == FOUND
-    assert file.read_bytes() == whole
-    assert cached(folder, "other", list) == []
-
-
 def test_the_key_follows_sources_names_and_code(tmp_path):
     source, code = tmp_path / "a.py", tmp_path / "code.py"
     source.write_text("1")
@@ -155,9 +143,6 @@ def test_the_key_follows_sources_names_and_code(tmp_path):
     keys.append(sources_key(sources, str(code)))
     assert len(set(keys)) == len(keys)
     assert sources_key(sources, str(code)) == keys[-1]
-
-
-REST = "Further words that say how it is done, with eight or more."
 
 
 def pair(docstring: str):

@@ -6,11 +6,11 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from chat_server import ChatServer, questions, reply
+from http_server import wait_for
 
 from endx_jax.data import generation
 from endx_jax.data.chat import Reply
@@ -19,6 +19,7 @@ from endx_jax.data.readers import read
 from endx_jax.experiment.model import load_pair_scorer
 
 KEY = "sk-secret-456"
+BAD_REPLIES = ["I cannot do that", '["what is', "[]", "[1, 2]", '[{"question": "x"}]', '["", " "]', f'["{"x" * 1001}"]']
 
 
 @pytest.fixture
@@ -285,9 +286,6 @@ def test_a_reply_is_searched_for_its_list():
     assert parse_reply(Reply(text, True, (0, 0)), 3) == (("One?", "two words?", "Three?"), "")
 
 
-BAD_REPLIES = ["I cannot do that", '["what is', "[]", "[1, 2]", '[{"question": "x"}]', '["", " "]', f'["{"x" * 1001}"]']
-
-
 @pytest.mark.parametrize("text", BAD_REPLIES)
 def test_a_reply_without_questions_has_a_reason(text):
     questions, reason = parse_reply(Reply(text, True, (0, 0)), 3)
@@ -296,37 +294,25 @@ def test_a_reply_without_questions_has_a_reason(text):
 
 
 @pytest.mark.slow
-def test_killed_ten_times_no_answer_in_the_journal_is_asked_again_and_none_is_lost(tmp_path):
+def test_killed_five_times_no_answer_in_the_journal_is_asked_again_and_none_is_lost(corpus, tmp_path):
     """What the server answered and a killed process had not yet written is paid twice, at most one for each thread."""
-    corpus, threads, kills = tmp_path / "docs.jsonl", 4, 10
     corpus.write_text("".join(json.dumps({"id": f"d{n}", "text": f"This is passage {n}."}) + "\n" for n in range(120)))
-
-    def act(number, times):
-        return (429, {"Retry_After_Ms": "1"}, b"") if times == 1 and int(number) % 7 == 0 else reply(questions(number))
-
-    with ChatServer(act, delay=0.02) as server:
-        given = arguments(server, corpus, f"--concurrency={threads}", "--retries=3")
-        command = [sys.executable, "-m", "endx_jax", *given]
+    with ChatServer(delay=0.02) as server:
+        command = [sys.executable, "-m", "endx_jax", *arguments(server, corpus, "--concurrency=4")]
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}
         snapshots: list[dict[str, int]] = []  # how often what the journal held at a kill had been asked by then
-        for _ in range(kills):
-            before = sum(server.paid.values())
+        for kill in range(1, 6):
             process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-            while sum(server.paid.values()) < before + 7:
-                assert process.poll() is None
-                time.sleep(0.002)
+            wait_for(lambda goal=10 * kill: sum(server.paid.values()) >= goal)
             process.kill()
             process.wait()
             journal = (tmp_path / "pairs.jsonl.journal").read_text().rpartition("\n")[0]
             known = [str(n) for n in range(120) if key_of(f"This is passage {n}.") in journal]
             snapshots.append({number: server.asked[number] for number in known})
         finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        twice = sum(count - 1 for count in server.paid.values())
-        assert len(server.paid) == 120
         for snapshot in snapshots:
             assert {number: server.asked[number] for number in snapshot} == snapshot
-    assert [len(snapshot) for snapshot in snapshots] == sorted(len(snapshot) for snapshot in snapshots)
-    assert len(snapshots[0]) > 0
-    assert 0 <= twice <= threads * kills
+    assert 0 < len(snapshots[0]) <= len(snapshots[-1])
+    assert 120 <= sum(server.paid.values()) <= 120 + 4 * 5
     assert pairs(corpus) == expected(*map(str, range(120)))
     assert f"({len(snapshots[-1])} answered before)" in finished.stdout

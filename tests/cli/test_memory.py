@@ -1,5 +1,3 @@
-"""A program on a CPU starts itself again with what glibc needs to know, once, and with the same arguments."""
-
 import glob
 import os
 import subprocess

@@ -18,7 +18,6 @@ from endx_jax.parallel.console import silenced
 
 @pytest.fixture
 def mine(endx):
-    """Runs the verb; returns its `out` and `err`."""
     return functools.partial(endx, "mine")
 
 
@@ -111,21 +110,6 @@ def test_mined_rows_are_returned_and_messages_can_be_silenced(tmp_path, pairs_cs
     printed = mine(f"--data={pairs_csv}", "--bm25", "--negatives=2", f"--output={tmp_path / 'cli'}").out
     assert printed.startswith("60 questions and ")
     assert table(tmp_path / "cli") == table(tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_a_model_in_memory_and_its_index_mine_the_same(tmp_path, trained_workdir, pairs_csv, mine, endx):
-    corpus = tmp_path / "corpus.jsonl"
-    records = read(pairs_csv)
-    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in records.candidates))
-    endx("encode", f"--workdir={trained_workdir}", f"--corpus={corpus}", f"--output={tmp_path}/index")
-    rules = (f"--data={pairs_csv}", "--ranks=1-30", "--margin=0.001")
-    mine(*rules, f"--workdir={trained_workdir}", f"--output={tmp_path}/memory")
-    index = (f"--index={tmp_path}/index", f"--model={trained_workdir}")
-    mine(*rules, *index, f"--output={tmp_path}/exact")
-    found = negatives(tmp_path / "memory")
-    assert found
-    assert negatives(tmp_path / "exact") == found
 
 
 @pytest.mark.slow

@@ -31,13 +31,11 @@ def texts(workdir):
 
 @pytest.fixture
 def search(endx):
-    """Runs the verb; returns its `out` and `err`."""
     return functools.partial(endx, "search")
 
 
 @pytest.fixture
 def error(search):
-    """Runs the verb, which has to fail; returns the line."""
     return lambda *arguments: search(*arguments, status=2).err
 
 

@@ -46,8 +46,6 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
 
 
 class Plain(Engine):
-    """An engine without a library."""
-
     def update(self, snapshot, renumbered):
         self.rows = snapshot.vectors(0, len(snapshot.living))
 

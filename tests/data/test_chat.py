@@ -1,5 +1,3 @@
-"""The client of chat servers: what it repeats, and what it never says."""
-
 import sys
 
 import pytest
@@ -11,6 +9,8 @@ from endx_jax.data.chat import Chat, NoAnswer
 
 KEY = "sk-secret-123"
 GOOD = reply(questions("1"))
+NO_CHAT = (b"<html>Log in</html>", *NO_API)
+NO_CHAT += (b'{"choices": []}', b'{"choices": [{}]}', b'{"choices": [{"message": {"content": 5}}]}')
 
 
 @pytest.fixture(autouse=True)
@@ -55,10 +55,6 @@ def test_a_request_that_may_succeed_later_is_repeated(failure):
         assert server.asked["2"] == 2
 
 
-NO_CHAT = (b"<html>Log in</html>", *NO_API)
-NO_CHAT += (b'{"choices": []}', b'{"choices": [{}]}', b'{"choices": [{"message": {"content": 5}}]}')
-
-
 @pytest.mark.parametrize("content", NO_CHAT)
 def test_a_response_that_is_no_answer_of_a_chat_is_one_line(content):
     with ChatServer(lambda *_: content) as server, one_line_error("status 200 with no answer of a chat") as caught:
@@ -76,10 +72,8 @@ def test_a_response_beyond_the_limit_or_none_in_time_is_one_line():
 def test_no_server_and_a_name_that_no_host_has_are_one_line():
     with ChatServer() as server:
         pass
-    with one_line_error(r"the connection failed \(ConnectError\), 2 times"):
-        client(server, retries=1).ask("passage 1")
-    with one_line_error(r"the connection failed \(Unicode\w*Error\)"):
-        Chat("http://..", {"model": "m"}).ask("passage 1")
+    refused(r"the connection failed \(ConnectError\), 2 times", client(server, retries=1).ask, "passage 1")
+    refused(r"the connection failed \(Unicode\w*Error\)", Chat("http://..", {"model": "m"}).ask, "passage 1")
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
@@ -102,8 +96,7 @@ def test_a_refused_request_is_not_repeated_and_does_not_tell_the_key(status, kin
 
 def test_a_key_is_in_no_message_and_not_sent_where_a_server_redirects_to():
     with ChatServer() as other, ChatServer(lambda *_: (307, {"Location": f"{other.address}/v1"}, b"")) as server:
-        with one_line_error("status 307"):
-            client(server).ask("passage 1")
+        refused("status 307", client(server).ask, "passage 1")
         assert not other.seen
     assert KEY not in repr(Chat("http://a", {}, KEY))
     with one_line_error("^the key of the API holds characters that no key has") as caught:

@@ -20,16 +20,14 @@ TEXTS = {
     "turkish": ["Şifremi nasıl değiştirebilirim?", "Ayarları açın ve bir düğmeye basın, bu çok kolay."],
     "vietnamese": ["Làm thế nào để đổi mật khẩu?", "Mở phần cài đặt và nhấn vào nút này."],
 }
+CODE = ["for (int i = 0; i < n; i++) { s += a[i]; }", "int a, s, z, o; do { s += a; } while (z < s);"]
+BOOK = ["the history of 北京 and of 東京 in a book"]
 
 
 @pytest.mark.parametrize("language", TEXTS)
 def test_languages_are_detected(language):
     assert detect(TEXTS[language]) == language
     assert detect(TEXTS[language] * 2000) == language
-
-
-CODE = ["for (int i = 0; i < n; i++) { s += a[i]; }", "int a, s, z, o; do { s += a; } while (z < s);"]
-BOOK = ["the history of 北京 and of 東京 in a book"]
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["Settings", "C++ 3.14"], ["de la"], BOOK, CODE])

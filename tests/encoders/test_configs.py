@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from tiny_bert import sizes
 
 from endx_jax.encoders import ARCHITECTURES
@@ -103,8 +103,7 @@ def test_mpnet_s_positions_begin_after_1_and_others_take_any_padding_id(pad_id):
 def test_positions_after_the_padding_id_are_fewer():
     found = read("roberta", SMALL | {"pad_token_id": 1})
     assert (found.positions, found.first_position) == (14, 2)
-    with one_line_error("max_position_embeddings must be larger than 17"):
-        read("roberta", SMALL | {"pad_token_id": 16})
+    refused("max_position_embeddings must be larger than 17", read, "roberta", SMALL | {"pad_token_id": 16})
 
 
 @pytest.mark.parametrize(
@@ -133,5 +132,4 @@ def test_positions_after_the_padding_id_are_fewer():
     ],
 )
 def test_what_is_not_supported_is_named_with_its_value(model_type, changes, message):
-    with one_line_error(message):
-        read(model_type, SMALL | changes)
+    refused(message, read, model_type, SMALL | changes)

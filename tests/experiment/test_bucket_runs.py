@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import shutil
 import tempfile
 
 import fsspec
@@ -68,7 +67,6 @@ def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_wor
     assert not [*scratch.iterdir()]
     assert run(config, workdir) is None
     assert "nothing to do" in capsys.readouterr().out
-
     copy = download(workdir, tmp_path / "q")
     assert not (copy / LOCK).exists()
     local, remote = (json.loads((folder / "results.json").read_text()) for folder in (trained_workdir, copy))
@@ -80,30 +78,12 @@ def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_wor
             contents = file.read_bytes()
             for place in (scratch, tmp_path / "cache", copy, pathlib.Path.cwd()):
                 assert str(place).encode() not in contents, file
-
     model = endx_jax.load(workdir)
     assert model.name == workdir
     expected = endx_jax.load(trained_workdir).encode_query(["where is the cat"])
     np.testing.assert_array_equal(model.encode_query(["where is the cat"]), expected)
     assert run_index(workdir).info.model["name"] == workdir
     assert results is not None
-
-
-@pytest.mark.slow
-def test_a_local_run_resumes_in_a_bucket_and_the_other_way(config, url, tmp_path, trained_workdir):
-    local = tmp_path / "q"
-    config.train.stop_at_step = 2
-    run(config, local)
-    for file in local.rglob("*"):
-        if file.is_file():
-            buckets.write_bytes(f"{url}/{file.relative_to(local)}", file.read_bytes())
-    config.train.stop_at_step = 4
-    run(config, url)
-    shutil.rmtree(local)
-    download(url, local)
-    config.train.stop_at_step = 0
-    run(config, local)
-    jax.tree.map(np.testing.assert_array_equal, params_of(local, local), params_of(trained_workdir, trained_workdir))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of requests that Orbax waits not for

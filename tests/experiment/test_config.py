@@ -36,10 +36,7 @@ def test_the_settings_that_decide_others_come_first_and_those_of_one_method_are_
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"train": {"global_batchsize": 1}},
-            r"setting train.global_batchsize; did you mean 'global_batch_size'\?",
-        ),
+        ({"train": {"global_batchsize": 1}}, r"setting train.global_batchsize; did you mean 'global_batch_size'\?"),
         ({"objective": {"name": "duel"}}, "objective.name is 'duel', which is none of .*dual"),
         ({"train": {"steps": 5}}, r"^train.steps=5 and train.epochs=1.0: set one of the two$"),
         ({"data": None}, "data is None; it must be an object with settings"),

@@ -8,7 +8,7 @@ import pathlib
 import re
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
@@ -106,14 +106,6 @@ def test_only_the_quickstart_trains_on_docstrings():
     assert load_recipe("minilm").get_config().data.path == ""
 
 
-def test_rows_that_are_not_valid_can_be_skipped(tmp_path):
-    file = tmp_path / "pairs.csv"
-    file.write_text("question,answer\nq1,a\nq2,\n")
-    with one_line_error("line 3: 'answer' is empty; data.skip_invalid=True skips such rows"):
-        read_records(str(file), DataSettings(), "")
-    assert read_records(str(file), DataSettings(skip_invalid=True), "").questions == ("q1",)
-
-
 def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):
     file = tmp_path / "pairs.csv"
     file.write_text("question,answer\n" + "".join(f"q{n},a{n % 20}\n" for n in range(200)))
@@ -125,8 +117,7 @@ def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_se
 
 
 def test_a_pool_is_for_reading_comprehension_only_and_other_data_has_one(pairs_csv):
-    with one_line_error("natural_questions, multireqa. but columns; leave data.pool"):
-        read(pairs_csv)
+    refused("natural_questions, multireqa. but columns; leave data.pool", read, pairs_csv)
     found = read_splits(DataSettings(path=str(pairs_csv))).test
     assert pools(found, DataSettings()) == {"all": found}
 
@@ -136,8 +127,7 @@ def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
     assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
     assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
-    with one_line_error("is not reading-comprehension data .squad"):
-        read(pairs_csv, test_path=str(pairs_csv))
+    refused("is not reading-comprehension data .squad", read, pairs_csv, test_path=str(pairs_csv))
 
 
 def test_the_format_of_each_path_is_detected_once(folder, pairs_csv, monkeypatch):

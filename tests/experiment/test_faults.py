@@ -13,11 +13,10 @@ import chex
 import jax
 import pytest
 
-from endx_jax.errors import RunInterrupted
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.training.checkpoints import Checkpoints, newest_step
+from endx_jax.training.checkpoints import newest_step
 from endx_jax.training.preemption import NOTICE
 
 
@@ -28,27 +27,6 @@ def log(workdir):
 
 def best(workdir):
     return jax.device_get(best_params(workdir, read_model(workdir), make_mesh(MeshSettings()))[0])
-
-
-@pytest.mark.slow
-def test_told_to_stop_a_run_saves_and_the_same_command_goes_on(trained_workdir, config, tmp_path, monkeypatch):
-    looks = []
-
-    def look(checkpoints):
-        looks.append(checkpoints)
-        if len(looks) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(1)  # a thread handles it
-        return False
-
-    with monkeypatch.context() as told:
-        told.setattr(Checkpoints, "has_failed", look)
-        with pytest.raises(RunInterrupted, match=r"saved at step 3 of 6; run the same command to resume$"):
-            run(config, tmp_path)
-    assert [step for step, _ in log(tmp_path)] == [1, 2, 3]
-    run(config, tmp_path)
-    assert log(tmp_path) == log(trained_workdir)
-    chex.assert_trees_all_equal(best(tmp_path), best(trained_workdir))
 
 
 def flags(config):

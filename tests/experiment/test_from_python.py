@@ -1,12 +1,10 @@
-"""Training from Python, on pairs in memory."""
-
 import json
 import pathlib
 import re
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from tiny_bert import tiny_recipe
 
 import endx_jax
@@ -115,8 +113,7 @@ def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_written(pairs, settings, message, config, tmp_path):
-    with one_line_error(message):
-        endx_jax.train(pairs, tmp_path / "run", config=config, settings=settings)
+    refused(message, endx_jax.train, pairs, tmp_path / "run", config=config, settings=settings)
     assert not (tmp_path / "run").exists()
 
 
@@ -133,8 +130,7 @@ def test_a_config_is_a_file_a_recipe_or_a_tree(config, tmp_path, monkeypatch):
     with one_line_error("=t6 is neither a file nor a recipe; did you mean 't5'"):
         endx_jax.train(PAIRS, tmp_path / "run", config="t6")
     file.write_text("def get_config():\n    raise ValueError('no such thing')\n")
-    with one_line_error("mine.py, line 2: ValueError: no such thing"):
-        endx_jax.train(PAIRS, tmp_path / "run", config=file)
+    refused("mine.py, line 2: ValueError: no such thing", endx_jax.train, PAIRS, tmp_path / "run", config=file)
 
 
 def test_notebooks_show_progress(monkeypatch):

@@ -12,8 +12,9 @@ from unittest import mock
 
 import pytest
 from fuzzing import damaged_json, damaged_json_lines, fuzzed, only_user_errors
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from hypothesis import given
+from hypothesis import strategies as st
 
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
@@ -36,7 +37,6 @@ sys.stdin.read()
 
 @pytest.fixture
 def holder(tmp_path):
-    """A process that holds the workdir."""
     command = [sys.executable, "-c", HOLDER, str(tmp_path / LOCK)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
@@ -113,6 +113,7 @@ def test_a_file_system_without_locks_is_reported_in_one_line(tmp_path, monkeypat
 CONFIG = resolve(base_config()).as_dict()
 MIXED = CONFIG | {"data": CONFIG["data"] | {"path": "a", "mixture": [["b", 1.0]]}}
 MIXED["model"] = MIXED["model"] | {"layer_weights": [0.5, 0.5]}
+RECIPES = [resolve(load_recipe(name).get_config()).as_dict() for name in ("minilm_pairs", "vae_squad")]
 RESULTS = {
     "systems": {"bm25": {"mrr": 0.5}},
     "evaluations": [
@@ -129,64 +130,43 @@ def encoded(value) -> bytes:
     return json.dumps(value).encode()
 
 
-@fuzzed
-@given(
-    contents=damaged_json(encoded(MIXED))
-    | damaged_json(encoded(resolve(load_recipe("minilm_pairs").get_config()).as_dict()))
-    | damaged_json(encoded(resolve(load_recipe("vae_squad").get_config()).as_dict()))
+def read_settings(workdir):
+    settings = workdirs.read_config(workdir)
+    assert resolve(settings.as_dict()) == settings
+
+
+def read_log(workdir):
+    metric_log.MetricLog(workdir, resume_step=2).close()
+    assert all(line["step"] <= 2 for line in metric_log.read_metrics(workdir / metric_log.FILE))
+
+
+def read_checkpoint(workdir):
+    assert checkpoints.best_step(workdir, "mrr") in (2, None)
+    checkpoints.find_damage(workdir, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "read"),
+    [
+        (workdirs.CONFIG, st.one_of(damaged_json(encoded(one)) for one in (MIXED, *RECIPES)), read_settings),
+        (workdirs.DATA, damaged_json(encoded({"sha256": "ab", "questions": {"train": 5}})), workdirs.read_data),
+        (metric_log.FILE, damaged_json_lines(LOG), read_log),
+        (workdirs.RESULTS, damaged_json(encoded(RESULTS)), lambda workdir: read_results(workdir / workdirs.RESULTS)),
+        (workdirs.RESULTS, damaged_json(encoded(RESULTS)), read_per_question),
+        ("trained.per_question.jsonl", damaged_json_lines(QUESTIONS), read_per_question),
+        (f"{checkpoints.MANIFESTS}/2.json", damaged_json(encoded(MANIFEST)), read_checkpoint),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_config(tmp_path, contents):
-    (tmp_path / workdirs.CONFIG).write_bytes(contents)
-    with only_user_errors():
-        settings = workdirs.read_config(tmp_path)
-        assert resolve(settings.as_dict()) == settings
-
-
 @fuzzed
-@given(contents=damaged_json(encoded({"sha256": "ab", "questions": {"train": 5}})))
-def test_the_data(tmp_path, contents):
-    (tmp_path / workdirs.DATA).write_bytes(contents)
-    with only_user_errors():
-        workdirs.read_data(tmp_path)
-
-
-@fuzzed
-@given(contents=damaged_json_lines(LOG))
-def test_the_log(tmp_path, contents):
-    (tmp_path / metric_log.FILE).write_bytes(contents)
-    with only_user_errors():
-        metric_log.MetricLog(tmp_path, resume_step=2).close()
-    assert all(line["step"] <= 2 for line in metric_log.read_metrics(tmp_path / metric_log.FILE))
-
-
-@fuzzed
-@given(contents=damaged_json(encoded(RESULTS)))
-def test_the_results(tmp_path, contents):
-    (tmp_path / workdirs.RESULTS).write_bytes(contents)
+@given(data=st.data())
+def test_no_file_of_a_workdir_gives_a_traceback(tmp_path, name, contents, read, data):
+    for folder in (f"{checkpoints.FOLDER}/2", checkpoints.MANIFESTS):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     (tmp_path / "trained.per_question.jsonl").write_bytes(QUESTIONS)
+    (tmp_path / name).write_bytes(data.draw(contents))
     with only_user_errors():
-        read_results(tmp_path / workdirs.RESULTS)
-    with only_user_errors():
-        read_per_question(tmp_path)
-
-
-@fuzzed
-@given(contents=damaged_json_lines(QUESTIONS))
-def test_the_measures_of_each_question(tmp_path, contents):
-    (tmp_path / "trained.per_question.jsonl").write_bytes(contents)
-    with only_user_errors():
-        read_per_question(tmp_path)
-
-
-@fuzzed
-@given(contents=damaged_json(encoded(MANIFEST)))
-def test_the_manifest_of_a_checkpoint(tmp_path, contents):
-    (tmp_path / checkpoints.FOLDER / "2").mkdir(parents=True, exist_ok=True)
-    (tmp_path / checkpoints.MANIFESTS).mkdir(exist_ok=True)
-    (tmp_path / checkpoints.MANIFESTS / "2.json").write_bytes(contents)
-    with only_user_errors():
-        assert checkpoints.best_step(tmp_path, "mrr") in (2, None)
-        checkpoints.find_damage(tmp_path, 2)
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +176,7 @@ def test_an_empty_file_and_a_list_are_refused(tmp_path, contents, message):
     (tmp_path / workdirs.CONFIG).write_text(contents)
     (tmp_path / workdirs.DATA).write_text(contents)
     for name, read in ((workdirs.CONFIG, workdirs.read_config), (workdirs.DATA, workdirs.read_data)):
-        with one_line_error(f"{name}.* {message}|{name}, {message}"):
-            read(tmp_path)
+        refused(f"{name}.* {message}|{name}, {message}", read, tmp_path)
 
 
 def test_an_error_of_a_workdir_in_a_bucket_names_the_bucket_and_not_the_local_copy(monkeypatch):

@@ -1,5 +1,3 @@
-"""Runs that train adapters alone."""
-
 import json
 import shutil
 
@@ -8,7 +6,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from helpers import logged_losses, one_device, one_line_error, trained_params, use_devices, whole_and_resumed
+from helpers import logged_losses, one_device, one_line_error, refused, trained_params, use_devices, whole_and_resumed
 from tiny_bert import LAYERS, tiny_recipe
 from tiny_models import write_tiny_qwen3
 
@@ -61,17 +59,6 @@ def test_adapters_learn(trained):
     assert np.mean(losses[-2:]) < np.mean(losses[:2]) - 0.05
 
 
-@pytest.mark.slow
-def test_the_base_stays_as_it_is_bit_for_bit(whole, decoder, pairs_csv):
-    initial = build_model(resolve(recipe(decoder, pairs_csv))).initial_params()
-    before, after = (parameter_paths(tree) for tree in (initial, whole[1]))
-    assert before.keys() == after.keys()
-    assert sum(map(is_adapter, after)) == 2 * 7
-    for path, leaf in after.items():
-        same = np.array_equal(leaf, np.asarray(before[path]))
-        assert same != is_adapter(path), path
-
-
 def test_checkpoints_and_the_optimizer_hold_adapters_alone(trained, tmp_path):
     (step,) = {int(folder.name) for folder in (trained / FOLDER).iterdir()} & {8}
     stored = parameter_paths(ocp.PyTreeCheckpointHandler().metadata(trained / FOLDER / str(step) / "params").tree)
@@ -119,8 +106,7 @@ def test_a_run_starts_from_the_adapters_of_another_on_the_same_base(trained, dec
     found = jax.tree.map(np.asarray, build_model(resolve(config)).initial_params())
     chex.assert_trees_all_equal(found, trained_params(trained))
     config.model.pretrained = str(write_tiny_qwen3(tmp_path / "base", seed=1, num_hidden_layers=1))
-    with one_line_error("the adapter is of another base than .*, whose weights have another hash"):
-        build_model(resolve(config)).initial_params()
+    refused("the adapter is of another base than .*, whose weights have", build_model(resolve(config)).initial_params)
 
 
 def steps(config, workdir, count=2):
@@ -134,12 +120,8 @@ def steps(config, workdir, count=2):
     return losses, jax.device_get(state.params)
 
 
-# The first: two chunks on each device.
-CUTS = [(4, {"fsdp": 2}), (4, {}), (0, {"fsdp": 2}), (2, {"fsdp": 4, "data": 2})]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("chunk", "mesh"), CUTS)
+@pytest.mark.parametrize(("chunk", "mesh"), [(4, {"fsdp": 2}), (4, {}), (0, {"fsdp": 2}), (2, {"fsdp": 4, "data": 2})])
 def test_chunks_and_fsdp_change_no_loss(whole, decoder, pairs_csv, tmp_path, monkeypatch, chunk, mesh):
     use_devices(monkeypatch, int(np.prod([*mesh.values()])) if mesh else 1)
     config = recipe(decoder, pairs_csv)
@@ -214,5 +196,4 @@ def test_settings_that_do_not_fit_are_refused(decoder, pairs_csv, tmp_path):
     with one_line_error("objective.name=residual trains heads on frozen towers: set model.lora.rank=0"):
         prepare_run(residual, tmp_path)
     config.model.encoder, config.model.pooling = "none", "mean"
-    with one_line_error("which matches none of the linear layers: a new encoder, or none, is trained without"):
-        prepare_run(config, tmp_path)
+    refused("which matches none of the linear layers: a new encoder, or none, is", prepare_run, config, tmp_path)

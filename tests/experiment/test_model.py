@@ -10,7 +10,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from tiny_bert import WIDTH, tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -84,11 +84,9 @@ def test_only_encoders_with_positions_limit_the_length(config):
     config.model.new_encoder.width, config.model.new_encoder.heads = 0, 4
     for encoder in ("transformer", ""):
         config.model.encoder = encoder
-        with one_line_error("data.answer_length is 65, more than the 64 positions"):
-            build_model(resolve(config))
+        refused("data.answer_length is 65, more than the 64 positions", build_model, resolve(config))
     config.model.encoder, config.model.new_encoder.heads = "transformer", 12
-    with one_line_error(f"model.new_encoder.heads is 12, which does not divide the width {WIDTH}"):
-        build_model(resolve(config))
+    refused(f"model.new_encoder.heads is 12, which does not divide the width {WIDTH}", build_model, resolve(config))
 
 
 def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_csv):
@@ -144,8 +142,7 @@ def test_a_loss_that_is_nan_leaves_the_checkpoint_that_was_being_written(tiny_be
 
     monkeypatch.setattr(Monitor, "flush", flushed)
     monkeypatch.setattr(checkpoints, "hash_files", slowly)
-    with one_line_error("the loss is nan at step 5"):
-        run(tiny_recipe(tiny_bert, pairs_csv, "none"), tmp_path / "run")
+    refused("the loss is nan at step 5", run, tiny_recipe(tiny_bert, pairs_csv, "none"), tmp_path / "run")
     assert checkpoints.newest_step(tmp_path / "run") == 4
 
 

@@ -1,5 +1,3 @@
-"""Tests of what is searched after training."""
-
 import functools
 import json
 import re
@@ -60,7 +58,6 @@ def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_i
         assert best(endx, f"--workdir={tmp_path / 'run'}", "--mode=bm25", part.questions[0]) == answer
     evaluated = json.loads((tmp_path / "run" / "results.json").read_text())["evaluations"]
     assert {found["candidates"] for found in evaluated} == {len(splits.test.candidates)}  # a pool of its own
-
     stored = json.loads((tmp_path / "run" / "model" / "endx.json").read_text())["hybrid"]
     assert stored["questions"] == len(splits.validation.questions) >= 5
     assert stored["weight"] == 0.05  # the tiny tower ranks by chance, and the words are always right

@@ -14,8 +14,7 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from fake_buckets import free_port
-from helpers import logged_losses, one_line_error, whole_and_resumed
+from helpers import one_line_error, refused, whole_and_resumed
 from several_processes import as_processes
 from small_squad import write_squad
 from tiny_bert import tiny_recipe
@@ -29,7 +28,6 @@ from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_records, read_splits
 from endx_jax.experiment.prepare import prepare_run
-from endx_jax.experiment.run import run
 from endx_jax.experiment.tokens import stored
 from endx_jax.methods import METHODS, find_method
 
@@ -115,12 +113,13 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
     assert texts(pairs) == texts(expected)
 
 
-def test_a_host_with_a_folder_of_its_own_writes_it_too(settings, processors, tmp_path, monkeypatch):
-    hosts = [dataclasses.replace(settings, tokens=str(tmp_path / f"host-{process}")) for process in (0, 1)]
+@pytest.mark.parametrize("names", [("host-0", "host-1"), ("tokens", "tokens")])
+def test_a_host_with_a_folder_of_its_own_writes_it_too(settings, processors, tmp_path, monkeypatch, names):
+    hosts = [dataclasses.replace(settings, tokens=str(tmp_path / name)) for name in names]
     splits = read_splits(settings)
     stores = as_processes(monkeypatch, lambda process: stored(hosts[process], processors, splits))
     assert stores[0].sha256 == stores[1].sha256
-    assert [store.folder.name for store in stores] == ["host-0", "host-1"]
+    assert tuple(store.folder.name for store in stores) == names
 
 
 def test_labelled_rows_are_stored_as_in_memory(settings, processors, tmp_path):
@@ -217,14 +216,12 @@ def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, process
     splits = read_splits(settings)
     store = stored(settings, processors, splits)
     short = processors | {"answer": dataclasses.replace(processors["answer"], length=20)}
-    with pytest.raises(EndxError, match=r"holds tokens of other data \(length: .*24.* and now .*20.*\): set another"):
-        stored(settings, short, splits)
+    refused(r"holds tokens of other data \(length: .*24.* and now .*20.*\): set", stored, settings, short, splits)
     file = store.folder / "answer.ids.npy"
     whole = file.read_bytes()
     for damaged in (whole[:-2], whole[:-1] + bytes([whole[-1] ^ 1])):  # one of them of equal size
         file.write_bytes(damaged)
-        with pytest.raises(EndxError, match=r"answer.ids.npy is damaged or missing: remove .*tokens to write it again"):
-            stored(settings, processors, splits)
+        refused(r"answer.ids.npy is damaged or missing: remove .*tokens to write", stored, settings, processors, splits)
 
 
 def test_tokens_that_other_settings_would_change_are_refused(settings, processors, tiny_bert, tmp_path):
@@ -293,8 +290,7 @@ def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(
     else:  # the second shard is the first part, and the broken one the second
         (shards / "train-00000-of-00002.parquet").unlink()
         write(shards / "train-00002-of-00002.parquet", [{**ROWS[0], "query": ""}])
-    with pytest.raises(EndxError, match=r"no questions with a right passage|is empty"):
-        stored(first, processors, read_splits(first))
+    refused(r"no questions with a right passage|is empty", stored, first, processors, read_splits(first))
     assert parts_of(settings)
     (shards / "train-00002-of-00002.parquet").unlink(missing_ok=True)
     write(shards / "train-00000-of-00002.parquet", ROWS[:50])
@@ -371,10 +367,8 @@ def test_a_hostile_manifest_is_one_line(settings, processors):
     hashes = [], {"../precious": "0"}, dict.fromkeys(whole["sha256"], 5)
     for hostile in ([], {"pairs": [10**9]}, {"about": []}, *(whole | {"sha256": one} for one in hashes)):
         file.write_text(json.dumps(hostile))
-        with one_line_error("tokens"):
-            stored(settings, processors, splits)
-        with one_line_error("tokens"):
-            TokenStore.open(file.parent)
+        refused("tokens", stored, settings, processors, splits)
+        refused("tokens", TokenStore.open, file.parent)
 
 
 # Tokenizes in two processes, which never finish a block, so that the parent can be killed meanwhile.
@@ -451,8 +445,7 @@ def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, 
 
 def test_what_needs_texts_is_refused(config, tmp_path, monkeypatch):
     config.objective.contrastive.guide = config.model.pretrained
-    with one_line_error(r"tokens holds tokens and no texts, which .*: leave data.tokens empty"):
-        prepare_run(config, tmp_path / "run")
+    refused(r"tokens holds tokens and no texts, which .*: leave data.tokens", prepare_run, config, tmp_path / "run")
     config.objective.contrastive.guide = ""
     annotating = dataclasses.replace(find_method("dual"), annotate=lambda *_: pytest.fail("called without texts"))
     monkeypatch.setitem(METHODS, "dual", annotating)
@@ -466,36 +459,3 @@ def test_a_run_on_disk_is_resumed_exactly_by_processes(config, tmp_path):
     whole, parts = whole_and_resumed(config, tmp_path)
     assert whole == parts
     assert len(whole) > 3
-
-
-# Trains as one of several processes, the first of which writes the folder of tokens.
-PROGRAM = """
-import pathlib
-import sys
-from tiny_bert import tiny_recipe
-from endx_jax.experiment.run import run
-from endx_jax.parallel import distributed
-
-pretrained, path, test_path, tokens, workdir = sys.argv[1:]
-config = tiny_recipe(pretrained, path)
-config.data.update(test_path=test_path, tokens=tokens, tokenizing_processes=1, hard_negatives=1)
-distributed.initialize()
-run(config, pathlib.Path(workdir))
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_train_on_one_folder_as_one_does(config, tmp_path):
-    config.data.update(question_length=24, answer_length=24)
-    run(config, tmp_path / "one")
-    address = f"localhost:{free_port()}"
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "JAX_NUM_PROCESSES": "2"}
-    environment |= {"JAX_COORDINATOR_ADDRESS": address, "PYTHONPATH": os.pathsep.join(sys.path)}
-    paths = [config.model.pretrained, config.data.path, config.data.test_path, tmp_path / "both", tmp_path / "two"]
-    command = [sys.executable, "-c", PROGRAM, *map(str, paths)]
-    processes = [subprocess.Popen(command, env=environment | {"JAX_PROCESS_ID": str(index)}) for index in range(2)]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0]
-    assert TokenStore.open(tmp_path / "both").sha256 == TokenStore.open(tmp_path / "tokens").sha256
-    expected = logged_losses(tmp_path / "one")
-    assert len(expected) == 6
-    assert logged_losses(tmp_path / "two") == pytest.approx(expected, rel=1e-5)

@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.records import Pools, RetrievalSet
@@ -37,7 +37,6 @@ def beir(tmp_path_factory):
 
 
 def logged(workdir) -> dict[int, dict[str, float]]:
-    """Returns the validation metrics by step."""
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return {line.pop("step"): line for line in lines if any(key.startswith("validation/") for key in line)}
 
@@ -160,22 +159,18 @@ def test_settings_that_contradict_each_other_are_refused(config, beir, tmp_path)
         ),
         (("mats",), "mats/speed", "the measure of evaluation.metric is 'speed'"),
     ):
-        with one_line_error(said):
-            EvaluationSettings(sets=sets, metric=metric)
+        refused(said, EvaluationSettings, sets=sets, metric=metric)
     config.evaluation.sets = (str(beir),)
     with one_line_error(r"evaluation.sets: .*qrels: several splits; choose one with PATH:SPLIT: dev, test"):
         run(config, tmp_path / "run")
     config.evaluation.sets = (f"{beir}:test",)
     config.data.validation_fraction = 0.0
-    with one_line_error("a measure of the validation split, which is empty: set it to mats:test/mrr"):
-        run(config, tmp_path / "run")
+    refused("a measure of the validation split, which is empty: set it to mats:test/mrr", run, config, tmp_path / "run")
     config.evaluation.sets = ()
     config.train.update(evaluate_every=2, patience=1)
-    with one_line_error("train.patience needs validation data"):
-        run(config, tmp_path / "run")
+    refused("train.patience needs validation data", run, config, tmp_path / "run")
     config.train.update(evaluate_every=0, patience=1)
-    with one_line_error("needs train.evaluate_every"):
-        run(config, tmp_path / "run")
+    refused("needs train.evaluate_every", run, config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
 

@@ -12,6 +12,7 @@ import endx_jax
 from endx_jax.cli.entry import run_verb
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+NO_REPOSITORY = [b'{"id": "x", "siblings": 5}', b'{"id": "x", "siblings": [5]}', b'{"id": "x", "siblings": [{}]}']
 
 
 class Hub(LoopbackServer):
@@ -153,9 +154,6 @@ def test_refusals_are_one_line(hub, exported, bert_workdir, tmp_path, monkeypatc
     assert "the hub does not accept the login" in refused(exported, "me/cats")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     assert "there is no login for the hub: run `hf auth login`" in refused(exported, "me/cats")
-
-
-NO_REPOSITORY = [b'{"id": "x", "siblings": 5}', b'{"id": "x", "siblings": [5]}', b'{"id": "x", "siblings": [{}]}']
 
 
 @pytest.mark.parametrize("body", [*NO_API, *NO_REPOSITORY])

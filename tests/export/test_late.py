@@ -1,5 +1,3 @@
-"""Exports of late interaction: sentence-transformers' MultiVectorEncoder."""
-
 import json
 
 import numpy as np

@@ -4,7 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from tiny_models import make_model
 
 import endx_jax
@@ -41,8 +41,7 @@ def test_a_model_that_is_cut_is_refused(models):
 
 def test_a_model_with_an_option_of_texts_that_no_format_has_is_refused(models, monkeypatch):
     monkeypatch.setattr(TextOptions, "further", {"lower_case": True})
-    with one_line_error("tiny has options of questions that no export can hold: {'lower_case': True}"):
-        Towers.of(models["sde"])
+    refused("tiny has options of questions that no export can hold: {'lower_case': True}", Towers.of, models["sde"])
 
 
 def test_cosine_and_norm_are_two_things(models, tmp_path):

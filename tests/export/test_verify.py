@@ -28,7 +28,6 @@ def test_an_export_is_the_model_in_a_process_of_its_own_and_a_damaged_one_is_not
     assert max(report.largest_difference.values()) <= 1e-5
     assert "endx_jax" in report.versions
     assert len(report.versions) > 1
-
     # One weight, a little off.
     file = next(file for file in sorted(output.rglob("model.safetensors")) if file.stat().st_size > 10_000)
     weights = load_file(file)

@@ -45,19 +45,6 @@ def test_an_engine_finds_most_of_the_exact_answers(index, engine, least):
     np.testing.assert_allclose(found.scores[same], exact.scores[same], atol=1e-5)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_added_documents_are_found_and_deleted_ones_are_not(index, engine):
-    questions, searching = unit(9, 1), ENGINES[engine]()
-    searching.search(index.snapshot, questions, 5)
-    index.add(documents(9, "new"), 2 * questions)
-    assert searching.search(index.snapshot, questions, 5).rows[:, 0].tolist() == [*range(COUNT, COUNT + 9)]
-    index.delete(["new3"])
-    for engine_now in (searching, ENGINES[engine]()):
-        found = engine_now.search(index.snapshot, questions, 5).rows
-        assert COUNT + 3 not in found
-        assert found[[0, 1, 2, 4], 0].tolist() == [COUNT, COUNT + 1, COUNT + 2, COUNT + 4]
-
-
 def test_clusters_are_found_anew_when_they_were_outgrown(tmp_path):
     write_index(tmp_path / "i", unit(40, 0), documents(40), metric="cosine", model={})
     index = Index(tmp_path / "i")

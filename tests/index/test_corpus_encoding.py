@@ -1,8 +1,7 @@
-"""Tests of corpus encoding: interruption, shards, reuse."""
-
 import dataclasses
 import zlib
 
+import jax
 import numpy as np
 import pytest
 from helpers import one_line_error, refused
@@ -15,7 +14,10 @@ from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_file import IndexInfo
 from endx_jax.numerics import Quantized
 
-DOCUMENTS = [Document(f"d{n}", f"text {n}", {"n": n} if n % 3 else {}) for n in range(23)]
+# Every fourth has a known question.
+DOCUMENTS = [
+    Document(f"d{n}", f"text {n}", {"n": n} if n % 3 else {}, () if n % 4 else (f"question {n}",)) for n in range(23)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -41,24 +43,26 @@ def embed_int8(texts) -> Quantized:
 
 
 def run(path, info, encode=embed, documents=DOCUMENTS, reuse=None) -> list[tuple[int, int]]:
-    """What `encode_missing` yields."""
     begin_index(path, info)
-    return [*encode_missing(path, info, documents, encode, reuse=reuse)]
+    of_questions = embed if info.precision == "float32" else embed_int8
+    return [*encode_missing(path, info, documents, encode, encode_question=of_questions, reuse=reuse)]
 
 
 def contents(path):
     index = Index(path)
     info = dataclasses.asdict(dataclasses.replace(index.info, content=""))
-    return info, [*index.snapshot.documents()], index.snapshot.vectors(0, len(index)).tolist()
+    known = jax.tree.map(np.ndarray.tolist, index.snapshot.known.embeddings)
+    return info, [*index.snapshot.documents()], index.snapshot.vectors(0, len(index)).tolist(), known
 
 
 def test_a_corpus_becomes_an_index(tmp_path):
     assert run(tmp_path / "i", info_of()) == [(5, 5), (5, 5), (5, 5), (5, 5), (3, 3)]
-    info, documents, embeddings = contents(tmp_path / "i")
+    info, documents, embeddings, known = contents(tmp_path / "i")
     assert (info["width"], info["precision"], info["metric"], info["complete"]) == (4, "float32", "cosine", True)
     assert (info["model"]["identity"], info["corpus"]["path"]) == ("1" * 64, "c.jsonl")
     assert [document for _, document in documents] == DOCUMENTS
     np.testing.assert_array_equal(embeddings, embed([document.text for document in DOCUMENTS]))
+    np.testing.assert_array_equal(known, embed([f"question {n}" for n in range(0, 23, 4)]))
     assert begin_index(tmp_path / "i", info_of()) == 23
     assert run(tmp_path / "i", info_of(), encode=None) == []
     run(tmp_path / "i", info_of())
@@ -150,7 +154,7 @@ def test_another_corpus_is_refused(tmp_path, changed):
 
 
 def test_a_corpus_that_shrinks_meanwhile_or_an_index_of_something_else_is_refused(tmp_path):
-    write_index(tmp_path / "i", np.ones((1, 4), "f4"), DOCUMENTS[:1], metric="cosine", model={"name": "m"})
+    write_index(tmp_path / "i", np.ones((1, 4), "f4"), DOCUMENTS[1:2], metric="cosine", model={"name": "m"})
     refused("holds another index", begin_index, tmp_path / "i", info_of())
     refused("is shorter than when it was first read", run, tmp_path / "shrinks", info_of(), documents=DOCUMENTS[:12])
     assert run(tmp_path / "shrinks", info_of()) == [(5, 5), (5, 5), (3, 3)]

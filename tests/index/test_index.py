@@ -1,5 +1,3 @@
-"""Tests of indexes: contents, changes, other processes, damage."""
-
 import contextlib
 import shutil
 import sqlite3
@@ -352,14 +350,12 @@ def test_a_full_disk_is_one_line_and_changes_nothing(opened, monkeypatch):
 
 
 def test_a_path_without_an_index_is_refused(tmp_path):
-    with one_line_error("contains no index: make one with `endx train`, `endx evaluate` or `endx encode`"):
-        Index(tmp_path / "nothing")
+    refused("contains no index: make one with `endx train`, `endx evaluate` or `endx", Index, tmp_path / "nothing")
     refused("is a folder and contains no index: name the file of an index", Index, tmp_path)
     refused("can't write .*: it is a folder; name a file, such as .*/index.sqlite", write, tmp_path)
     (tmp_path / "file").write_text("text of somebody, not a database")
     for use in (Index, write):
-        with one_line_error("file is not an index or is damaged .*: restore it from a copy, or make it again"):
-            use(tmp_path / "file")
+        refused("file is not an index or is damaged .*: restore it from a copy, or make it", use, tmp_path / "file")
     with contextlib.closing(sqlite3.connect(tmp_path / "other")) as database:
         database.execute("CREATE TABLE a (b)")
     refused("other contains no index", Index, tmp_path / "other")
@@ -401,8 +397,7 @@ def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(index_file, "_connected", read_only)
         for opening in (copy, link):
-            with one_line_error(r"the changes in its log index.sqlite-wal can't be read .*; copy both files elsewhere"):
-                names(opening)
+            refused(r"the changes in its log index.sqlite-wal can't be read .*; copy both files", names, opening)
     assert names(copy) == ["d1", "d2"]
 
 
@@ -439,10 +434,7 @@ def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
         (r"""UPDATE documents SET metadata = '{"a": "\udfff"}' WHERE row = 2""", "document 'd1' holds .*half a surr"),
         ("UPDATE documents SET embedding = x'0000c07f00000000' WHERE row = 2", "an embedding contains nan or infinity"),
         ("UPDATE documents SET row = -5 WHERE row = 2", "a row has number -5; restore it"),
-        (
-            "UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2",
-            "a row has number 9223372036854",
-        ),
+        ("UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2", "a row has number 9223372036854"),
         ("UPDATE sqlite_sequence SET seq = 0x7fffffffffffffff", "a row has number 9223372036854"),
         ("INSERT INTO deleted VALUES (-1, 1, 'a')", "a row has number -1; restore it"),
         ("DROP TABLE about", "no such table: about"),

@@ -25,7 +25,6 @@ def index(tmp_path):
 
 
 def judged(*ids, excluded=()):
-    """Judgements of one question."""
     return Judgements(("q",), ("?",), (dict.fromkeys(ids, 1),), (excluded,))
 
 

@@ -1,5 +1,3 @@
-"""Property test: whatever is in the file of an index, opening, reading, searching and changing it raises EndxError."""
-
 import numpy as np
 import pytest
 from fuzzing import damaged_bytes, damaged_json, fuzzed, only_user_errors

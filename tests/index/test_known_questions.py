@@ -10,7 +10,6 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.index.approximate import ENGINES
-from endx_jax.index.corpus_encoding import begin_index, encode_missing, encoding_of, join_shards, survey
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.text_search import TextSearch
 from endx_jax.numerics import quantize, unit_rows
@@ -134,15 +133,6 @@ def test_known_questions_have_the_precision_of_the_index(tmp_path, precision):
     assert search.search(["ask a"], 1, mode="dense")[0][0].score == pytest.approx(1, abs=0.02)
 
 
-def encoding(precision):
-    class Model:
-        name, identity, cosine, width, params = "m", "i", True, WIDTH, None
-        description = property(lambda self: {"name": self.name, "identity": self.identity, "product_dtype": "float32"})
-        encoder = type("Encoder", (), {"width": staticmethod(lambda params: WIDTH)})
-
-    return encoding_of(Model(), "faq.csv", survey(faq()), precision=precision)
-
-
 def test_embeddings_of_known_questions_must_fit(index, tmp_path):
     for known in (None, np.zeros((2, WIDTH)), np.zeros((1, 3))):
         with pytest.raises(EndxError, match="embeddings have shape .* for 1 known questions and an index of width 8"):
@@ -152,17 +142,6 @@ def test_embeddings_of_known_questions_must_fit(index, tmp_path):
     with pytest.raises(EndxError, match="contains nan or infinity"):
         index.add([Document("x", "y", {}, ("z",))], embed(["y"]), known=np.full((1, WIDTH), np.nan))
     assert "x" not in index
-
-
-def test_shards_are_joined_with_their_known_questions(tmp_path):
-    info = encoding("float32")
-    for number in (1, 2):
-        shard = dataclasses.replace(info, corpus={**info.corpus, "shard": [number, 2]})
-        path = tmp_path / f"part{number}"
-        begin_index(path, shard)
-        list(encode_missing(path, shard, iter(faq()), embed, encode_question=embed))
-    join_shards(tmp_path / "whole", [tmp_path / "part1", tmp_path / "part2"])
-    assert [document for _, document in Index(tmp_path / "whole").snapshot.documents()] == faq()
 
 
 def test_the_weight_of_known_questions_is_chosen_on_validation():

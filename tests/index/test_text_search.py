@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
+from helpers import refused
 
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.index import text_search
@@ -114,6 +114,5 @@ def test_mistakes(index):
     refused("engine is 'fast', which is none of exact, flat, ivf, hnsw", TextSearch, index, engine="fast")
     refused("no model to encode questions: load one", search.search, ["a"], 3)
     refused("no model to encode documents: load one", search.add, [Document("a", "")])
-    with one_line_error("mode is 'sparse'"):
-        TextSearch(index, encode).search(["a"], 3, mode="sparse")
+    refused("mode is 'sparse'", TextSearch(index, encode).search, ["a"], 3, mode="sparse")
     refused("k must be at least 1, and is 0", search.search, ["a"], 0, mode="bm25")

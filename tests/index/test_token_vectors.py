@@ -1,12 +1,10 @@
-"""Indexes of late interaction: int8 token vectors in the file, by which a search ranks its best documents again."""
-
 import contextlib
 import json
 import sqlite3
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from late_folders import write_multi_vector
 
 import endx_jax
@@ -22,13 +20,11 @@ from endx_jax.serving.service import Ask, Service
 WORDS = "cat dog mouse sat the on mat who is where in town here".split()
 DRAW = np.random.default_rng(0)
 TEXTS = [" ".join(DRAW.choice(WORDS, DRAW.integers(3, 12))) for _ in range(40)]
+ASKED = ["where is the cat", "who sat on the mat", "town"]
 
 
 def objects(items):
     return np.fromiter(items, object, len(items))
-
-
-ASKED = ["where is the cat", "who sat on the mat", "town"]
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +123,8 @@ def test_cut_documents_are_counted(model, tmp_path, capsys):
 def test_vectors_of_another_width_are_one_line(path, model, corpus):
     index = Index(path)
     for wrong in (objects([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
-        with one_line_error("an index of width 4: encode them with the index's model"):
-            index.add([Document("x", "x")], wrong)
-    with one_line_error("truncate_dim needs a model with one vector for each text"):
-        encode_corpus(model.name, str(corpus), path, truncate_dim=2)
+        refused("an index of width 4: encode them with the index's model", index.add, [Document("x", "x")], wrong)
+    refused("truncate_dim needs a model with one vector", encode_corpus, model.name, str(corpus), path, truncate_dim=2)
 
 
 def test_a_server_searches_and_adds_by_token_vectors(path, model):

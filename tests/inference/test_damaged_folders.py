@@ -1,5 +1,3 @@
-"""Property tests: whatever a model folder's files hold, loading it gives a model or one line."""
-
 import gzip
 import json
 import pathlib
@@ -27,6 +25,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*unknown keys are ignored", "ig
 
 TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?"]
 SHARDS = {"weight_map": {"a": "one.safetensors", "b": "sub/two.safetensors"}, "metadata": {"total_size": 5}}
+USAGE = {"prompts": {"query": "q: "}, "default_prompt_name": "query", "similarity_fn_name": "dot", "truncate_dim": 4}
+OPTIONAL = {"config_sentence_transformers.json": USAGE}
+OPTIONAL["sentence_bert_config.json"] = {"max_seq_length": 16, "do_lower_case": False}
+SIDE = {"folder": "a", "prompt": "q: ", "length": 16, "program": "c", "sha256": "d"}
+EXPORT = {"format": "towers", "version": 1, "name": "x", "width": 8, "normalize": True, "cosine": False}
+EXPORT |= {"sides": {"question": SIDE, "answer": SIDE}, "identity": "e", "weights_sha256": "f"}
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +81,7 @@ def check(file: pathlib.Path, data: st.DataObject, damage, read) -> None:
     ("kind", "name"),
     [
         ("bert", "config.json"),
+        ("bert", "tokenizer.json"),
         ("bert", "tokenizer_config.json"),
         ("t5", "config.json"),
         ("routes", "modules.json"),
@@ -91,11 +96,6 @@ def test_a_model_folder(folders, kind, name, data):
     check(folders[kind] / name, data, damaged_json, lambda: load_all(folders[kind]))
 
 
-USAGE = {"prompts": {"query": "q: "}, "default_prompt_name": "query", "similarity_fn_name": "dot", "truncate_dim": 4}
-OPTIONAL = {"config_sentence_transformers.json": USAGE}
-OPTIONAL["sentence_bert_config.json"] = {"max_seq_length": 16, "do_lower_case": False}
-
-
 @pytest.mark.parametrize(("name", "valid"), OPTIONAL.items())
 @fuzzed
 @given(data=st.data())
@@ -104,15 +104,6 @@ def test_an_optional_file_of_a_model_folder(folders, name, valid, data):
     file.write_text(json.dumps(valid))
     check(file, data, damaged_json, lambda: load_all(folders["bert"]))
     file.unlink()
-
-
-@fuzzed
-@given(data=st.data())
-def test_a_tokenizer(folders, data):
-    def read() -> None:
-        Tokenizer(folders["bert"])(TEXTS, 16)
-
-    check(folders["bert"] / "tokenizer.json", data, damaged_json, read)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors.index.json", "one.safetensors"])
@@ -158,11 +149,6 @@ def test_word_vectors(tmp_path, name, data):
     text, path = b"2 3\nthe 1.0 2.0 3.0\ncat 0.5 -1e3 nan\n", tmp_path / name
     path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     check(path, data, damaged_bytes, lambda: read_word_vectors(path))
-
-
-SIDE = {"folder": "a", "prompt": "q: ", "length": 16, "program": "c", "sha256": "d"}
-EXPORT = {"format": "towers", "version": 1, "name": "x", "width": 8, "normalize": True, "cosine": False}
-EXPORT |= {"sides": {"question": SIDE, "answer": SIDE}, "identity": "e", "weights_sha256": "f"}
 
 
 @fuzzed

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from safetensors.numpy import load_file, save_file
 from tiny_bert import write_tiny_bert
 
@@ -66,8 +66,7 @@ def test_each_side_has_its_prompt_and_a_call_may_have_another(prompted, plain):
     assert np.abs(expected("who: ") - expected("what: ")).max() > 1e-2
     with one_line_error("no prompt named 'qeury'; did you mean 'query'.; its prompts are query, passage, cluster"):
         prompted.encode_query("a", prompt_name="qeury")
-    with one_line_error("no prompt named 'query'; its prompts are none"):
-        plain.encode("a", prompt_name="query")
+    refused("no prompt named 'query'; its prompts are none", plain.encode, "a", prompt_name="query")
 
 
 def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted, plain):
@@ -75,13 +74,11 @@ def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted, plai
     np.testing.assert_array_equal(prompted.encode_query(TEXTS), whole[:, :8])
     assert prompted.encode_query(TEXTS, truncate_dim=3, normalize_embeddings=True).shape == (3, 3)
     for width in (0, 33, "8", [8], 2.5):
-        with one_line_error(r"truncate_dim is .*; it must be a whole number from 1 to "):
-            prompted.encode_query(TEXTS, truncate_dim=width)
+        refused(r"truncate_dim is .*; it must be a whole number from", prompted.encode_query, TEXTS, truncate_dim=width)
     with one_line_error("truncate_dim is 1000; it must be a whole number from 1 to 32"):
         prompted.encode_query([], truncate_dim=1000)
     for size in (0, -1, 1.5, "8", True):
-        with one_line_error(r"batch_size is .*; it must be a whole number from 1 to "):
-            plain.encode(TEXTS, batch_size=size)
+        refused(r"batch_size is .*; it must be a whole number from 1 to ", plain.encode, TEXTS, batch_size=size)
     np.testing.assert_allclose(plain.encode(TEXTS, batch_size=np.int64(2)), plain.encode(TEXTS), atol=1e-6)
 
 
@@ -136,8 +133,7 @@ def test_bare_encode_reads_as_much_of_a_text_as_either_side(tiny_bert, tmp_path)
 )
 def test_inputs_that_are_not_texts_are_named_by_their_position(plain, sentences, message):
     for encode in (plain.encode, plain.encode_query, plain.encode_document):
-        with one_line_error(message):
-            encode(sentences)
+        refused(message, encode, sentences)
 
 
 def test_texts_come_in_any_shape(plain):
@@ -157,10 +153,8 @@ def test_a_table_s_column_is_read_and_a_table_is_not(plain):
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     table = pd.DataFrame({"text": TEXTS, "id": [1, 2, 3]}, index=[7, 5, 3])
     np.testing.assert_array_equal(plain.encode(table["text"]), plain.encode(TEXTS))
-    with one_line_error(r"sentences is a DataFrame of shape \(3, 2\); pass .*, such as one of its columns$"):
-        plain.encode(table)
-    with one_line_error(r"sentences\[1\] is of type \w+, \w+; every text must be a string"):
-        plain.encode(pd.Series(["a", None]))
+    refused(r"sentences is a DataFrame of shape \(3, 2\); pass .*, such as one of its columns$", plain.encode, table)
+    refused(r"sentences\[1\] is of type \w+, \w+; every text must be a string", plain.encode, pd.Series(["a", None]))
 
 
 def test_texts_over_the_length_are_counted_and_told_of_once(tiny_bert, caplog):
@@ -191,14 +185,10 @@ def test_similarity_is_of_every_pair_or_of_each_with_its_own(plain, tiny_bert, t
 def test_embeddings_that_cannot_be_compared_are_refused(plain):
     a, b = np.ones((8, 4)), np.ones((3, 6))
     for compare in (plain.similarity, plain.similarity_pairwise):
-        with one_line_error("a has embeddings of 4 dimensions and b of 6; only embeddings of the same model"):
-            compare(a, b)
-        with one_line_error(r"b must be embeddings \[N, E\]; encode texts with encode_query or encode_document"):
-            compare(a, "the cat sat")
-        with one_line_error(r"a must be embeddings \[N, E\]"):
-            compare([[1.0], [2.0, 3.0]], b)
-        with one_line_error(r"a has shape \(1, 8, 4\); it must be embeddings \[N, E\]"):
-            compare(a[None], b)
+        refused("a has embeddings of 4 dimensions and b of 6; only embeddings of the same model", compare, a, b)
+        refused(r"b must be embeddings \[N, E\]; encode texts with encode_query or", compare, a, "the cat sat")
+        refused(r"a must be embeddings \[N, E\]", compare, [[1.0], [2.0, 3.0]], b)
+        refused(r"a has shape \(1, 8, 4\); it must be embeddings \[N, E\]", compare, a[None], b)
     with one_line_error("needs equal numbers of rows, but a has 8 and b has 3; use similarity to compare every row"):
         plain.similarity_pairwise(a, b[:, :4])
 
@@ -216,8 +206,7 @@ def test_embeddings_that_cannot_be_compared_are_refused(plain):
 )
 def test_arguments_that_are_not_supported_are_refused(plain, argument, message):
     for encode in (plain.encode, plain.encode_query, plain.encode_document):
-        with one_line_error(message):
-            encode(TEXTS, **argument)
+        refused(message, encode, TEXTS, **argument)
 
 
 def test_numbers_that_float16_can_not_hold_are_refused(tmp_path):

@@ -1,5 +1,3 @@
-"""What makes a model another, and what does not."""
-
 import dataclasses
 
 import jax

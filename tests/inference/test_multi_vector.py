@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from late_folders import NATIVE, write_multi_vector, write_pylate
 
 import endx_jax
@@ -13,6 +13,7 @@ from endx_jax.ranking.mining import SimilaritiesOfTexts
 
 TEXTS = ["the cat sat on the mat.", "a dog, where?", "who is in the mat " * 20, "x"]
 FIXED = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
+MOVED = {path: NATIVE[path] for path in ("", "2_MultiVectorMask", "1_Dense", "3_Normalize")}
 
 
 @pytest.mark.parametrize(("strategy", "lengths"), [("fixed", [12, 12, 12, 12]), ("min", [12, 12, 64, 12])])
@@ -47,9 +48,6 @@ def test_a_document_without_tokens_scores_nothing():
     assert score(np.array([[0, 0]])).tolist() == [0]
 
 
-MOVED = {path: NATIVE[path] for path in ("", "2_MultiVectorMask", "1_Dense", "3_Normalize")}
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -67,8 +65,7 @@ MOVED = {path: NATIVE[path] for path in ("", "2_MultiVectorMask", "1_Dense", "3_
     ],
 )
 def test_a_setting_that_is_not_supported_is_an_error(files, message, tmp_path):
-    with one_line_error(message.replace("'max'", ".max.")):
-        endx_jax.load(str(write_multi_vector(tmp_path, **files)))
+    refused(message.replace("'max'", ".max."), endx_jax.load, str(write_multi_vector(tmp_path, **files)))
 
 
 def test_a_folder_of_pylate_gives_its_embeddings_and_scores(tmp_path):

@@ -8,7 +8,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from safetensors.numpy import load_file
 from tiny_bert import tiny_recipe
 from tiny_models import write_tiny_qwen3
@@ -51,8 +51,7 @@ def test_a_model_multiplies_as_its_run_did_unless_told(model_folder):
     assert in_float32(own.encoder.model.answer) == in_float32(told.encoder.model.answer)  # what is exported
     towers(model_folder, product_dtype=None)  # as by earlier versions
     assert endx_jax.load(model_folder).product_dtype == "float32"
-    with one_line_error("product_dtype is float16: hidden layers exceed"):
-        endx_jax.load(model_folder, product_dtype="float16")
+    refused("product_dtype is float16: hidden layers exceed", endx_jax.load, model_folder, product_dtype="float16")
 
 
 def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, bert_workdir):
@@ -72,8 +71,7 @@ def test_empty_keys_of_version_0_1_0_are_accepted_and_values_in_them_are_not(mod
     change(model_folder, pooling="", sides={side: sides[side] | {"projection": ""} for side in SIDES})
     assert read_about(model_folder) == described
     change(model_folder, pooling="mean")
-    with one_line_error("unknown setting .*pooling"):
-        read_about(model_folder)
+    refused("unknown setting .*pooling", read_about, model_folder)
 
 
 @pytest.mark.parametrize(
@@ -89,15 +87,13 @@ def test_empty_keys_of_version_0_1_0_are_accepted_and_values_in_them_are_not(mod
 def test_damaged_sides_are_refused(model_folder, key, value, reason):
     sides = json.loads((model_folder / "endx.json").read_text())["sides"]
     change(model_folder, sides=sides | {"answer": sides["answer"] | {key: value}})
-    with one_line_error(reason):
-        read_about(model_folder)
+    refused(reason, read_about, model_folder)
 
 
 @pytest.mark.parametrize("stated", [{"format": "hugging-face"}, {"version": 2}, {"format": None}])
 def test_other_formats_and_versions_are_refused(model_folder, stated):
     change(model_folder, **stated)
-    with one_line_error("this endx_jax reads version 1 of towers: load the run that it came from, or an export"):
-        endx_jax.load(model_folder)
+    refused("this endx_jax reads version 1 of towers: load the run that it came from, or", endx_jax.load, model_folder)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +154,9 @@ def test_a_decoder_whose_folder_states_its_pooling_is_loaded_without_eos(pairs_c
 def test_workdirs_of_unfinished_training_and_of_pair_classifiers_are_refused(bert_workdir, tmp_path):
     shutil.copytree(bert_workdir / "model", tmp_path / "model")
     (tmp_path / "model" / "endx.json").unlink()
-    with one_line_error("training has not ended, and no model yet: run its training command again"):
-        endx_jax.load(tmp_path)
+    refused("training has not ended, and no model yet: run its training command again", endx_jax.load, tmp_path)
     (tmp_path / "model" / "method.json").write_text('{"name": "pair", "embeds": false}')
-    with one_line_error("holds a pair classifier"):
-        endx_jax.load(tmp_path)
+    refused("holds a pair classifier", endx_jax.load, tmp_path)
 
 
 def change(folder, **values):
@@ -197,5 +191,4 @@ def towers(folder, **values):
 )
 def test_a_damaged_model_folder_is_refused_in_one_line(model_folder, damage, message):
     damage(model_folder)
-    with one_line_error(message):
-        endx_jax.load(model_folder)
+    refused(message, endx_jax.load, model_folder)

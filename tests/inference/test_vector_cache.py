@@ -1,5 +1,3 @@
-"""Tests of cached vectors."""
-
 import dataclasses
 
 import flax.linen as nn
@@ -15,6 +13,7 @@ from endx_jax.inference.vector_cache import VectorCache, base_vectors
 from endx_jax.models.sharing import SHARINGS
 
 VALUES = np.arange(24, dtype=np.float32).reshape(6, 2, 2)
+TEXTS = ("the cat", "a dog on the mat", "where is it", "who", "cat")
 
 
 @pytest.fixture
@@ -77,9 +76,6 @@ def test_vectors_stay_in_memory_without_a_writable_cache(tmp_path, blocks):
     with pytest.warns(UserWarning, match="nothing is cached for the next run"):
         found = VectorCache(tmp_path / "file").vectors("k", (6, 2, 2), blocks)
     np.testing.assert_array_equal(found, VALUES)
-
-
-TEXTS = ("the cat", "a dog on the mat", "where is it", "who", "cat")
 
 
 class Shift(nn.Module):

@@ -64,7 +64,6 @@ print(*(os.environ["JAX_" + name] for name in names), *sys.argv[1:])
 
 
 def test_any_verb(folder):
-    """And training without one: the test above."""
     lines = run(folder, "import sys\nprint(sys.argv[1:])", "--processes=1", "--", "evaluate", "--workdir=a")[1]
     assert lines == ["[0] ['evaluate', '--workdir=a']"]
 
@@ -86,10 +85,7 @@ print(jax.device_count())
 
 @pytest.mark.parametrize(
     ("ending", "number", "reported"),
-    [
-        ("sys.exit(7)", 7, []),
-        ("os.kill(os.getpid(), 9)", 128 + 9, ["launch/local.py: process 1 was killed (SIGKILL)"]),
-    ],
+    [("sys.exit(7)", 7, []), ("os.kill(os.getpid(), 9)", 128 + 9, ["launch/local.py: process 1 was killed (SIGKILL)"])],
 )
 def test_after_a_failure_the_others_end_by_themselves_and_nobody_is_interrupted(folder, ending, number, reported):
     """A process of endx sees that another one has failed; the line about Ctrl-C is for those who press it."""
@@ -214,34 +210,19 @@ def test_numbers_are_checked(folder, option, least):
     assert (status, any(f"is not a whole number of at least {least}" in line for line in lines)) == (2, True)
 
 
-def test_a_process_that_does_not_stop_is_killed(folder):
-    program = """
+@pytest.mark.parametrize(("status", "patience"), [(3, "PATIENCE = 0.5"), (75, "PATIENCE = local.GRACE = 0.5")])
+def test_a_process_that_does_not_stop_or_save_in_time_is_killed(folder, status, patience):
+    """Process 1 failed, or was told to stop and has; process 0 takes longer than there is time for."""
+    program = f"""
 import os, pathlib, signal, sys, time
 if os.environ["JAX_PROCESS_ID"] == "1":
     while not pathlib.Path("waiting").exists():
         time.sleep(0.01)
-    sys.exit(3)
+    sys.exit({status})
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 pathlib.Path("waiting").touch()
 time.sleep(600)
 """
-    assert run_with(folder, program, "PATIENCE = 0.5") == (3, [])
-
-
-def test_a_process_that_does_not_save_in_time_is_killed(folder):
-    """Process 1 was told to stop and has; process 0 takes longer than there is time for."""
-    program = """
-import os, signal, sys, time
-if os.environ["JAX_PROCESS_ID"] == "1":
-    sys.exit(75)
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-time.sleep(600)
-"""
-    assert run_with(folder, program, "PATIENCE = local.GRACE = 0.5") == (75, [])
-
-
-def run_with(folder: pathlib.Path, program: str, patience: str) -> tuple[int, list[str]]:
-    """Status and lines of two processes under a launcher with less patience; it has to be done in half a minute."""
     launcher = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "launch")!r})
@@ -251,6 +232,6 @@ sys.exit(local.main(["--processes=2"]))
 """
     started = time.monotonic()
     with start(folder, program, sys.executable, "-c", launcher) as local:
-        output, _ = local.communicate(timeout=60)
+        assert local.communicate(timeout=60)[0] == ""
+    assert local.returncode == status
     assert time.monotonic() - started < 30
-    return local.returncode, output.splitlines()

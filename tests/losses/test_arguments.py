@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 
 from endx_jax import losses
 
@@ -39,8 +39,7 @@ def test_shapes_that_do_not_agree_are_refused(loss):
         loss(jnp.zeros((8, 16)), jnp.zeros((4, 16)))
     with one_line_error(r"answer has shape \(8, 12\); it must be \[B, E\], with .* E = 16 as in (dual )?question"):
         jax.jit(loss)(jnp.zeros((8, 16)), jnp.zeros((8, 12)))
-    with one_line_error(r"question has shape \(16,\); it must be \[B, E\]"):
-        loss(jnp.zeros(16), jnp.zeros(16))
+    refused(r"question has shape \(16,\); it must be \[B, E\]", loss, jnp.zeros(16), jnp.zeros(16))
 
 
 @pytest.mark.parametrize("loss", OF_PAIRS.values(), ids=OF_PAIRS)
@@ -48,8 +47,7 @@ def test_other_arguments_of_a_batch_are_checked(loss):
     pair = jnp.zeros((8, 16)), jnp.zeros((8, 16))
     with one_line_error(r"where has shape \(4,\); it must be bool \[B\], with B = 8 as in (dual )?question"):
         loss(*pair, where=jnp.ones(4, bool))
-    with one_line_error(r"where has dtype float32; it must be bool \[B\]"):
-        loss(*pair, where=jnp.ones(8))
+    refused(r"where has dtype float32; it must be bool \[B\]", loss, *pair, where=jnp.ones(8))
     with one_line_error(r"question is of type list; it must be a NumPy or JAX array of shape \[B, E\]"):
         loss([[0.0]], jnp.zeros((1, 1)))
 
@@ -59,8 +57,7 @@ def test_ids_are_checked(name):
     pair = jnp.zeros((8, 16)), jnp.zeros((8, 16))
     with one_line_error(r"answer_id has shape \(8, 1\); it must be integer \[B\], with B = 8 as in question"):
         OF_PAIRS[name](*pair, answer_id=jnp.zeros((8, 1), jnp.int32))
-    with one_line_error(r"question_id has dtype float32; it must be integer \[B\]"):
-        OF_PAIRS[name](*pair, question_id=jnp.zeros(8))
+    refused(r"question_id has dtype float32; it must be integer \[B\]", OF_PAIRS[name], *pair, question_id=jnp.zeros(8))
 
 
 @pytest.mark.parametrize("wrong", [0, -0.5, float("nan"), np.float32(0), jnp.float32(-1)], ids=repr)
@@ -68,8 +65,7 @@ def test_a_temperature_that_is_not_positive_is_refused(wrong):
     pair = jnp.zeros((8, 16)), jnp.zeros((8, 16))
     with one_line_error(r"temperature is (0|-0.5|nan|0.0|-1.0); it must be greater than 0"):
         losses.in_batch_softmax(*pair, temperature=wrong)
-    with one_line_error("temperature of the cross space is .*; it must be greater than 0"):
-        aligned(*pair, temperature=(1.0, wrong))
+    refused("temperature of the cross space is .*; it must be greater than 0", aligned, *pair, temperature=(1.0, wrong))
     with one_line_error(r"width of a\|q in the dual space is .*; it must be greater than 0"):
         aligned(*pair, kernel="sne", width={"a|q": (wrong, None)})
 
@@ -90,8 +86,7 @@ def test_arguments_of_one_loss_alone_are_checked():
         losses.sampled_matching(jnp.zeros((8, 16)), jnp.zeros((8, 16)), DRAWN, kind="msa")
     with one_line_error(r"mean has shape \(8, 16\) and log_deviation \(8, 12\); both must be the same"):
         losses.gaussian_kl(jnp.zeros((8, 16)), jnp.zeros((8, 12)))
-    with one_line_error(r"kl has shape \(16,\); it must be \[B, E\]"):
-        losses.free_bits(jnp.zeros(16), 2.0)
+    refused(r"kl has shape \(16,\); it must be \[B, E\]", losses.free_bits, jnp.zeros(16), 2.0)
     with one_line_error(r"kernel has shape \(30, 5\); it must be \[V, W\], with W = 4 as in hidden"):
         ids = jnp.zeros((8, 1), jnp.int32)
         losses.vocabulary_nll(jnp.zeros((8, 4)), jnp.zeros((30, 5)), jnp.zeros(30), ids, jnp.ones((8, 1)))
@@ -101,7 +96,6 @@ def test_arguments_of_one_loss_alone_are_checked():
 
 @pytest.mark.parametrize("loss", [losses.pair_softmax, losses.pair_binary])
 def test_scored_pairs_need_a_wrong_answer(loss):
-    with one_line_error(r"scores has shape \(8, 1\); each row needs a right and at least one wrong answer"):
-        loss(jnp.zeros((8, 1)))
+    refused(r"scores has shape \(8, 1\); each row needs a right and at least one wrong answer", loss, jnp.zeros((8, 1)))
     with one_line_error(r"where has shape \(8, 2\); it must be bool \[B, N\], with .* N = 3 as in scores"):
         loss(jnp.zeros((8, 3)), where=jnp.ones((8, 2), bool))

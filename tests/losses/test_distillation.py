@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from jax.sharding import PartitionSpec
 
 from endx_jax.losses import listwise_kl, margin_mse
@@ -84,5 +84,4 @@ def test_nothing_to_compare_is_zero_with_finite_gradients(loss):
 def test_scores_that_do_not_fit_are_refused(loss):
     with one_line_error(r"teacher has shape \(2, 4\); it must be \[B, N\], with .* N = 3 as in scores"):
         loss(jnp.zeros((2, 3)), jnp.zeros((2, 4)))
-    with one_line_error("each row needs a right answer and at least one negative"):
-        loss(jnp.zeros((2, 1)), jnp.zeros((2, 1)))
+    refused("each row needs a right answer and at least one negative", loss, jnp.zeros((2, 1)), jnp.zeros((2, 1)))

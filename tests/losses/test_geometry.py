@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, without_metrics
+from helpers import refused, without_metrics
 from jax.sharding import AxisType, PartitionSpec
 from jaxprs import largest_array
 
@@ -24,10 +24,11 @@ ALL = dict.fromkeys(TERMS, 1.0)
 # Two points a space and side, E = 1. Inner products of rows v and columns u: see the tests.
 DUAL = (jnp.array([[1.0], [2.0]]), jnp.array([[3.0], [1.0]]))
 CROSS = (jnp.array([[2.0], [1.0]]), jnp.array([[1.0], [0.0]]))
+B = 7
+WHERE = np.array([True, True, False, True, True, False, True])
 
 
 def bernoulli(p: float, q: float) -> float:
-    """KL of two coins."""
     return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
 
 
@@ -60,10 +61,6 @@ def test_a_visible_example_of_pkt():
     value = bernoulli(0.5 / 1.4, 1 / 1.5)
     first = 1 / 1.8 * math.log(1 / 1.8 / 1) + 0.8 / 1.8 * math.log(0.8 / 1.8 / (1e-7 / 0.5))
     assert found(["a|q"], dual, cross, kernel="pkt") == pytest.approx({"a|q": (first + value) / 2}, rel=1e-5)
-
-
-B = 7
-WHERE = np.array([True, True, False, True, True, False, True])
 
 
 def drawn(rows=B, seed: int = 1) -> tuple:
@@ -127,9 +124,6 @@ def test_regression_is_the_mean_squared_difference():
     np.testing.assert_allclose(to_cross[0], -to_dual[0], rtol=1e-6)
 
 
-POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -145,8 +139,8 @@ POINTS = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
     ],
 )
 def test_mismatched_arguments_are_refused(settings, message):
-    with one_line_error(message):
-        geometry_alignment(**{"dual": POINTS, "cross": POINTS, "weights": ALL} | settings)
+    points = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
+    refused(message, geometry_alignment, **{"dual": points, "cross": points, "weights": ALL} | settings)
 
 
 # Streamed, on one device and on several, against the dense form; and both at the edges.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from jax.sharding import PartitionSpec
 
 from endx_jax.losses import Ceiling, Guide, Prefixes, TokenMasks, in_batch_sigmoid, in_batch_softmax
@@ -42,6 +42,7 @@ LOSSES: dict = {
 
 
 LENGTHS = {"question": (B, 4), "answer": (B, 5), "hard_negatives": (B, K, 3)}
+SLOW = ("sigmoid", "prefixes of any norm", "tokens", "tokens in one direction")  # two of them are fast in tiles
 
 
 def drawn(tokens: bool = False) -> tuple[dict, dict]:
@@ -235,9 +236,6 @@ def agree(found, expected) -> None:
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
 
 
-SLOW = ("sigmoid", "prefixes of any norm", "tokens", "tokens in one direction")  # two of them are fast in tiles
-
-
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in LOSSES])
 def test_whole_arrays_are_the_twin(name):
     (_, excluded), gradients = expected(name)
@@ -339,13 +337,10 @@ def test_prefixes_need_no_more_products_than_the_whole_embedding():
     ],
 )
 def test_options_that_do_not_fit_are_refused(given, message):
-    with one_line_error(message):
-        in_batch_softmax(jnp.zeros((2, 6)), jnp.zeros((2, 6)), **given)
+    refused(message, in_batch_softmax, jnp.zeros((2, 6)), jnp.zeros((2, 6)), **given)
 
 
 @pytest.mark.parametrize("widths", [(), (3, 2), (2, 2), (0, 2)])
 def test_widths_of_prefixes_are_ascending(widths):
-    with one_line_error("widths of prefixes are .*; they must be positive and ascending"):
-        Prefixes(widths)
-    with one_line_error("there are 1 weights of prefixes for 2 widths"):
-        Prefixes((1, 2), (1.0,))
+    refused("widths of prefixes are .*; they must be positive and ascending", Prefixes, widths)
+    refused("there are 1 weights of prefixes for 2 widths", Prefixes, (1, 2), (1.0,))

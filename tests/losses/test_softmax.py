@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, without_metrics
+from helpers import refused, without_metrics
 from jaxprs import largest_array
 
 from endx_jax.losses import false_negative_mask, in_batch_softmax
@@ -34,9 +34,6 @@ def ids(names) -> dict:
 
 def drawn(dtype=np.float64) -> np.ndarray:
     return np.random.default_rng(3).normal(size=(2, B, E)).astype(dtype)
-
-
-HARD = np.where(HARD_IDS[:, :, None] < 0, np.nan, np.random.default_rng(5).normal(size=(B, 3, E)))
 
 
 def is_false_negative(i: int, j: int, names) -> bool:
@@ -198,8 +195,7 @@ def test_a_missing_hard_negative_is_as_if_it_were_not_there():
 )
 def test_hard_negatives_that_do_not_fit_are_refused(hard, hard_ids, message):
     given = {"hard_negatives": hard and jnp.zeros(hard), "hard_negative_ids": hard_ids and jnp.zeros(hard_ids, int)}
-    with one_line_error(message):
-        in_batch_softmax(jnp.zeros((3, 5)), jnp.zeros((3, 5)), **given)
+    refused(message, in_batch_softmax, jnp.zeros((3, 5)), jnp.zeros((3, 5)), **given)
 
 
 # Tiles.
@@ -207,11 +203,12 @@ def test_hard_negatives_that_do_not_fit_are_refused(hard, hard_ids, message):
 
 def loss_and_gradients(tile, masks, dtype=np.float64):
     """((loss, metrics), gradients) of all that has one; what is missing or does not count is NaN."""
+    hard = np.where(HARD_IDS[:, :, None] < 0, np.nan, np.random.default_rng(5).normal(size=(B, 3, E)))
     rest = {name: np.asarray(value) for name, value in ids(masks).items()} | {
         "where": WHERE,
         "hard_negative_ids": HARD_IDS,
     }
-    moving = dict(zip(("question", "answer"), drawn(), strict=True)) | {"hard_negatives": HARD}
+    moving = dict(zip(("question", "answer"), drawn(), strict=True)) | {"hard_negatives": hard}
     moving = {name: np.where(WHERE.reshape(-1, *[1] * (x.ndim - 1)), x, np.nan) for name, x in moving.items()}
     moving = {name: x.astype(dtype) for name, x in (moving | {"temperature": np.float64(0.5)}).items()}
     with jax.enable_x64(True):
@@ -262,5 +259,4 @@ def test_no_array_is_as_large_as_all_scores():
 
 
 def test_split_scores_need_tiles():
-    with one_line_error("axis_name is given without tile"):
-        in_batch_softmax(jnp.zeros((2, 2)), jnp.zeros((2, 2)), axis_name="data")
+    refused("axis_name is given without tile", in_batch_softmax, jnp.zeros((2, 2)), jnp.zeros((2, 2)), axis_name="data")

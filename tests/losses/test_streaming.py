@@ -17,6 +17,7 @@ from endx_jax.losses.streaming import RowStatistics, row_statistics
 from endx_jax.planning.programs import collectives
 
 R, C, E = 11, 7, 3
+ROWS, WIDTH, TILE = 512, 32, 256  # on each device
 
 
 def student_alone(rows, columns):
@@ -126,8 +127,6 @@ def test_a_constant_teacher_has_no_gradient_worked_out():
 
 
 # What a streamed loss costs when the batch is split over devices, read from the compiled programs.
-
-ROWS, WIDTH, TILE = 512, 32, 256  # on each device
 
 
 def softmax(dual, _, **cut):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from jax.sharding import PartitionSpec
 from jaxprs import largest_array
 
@@ -187,5 +187,4 @@ def test_quadratic_regression_conditional_is_the_distance_beyond_the_margin():
     ],
 )
 def test_invalid_arguments_are_refused(wrong, message):
-    with one_line_error(message):
-        triplet(jnp.zeros((2, 2)), jnp.zeros((2, 2)), **wrong)
+    refused(message, triplet, jnp.zeros((2, 2)), jnp.zeros((2, 2)), **wrong)

@@ -1,7 +1,5 @@
-"""Settings of methods that are refused."""
-
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.experiment.config import resolve
 
@@ -56,5 +54,4 @@ from endx_jax.experiment.config import resolve
     ],
 )
 def test_settings_out_of_bounds_are_refused(method, values, message):
-    with one_line_error(message):
-        resolve({"objective": {"name": method, **values}})
+    refused(message, resolve, {"objective": {"name": method, **values}})

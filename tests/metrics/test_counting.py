@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from scipy.stats import rankdata
 
 from endx_jax.metrics import ranks
@@ -77,5 +77,4 @@ def test_memory_does_not_grow_with_judgements_times_candidates():
 def test_scores_and_positives_that_do_not_agree_are_refused():
     with one_line_error(r"positives has shape \(4, 1\); it must be integer \[B, P\], with B = 8 as in scores"):
         ranks(np.zeros((8, 5), np.float32), np.zeros((4, 1), np.int32))
-    with one_line_error(r"scores has shape \(5,\); it must be \[B, N\]"):
-        ranks(np.zeros(5, np.float32), np.zeros((1, 1), np.int32))
+    refused(r"scores has shape \(5,\); it must be \[B, N\]", ranks, np.zeros(5, np.float32), np.zeros((1, 1), np.int32))

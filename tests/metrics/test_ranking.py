@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax import metrics
 
@@ -63,5 +63,4 @@ def test_a_question_without_right_candidates_has_no_share_to_find():
 
 @pytest.mark.parametrize("measure", [metrics.reciprocal_rank, metrics.recall_at, metrics.hit_at, metrics.ndcg_at])
 def test_a_cutoff_that_keeps_nothing_is_refused(measure):
-    with one_line_error("cutoff is 0; it must be greater than 0"):
-        measure(RANKS, 0)
+    refused("cutoff is 0; it must be greater than 0", measure, RANKS, 0)

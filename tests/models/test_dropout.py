@@ -14,6 +14,8 @@ from endx_jax.models import attention, transformer
 from endx_jax.models.dropout import attention_dropout, dropout, example_keys, fold, position_keys
 
 RATE = 0.3
+KEYS = example_keys(jax.random.key(5), 0, 8)
+LONG = 128  # few shapes, as each is compiled
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -36,10 +38,6 @@ def cut(array, length: int):
 @pytest.fixture(params=[hidden, weights], ids=["hidden", "attention"])
 def drop(request):
     return lambda keys, length: np.asarray(request.param(keys, length))
-
-
-KEYS = example_keys(jax.random.key(5), 0, 8)
-LONG = 128  # few shapes, as each is compiled
 
 
 def test_a_mask_depends_on_its_key_alone(drop):

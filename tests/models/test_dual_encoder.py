@@ -1,5 +1,3 @@
-"""Where the two towers' parameters are, and that both find them."""
-
 import jax
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ AROUND = {
     "shared/token_embedder/embedding": (50, 16),
 }
 SNAPSHOT = AROUND | {f"shared/encoder/layers_{i}/{name}": shape for i in range(2) for name, shape in LAYER.items()}
+MODEL = Tower(TokenEmbedder(50, 16), NoEncoder())
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
@@ -44,9 +43,6 @@ def test_init_draws_what_its_shapes_promise_and_depends_on_the_key():
     assert np.std(one) == pytest.approx(TINY.initializer_range, rel=0.1)
 
 
-MODEL = Tower(TokenEmbedder(50, 16), NoEncoder())
-
-
 def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence():
     tokens = padded(texts((5, 2)), 6)
     shared, apply = random_params(MODEL, tokens), jax.jit(MODEL.apply)
@@ -54,7 +50,6 @@ def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence(
     alone = apply({"params": shared}, tokens)
     for side in SIDES:
         np.testing.assert_array_equal(encode({"shared": shared}, side=side, texts=tokens), alone)
-
     own = random_params(MODEL, tokens, seed=1)
     params = {"shared": shared, "answer": own}
     np.testing.assert_array_equal(encode(params, side="question", texts=tokens), alone)

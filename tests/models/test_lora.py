@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, one_line_error, padded, random_params, texts, tower
+from helpers import TINY, padded, random_params, refused, texts, tower
 from jaxprs import equations
 
 from endx_jax.models.dropout import dropout, example_keys, position_keys
@@ -123,5 +123,4 @@ def test_wrong_settings_are_refused():
         ({"base_dtype": "int8"}, "model.lora.base_dtype is 'int8', which is none of float32, bfloat16"),
         ({"targets": "a("}, "model.lora.targets is 'a\\(', which is no regular expression"),
     ):
-        with one_line_error(message):
-            from_mapping(LoraSettings, json.loads(json.dumps(values)), "model.lora")
+        refused(message, from_mapping, LoraSettings, json.loads(json.dumps(values)), "model.lora")

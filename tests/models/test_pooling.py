@@ -1,5 +1,3 @@
-"""Poolings against loops, with texts of all lengths."""
-
 import chex
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,3 @@
-"""The platform that modules are traced for is the mesh's."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

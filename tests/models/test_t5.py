@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, random_params
+from helpers import one_line_error, random_params, refused
 
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.models.dropout import fold
@@ -86,8 +86,7 @@ def test_a_config_is_read_or_refused():
 )
 def test_distances_without_buckets_are_refused(distance, buckets, message):
     changes = {"relative_attention_max_distance": distance, "relative_attention_num_buckets": buckets}
-    with one_line_error(message):
-        T5Config.from_hugging_face(HUGGING_FACE | changes)
+    refused(message, T5Config.from_hugging_face, HUGGING_FACE | changes)
     least = HUGGING_FACE | changes | {"relative_attention_max_distance": buckets // 4 + 1}
     assert T5Config.from_hugging_face(least).max_distance == buckets // 4 + 1
     found = relative_position_buckets(np.arange(-99, 100), buckets, buckets // 4 + 1)

@@ -1,13 +1,10 @@
-"""What the environment says about processes and caches."""
-
 import importlib.util
 import sys
 
 import jax
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
-from endx_jax.errors import EndxError
 from endx_jax.parallel import environment
 from endx_jax.parallel.environment import DistributedConfig, first_node, read_environment
 
@@ -46,8 +43,7 @@ def test_an_impossible_configuration_is_refused(variables):
         ("localhost:1", "0", "two", f"{environment.COUNT} and {environment.INDEX}"),
     ):
         variables(COORDINATOR=address, INDEX=index, **({"COUNT": count} if count else {}))
-        with pytest.raises(EndxError, match=message):
-            read_environment()
+        refused(message, read_environment)
 
 
 def test_a_step_of_slurms(variables):
@@ -85,8 +81,7 @@ def test_a_jax_that_does_not_tell_the_hosts_of_a_tpu_is_told_them(variables, mon
     assert read_environment() is None
     for platforms in ("", "tpu,cpu"):
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
-        with one_line_error("set JAX_COORDINATOR_ADDRESS .*, JAX_NUM_PROCESSES and JAX_PROCESS_ID on each host"):
-            read_environment()
+        refused("set JAX_COORDINATOR_ADDRESS .*, JAX_NUM_PROCESSES and JAX_PROCESS_ID on each host", read_environment)
     variables(COORDINATOR="localhost:8482", COUNT="1", INDEX="0")
     assert read_environment() is None
 

@@ -16,6 +16,7 @@ from endx_jax.planning.programs import collectives
 
 # On 1, 4 and 8 shards of the batch no chunk of CHUNK divides what a device has: 40, 10 and 5 rows.
 ROWS, LENGTH, CHUNK = 40, 8, 3
+WIDTH = 16
 
 
 def tokens(rows=ROWS, length=LENGTH):
@@ -24,9 +25,6 @@ def tokens(rows=ROWS, length=LENGTH):
 
 def dropout_keys(rows=ROWS):
     return example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(3), rows)
-
-
-WIDTH = 16
 
 
 def small_params(width=WIDTH):
@@ -129,11 +127,9 @@ def test_gradients_are_reduced_once_and_nothing_is_in_a_loop(small):
     assert_same(program(placed, rows), expected)
     found = collectives(program.as_text())
     assert {(collective.times, collective.loops) for collective in found} == {(1, 0)}
-
     reduced = [collective.bytes for collective in found if collective.kind == "all-reduce"]
     assert sum(reduced) == bytes_of(params) + bytes_of((np.float32(), np.int32()))  # The loss and its count.
     assert max(reduced) >= bytes_of(params)  # One for the gradients of all leaves together.
-
     # The loss's own: all embeddings come, and their gradients go back.
     embeddings = ROWS * WIDTH * 4
     others = {(collective.kind, collective.bytes) for collective in found}

@@ -2,10 +2,6 @@
 
 import dataclasses
 import functools
-import os
-import pathlib
-import subprocess
-import sys
 
 import chex
 import jax
@@ -28,6 +24,8 @@ from endx_jax.training.step import merge_frozen, split_frozen
 CONFIG = T5Config(vocab_size=50, width=32, layers=2, heads=4, head_width=8, mlp_width=48, dropout=0.2)
 ROWS, LENGTH = 16, 12
 MESH = {"fsdp": 4, "tensor": 2}
+LORA = LoraSettings(rank=4, alpha=8.0, dropout=0.1)
+CHUNKS = 2
 
 
 def tower(scan_layers: bool, remat: str = "none", dtype=jnp.float32, **changes) -> Tower:
@@ -122,10 +120,6 @@ def test_only_matrices_that_fsdp_splits_are_boxed():
     assert gathered_by_layer(params(), make_mesh(MeshSettings(tensor=2)), jnp.float32) is params()
 
 
-LORA = LoraSettings(rank=4, alpha=8.0, dropout=0.1)
-CHUNKS = 2
-
-
 @functools.cache
 def adapted(layers: int) -> dict:
     drawn = with_adapters(random_params(tower(False, layers=layers), tokens()), LORA, jax.random.key(0))
@@ -149,8 +143,7 @@ def step_in_chunks(scan_layers: bool, layers: int, dropping: bool, execution: Ex
 
 
 @pytest.mark.parametrize(
-    ("scan_layers", "layers", "dropping"),
-    [(False, 1, False), pytest.param(True, 2, True, marks=pytest.mark.slow)],
+    ("scan_layers", "layers", "dropping"), [(False, 1, False), pytest.param(True, 2, True, marks=pytest.mark.slow)]
 )
 def test_chunks_of_adapters_gather_the_base_in_their_loop_and_reduce_after_it(scan_layers, layers, dropping):
     mesh = make_mesh(MeshSettings(data=2, fsdp=4))
@@ -162,35 +155,9 @@ def test_chunks_of_adapters_gather_the_base_in_their_loop_and_reduce_after_it(sc
     chex.assert_trees_all_close(
         found, expected, rtol=0, atol=1e-5 * max(np.abs(x).max() for x in jax.tree.leaves(expected))
     )
-
     inside = [one for one in collectives(program.as_text()) if one.loops]
     assert {one.kind for one in inside} == {"all-gather"}
     matrices = (4 * CONFIG.width * 32 + 3 * CONFIG.width * CONFIG.mlp_width) * 4
     # Forward, forward again for the chunk's gradient, and backward; a CPU's compiler merges some of unrolled layers.
     gathered = sum(one.bytes * one.times for one in inside) / (CHUNKS * layers * matrices)
     assert gathered == 3 if scan_layers else 1 < gathered <= 3
-
-
-TRAVELS = """
-import jax
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 8)
-import jax.numpy as jnp
-import test_gathering
-test_gathering.compiled(True, "full", False, jnp.bfloat16)
-"""
-
-
-@pytest.mark.slow
-def test_bfloat16_travels_where_it_is_the_precision(tmp_path):
-    """As the compiler splits the program: a CPU's widens bfloat16 later on."""
-    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_pass_re=spmd-partitioning --xla_backend_optimization_level=0"
-    places = os.pathsep.join(sys.path)
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": places}
-    folder = pathlib.Path(__file__).parent
-    subprocess.run([sys.executable, "-c", TRAVELS], check=True, env=environment, cwd=folder)
-    (program,) = tmp_path.glob("*jit_loss*after_spmd-partitioning*.txt")
-    gathered = [line for line in program.read_text().splitlines() if " all-gather(" in line and "/layers" in line]
-    # Seven matrices, forward and backward.
-    assert len(gathered) == 2 * 7
-    assert all("= bf16[" in line for line in gathered)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, padded, random_params, texts
+from helpers import one_line_error, padded, random_params, refused, texts
 from safetensors.numpy import load_file, save_file
 from tiny_models import write_tiny_qwen3
 
@@ -90,18 +90,14 @@ def test_adapters_of_other_settings_bases_and_kinds_are_refused(written, decoder
     def read(settings=LORA, base="ab", source=source):
         return read_adapter(written, source, settings, base)
 
-    with one_line_error("r is 4, but model.lora.rank is 8: set it to 4"):
-        read(dataclasses.replace(LORA, rank=8))
-    with one_line_error("lora_alpha is 6.0, but model.lora.alpha is 32.0: set it to 6.0"):
-        read(dataclasses.replace(LORA, alpha=32.0))
-    with one_line_error("the adapter is of another base than .*, whose weights have another hash"):
-        read(base="cd")
+    refused("r is 4, but model.lora.rank is 8: set it to 4", read, dataclasses.replace(LORA, rank=8))
+    refused("lora_alpha is 6.0, but model.lora.alpha is 32.0: set it to 6", read, dataclasses.replace(LORA, alpha=32.0))
+    refused("the adapter is of another base than .*, whose weights have another hash", read, base="cd")
     wider = pretrained.load_encoder(str(write_tiny_qwen3(tmp_path / "wider", intermediate_size=56)))
     with one_line_error(r"of another base than .*: .*layers.0.mlp.* has the shape \(.*48.*\) instead of \(.*56.*\)"):
         read(source=wider)
     shallow = pretrained.load_encoder(str(write_tiny_qwen3(tmp_path / "shallow", num_hidden_layers=1)))
-    with one_line_error("which has no linear layer 'layers.1.self_attn.q_proj' in its"):
-        read(source=shallow)
+    refused("which has no linear layer 'layers.1.self_attn.q_proj' in its", read, source=shallow)
     _, sources, params = towers(decoder, dataclasses.replace(LORA, targets="attention"))
     with one_line_error("has an adapter, which model.lora.targets excludes, of encoder/layers_0/mlp_down: set"):
         read_adapters(written, params, sources, LORA, "ab")
@@ -114,19 +110,16 @@ def test_adapters_of_other_settings_bases_and_kinds_are_refused(written, decoder
         "rank_pattern": ({"q_proj": 8}, "rank_pattern is not supported: all layers must have one rank"),
     }.items():
         change(written, **{changed: message[0]})
-        with one_line_error(message[1]):
-            read()
+        refused(message[1], read)
         right = {"use_dora": False, "peft_type": "LORA", "bias": "none", "init_lora_weights": True}
         change(written, **{changed: right.get(changed, {})})
     read()
     weights = load_file(written / "adapter_model.safetensors")
     save_file(weights | {"base_model.model.norm.weight": np.zeros(3)}, written / "adapter_model.safetensors")
-    with one_line_error("the tensor 'base_model.model.norm.weight' is no matrix of LoRA"):
-        read()
+    refused("the tensor 'base_model.model.norm.weight' is no matrix of LoRA", read)
     name = "base_model.model.layers.0.mlp.up_proj.lora_B.weight"
     save_file({n: leaf for n, leaf in weights.items() if n != name}, written / "adapter_model.safetensors")
-    with one_line_error("layers.0.mlp.up_proj has only one of lora_A and lora_B"):
-        read()
+    refused("layers.0.mlp.up_proj has only one of lora_A and lora_B", read)
 
 
 def test_an_adapter_of_fewer_layers_than_the_targets_is_refused(decoder, tmp_path):
@@ -241,7 +234,6 @@ def test_an_adapter_of_peft_computes_here_what_it_computes_there(libraries, tmp_
     theirs.save_pretrained(folder)
     model, sources, params = towers(base, lora)
     params = read_adapters(folder, params, sources, lora, "ab")
-
     encodings = their_encodings(libraries, theirs)
     assert_close(our_encodings(model, params), encodings.detach())
     (encodings * libraries.torch.tensor(SCALES)).sum().backward()

@@ -12,7 +12,7 @@ import chex
 import huggingface_hub
 import pytest
 from fake_hub import COMMIT, FakeHub
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from tiny_bert import write_tiny_bert
 from tiny_modules import write_routes
@@ -93,23 +93,19 @@ def test_a_hub_that_is_away_leaves_the_cache(kind, tmp_path, monkeypatch):
 
     set_hub(monkeypatch, failure, cached)
     assert locate("some/model") == tmp_path
-
     set_hub(monkeypatch, failure, LocalEntryNotFoundError("not cached\nand more"))
-    with one_line_error(rf"the pretrained model 'some/model' is not a local folder .*\({kind.__name__}\): give a"):
-        locate("some/model")
+    refused(rf"the pretrained model 'some/model' is not a local folder .*\({kind.__name__}\)", locate, "some/model")
 
 
 def test_a_download_that_breaks_off_says_so(monkeypatch):
     set_hub(monkeypatch, object(), HTTPError("peer closed connection"))
-    with one_line_error(r"cannot be downloaded from the hub \(HTTPError\)"):
-        locate("some/model")
+    refused(r"cannot be downloaded from the hub \(HTTPError\)", locate, "some/model")
 
 
 @pytest.mark.parametrize("name", ["", "./no such folder", "/no/such/folder", "one/two/three", "not a name!"])
 def test_unknown_names_are_refused_at_once(name):
     start = time.perf_counter()
-    with one_line_error(rf"is not a local folder .*{HFValidationError.__name__}.*give a folder "):
-        locate(name)
+    refused(rf"is not a local folder .*{HFValidationError.__name__}.*give a folder ", locate, name)
     assert time.perf_counter() - start < 8  # less than `hub.PATIENCE`
 
 
@@ -118,15 +114,13 @@ def test_the_real_client_fails_fast_when_told_to_stay_offline(monkeypatch):
     start = time.perf_counter()
     with one_line_error(r"'nobody/nothing-of-this-name' is not a local folder .*\(OfflineModeIsEnabled\)"):
         locate("nobody/nothing-of-this-name")
-    with one_line_error("'all-minilm' is not a local folder .*; did you mean '[a-z-]*/*all-MiniLM-L6-v2'.$"):
-        locate("all-minilm")
+    refused("'all-minilm' is not a local folder .*; did you mean '[a-z-]*/*all-MiniLM-L6-v2'.$", locate, "all-minilm")
     assert time.perf_counter() - start < 8  # less than `hub.PATIENCE`
 
 
 def test_other_weights_under_a_published_name_or_none_are_refused(tmp_path, monkeypatch, no_package):
     set_hub(monkeypatch, object(), str(tmp_path))
-    with one_line_error(r"has no model\.safetensors; delete the folder"):
-        locate("all-MiniLM-L6-v2")
+    refused(r"has no model\.safetensors; delete the folder", locate, "all-MiniLM-L6-v2")
     write_tiny_bert(tmp_path)
     set_hub(monkeypatch, object(), str(tmp_path))
     with one_line_error(r"model\.safetensors has sha256 [0-9a-f]{12}\.\.\., not the published 53aa51172d14\.\.\."):
@@ -150,7 +144,6 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(tmp_path):
         first = located("some/model", hub.address, tmp_path / "home")
         unknown = located("some/other", hub.address, tmp_path / "home")
     again = located("some/model", hub.address, tmp_path / "home")
-
     folder = first.stdout.strip()
     assert folder.endswith(COMMIT), first.stderr
     for side, source in load_sides(folder).items():

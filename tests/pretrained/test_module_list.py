@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.pretrained.module_list import Module, read_modules
 
@@ -75,16 +75,14 @@ def test_routes_are_found_in_the_order_of_sentence_transformers(tmp_path, mappin
 )
 def test_a_router_that_leads_nowhere_is_refused(tmp_path, structure, types, message):
     write(tmp_path, structure, types=types)
-    with one_line_error(message):
-        read_modules(tmp_path, "question")
+    refused(message, read_modules, tmp_path, "question")
 
 
 @pytest.mark.parametrize("name", ["", ".", "loop"])
 def test_a_router_that_names_itself_is_refused(tmp_path, name):
     write(tmp_path, {"query": [name]}, types={name: BASE + "x.Router"})
     (tmp_path / "routes" / "loop").symlink_to(".", target_is_directory=True)
-    with one_line_error(r"router_config\.json is named twice as a module"):
-        read_modules(tmp_path, "question")
+    refused(r"router_config\.json is named twice as a module", read_modules, tmp_path, "question")
 
 
 def test_routers_that_name_one_router_again_and_again_are_refused_at_once(tmp_path):
@@ -96,5 +94,4 @@ def test_routers_that_name_one_router_again_and_again_are_refused_at_once(tmp_pa
         folder.mkdir()
         (folder / "router_config.json").write_text(router)
     (folder / "router_config.json").write_text(router.replace('"R"' + 19 * ', "R"', ""))
-    with one_line_error(r"router_config\.json is named twice as a module"):
-        read_modules(tmp_path, "question")
+    refused(r"router_config\.json is named twice as a module", read_modules, tmp_path, "question")

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from safetensors.numpy import save_file
 
 from endx_jax import pretrained
@@ -20,6 +20,8 @@ NEW = {  # as version 6 writes them
 }
 FLAGS = {f"pooling_mode_{name}": name == "mean_tokens" for name in ("cls_token", "mean_tokens", "max_tokens")}
 FLAGS["word_embedding_dimension"] = 32
+USAGE_FILE = "config_sentence_transformers.json"
+NO_MEAN = FLAGS | {"pooling_mode_mean_tokens": False}
 
 
 def write_head(folder, *, types, pooling, normalize=True, encoder="", limits=None) -> None:
@@ -45,8 +47,7 @@ def write_json(file, contents) -> None:
 
 
 def test_a_plain_folder_states_no_pooling_and_is_not_normalised(tmp_path):
-    with one_line_error("contains no model: it has neither modules.json nor config.json; give the workdir of a run"):
-        read_head(tmp_path)
+    refused("contains no model: it has neither modules.json nor config.json; give the workdir of", read_head, tmp_path)
     write_json(tmp_path / "config.json", {})
     assert read_head(tmp_path) == Head(tmp_path, pooling="", normalize=False, max_length=None)
 
@@ -104,8 +105,7 @@ def test_an_encoder_in_a_folder_within_is_found_with_its_tokenizer(tiny_bert, tm
 @pytest.mark.parametrize("kind", ["LSTM", "WordEmbeddings", "Dropout"])
 def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
     write_json(tmp_path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": OLD + kind}])
-    with one_line_error(rf"module '{kind}' is not supported; take a model with no modules but Transformer, Pooling, D"):
-        read_head(tmp_path)
+    refused(rf"module '{kind}' is not supported; take a model with no modules but Transformer", read_head, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -120,23 +120,24 @@ def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
 )
 def test_a_module_of_other_code_or_with_arguments_is_refused(tmp_path, entry, message):
     write_json(tmp_path / "modules.json", [{"idx": 0, "name": "0", "path": ""} | entry])
-    with one_line_error(message):
-        read_head(tmp_path)
+    refused(message, read_head, tmp_path)
 
 
 @pytest.mark.parametrize("kinds", ["Pooling", "Transformer Dense Pooling", "Transformer Pooling Normalize Dense"])
 def test_modules_in_another_order_than_a_tower_s_are_refused(tmp_path, kinds):
     kinds = kinds.split()
     write_json(tmp_path / "modules.json", [{"path": kind, "type": OLD + kind} for kind in kinds])
-    with one_line_error(rf"has the modules {', '.join(kinds)}; supported are Transformer, Pooling, Dense, Norm"):
-        read_head(tmp_path)
-
-
-DENSE = {"in_features": 32, "out_features": 6, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+    refused(rf"has the modules {', '.join(kinds)}; supported are Transformer, Pooling, Dense", read_head, tmp_path)
 
 
 def write_dense(folder, weight, **config) -> None:
-    write_json(folder / "2_Dense" / "config.json", DENSE | config)
+    dense = {
+        "in_features": 32,
+        "out_features": 6,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    write_json(folder / "2_Dense" / "config.json", dense | config)
     save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
     types = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")
     write_json(folder / "modules.json", [{"path": path, "type": OLD + kind} for kind, path in types])
@@ -149,11 +150,9 @@ def test_a_linear_dense_is_the_projection(tmp_path):
     projection = read_head(tmp_path).projection
     assert projection == Dense(tmp_path / "2_Dense", 6)
     np.testing.assert_array_equal(projection.kernel(32), weight.T)
-    with one_line_error(r"2_Dense has linear\.weight of shape \(6, 32\); expected shape \(6, 16\)"):
-        projection.kernel(16)
+    refused(r"2_Dense has linear\.weight of shape \(6, 32\); expected shape \(6, 16\)", projection.kernel, 16)
     save_file({"weight": weight}, tmp_path / "2_Dense" / "model.safetensors")
-    with one_line_error(r"2_Dense has no linear\.weight"):
-        projection.kernel(32)
+    refused(r"2_Dense has no linear\.weight", projection.kernel, 32)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +167,7 @@ def test_a_linear_dense_is_the_projection(tmp_path):
 )
 def test_a_dense_of_another_kind_is_refused(tmp_path, config, message):
     write_dense(tmp_path, np.zeros((6, 32), np.float32), **config)
-    with one_line_error(rf"2_Dense/config\.json:? {message}"):
-        read_head(tmp_path)
+    refused(rf"2_Dense/config\.json:? {message}", read_head, tmp_path)
 
 
 def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):
@@ -188,8 +186,7 @@ def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):
     expected = (pooled @ first.T + biases[0]) @ second.T + biases[1]
     np.testing.assert_allclose(pooled @ found["kernel"] + found["bias"], expected, rtol=1e-5, atol=1e-5)
     write_json(tmp_path / "modules.json", [*modules[:2], {"path": "3_Dense", "type": OLD + "Dense"}, modules[2]])
-    with one_line_error("3_Dense/config.json: an activation_function between two Dense is not supported"):
-        read_head(tmp_path)
+    refused("3_Dense/config.json: an activation_function between two Dense is not supported", read_head, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +206,7 @@ def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):
 def test_settings_of_the_encoder_that_we_do_not_have_are_refused(tmp_path, own, tokenizer, message):
     limits = {"sentence_bert_config.json": own, "tokenizer_config.json": tokenizer}
     write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)
-    with one_line_error(rf"sentence_bert_config\.json: {message}"):
-        read_head(tmp_path)
+    refused(rf"sentence_bert_config\.json: {message}", read_head, tmp_path)
 
 
 def test_each_side_may_have_a_length_and_lower_case_is_the_tokenizer_s_matter(tmp_path):
@@ -221,9 +217,6 @@ def test_each_side_may_have_a_length_and_lower_case_is_the_tokenizer_s_matter(tm
     }
     write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)
     assert {side: head.max_length for side, head in read_heads(tmp_path).items()} == {"question": 16, "answer": 48}
-
-
-USAGE_FILE = "config_sentence_transformers.json"
 
 
 @pytest.mark.parametrize(
@@ -247,12 +240,10 @@ def test_unknown_keys_of_a_use_are_named_and_those_of_a_pooling_refused(tmp_path
     with pytest.warns(UserWarning, match="whitening='w.npy': unknown keys are ignored, as sentence-transformers"):
         read_usage(tmp_path)
     write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean", "attention": 1})
-    with one_line_error(r"1_Pooling/config\.json: attention=1 is not supported: the key is unknown"):
-        read_head(tmp_path)
+    refused(r"1_Pooling/config\.json: attention=1 is not supported: the key is unknown", read_head, tmp_path)
     write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"})
     write_json(tmp_path / "2_Normalize" / "config.json", {"module_input_name": "token_embeddings"})
-    with one_line_error(r"2_Normalize/config\.json: module_input_name='token_embeddings' is not supported"):
-        read_head(tmp_path)
+    refused(r"2_Normalize/config\.json: module_input_name='token_embeddings' is not supported", read_head, tmp_path)
 
 
 def test_prompts_and_similarity_are_read_from_the_folder(tmp_path):
@@ -271,11 +262,7 @@ def test_prompts_and_similarity_are_read_from_the_folder(tmp_path):
 )
 def test_a_use_that_we_do_not_have_is_refused(tmp_path, contents, message):
     write_json(tmp_path / USAGE_FILE, contents)
-    with one_line_error(rf"config_sentence_transformers\.json: {message}"):
-        read_usage(tmp_path)
-
-
-NO_MEAN = FLAGS | {"pooling_mode_mean_tokens": False}
+    refused(rf"config_sentence_transformers\.json: {message}", read_usage, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -291,8 +278,7 @@ NO_MEAN = FLAGS | {"pooling_mode_mean_tokens": False}
 )
 def test_another_pooling_is_refused(tmp_path, pooling):
     write_head(tmp_path, types=OLD, pooling=pooling)
-    with one_line_error(r"1_Pooling/config\.json: pooling .* is not supported; choose one of"):
-        read_head(tmp_path)
+    refused(r"1_Pooling/config\.json: pooling .* is not supported; choose one of", read_head, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -306,5 +292,4 @@ def test_another_pooling_is_refused(tmp_path, pooling):
 )
 def test_a_broken_list_of_modules_is_named(tmp_path, modules, message):
     write_json(tmp_path / "modules.json", modules)
-    with one_line_error(message):
-        read_head(tmp_path)
+    refused(message, read_head, tmp_path)

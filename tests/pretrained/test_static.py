@@ -1,11 +1,9 @@
-"""Word vectors, and token vectors of packages, as pretrained folders."""
-
 import gzip
 import json
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from safetensors.numpy import save_file
 from tiny_bert import vocabulary, write_tokenizer
 
@@ -89,8 +87,7 @@ def test_a_folder_is_made_once_for_each_state_of_the_file(tmp_path, monkeypatch)
 @pytest.mark.parametrize("line", ["cat 1 2", "cat 1 2 x", "cat 1 2 1e99", "", "cat 1 2 nan", "cat 1 2 inf"])
 def test_a_broken_line_is_named(tmp_path, line):
     (tmp_path / "v.txt").write_text(f"the 1 2 3\n{line}\nmat 1 2 3\n")
-    with one_line_error("v.txt, line 2: expected a word and 3 numbers"):
-        static_folder(str(tmp_path / "v.txt"))
+    refused("v.txt, line 2: expected a word and 3 numbers", static_folder, str(tmp_path / "v.txt"))
 
 
 @pytest.fixture
@@ -111,8 +108,7 @@ def test_token_vectors_are_pooled_without_special_tokens(token_vectors):
     ids = [vocabulary().index(word) for word in ("the", "cat")]
     np.testing.assert_array_equal(rows(folder, "the cat"), table[ids])
     save_file({"vectors": table}, folder / "model.safetensors")
-    with one_line_error("has no token table: it has no tensor embedding.weight or embeddings"):
-        static_folder(str(folder))
+    refused("has no token table: it has no tensor embedding.weight or embeddings", static_folder, str(folder))
     # As sentence-transformers writes them.
     (folder / "config.json").unlink()
     save_file({"embedding.weight": table}, folder / "model.safetensors")
@@ -133,8 +129,7 @@ def test_rows_that_tokens_share_and_their_weights_are_model2vec_s(token_vectors)
     found = endx_jax.load(folder).encode(["the cat"])[0]
     np.testing.assert_allclose(found, expected.mean(0) / np.linalg.norm(expected.mean(0)), rtol=1e-5)
     save_file({"embeddings": table, "bias": weights}, folder / "model.safetensors")
-    with one_line_error("the weights have a tensor 'bias' beside the token table"):
-        static_folder(str(folder))
+    refused("the weights have a tensor 'bias' beside the token table", static_folder, str(folder))
 
 
 @pytest.mark.reference
@@ -160,5 +155,4 @@ def test_modules_after_token_vectors_and_prompts_are_those_of_sentence_transform
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("")
-    with one_line_error("set XDG_CACHE_HOME to a writable folder"):
-        static_folder(str(write_glove(tmp_path / "v.txt")))
+    refused("set XDG_CACHE_HOME to a writable folder", static_folder, str(write_glove(tmp_path / "v.txt")))

@@ -1,11 +1,9 @@
-"""The token embeddings of models whose encoders we do not have."""
-
 import json
 
 import chex
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from safetensors.numpy import save_file
 from tiny_bert import POSITIONS, WIDTH, vocabulary, write_tiny_bert
 
@@ -45,8 +43,7 @@ def test_token_vectors_of_other_models_are_found(tmp_path, table, config, expect
     tokens = pretrained.load_tokens(folder)
     assert tokens.config == TokensConfig(4, 2, **expected)
     chex.assert_trees_all_equal(tokens.params(), {"token_embedder": {"embedding": TABLE}})
-    with one_line_error("model_type 'x' is not supported"):
-        pretrained.load_encoder(folder)
+    refused("model_type 'x' is not supported", pretrained.load_encoder, folder)
 
 
 def test_a_missing_table_is_named(tmp_path):

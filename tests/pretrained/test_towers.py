@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import initial_params, one_line_error, padded, texts
+from helpers import initial_params, one_line_error, padded, refused, texts
 from tiny_bert import WIDTH, write_tiny_bert
 
 from endx_jax import pretrained
@@ -180,5 +180,4 @@ def test_a_mixture_needs_a_weight_for_each_layer(source):
     ],
 )
 def test_wrong_settings_are_refused(mapping, message):
-    with one_line_error(message):
-        from_mapping(ModelSettings, mapping, "model")
+    refused(message, from_mapping, ModelSettings, mapping, "model")

@@ -5,7 +5,7 @@ import json
 import chex
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from safetensors.numpy import load_file, save_file
 
 from endx_jax.encoders.architecture import TensorRule
@@ -63,11 +63,9 @@ def test_a_single_file_and_shards_are_read_bit_for_bit(tmp_path):
 
 
 def test_a_folder_without_weights_says_what_it_lacks(tmp_path):
-    with one_line_error(r"has no model\.safetensors, the only format that is read$"):
-        read_tensors(tmp_path)
+    refused(r"has no model\.safetensors, the only format that is read$", read_tensors, tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with one_line_error(r"pytorch_model\.bin is never read.*convert it with transformers: .*save_pretrained"):
-        read_tensors(tmp_path)
+    refused(r"pytorch_model\.bin is never read.*convert it with transformers: .*", read_tensors, tmp_path)
 
 
 @pytest.mark.parametrize("length", [0, 4, 200, -1], ids=["empty", "in the size", "in the header", "in the data"])
@@ -75,15 +73,13 @@ def test_a_truncated_file_is_named(tmp_path, length):
     file = tmp_path / SINGLE_FILE
     save_file(tensors(), file)
     file.write_bytes(file.read_bytes()[:length])
-    with one_line_error(rf"{file} can't be read as safetensors: "):
-        read_tensors(tmp_path)
+    refused(rf"{file} can't be read as safetensors: ", read_tensors, tmp_path)
 
 
 def test_a_missing_shard_is_named(tmp_path):
     write_shards(tmp_path, [tensors(), {"more": np.zeros(2, np.float32)}])
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    with one_line_error("has no model-00002-of-00002.safetensors"):
-        read_tensors(tmp_path)
+    refused("has no model-00002-of-00002.safetensors", read_tensors, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +96,7 @@ def test_a_missing_shard_is_named(tmp_path):
 )
 def test_a_broken_index_is_named(tmp_path, contents, reason):
     (tmp_path / SHARD_INDEX).write_text(contents)
-    with one_line_error(f"{SHARD_INDEX}{reason}"):
-        read_tensors(tmp_path)
+    refused(f"{SHARD_INDEX}{reason}", read_tensors, tmp_path)
 
 
 def test_ours_are_where_the_rules_say_and_go_back_bit_for_bit():

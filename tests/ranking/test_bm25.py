@@ -21,6 +21,8 @@ CANDIDATES = ["The cat chased the mouse", "Cats and dogs", "A mouse; a MOUSE; no
 STEMS = [text.split() for text in ("the cat chase the mous", "cat and dog", "mous mous no hous", "dog chase", "")]
 QUESTIONS = ["the cats", "Mouse mouse dog", "zebra", "?"]
 QUESTION_STEMS = [["the", "cat"], ["mous", "mous", "dog"], ["zebra"], []]
+TEXTS = ["the cat chased the mouse", "cats and dogs", "a mouse, a mouse", "dogs chase", "", "the end"]
+ASKED = ["the cats", "mouse mouse dog", "zebra", ""]
 
 
 def twin(documents, query, k1=0.9, b=0.4):
@@ -61,10 +63,6 @@ def test_a_pool_without_words_is_refused(candidates):
 def test_a_missing_package_is_named(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     refused(f"BM25 needs the package {package}: pip install bm25s PyStemmer", BM25.of_texts, CANDIDATES)
-
-
-TEXTS = ["the cat chased the mouse", "cats and dogs", "a mouse, a mouse", "dogs chase", "", "the end"]
-ASKED = ["the cats", "mouse mouse dog", "zebra", ""]
 
 
 def index_of(path, texts) -> Index:

@@ -1,8 +1,6 @@
-"""Tests of hard-negative mining."""
-
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.data.readers.beir import Negative
 from endx_jax.data.sets.documents import Document
@@ -22,6 +20,7 @@ from endx_jax.ranking.mining import (
 )
 
 NOTHING = {"right": 0, "equal text": 0, "margin": 0, "teacher": 0}
+WIDTH, QUESTIONS, CANDIDATES = 8, 12, 30
 
 
 def ranked(scores, qrels, depth: int | None = None) -> Ranked:
@@ -148,11 +147,7 @@ def test_it_is_what_the_rules_say_one_candidate_after_the_other(seed):
     ],
 )
 def test_settings_that_keep_nothing_or_everything_are_refused(settings, reason):
-    with one_line_error(reason):
-        MiningSettings(**settings)
-
-
-WIDTH, QUESTIONS, CANDIDATES = 8, 12, 30
+    refused(reason, MiningSettings, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ QUESTIONS, CANDIDATES = 16, 40
 DRAW = np.random.default_rng(0)
 QRELS = [sorted(DRAW.choice(CANDIDATES, 1 + 2 * (n % 2), replace=False).tolist()) for n in range(QUESTIONS)]
 DISTINCT = DRAW.permuted(np.tile(np.arange(CANDIDATES), (QUESTIONS, 1)), axis=1).astype(np.float32)
+MEASURES = {"mrr": "RR", "map": "AP", "ndcg@10": "nDCG@10", "recall@5": "R@5", "p@1": "P@1", "recall@20": "R@20"}
 
 
 def right(question):
@@ -98,9 +99,6 @@ def test_rr_with_a_cutoff_breaks_ties_the_other_way_round(both):
     first = next(n for n in range(QUESTIONS) if QRELS[n][0] < 9)
     assert theirs[f"q{first}"]["mrr@10"] == pytest.approx(1 / (QRELS[first][0] + 1))
     assert theirs[f"q{first}"]["mrr"] == pytest.approx(1 / (CANDIDATES - QRELS[first][-1]))
-
-
-MEASURES = {"mrr": "RR", "map": "AP", "ndcg@10": "nDCG@10", "recall@5": "R@5", "p@1": "P@1", "recall@20": "R@20"}
 
 
 def write_folder(folder, *, graded: bool, shared: bool) -> dict[str, dict[str, int]]:

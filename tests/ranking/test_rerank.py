@@ -1,5 +1,3 @@
-"""Re-ranking against plain sorting."""
-
 import numpy as np
 import pytest
 

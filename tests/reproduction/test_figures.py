@@ -7,7 +7,7 @@ import zlib
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.records import RetrievalSet
@@ -28,6 +28,9 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 # Figures that are made of embeddings alone.
 EMBEDDED = ("dong-figure2", "endx-figure2", "endx-figure3", "endx-figure4", "yu-figure2")
+SOURCES = [FigureSource("near", "near"), FigureSource("far", "far")]
+QUESTIONS = ["where is the cat", "who", "what is in the mat of the dog"]
+ANSWERS = ["the mat", "a dog on the mat sat", "it"]
 
 
 class TinyStudy(Study):
@@ -49,9 +52,6 @@ class TinyStudy(Study):
 
         texts = self.records.questions if side == "question" else self.records.candidates
         return np.asarray([row(text) for text in texts], np.float32)
-
-
-SOURCES = [FigureSource("near", "near"), FigureSource("far", "far")]
 
 
 @pytest.fixture
@@ -115,8 +115,7 @@ def test_similarity_shows_answers_of_different_articles(monkeypatch):
 def test_answers_with_many_questions():
     records = RetrievalSet.from_pairs([("0", "b"), ("0", "c"), ("1", "b"), ("2", "c"), ("3", "b")])
     assert with_at_least(records, 3) == {records.candidates.index("b"): [0, 1, 3]}
-    with one_line_error("no answer has 4 questions, the most is 3"):
-        with_at_least(records, 4)
+    refused("no answer has 4 questions, the most is 3", with_at_least, records, 4)
 
 
 def test_svd_keeps_inner_products_of_rows_in_a_plane():
@@ -156,10 +155,8 @@ def test_gains_are_in_per_cent_of_the_first_run(tmp_path):
     assert data["gains"] == {"sde": [pytest.approx(25)]}
     about = {"pool": "answers", "direction": "question_to_answer", "questions": 4, "candidates": 3}
     assert data["evaluations"] == [about]
-    with one_line_error("gains need a baseline with an MRR above 0, and another run"):
-        dong.gains(Study(sources[:1]))
-    with one_line_error("far: far is no workdir of a run"):
-        dong.gains(Study(SOURCES[1:]))
+    refused("gains need a baseline with an MRR above 0, and another run", dong.gains, Study(sources[:1]))
+    refused("far: far is no workdir of a run", dong.gains, Study(SOURCES[1:]))
 
 
 def test_runs_are_drawn_over_the_size_of_their_towers(trained_workdir, tmp_path):
@@ -193,12 +190,10 @@ def test_precision_recall_is_of_measured_layers_on_one_set(tmp_path):
     one, other = write("one", 2), write("other", 9)
     (model,) = make("rr-figure4", [one], tmp_path / "drawn")["models"]
     assert model == {"name": "one", "average_precision": 0.6, "recall": [0.4, 1.0], "precision": [0.9, 0.25]}
-    with one_line_error("other was measured on .*9.*, one on .*2"):
-        rr.precision_recall(Study([one, other]))
+    refused("other was measured on .*9.*, one on .*2", rr.precision_recall, Study([one, other]))
     with one_line_error("is 'token', which is none of .*; did you mean 'tokens"):
         rr.precision_recall(Study([FigureSource("mine", f"{tmp_path / 'one'}#token")]))
-    with one_line_error("layers.json"):
-        rr.precision_recall(Study([FigureSource("mine", "runs/a")]))
+    refused("layers.json", rr.precision_recall, Study([FigureSource("mine", "runs/a")]))
 
 
 def test_a_run_is_shown_on_its_own_test_split(trained_workdir):
@@ -222,12 +217,7 @@ def test_a_figure_is_drawn_from_the_runs_that_there_are(tmp_path, monkeypatch, c
     monkeypatch.setattr(figures, "outcome_of", lambda row, options: Outcome(row, why="none", runs=runs[row.row]))
     assert "left out yu-table2/Cross-VAEs: none" in capsys.readouterr().out
     runs["Dual-GRUs"] = ()
-    with one_line_error("none of its rows has a run"):
-        figures.sources_of(figure, options)
-
-
-QUESTIONS = ["where is the cat", "who", "what is in the mat of the dog"]
-ANSWERS = ["the mat", "a dog on the mat sat", "it"]
+    refused("none of its rows has a run", figures.sources_of, figure, options)
 
 
 def test_a_teacher_sees_each_question_beside_its_own_answer(tmp_path, tiny_bert, pairs_csv, monkeypatch):

@@ -28,6 +28,14 @@ from reproduction.held_out import FILE, check_decoders
 from reproduction.shuffled import ShuffledObjective, ShuffledSettings, get_config
 
 COUNT, SIZE = 9, 4
+METHODS = {
+    "endx": EndxSettings(cross_heads=2, ramp_epochs=0.0, ramp_steps=4),
+    "vae": VaeSettings(decoder_width=8, anneal_epochs=0.0, anneal_steps=4, initial_deviation=0.1),
+    "dual": DualSettings(),
+}
+B = 4
+ONE = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(hops=2, width=4))
+MODEL = DualEncoder(ONE, ONE, SHARINGS["sde"])
 
 
 def table(seed: int) -> TokenTable:
@@ -40,13 +48,6 @@ def pairs():
     index = np.repeat(np.arange(COUNT, dtype=np.int32)[:, None], 2, axis=1)
     right, wrong = Ragged.from_array(index[:, :1]), Ragged.from_rows([[]] * len(index))
     return Pairs(table(0), table(1), index, right, wrong, None, question_length=8, answer_length=8)
-
-
-METHODS = {
-    "endx": EndxSettings(cross_heads=2, ramp_epochs=0.0, ramp_steps=4),
-    "vae": VaeSettings(decoder_width=8, anneal_epochs=0.0, anneal_steps=4, initial_deviation=0.1),
-    "dual": DualSettings(),
-}
 
 
 @pytest.mark.slow
@@ -102,11 +103,6 @@ def test_a_decoder_that_does_not_listen_does_as_well_with_any_latent_vector(pair
     found = check_decoders(objective, params, pairs, SIZE)
     np.testing.assert_allclose(found["answer"]["nll"], found["answer"]["nll_shuffled"], rtol=1e-6)
     assert abs(found["question"]["nll"] - found["question"]["nll_shuffled"]) > 1e-3
-
-
-B = 4
-ONE = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(hops=2, width=4))
-MODEL = DualEncoder(ONE, ONE, SHARINGS["sde"])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from helpers import TINY, one_line_error, padded, random_params, texts, tower
+from helpers import TINY, padded, random_params, refused, texts, tower
 
 from endx_jax.models import DualEncoder, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
 from endx_jax.models.static import TokenWeights
@@ -40,8 +40,7 @@ def test_a_thinned_curve_keeps_its_ends():
 
 def test_an_encoder_without_layers_is_refused():
     recurrent = Tower(TokenEmbedder(9, 4), RecurrentEncoder(RecurrentConfig("gru", 1, 4)))
-    with one_line_error("RecurrentEncoder gives no layers"):
-        layer_names(recurrent)
+    refused("RecurrentEncoder gives no layers", layer_names, recurrent)
 
 
 def draw_pairs(levels):

@@ -78,9 +78,6 @@ def test_holm_multiplies_by_the_tests_that_are_left_and_keeps_the_order():
     assert holm([]) == []
 
 
-RUN = {"workdir": "w", "seed": 0, "steps": 80, "batch": 128, "manifest": MANIFEST}
-
-
 def row(name):
     return papers().row(f"endx-table2/{name}")
 
@@ -91,9 +88,10 @@ def unpadded(text):
 
 @pytest.fixture
 def outcomes():
+    made = {"workdir": "w", "seed": 0, "steps": 80, "batch": 128, "manifest": MANIFEST}
     return [
         Outcome(row("InferSent")),
-        Outcome(row("Dual-GRUs"), ((58.0, 47.0, 66.0),), differs="smaller", runs=("w",), facts={"runs": [RUN]}),
+        Outcome(row("Dual-GRUs"), ((58.0, 47.0, 66.0),), differs="smaller", runs=("w",), facts={"runs": [made]}),
         Outcome(row("Dual-LSTMs"), why="needs --data squad=PATH"),
     ]
 

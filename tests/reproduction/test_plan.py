@@ -5,7 +5,7 @@ import pathlib
 import types
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from made_runs import finish
 
 from endx_jax.experiment.config import resolve
@@ -19,6 +19,13 @@ from reproduction.runs import Options, make, plan_of, trained
 from reproduction.tables import papers
 
 OUT = pathlib.Path("out")
+ROW = papers().row("endx-table2/Dual-GRUs")
+ROWS = {row.name: row for table in papers().tables.values() for row in table.rows}
+# What rows have beside the measures of a ranking: counts, answer matches, and the average precision of RR's Table 7.
+OTHERS = {"ap", "accuracy@5", "accuracy@20", "accuracy@100", "questions", "paragraphs"} | {
+    f"{split}_{what}" for split in ("train", "test") for what in ("questions", "answers", "rows")
+}
+DATA = {about.get("given", name): "somewhere" for name, about in papers().data.items()}
 
 
 def row(name):
@@ -55,14 +62,11 @@ def test_a_row_of_another_takes_its_runs():
 
 
 def test_missing_data_and_forms_are_named():
-    with one_line_error("needs --data msmarco=PATH"):
-        Options(OUT).place_of("msmarco")
-    with one_line_error("needs --data squad=PATH"):
-        Options(OUT).place_of("squad-folder")
+    refused("needs --data msmarco=PATH", Options(OUT).place_of, "msmarco")
+    refused("needs --data squad=PATH", Options(OUT).place_of, "squad-folder")
     with one_line_error("void when shortened: at temperature 0.05"):
         plan_of(row("endx-table5/ENDX-without-q|q"), Options(OUT, budget=60))
-    with one_line_error("no shortened form"):
-        plan_of(row("endx-table3/NQ/Dual-RNNs"), Options(OUT, budget=60))
+    refused("no shortened form", plan_of, row("endx-table3/NQ/Dual-RNNs"), Options(OUT, budget=60))
 
 
 def test_a_row_after_another_starts_from_its_run_of_the_same_seed():
@@ -83,9 +87,6 @@ def test_data_with_splits_in_one_folder_are_reported_on_there():
     options = Options(OUT, data={"msmarco": "folder"})
     data = plan_of(row("dong-table5/large/SDE"), options).config(0, options)["data"]
     assert (data.path, data.split, data.test_path, data.test_split) == ("folder", "train", "folder", "dev")
-
-
-ROW = papers().row("endx-table2/Dual-GRUs")
 
 
 @pytest.fixture
@@ -134,8 +135,7 @@ def test_a_run_with_other_settings_is_refused(options):
     config = plan.config(0, options)
     config.train.steps = 99
     finish(plan.workdir(0), config, 0.5)
-    with one_line_error("other settings .train.steps: 99 -> 80."):
-        make(plan, 0, options)
+    refused("other settings .train.steps: 99 -> 80.", make, plan, 0, options)
 
 
 def test_rows_without_training_say_so(tmp_path):
@@ -151,14 +151,6 @@ def test_a_table_of_costs_is_printed(reproduce):
     assert "endx-table2: Answer retrieval on ReQA SQuAD, on one H100" in shown
     assert "Dual-GRUs    10      ?    100" in shown
     assert "BM25: nothing is trained" in shown
-
-
-ROWS = {row.name: row for table in papers().tables.values() for row in table.rows}
-# What rows have beside the measures of a ranking: counts, answer matches, and the average precision of RR's Table 7.
-OTHERS = {"ap", "accuracy@5", "accuracy@20", "accuracy@100", "questions", "paragraphs"} | {
-    f"{split}_{what}" for split in ("train", "test") for what in ("questions", "answers", "rows")
-}
-DATA = {about.get("given", name): "somewhere" for name, about in papers().data.items()}
 
 
 def test_every_table_of_the_papers_is_there():
@@ -214,5 +206,4 @@ def test_figures_are_known_and_drawn_from_rows():
 
 
 def test_an_unknown_row_is_refused_with_the_nearest():
-    with one_line_error("a row of endx-table2 is 'Dual-GRU', .*Dual-GRUs"):
-        papers().tables["endx-table2"].chosen(["Dual-GRU"])
+    refused("a row of endx-table2 is 'Dual-GRU', .*Dual-GRUs", papers().tables["endx-table2"].chosen, ["Dual-GRU"])

@@ -67,7 +67,6 @@ def test_a_run_is_ranked_on_data_that_it_has_not_seen(trained_workdir, squad, tm
     assert first == tuple(100 * found[0]["metrics"][name] for name in row.measures)
     monkeypatch.setattr(rows, "load", None)  # not called again
     assert rows.evaluated(row, options) == first
-
     outcome = Outcome(row, (first,) * 2, runs=(str(workdir),) * 2)
     assert rows.interval(outcome, outcome) == dict.fromkeys(row.measures, (0.0, 0.0))
 

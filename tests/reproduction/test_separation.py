@@ -1,5 +1,3 @@
-"""Tests of measures of separation."""
-
 import itertools
 import math
 from statistics import NormalDist

@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from endx_jax.serving.batching import FEWEST_CHARACTERS, MOST_CHARACTERS, Batcher, cost, pieces, while_connected
-from endx_jax.serving.errors import ClientGone, Refusal
+from endx_jax.serving import batching
+from endx_jax.serving.batching import Batcher, cost, in_pieces, pieces, while_connected
 
 
 class Runs:
@@ -24,25 +24,27 @@ def runs():
     return Runs()
 
 
-def in_loop(**bounds):
+def in_loop(test):
     """Makes a test of an `async` one, which gets a batcher that is ready."""
 
-    def decorate(test):
-        def run(runs):
-            async def with_batcher():
-                batcher = Batcher(runs, **{"most_cost": 100, "most_requests": 100, **bounds})
-                await batcher.prepare([])
-                try:
-                    await asyncio.wait_for(test(runs, batcher), 10)
-                finally:
-                    runs.gate.set()
-                    batcher.close()
+    def run(runs):
+        async def with_batcher():
+            batcher = Batcher(runs, most_cost=100, most_requests=100)
+            await batcher.prepare([])
+            try:
+                await asyncio.wait_for(test(runs, batcher), 10)
+            finally:
+                runs.gate.set()
+                batcher.close()
 
-            asyncio.run(with_batcher())
+        asyncio.run(with_batcher())
 
-        return run
+    return run
 
-    return decorate
+
+async def silent():
+    """A client that sends nothing."""
+    await asyncio.get_running_loop().create_future()
 
 
 async def begun(runs, batches=1):
@@ -50,7 +52,7 @@ async def begun(runs, batches=1):
         await asyncio.sleep(0.001)
 
 
-@in_loop()
+@in_loop
 async def test_the_first_is_begun_at_once_and_those_that_come_meanwhile_are_the_next_batch(runs, batcher):
     answers = [batcher.submit(work, 1) for work in (1, 2, 3)]
     await begun(runs)
@@ -61,7 +63,7 @@ async def test_the_first_is_begun_at_once_and_those_that_come_meanwhile_are_the_
     assert runs.batches == [[1], [2, 3, 4]]
 
 
-@in_loop()
+@in_loop
 async def test_a_batch_costs_no_more_than_it_may_unless_it_is_one_job(runs, batcher):
     runs.gate.set()
     answers = [batcher.submit(work, cost) for work, cost in ((0, 1), (1, 60), (2, 40), (3, 1), (4, 500), (5, 1))]
@@ -69,7 +71,7 @@ async def test_a_batch_costs_no_more_than_it_may_unless_it_is_one_job(runs, batc
     assert runs.batches == [[0], [1, 2], [3], [4], [5]]
 
 
-@in_loop()
+@in_loop
 async def test_questions_wait_for_one_batch_of_bulk_at_most_and_bulk_for_one_of_questions(runs, batcher):
     answers = [batcher.submit(work, 100, bulk=True) for work in range(40)]
     await begun(runs)
@@ -79,7 +81,17 @@ async def test_questions_wait_for_one_batch_of_bulk_at_most_and_bulk_for_one_of_
     assert runs.batches[:8] == [[0], [100], [1], [101], [2], [102], [3], [4]]
 
 
-@in_loop()
+@in_loop
+async def test_the_pieces_of_several_texts_are_bulk_and_one_text_is_a_question(runs, batcher):
+    runs.gate.set()
+    bulk, submit = [], batcher.submit
+    batcher.submit = lambda *job, **queue: bulk.append(queue["bulk"]) or submit(*job, **queue)
+    for texts, lengths in ((["the cat"], [1]), (["the cat"] * 100, [64, 36])):
+        assert await in_pieces(batcher, silent, len, texts) == [2 * length for length in lengths]
+    assert bulk == [False, True, True]
+
+
+@in_loop
 async def test_cancelled_jobs_are_not_computed(runs, batcher):
     first, second, third = (batcher.submit(work, 1) for work in (1, 2, 3))
     await begun(runs)
@@ -90,7 +102,7 @@ async def test_cancelled_jobs_are_not_computed(runs, batcher):
     assert runs.batches == [[1], [3]]
 
 
-@in_loop()
+@in_loop
 async def test_an_answer_that_is_an_error_is_its_own_only(runs, batcher):
     runs.gate.set()
     _, bad, good = (batcher.submit(work, 1) for work in (1, "wrong", 3))
@@ -99,7 +111,7 @@ async def test_an_answer_that_is_an_error_is_its_own_only(runs, batcher):
         await bad
 
 
-@in_loop()
+@in_loop
 async def test_a_batch_that_breaks_is_an_error_to_all_of_it_and_to_no_other(runs, batcher):
     _, broken, too = (batcher.submit(work, 1) for work in (1, None, 3))
     await begun(runs)
@@ -110,65 +122,19 @@ async def test_a_batch_that_breaks_is_an_error_to_all_of_it_and_to_no_other(runs
     assert await batcher.submit(4, 1) == 8
 
 
-@in_loop(most_requests=1)
-async def test_requests_beyond_the_most_are_told_to_come_again(runs, batcher):
-    with batcher.request():
-        with pytest.raises(Refusal, match="1 requests are waiting already") as refused, batcher.request():
-            pass
-        assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
-    with batcher.request():
-        assert batcher.requests == 1
-    assert batcher.requests == 0
-
-
-def test_nothing_is_taken_before_all_is_prepared():
-    async def test():
-        batcher, done = Batcher(list, most_cost=1, most_requests=1), []
-        with pytest.raises(Refusal, match="warming up") as refused, batcher.request():
-            pass
-        assert refused.value.status == 503
-        await batcher.prepare([lambda: done.append(1), lambda: done.append(2)])
-        with batcher.request():
-            assert done == [1, 2]
-        batcher.close()
-
-    asyncio.run(test())
-
-
 def test_pieces_cost_no_more_than_a_batch_and_short_texts_count_as_more_than_they_are():
     texts = ["x" * n for n in (3000, 1096, 1, 9000, 5, 5)]
     cut = pieces(texts)
     assert [[len(text) for text in piece] for piece in cut] == [[3000, 1096], [1], [9000], [5, 5]]
-    assert all(cost(piece) <= MOST_CHARACTERS or len(piece) == 1 for piece in cut)
-    assert cost(["", "ab"]) == 2 * FEWEST_CHARACTERS
-    assert len(pieces([""] * 1000)) == -(-1000 // (MOST_CHARACTERS // FEWEST_CHARACTERS))
-
-
-def client(*messages):
-    """A `receive` that gives these messages, and then waits."""
-    coming = list(messages)
-
-    async def receive():
-        await asyncio.sleep(0)
-        return {"type": coming.pop(0)} if coming else await asyncio.get_running_loop().create_future()
-
-    return receive
-
-
-def test_an_answer_is_given_up_when_the_client_hangs_up():
-    async def test():
-        answer = asyncio.get_running_loop().create_future()
-        with pytest.raises(ClientGone):
-            await while_connected(client("http.request", "http.disconnect"), answer)
-        assert answer.cancelled()
-
-    asyncio.run(test())
+    assert all(cost(piece) <= batching.MOST_CHARACTERS or len(piece) == 1 for piece in cut)
+    assert cost(["", "ab"]) == 2 * batching.FEWEST_CHARACTERS
+    assert len(pieces([""] * 1000)) == -(-1000 // (batching.MOST_CHARACTERS // batching.FEWEST_CHARACTERS))
 
 
 def test_to_be_cancelled_from_outside_is_something_else():
     async def test():
         answer = asyncio.get_running_loop().create_future()
-        waiting = asyncio.ensure_future(while_connected(client(), answer))
+        waiting = asyncio.ensure_future(while_connected(silent, answer))
         await asyncio.sleep(0.01)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,5 +1,3 @@
-"""Problems of the server and of its index, as clients see them."""
-
 import concurrent.futures
 import sqlite3
 import time
@@ -11,6 +9,11 @@ from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.index import index_file
 
 DOCUMENTS = {"documents": [{"text": "new", "id": "errors"}]}
+REFUSALS = [
+    (InUse("the index is in use"), 503, "unavailable_error", "1"),
+    (EndxError("it is gone"), 500, "server_error", None),
+    (ReadOnly("it is a copy"), 409, "invalid_request_error", None),
+]
 
 
 def full(*args, **kwargs):
@@ -29,13 +32,6 @@ def test_a_full_disk_is_status_507_and_changes_nothing(served, monkeypatch, capl
     assert served.post("/search", {"query": "the cat"})[1]["documents"] == before
     assert served.post("/documents", DOCUMENTS)[0] == 201
     assert served.ask("DELETE", "/documents/errors")[0] == 200
-
-
-REFUSALS = [
-    (InUse("the index is in use"), 503, "unavailable_error", "1"),
-    (EndxError("it is gone"), 500, "server_error", None),
-    (ReadOnly("it is a copy"), 409, "invalid_request_error", None),
-]
 
 
 @pytest.mark.parametrize(("failure", "status", "kind", "retry"), REFUSALS)

@@ -4,6 +4,7 @@ from http_server import JSON, Running
 from endx_jax.serving.settings import ServingSettings
 
 TOKEN = {"Authorization": "Bearer right"}
+DISGUISED = ["[::1].evil.com", "[::1]evil.com:80", "127.0.0.1:@evil", "127.0.0.1:80@evil", "localhost:x", "[::1"]
 
 
 def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(served):
@@ -44,9 +45,6 @@ def test_the_page_and_the_probes_need_no_token(guarded, path):
 def test_with_the_token_all_is_told(guarded):
     assert guarded.get("/info", TOKEN)[0] == 200
     assert guarded.post("/search", {"query": "the cat"}, {**JSON, **TOKEN})[0] == 200
-
-
-DISGUISED = ["[::1].evil.com", "[::1]evil.com:80", "127.0.0.1:@evil", "127.0.0.1:80@evil", "localhost:x", "[::1"]
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", *DISGUISED])

@@ -224,7 +224,6 @@ def test_a_document_is_added_found_deleted_and_brought_back(open_page, served):
         page.get_by_text(mode, exact=True).first.click()
         ask(page, "Zebra crossing the road. Again.")
         assert next(iter(answers(page))) == "Zebra"
-
     page.get_by_role("button", name="Delete Zebra").click()
     undo = page.get_by_role("button", name="Undo the deletion of Zebra")
     expect(undo).to_be_focused()
@@ -296,7 +295,6 @@ def test_a_refusal_is_shown_in_the_servers_words(open_page, served):
         "The question is too long: 1,000,001 bytes exceed the limit of 1,000,000: split the text."
     )
     expect(page.locator("#answers")).to_be_hidden()
-
     page.get_by_role("button", name="Add a document").click()
     page.get_by_label("Text").fill("x")
     page.get_by_label("Metadata").fill("a=1, a=2")

@@ -4,11 +4,9 @@ import contextlib
 import json
 import threading
 
-import numpy as np
 import pytest
 from http_server import JSON, wait_for
 
-from endx_jax.inference.low_latency import Encoded
 from endx_jax.serving.settings import Limits, ServingSettings
 
 QUESTION = json.dumps({"query": "where is the cat"}).encode()
@@ -106,43 +104,6 @@ def test_a_full_queue_tells_clients_to_come_again(serve, gated):
         client.join(10)
     assert answers == [200, 200]
     assert_alive(running)
-
-
-def test_a_question_waits_for_one_batch_although_forty_clients_embed_many_texts(serve, service):
-    class Slow:
-        """Embeds nothing, one batch for each turn."""
-
-        model, search, scores = service.model, service.search, service.scores
-        batches, turns = [], threading.Semaphore(0)
-
-        def preparations(self):
-            return ()
-
-        def run(self, works):
-            self.batches.append(works)
-            assert self.turns.acquire(timeout=20)
-            sizes = [len(getattr(work, "texts", ())) for work in works]
-            return [Encoded(np.zeros((n, 2), np.float32), np.zeros(n, int)) if n else [] for n in sizes]
-
-    slow = Slow()
-    running = serve(service=slow)
-    texts = json.dumps({"input": ["the cat"] * 1024}).encode()
-    clients = [threading.Thread(target=running.post, args=("/v1/embeddings", texts)) for _ in range(40)]
-    for client in clients:
-        client.start()
-    wait_for(lambda: running.metric("endx_waiting_requests") == 40)
-    answers = []
-    # One of them comes by the API of embeddings, where clients ask for the embedding of a question.
-    for question in (("/search", QUESTION), ("/v1/embeddings", {"input": "where is the cat"})):
-        clients.append(threading.Thread(target=lambda question=question: answers.append(running.post(*question)[0])))
-        clients[-1].start()
-    wait_for(lambda: running.metric("endx_waiting_requests") == 42)
-    slow.turns.release(2)  # the batch that is computed, and the next one
-    wait_for(lambda: answers == [200, 200])
-    slow.turns.release(1000)
-    for client in clients:
-        client.join(20)
-    assert {len(work.texts) for (work,) in slow.batches[2:]} == {64}
 
 
 def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):

@@ -22,6 +22,9 @@ JSON = "Content-Type: application/json\r\n"
 QUESTION = b'{"query": "the cat"}'
 ASK = f"POST /search HTTP/1.1\r\n{HOST}{TOKEN}{JSON}Content-Length: {len(QUESTION)}\r\n\r\n".encode() + QUESTION
 PAGE = f"GET /static/page.js HTTP/1.1\r\n{HOST}\r\n".encode()
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+KEY = "A" * 22 + "=="
+UPGRADE = f"GET /healthz HTTP/1.1\r\n{HOST}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +81,6 @@ def test_the_time_for_headers_is_limited(impatient, begin, drip):
         seconds, answer = held(connection, drip)
     assert answer.startswith(b"HTTP/1.1 200 " if begin else b"")
     assert seconds < 2
-
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-KEY = "A" * 22 + "=="
-UPGRADE = f"GET /healthz HTTP/1.1\r\n{HOST}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 
 from endx_jax.errors import RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
@@ -79,7 +79,6 @@ def three(tmp_path_factory):
 
 @pytest.fixture
 def three_checkpoints(three, tmp_path):
-    """A copy."""
     return shutil.copytree(three, tmp_path / "three")
 
 
@@ -165,8 +164,7 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(tmp_path, monkeypatch):
     with open_checkpoints(tmp_path, keep=1) as checkpoints:  # closing is silent: it has been said
         fill_disk(monkeypatch)
         checkpoints.save(2, make_state(2))
-        with one_line_error(f"can't write {tmp_path}/checkpoints/2: No space left on device; free some space"):
-            checkpoints.wait()
+        refused(f"can't write {tmp_path}/checkpoints/2: No space left on device; free some space", checkpoints.wait)
     assert names(tmp_path / FOLDER) == ["1"]
     assert latest(tmp_path)[0] == 1
 
@@ -197,8 +195,7 @@ def test_a_write_that_failed_is_noticed_before_the_next_one_and_hooks_stay_as_th
         checkpoints.save(1, make_state(1))
         checkpoints._finisher.shutdown()  # the write has ended
         assert checkpoints.has_failed()
-        with one_line_error("No space left"):
-            checkpoints.wait()
+        refused("No space left", checkpoints.wait)
 
 
 def test_the_newest_and_the_best_the_first_of_equal_ones_are_kept_and_manifests_of_no_others(tmp_path):
@@ -224,8 +221,7 @@ def test_a_checkpoint_whose_removal_fails_half_way_no_longer_counts(tmp_path, mo
             checkpoints.wait()
     assert names(tmp_path / FOLDER) == ["1", "2"]
     assert names(tmp_path / MANIFESTS) == ["2.json"]
-    with one_line_error("checkpoint 1 .* is damaged: it is incomplete"):
-        restore_params(tmp_path, 1, like(make_state(0)).params)
+    refused("checkpoint 1 .* is damaged: it is incomplete", restore_params, tmp_path, 1, like(make_state(0)).params)
 
 
 @pytest.mark.parametrize(
@@ -248,15 +244,13 @@ def test_parameters_alone_can_be_restored_and_damaged_ones_are_refused(three_che
     params = restore_params(three_checkpoints, 2, wanted)
     np.testing.assert_array_equal(params["projection"]["kernel"], np.full((8, 4), 2.0))
     flip_a_bit(three_checkpoints, 2)
-    with one_line_error(r"checkpoint 2 .* is damaged: .* is missing or has changed"):
-        restore_params(three_checkpoints, 2, wanted)
+    refused(r"checkpoint 2 .* is damaged: .* is missing or has changed", restore_params, three_checkpoints, 2, wanted)
     manifest = three_checkpoints / MANIFESTS / "1.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"sha256": {}}))  # no hash covers the damage
     for file in (three_checkpoints / FOLDER / "1" / "params").rglob("*"):
         if file.is_file():
             file.write_bytes(file.read_bytes()[:20])
-    with one_line_error("checkpoint 1 in .* can't be restored: "):
-        restore_params(three_checkpoints, 1, wanted)
+    refused("checkpoint 1 in .* can't be restored: ", restore_params, three_checkpoints, 1, wanted)
 
 
 def test_metrics_are_uploaded_before_a_checkpoint_counts(tmp_path):

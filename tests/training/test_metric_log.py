@@ -7,9 +7,8 @@ import types
 from unittest import mock
 
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
-from endx_jax.errors import EndxError
 from endx_jax.files import AppendOnlyFile
 from endx_jax.training import metric_log
 from endx_jax.training.metric_log import FILE, WANDB_ID, MetricLog, TensorBoard, check_installed
@@ -44,8 +43,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_one_line_and_dropped_later(tmp_
     log.write(1, {"loss": 0.5})
     log._file.close()
     monkeypatch.setattr(log, "_file", AppendOnlyFile(FULL))
-    with one_line_error("No space left"):
-        log.write(2, {"loss": 0.5})
+    refused("No space left", log.write, 2, {"loss": 0.5})
     log.close()
     assert [line["step"] for line in lines(tmp_path)] == [1]
 
@@ -86,8 +84,7 @@ def test_tensorboard_on_a_full_disk_is_one_line(tmp_path, monkeypatch):
     events._file.close()
     monkeypatch.setattr(events, "_file", AppendOnlyFile(FULL))
     for step in range(20):  # tensorboardX itself would wait for ever
-        with one_line_error("No space left"):
-            events.write(step, {"loss": 0.5})
+        refused("No space left", events.write, step, {"loss": 0.5})
     events.close()
 
 
@@ -144,20 +141,17 @@ def test_numbers_go_to_the_project_and_a_resumed_run_to_the_same_run(tmp_path, w
 )
 def test_a_refusal_is_one_line(tmp_path, wandb, error, said):
     wandb.init = mock.Mock(side_effect=error)
-    with one_line_error(rf"train.wandb_project=papers \({said}"):
-        MetricLog(tmp_path, resume_step=0, wandb_project="papers")
+    refused(rf"train.wandb_project=papers \({said}", MetricLog, tmp_path, resume_step=0, wandb_project="papers")
 
 
 def test_a_folder_of_wandb_s_files_is_not_its_package(tmp_path, monkeypatch):
     (tmp_path / "wandb").mkdir()
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with one_line_error(r"pip install 'endx_jax\[wandb\]'"):
-        check_installed("papers")
+    refused(r"pip install 'endx_jax\[wandb\]'", check_installed, "papers")
 
 
 def test_a_missing_wandb_is_reported_early(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     check_installed("")
-    with pytest.raises(EndxError, match=r"pip install 'endx_jax\[wandb\]'"):
-        check_installed("papers")
+    refused(r"pip install 'endx_jax\[wandb\]'", check_installed, "papers")

@@ -17,6 +17,7 @@ from endx_jax.losses.false_negatives import false_negative_mask
 from endx_jax.methods.objective import known_ids
 
 RECORDS = RetrievalSet.from_pairs((f"where is cat {i}", f"the cat {'sat ' * (i % 7)}on {i}") for i in range(20))
+STEPS = 12
 
 
 def processors(folder):
@@ -162,9 +163,6 @@ def test_prompts_stand_before_every_text_and_count_for_its_length(tiny_bert):
     found, expected = with_prompt(["cat", "mat 123456789"]), by_hand(["the cat", "the mat 123456789"])
     np.testing.assert_array_equal(found.ids, expected.ids)
     assert list(found.lengths) == [4, 8]
-
-
-STEPS = 12
 
 
 def packed_sides(batch):

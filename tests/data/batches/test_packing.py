@@ -13,6 +13,7 @@ from endx_jax.data.batches.packing import GRID, MAX_BUCKETS, MAX_PROFILES, Need,
 from endx_jax.parallel.execution import Execution
 
 LIMITS = {"question": 24, "answer": 60, "hard_negatives": 60}
+CUTS = [(1, 1), (2, 1), (1, 5), (2, 5), (8, 2)]  # 24 rows: 24, 12, and 12 and 3 that do not divide
 
 
 def square(value):
@@ -138,9 +139,6 @@ def needs_by_hand(lengths, shards, chunks):
     return {side: (max(map(sum, parts)), np.max(parts, axis=0)) for side, parts in found.items()}
 
 
-CUTS = [(1, 1), (2, 1), (1, 5), (2, 5), (8, 2)]  # 24 rows: 24, 12, and 12 and 3 that do not divide
-
-
 @pytest.mark.parametrize(("shards", "chunks"), CUTS)
 def test_a_need_is_that_of_the_part_that_needs_most(shards, chunks):
     for lengths in batches(3):
@@ -166,7 +164,6 @@ def test_every_planned_batch_has_the_smallest_planned_profile_that_fits(shards, 
             assert packing.buckets[-1][1] <= LIMITS[side]
         room.append(sum(packing.tokens for packing in profile.values()))
     assert room[:-1] == sorted(room[:-1])
-
     computed = real = 0
     for lengths in planned:
         needs = {side: Need(*need) for side, need in needs_by_hand(lengths, shards, chunks).items()}

@@ -1,5 +1,3 @@
-"""The key of cached values changes with all that they depend on."""
-
 from endx_jax.data.batches.token_tables import content_key
 
 

@@ -18,6 +18,7 @@ feather = pytest.importorskip("pyarrow.feather")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 ROWS = [{"Question": f"q{n // 2}", "answer": f"a{n}", "negative": [f"a{n + 1}"]} for n in range(200)]
+FILES = ([{"filename": "../x.arrow"}], [{"filename": "x" * 300}], [])
 
 
 def write(path, rows, **columns):
@@ -142,9 +143,6 @@ def test_broken_files_are_refused(tmp_path, ending):
     path = write(tmp_path / f"x{ending}", ROWS)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     refused(f"x{ending} can't be read as {ending}( after row \\d+)?: ", read, path)
-
-
-FILES = ([{"filename": "../x.arrow"}], [{"filename": "x" * 300}], [])
 
 
 @pytest.mark.parametrize("state", [*(json.dumps({"_data_files": files}) for files in FILES), "[]", "{}"])

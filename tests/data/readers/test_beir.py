@@ -15,6 +15,11 @@ from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.workdir import check_output
 
 HEADER = "query-id\tcorpus-id\tscore\n"
+refusal = functools.partial(helpers.refusal, read)
+NEGATIVES = "query-id\tcorpus-id\tscore\trank\n"
+TEXTS = ("right", "never used", "wrong", "also\nwrong", "right too")
+RECORDS = RetrievalSet(("who?", "wo ist es – dort?"), TEXTS, ((0,), (0, 4)), ("q1", "q2"), (*"abcde",), ("A", "B"))
+MINED = [[Negative(2, 0.25, 3), Negative(3, 0.125, 4)], []]
 
 
 @pytest.fixture
@@ -33,9 +38,6 @@ def folder(tmp_path):
 
 def write_lines(path, rows):
     path.write_text("\n".join(json.dumps(row) for row in rows))
-
-
-refusal = functools.partial(helpers.refusal, read)
 
 
 def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(folder):
@@ -141,9 +143,6 @@ def test_invalid_rows_can_be_skipped(folder, caplog):
     assert caplog.messages == [f"{folder}: {said}"]
 
 
-NEGATIVES = "query-id\tcorpus-id\tscore\trank\n"
-
-
 def test_hard_negatives_stand_beside_the_judgements_and_right_ones_are_none(folder):
     (folder / "negatives").mkdir()
     rows = "q1\td2\t0.5\t1\nq1\td4\t0.4\t2\nq2\td1\t3\t7\nq2\td2\t-3\t8\nq4\td1\t1\t1\n"
@@ -228,11 +227,6 @@ def test_groups_count_where_every_question_has_one(folder):
     assert read(folder).groups is None
 
 
-TEXTS = ("right", "never used", "wrong", "also\nwrong", "right too")
-RECORDS = RetrievalSet(("who?", "wo ist es – dort?"), TEXTS, ((0,), (0, 4)), ("q1", "q2"), (*"abcde",), ("A", "B"))
-MINED = [[Negative(2, 0.25, 3), Negative(3, 0.125, 4)], []]
-
-
 def test_older_ones_are_replaced_as_a_whole_and_anything_else_is_left_alone(tmp_path):
     write_mined(tmp_path / "out", RECORDS, MINED, split="old", about={})
     check_output(tmp_path / "out", REPORT, "mine")
@@ -265,18 +259,16 @@ def test_an_id_that_a_table_cannot_hold_is_refused(tmp_path, name):
     assert not any(tmp_path.iterdir())
 
 
-QUOTED = ('"', 'd"3"', '"d"', "it's")
-
-
 def test_ids_with_quotes_are_read_as_beir_and_pandas_write_them(tmp_path):
+    names = ('"', 'd"3"', '"d"', "it's")
     (tmp_path / "qrels").mkdir()
-    write_lines(tmp_path / "corpus.jsonl", [{"_id": name, "title": None, "text": name * 2} for name in QUOTED])
-    write_lines(tmp_path / "queries.jsonl", [{"_id": name, "text": f"find {name}"} for name in QUOTED])
+    write_lines(tmp_path / "corpus.jsonl", [{"_id": name, "title": None, "text": name * 2} for name in names])
+    write_lines(tmp_path / "queries.jsonl", [{"_id": name, "text": f"find {name}"} for name in names])
     with open(tmp_path / "qrels" / "test.tsv", "w", newline="") as file:
         rows = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
-        rows.writerows([HEADER.split(), *((name, name, "1.0") for name in QUOTED)])
+        rows.writerows([HEADER.split(), *((name, name, "1.0") for name in names)])
     records = read(tmp_path)
-    assert records.question_ids == records.candidate_ids == QUOTED
+    assert records.question_ids == records.candidate_ids == names
     assert records.qrels == ((0,), (1,), (2,), (3,))
     write_mined(tmp_path / "out", records, [[Negative(1, 0.5, 1)], [], [], []], about={})
     assert read(tmp_path / "out").qrels == records.qrels

@@ -10,6 +10,10 @@ from endx_jax.data import RetrievalSet, read
 from endx_jax.errors import EndxError
 
 refusal = functools.partial(helpers.refusal, read)
+COMMAS = "put quotes around every text that contains ','"
+QUOTES = 'a field that holds quotes must be quoted, and its quotes doubled: "say ""hi"""'
+NAMES = "positive,anchor passage,query document,query Antwort,Frage Réponse,Question 回答,質問".split()
+UNASKED = {"patterns": [], "responses": ["c"]}
 
 
 def write(folder, name, text, encoding="utf-8"):
@@ -53,12 +57,10 @@ def test_other_columns_are_ignored_and_names_can_be_given(tmp_path):
     assert read(write(tmp_path, "x.csv", f"question,answer\nq,{long}\n")).candidates == (long.strip(),)
 
 
-LABELLED = ["q,wrong,0", "q,right,1", "q,Right,1.0", "r,right,true", "r,wrong,False", "s,alone,0", "r,right,0"]
-
-
 @pytest.mark.parametrize("name", ["label", "Score", "similarity", "Similar", "is_duplicate", "relevance", "is_correct"])
 def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name):
-    records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *LABELLED])))
+    labelled = ["q,wrong,0", "q,right,1", "q,Right,1.0", "r,right,true", "r,wrong,False", "s,alone,0", "r,right,0"]
+    records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *labelled])))
     assert (records.questions, records.candidates) == (("q", "r"), ("right", "Right", "wrong"))
     assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
     assert "x.csv: wrong answers of 4 rows are hard negatives, for data.hard_negatives" in caplog.text
@@ -113,10 +115,6 @@ def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
     assert read(path).candidates == ("b",)
 
 
-COMMAS = "put quotes around every text that contains ','"
-QUOTES = 'a field that holds quotes must be quoted, and its quotes doubled: "say ""hi"""'
-
-
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
@@ -134,9 +132,6 @@ QUOTES = 'a field that holds quotes must be quoted, and its quotes doubled: "say
 def test_broken_rows_are_refused_with_their_line(tmp_path, name, text, reason):
     path = write(tmp_path, name, text)
     assert refusal(path) == f"{path}, {reason}"
-
-
-NAMES = "positive,anchor passage,query document,query Antwort,Frage Réponse,Question 回答,質問".split()
 
 
 @pytest.mark.parametrize("names", NAMES)
@@ -182,11 +177,8 @@ def test_a_json_list_of_rows_is_read_as_lines_are(tmp_path, indent):
     assert refusal(path) == f"{path}, line 2: 'answer' must be a string, not a whole number"
 
 
-SKIPPED = "question,answer\nq1,a\nq2,\nq3,b\nq4\n"
-
-
 def test_rows_that_are_not_valid_are_refused_or_skipped_and_counted(tmp_path, caplog):
-    path = write(tmp_path, "x.csv", SKIPPED)
+    path = write(tmp_path, "x.csv", "question,answer\nq1,a\nq2,\nq3,b\nq4\n")
     with pytest.raises(EndxError) as caught:
         read(path)
     assert str(caught.value) == f"{path}, line 3: 'answer' is empty; data.skip_invalid=True skips such rows"
@@ -316,9 +308,6 @@ def test_scores_that_do_not_fit_are_refused(tmp_path, right, wrong, message):
     path = tmp_path / "train.jsonl"
     path.write_text(lines([scored(rows[0], [1.0], [0.0]), scored(rows[0], right, wrong)]))
     helpers.refused(message, read, path)
-
-
-UNASKED = {"patterns": [], "responses": ["c"]}
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,14 @@ import gzip
 import json
 
 import pytest
-from helpers import one_line_error, refused
+from helpers import refused
 from small_mrqa import HEADER, asked, line
 from small_squad import write_squad
 
 from endx_jax.data import RetrievalSet, read, reqa
 from endx_jax.data.readers import formats
 from endx_jax.data.readers.formats import detect_format
-from endx_jax.data.sets.corpus import read_corpus
-from endx_jax.data.sets.paragraphs import POOLS, whole_paragraphs
+from endx_jax.data.sets.paragraphs import whole_paragraphs
 from endx_jax.errors import EndxError
 
 PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
@@ -72,20 +71,17 @@ def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
     refused("no queries.jsonl in the folder, which is read as BEIR", read, folder)
 
 
-CONTEXT = "Bees fly. They sting."
-
-
 @pytest.fixture
 def mrqa_file(tmp_path):
-    rows = [HEADER, line(CONTEXT, asked("b1", "what?", CONTEXT, ("sting",)))]
+    context = "Bees fly. They sting."
+    rows = [HEADER, line(context, asked("b1", "what?", context, ("sting",)))]
     (tmp_path / "bees.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path / "bees.jsonl"
 
 
 def test_other_data_hold_no_paragraphs(pairs_csv):
     assert detect_format(str(pairs_csv)) not in formats.PARAGRAPH_READERS
-    with one_line_error("natural_questions, multireqa. but columns; leave data.pool empty"):
-        list(formats.read_paragraphs(str(pairs_csv)))
+    refused("natural_questions, multireqa. but columns; leave data.pool", list, formats.read_paragraphs(str(pairs_csv)))
 
 
 def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path):
@@ -99,15 +95,6 @@ def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path
     conversion = reqa.convert([dev, mrqa_file], "sentences")
     assert conversion.records.candidates == ("Bees fly.", "They sting.", "Ants walk.")
     assert conversion.articles == ("Bees", "Bees", "Ants")
-
-
-@pytest.mark.parametrize("pool", ["", *POOLS])
-def test_a_corpus_of_it_has_the_ids_that_its_questions_are_judged_by(mrqa_file, pool):
-    records = reqa.from_squad(mrqa_file, pool) if pool else formats.read(mrqa_file)
-    found = list(read_corpus(mrqa_file, pool=pool))
-    assert [document.id for document in found] == [*records.candidate_ids]
-    assert [document.text for document in found] == [*records.candidates]
-    assert {document.metadata["title"] for document in found} == {"context of b1"}
 
 
 def test_the_ending_decides_in_upper_case_too_and_unknown_ones_are_refused(tmp_path):

@@ -1,5 +1,3 @@
-"""Property test of every reader of data and corpora: damaged files are read, or refused in one line."""
-
 import io
 import json
 import pathlib

@@ -106,25 +106,23 @@ def test_a_broken_line_is_named(write, key, value, message):
     refused(rf"x\.jsonl, line 2: {message}", list, mrqa.mrqa_paragraphs(write(broken(key, value))))
 
 
-HOTPOT = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."
-
-
 def test_marks_go_and_each_character_is_found_where_it_has_gone():
-    found = unmark(HOTPOT)
+    marked = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."
+    found = unmark(marked)
     assert found.text == "Ann Lee Ann Lee sings. She wrote Dr. No. Bob Bob reads."
     pieces = [found.text[start:end] for start, end in found.pieces]
     assert pieces == ["Ann Lee", "Ann Lee sings. She wrote Dr. No.", "Bob", "Bob reads."]
     for word in ("sings", "wrote", "No.", "reads"):
-        place = found.place(HOTPOT.index(word))
+        place = found.place(marked.index(word))
         assert found.text[place : place + len(word)] == word
-    second = HOTPOT.index("Bob reads")
+    second = marked.index("Bob reads")
     assert (found.text[found.place(second) :], found.place(0)) == ("Bob reads.", 0)
-    assert found.text[found.place(HOTPOT.index("[SEP] Bob") + 2) :] == "Bob reads."
+    assert found.text[found.place(marked.index("[SEP] Bob") + 2) :] == "Bob reads."
     ending = unmark("Ann sings. [PAR]")
     assert ending.place(12) == len("Ann sings.")
-    start, end = found.span(HOTPOT.index("No."), HOTPOT.index("Bob [SEP]") + 3)
+    start, end = found.span(marked.index("No."), marked.index("Bob [SEP]") + 3)
     assert found.text[start:end] == "No. Bob"
-    start, end = found.span(HOTPOT.index("[PAR] [TLE] Bob"), HOTPOT.index("Bob [SEP]"))
+    start, end = found.span(marked.index("[PAR] [TLE] Bob"), marked.index("Bob [SEP]"))
     assert start == end
 
 

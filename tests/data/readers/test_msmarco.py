@@ -11,6 +11,7 @@ COLLECTION = '0\tzero\n1\tsays "one\n2\ttwo\n3\tzero\n4\t\n'
 QUERIES = "10\twhat is it\n11\twho is it\n12\tnobody judged this\n"
 # Right are 2 and 0 for query 10, and 3, which is 0 again, for 11.
 QRELS = "10\t0\t2\t1\n\n11\t0\t3\t2\n10\t0\t0\t1\n10\t0\t1\t0\n"
+refusal = functools.partial(helpers.refusal, read)
 
 
 @pytest.fixture
@@ -19,9 +20,6 @@ def folder(tmp_path):
     (tmp_path / "queries.dev.small.tsv").write_text(QUERIES)
     (tmp_path / "qrels.dev.small.tsv").write_text(QRELS)
     return tmp_path
-
-
-refusal = functools.partial(helpers.refusal, read)
 
 
 def test_the_pool_is_the_passages_that_are_right_for_something(folder):

@@ -12,6 +12,12 @@ from endx_jax.data.readers import squad
 from endx_jax.data.sets.paragraphs import AnswerSpan, Question
 
 REAL = os.environ.get("ENDX_TEST_DATA")
+refusal = functools.partial(helpers.refusal, read)
+PLACE = ["data", 0, "paragraphs", 0]
+PARAGRAPH = "data[0].paragraphs[0]"
+QUESTION = f"{PARAGRAPH}.qas[1]"
+ANSWER = f"{QUESTION}.answers[0]"
+MARKED, START = "marked is_impossible", "it must be a whole number from 0 to 8"
 
 
 def asked(name: str, text: str) -> dict:
@@ -40,9 +46,6 @@ def write(folder, tree, name="x.json"):
     return path
 
 
-refusal = functools.partial(helpers.refusal, read)
-
-
 def test_equal_questions_and_equal_paragraphs_are_merged(tmp_path):
     records = read(write(tmp_path, example()))
     assert (records.questions, records.question_ids) == (("What?", "Who?", "Why?"), ("i1", "i2", "i4"))
@@ -63,13 +66,6 @@ def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
     assert records.candidates == ("A first.", "A second.")
     paragraph["qas"].pop()
     assert read(write(tmp_path, tree)).candidates == ("A first.", "A second.")
-
-
-PLACE = ["data", 0, "paragraphs", 0]
-PARAGRAPH = "data[0].paragraphs[0]"
-QUESTION = f"{PARAGRAPH}.qas[1]"
-ANSWER = f"{QUESTION}.answers[0]"
-MARKED, START = "marked is_impossible", "it must be a whole number from 0 to 8"
 
 
 @pytest.mark.parametrize(

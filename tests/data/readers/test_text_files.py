@@ -8,7 +8,6 @@ from helpers import one_line_error, refusal
 from endx_jax import json_files
 from endx_jax.data.readers import read, row_files, text_files
 from endx_jax.data.readers.text_files import find
-from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.errors import EndxError
 
 
@@ -69,17 +68,15 @@ def test_objects_skip_blank_lines_and_count_them_and_broken_ones_are_refused(tmp
         assert refusal(lambda: list(row_files.read_rows(str(path)))) == f"{path}, {reason}"
 
 
-ITEMS = [{"a": 1.25, "b": [{"é": "\\"}]}, {}, {"c": "x" * 30, "d": [True, None, "]}"]}] * 3
-
-
 @pytest.mark.parametrize("indent", [None, 1])
 def test_a_list_is_read_item_by_item_wherever_blocks_end(tmp_path, indent, monkeypatch):
+    items = [{"a": 1.25, "b": [{"é": "\\"}]}, {}, {"c": "x" * 30, "d": [True, None, "]}"]}] * 3
     path = tmp_path / "x.json"
-    path.write_text(json.dumps(ITEMS, indent=indent, ensure_ascii=False))
+    path.write_text(json.dumps(items, indent=indent, ensure_ascii=False))
     for size in (1, 2, 7, 100):
         monkeypatch.setattr(text_files, "_BLOCK", size)
         found = list(text_files.items(str(path)))
-        assert [item for _, item in found] == ITEMS
+        assert [item for _, item in found] == items
         assert [number for number, _ in found][:3] == ([1, 1, 1] if indent is None else [2, 10, 11])
 
 
@@ -161,13 +158,6 @@ def test_memory_stays_bounded_whatever_a_file_unpacks_to(tmp_path, name, parts, 
     path = bomb(tmp_path / name, *parts)
     with only_user_errors(), pytest.raises(EndxError, match=reason):
         read(path)
-
-
-@pytest.mark.slow
-def test_a_corpus_of_one_endless_line_is_refused(tmp_path):
-    path = bomb(tmp_path / "x.txt.gz", (MEGABYTE, 600))
-    with only_user_errors(), pytest.raises(EndxError, match="line 1: the line is longer than 32,000,000 bytes"):
-        list(read_corpus(path))
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""Tests of questions that are made of documents: titles, headings and sentences."""
-
 from helpers import refused
 
 from endx_jax.data.sets.cloze import cloze_questions, document_of, make_questions

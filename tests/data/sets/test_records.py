@@ -1,5 +1,3 @@
-"""Retrieval sets: questions, candidates and the judgements between them."""
-
 import dataclasses
 
 from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder, mix

@@ -1,5 +1,3 @@
-"""Tests of the prepared sets and their records on disk."""
-
 import dataclasses
 import gzip
 import json

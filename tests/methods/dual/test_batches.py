@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -72,10 +72,8 @@ def test_scores_of_a_teacher_are_those_of_the_batch_s_pairs():
     found = first_batch(scored, settings)
     expected = np.where(found.question_id == 2, np.nan, 10 + found.question_id)  # question 2 has no hard negative
     np.testing.assert_array_equal(found.teacher, np.stack([found.question_id, expected], axis=1))
-    with one_line_error("needs a teacher's scores, but the data has none"):
-        first_batch(pairs(), settings)
-    with one_line_error("compares hard negatives: set data.hard_negatives"):
-        first_batch(scored, settings, hard_negatives=0)
+    refused("needs a teacher's scores, but the data has none", first_batch, pairs(), settings)
+    refused("compares hard negatives: set data.hard_negatives", first_batch, scored, settings, hard_negatives=0)
 
 
 def test_values_are_found_in_rows_of_any_length():

@@ -72,7 +72,6 @@ def test_the_student_searches_the_teacher_s_index(student, index, endx):
     lines = [json.loads(line) for line in (student / "metrics.jsonl").read_text().splitlines()]
     cosines = [line["teacher_cosine"] for line in lines if "loss" in line]
     assert cosines[0] < 0.5 < 0.9 < cosines[-1]
-
     printed = endx("search", f"--index={index}", f"--model={student}", "--mode=dense", "--top=1", QUESTIONS[7])
     assert QUESTIONS[7] in printed.out
 

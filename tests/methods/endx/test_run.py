@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import one_line_error, trained_params
+from helpers import one_line_error, refused, trained_params
 from tiny_bert import tiny_recipe
 
 import endx_jax
@@ -82,13 +82,10 @@ def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path,
 def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
     like = read_model(workdir).abstract_params["teacher"]
     halved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), like)
-    with one_line_error(r"checkpoint \d in .* has another architecture: its teacher/.* instead of .*; set model"):
-        read_teacher(workdir, halved)
-    with one_line_error("objective.teacher_from=.* holds no run of objective.name=endx"):
-        read_teacher(tmp_path, like)
+    refused(r"checkpoint \d in .* has another architecture: its teacher/.* instead of", read_teacher, workdir, halved)
+    refused("objective.teacher_from=.* holds no run of objective.name=endx", read_teacher, tmp_path, like)
     (tmp_path / "config.json").write_text('{"objective": {"name": "endx"}}')
-    with one_line_error("objective.teacher_from=.* holds no checkpoint yet"):
-        read_teacher(tmp_path, like)
+    refused("objective.teacher_from=.* holds no checkpoint yet", read_teacher, tmp_path, like)
     broken = {"teacher": {"bias": jnp.array([1.0, jnp.nan])}}
     checkpoints = Checkpoints(tmp_path, keep=1, metric="mrr", report=print)
     checkpoints.save(1, TrainState.create(broken, optax.sgd(0.1)))

@@ -1,12 +1,10 @@
-"""Runs of late interaction: training, resuming, results, and what the model that they leave can do."""
-
 import dataclasses
 import json
 
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, trained_params, whole_and_resumed
+from helpers import one_line_error, refused, trained_params, whole_and_resumed
 from tiny_bert import WORDS, tiny_recipe
 
 import endx_jax
@@ -140,8 +138,7 @@ def test_method_and_pooling_belong_together(config, tmp_path):
     ],
 )
 def test_settings_without_meaning_are_refused(settings, match):
-    with one_line_error(match):
-        resolve({"objective": {"name": "late", **settings}})
+    refused(match, resolve, {"objective": {"name": "late", **settings}})
 
 
 def test_the_recipe_takes_the_data_of_a_recipe_of_one_vector():

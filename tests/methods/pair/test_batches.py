@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.data.batches.collator import BatchStream
 from endx_jax.data.batches.token_tables import TokenTable
@@ -115,8 +115,7 @@ def test_packings_have_room_and_shapes_are_those_of_the_batches(pairs):
 
 
 def test_no_wrong_answers_at_all_are_refused(pairs):
-    with one_line_error("set objective.negatives or data.hard_negatives"):
-        stream(pairs, negatives=0)
+    refused("set objective.negatives or data.hard_negatives", stream, pairs, negatives=0)
     assert stream(pairs, negatives=0, hard_negatives=1)[0].where.shape == (B, 2)
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, padded, random_params, texts, tower
+from helpers import padded, random_params, refused, texts, tower
 
 from endx_jax.batch import Packing
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
@@ -63,7 +63,6 @@ def test_scores_are_those_of_bert_for_sequence_classification(tiny_bert):
         for ids, types in zip(encoded, segments, strict=True):
             logits = theirs(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits
             expected.append(logits.item())
-
     source = load_encoder(str(tiny_bert))
     config = dataclasses.replace(source.config, dropout=0.0)
     module = classifier(config)
@@ -138,8 +137,7 @@ def test_dropout_is_of_the_key_of_each_pair():
     ],
 )
 def test_towers_that_can_not_read_pairs_are_refused(change, message):
-    with one_line_error(message):
-        PairClassifier(dataclasses.replace(classifier().model, **change))
+    refused(message, PairClassifier, dataclasses.replace(classifier().model, **change))
 
 
 @pytest.mark.parametrize("devices", [1, 8])

@@ -1,11 +1,9 @@
-"""Cross-encoders of sentence-transformers as scorers of pairs."""
-
 import json
 import sys
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, refused
 from safetensors.numpy import load_file, save_file
 from tiny_bert import sizes, vocabulary, write_tokenizer
 
@@ -109,21 +107,6 @@ def test_the_classifier_of_gte_s_own_code_is_read_by_its_names(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert", "roberta", "mpnet", "electra"])
-def test_scores_are_those_of_sentence_transformers(name, tmp_path):
-    import sentence_transformers as library
-    import torch
-
-    folder = write_classifier(tmp_path / "classifier", name=name)
-    reference = library.CrossEncoder(str(folder))
-    expected = reference.predict([(QUESTIONS[q], ANSWERS[a]) for q, a in PAIRS], activation_fn=torch.nn.Identity())
-    assert np.ptp(expected) > 0.01
-    np.testing.assert_allclose(load_pair_scorer(folder)(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
-    reference.save_pretrained(str(tmp_path / "saved"))
-    np.testing.assert_allclose(load_pair_scorer(tmp_path / "saved")(QUESTIONS, ANSWERS)(PAIRS), expected, atol=1e-5)
-
-
 def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
     """Read as an embedding model, it would give scores without a meaning."""
     folder = write_classifier(tmp_path / "classifier")
@@ -134,24 +117,22 @@ def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
     np.testing.assert_array_equal(*scores)
 
 
-LONG = ["the cat " * 12, "a dog " * 40, "who", "where is the mat " * 5]
-
-
 @pytest.mark.parametrize("name", ["bert", "xlm-roberta"])
 def test_prompt_length_and_truncation_are_those_of_sentence_transformers(name, tmp_path):
+    long = ["the cat " * 12, "a dog " * 40, "who", "where is the mat " * 5]
     import sentence_transformers as library
     import torch
 
-    folder, pairs = write_classifier(tmp_path / "classifier", name=name), [(q, a) for q in LONG for a in LONG]
+    folder, pairs = write_classifier(tmp_path / "classifier", name=name), [(q, a) for q in long for a in long]
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 64}))  # ST fails beyond, for RoBERTa
-    rows = np.array([(q, a) for q in range(len(LONG)) for a in range(len(LONG))])
+    rows = np.array([(q, a) for q in range(len(long)) for a in range(len(long))])
     for n, changes in enumerate(({}, {"max_length": 25}, {"prompts": {"x": "on the: "}, "default_prompt_name": "x"})):
         reference = library.CrossEncoder(str(folder), **changes)
         expected = reference.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
         reference.save_pretrained(str(tmp_path / f"saved{n}"))
         for saved in [tmp_path / f"saved{n}"] + [folder] * (not changes):
-            np.testing.assert_allclose(load_pair_scorer(saved)(LONG, LONG)(rows), expected, atol=2e-5)
+            np.testing.assert_allclose(load_pair_scorer(saved)(long, long)(rows), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("room", range(12))
@@ -172,23 +153,18 @@ def test_the_longer_text_of_a_pair_is_cut_first(room):
 
 def test_a_cross_encoder_is_no_embedding_model(tmp_path):
     folder = write_classifier(tmp_path / "classifier")
-    with one_line_error("holds a pair classifier or reranker, .*: pass it to --rerank of .*load_pair_scorer"):
-        endx_jax.load(folder)
+    refused("holds a pair classifier or reranker, .*: pass it to --rerank of .*load_pair_scorer", endx_jax.load, folder)
     (folder / "modules.json").write_text(json.dumps([]))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
-    with one_line_error("pass it to --rerank"):
-        endx_jax.load(folder)
-    with one_line_error("modules.json: a cross-encoder may have no modules beside its Transformer"):
-        load_pair_scorer(folder)
+    refused("pass it to --rerank", endx_jax.load, folder)
+    refused("modules.json: a cross-encoder may have no modules beside its Transformer", load_pair_scorer, folder)
     (folder / "config_sentence_transformers.json").unlink()
-    with one_line_error("is a pretrained model, not a run"):
-        load_pair_scorer(folder)
+    refused("is a pretrained model, not a run", load_pair_scorer, folder)
 
 
 def test_other_folders_are_refused(tmp_path, tiny_bert):
     for name, reason in ((tiny_bert, "is a pretrained model, not a run"), (tmp_path / "missing", "holds no run")):
-        with one_line_error(reason):
-            load_pair_scorer(name)
+        refused(reason, load_pair_scorer, name)
     assert isinstance(load_pair_scorer(tiny_bert, embeddings=True), SimilaritiesOfTexts)
     folder = write_classifier(tmp_path / "three", outputs=3)
     with one_line_error(r"classifier.weight has shape \(3, 24\); a classifier with one output has \(1, 24\)"):
@@ -197,19 +173,16 @@ def test_other_folders_are_refused(tmp_path, tiny_bert):
     for name, family in (("Roberta", "bert"), ("DebertaV2", "deberta")):
         kind = f"{name}ForSequenceClassification"
         (folder / "config.json").write_text(json.dumps(config | {"architectures": [kind], "model_type": family}))
-        with one_line_error(f"a '{kind}' of model_type '{family}'; the classifiers that can score pairs are Bert"):
-            load_pair_scorer(folder)
+        refused(f"a '{kind}' of model_type '{family}'; the classifiers that can score pairs", load_pair_scorer, folder)
     for kind in ("t5", "static", "modernbert", ["bert"], None):
         (folder / "config.json").write_text(json.dumps(config | {"model_type": kind}))
-        with one_line_error("holds a 'BertForSequenceClassification' of model_type .*; the classifiers that can score"):
-            load_pair_scorer(folder)
+        refused("holds a 'BertForSequenceClassification' of model_type .*; the classifiers", load_pair_scorer, folder)
 
 
 def test_a_tokenizer_that_joins_in_another_way_is_refused(tmp_path):
     folder = write_classifier(tmp_path)
     write_pair_tokenizer(folder, [("A", 0), ("B", 1)])
-    with one_line_error(r"joins two texts as \[5, 5\] and begins and ends one as \[2, 5, 3\]; only pairs of texts"):
-        load_pair_scorer(folder)
+    refused(r"joins two texts as \[5, 5\] and begins and ends one as \[2, 5, 3\]; only pairs", load_pair_scorer, folder)
 
 
 def test_a_classifier_without_its_pooler_is_refused(tmp_path):
@@ -217,5 +190,4 @@ def test_a_classifier_without_its_pooler_is_refused(tmp_path):
     tensors = load_file(folder / "model.safetensors")
     del tensors["classifier.dense.bias"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with one_line_error("the weights have no tensor 'classifier.dense.bias'"):
-        load_pair_scorer(folder)
+    refused("the weights have no tensor 'classifier.dense.bias'", load_pair_scorer, folder)

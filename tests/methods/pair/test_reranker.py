@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import refused
 
 from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.methods.pair.reranker import CARD, INSTRUCTION, load_reranker
@@ -95,11 +95,9 @@ def test_scores_are_those_of_the_card(folder):
 @pytest.mark.reference
 def test_other_folders_and_tokenizers(folder):
     write_tokenizer(folder, ends=True)
-    with one_line_error("adds tokens to every text"):
-        load_reranker(folder)
+    refused("adds tokens to every text", load_reranker, folder)
     write_tokenizer(folder, words=("no", "<x>"))
-    with one_line_error('"yes" or "no" is no single token'):
-        load_reranker(folder)
+    refused('"yes" or "no" is no single token', load_reranker, folder)
     modules = [{"path": "", "type": "sentence_transformers.models.Transformer"}]  # as Qwen3-Embedding has
     (folder / "modules.json").write_text(json.dumps(modules))
     assert load_reranker(folder) is None
@@ -131,7 +129,6 @@ def test_scores_with_a_chat_template_are_those_of_sentence_transformers(folder, 
     np.testing.assert_array_equal(*scores)
     file = tmp_path / "saved0" / "1_LogitScore" / "config.json"
     file.write_text(json.dumps({"true_token_id": 7, "temperature": 2.0}))
-    with one_line_error("temperature=2.0 is not supported: the key is unknown"):
-        load_pair_scorer(tmp_path / "saved0")
+    refused("temperature=2.0 is not supported: the key is unknown", load_pair_scorer, tmp_path / "saved0")
     file.write_text(json.dumps({"true_token_id": 7, "false_token_id": None}))
     assert load_pair_scorer(tmp_path / "saved0")(QUESTIONS, texts)(rows).shape == (len(rows),)

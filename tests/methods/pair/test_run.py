@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, one_line_error
+from helpers import logged_losses, refused
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -66,8 +66,7 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
 
 
 def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, endx):
-    with one_line_error("holds a pair classifier or reranker, .* pass it to --rerank of `endx evaluate` or `endx sea"):
-        endx_jax.load(pair_workdir)
+    refused("holds a pair classifier or reranker, .* pass it to --rerank of `endx", endx_jax.load, pair_workdir)
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a\n")
     workdir, output = f"--workdir={pair_workdir}", f"--output={tmp_path / 'out'}"
@@ -86,8 +85,7 @@ def test_pairs_longer_than_the_encoders_positions_are_refused_before_the_first_s
     """Each side has room, both together have not."""
     short = write_tiny_bert(tmp_path / "short", max_position_embeddings=40)
     config.model.pretrained = str(short)
-    with one_line_error("pairs of up to 47 tokens, more than the 40 positions"):
-        run(config, tmp_path / "run")
+    refused("pairs of up to 47 tokens, more than the 40 positions", run, config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

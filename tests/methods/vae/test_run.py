@@ -29,7 +29,6 @@ def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_c
     assert run(config, tmp_path) is None
     config.train.stop_at_step = 0
     run(config, tmp_path)
-
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "loss" in line]
     assert [line["kl_weight"] for line in lines] == [0, 0.25, 0.5, 0.75]
@@ -38,7 +37,6 @@ def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_c
             line[f"nll/{side}"] + line["kl_weight"] * line[f"kl/{side}"] for side in ("question", "answer")
         )
         np.testing.assert_allclose(line["loss"], parts, rtol=1e-5)
-
     model, params = read_model(tmp_path), trained_params(tmp_path)
     assert set(params) == {"dual_encoder", "deviation", "decoder"}
     loaded = endx_jax.load(tmp_path)
