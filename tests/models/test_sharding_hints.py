@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice
 
+from endx_jax.models import attention
 from endx_jax.models.attention import attend
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.execution import Execution
@@ -62,6 +63,7 @@ def test_a_pretended_mesh_is_believed_and_no_mesh_is_the_default_device():
 )
 def test_attention_is_the_meshs(name, biased, fused, monkeypatch):
     calls = []
+    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda query, *_, **options: calls.append(options) or query)
     half = jnp.zeros((1, 2, 1, 8), jnp.bfloat16)
     with jax.sharding.use_abstract_mesh(pretended(name)):
