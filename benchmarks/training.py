@@ -55,9 +55,11 @@ class OurStep:
 def _padding(batches: Sequence[Batch], stream: BatchStream) -> float:
     """Returns computed over real tokens; each shard and chunk of a batch computes all tokens of its packing."""
     parts = stream.plan.shards * stream.plan.chunks if stream.plan else 1
-    sides = [side for batch in batches for side in (batch.question, batch.answer)]
-    room = sum(parts * side.packing.tokens if side.packing else side.mask.size for side in sides)
-    return room / sum(int(side.mask.sum()) for side in sides)
+    room = 0
+    for batch in batches:
+        packings = [batch.packing] if batch.packing else [side.packing for side in batch.sides]
+        room += sum(parts * x.tokens if x else side.mask.size for x, side in zip(packings, batch.sides, strict=False))
+    return room / sum(int(side.mask.sum()) for batch in batches for side in batch.sides)
 
 
 def configure(options: argparse.Namespace):

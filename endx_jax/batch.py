@@ -119,6 +119,8 @@ class Batch:
         case its tokens are ignored.
       group_id: numbers of the questions' groups, int32 [B], if answers of one group are not negatives for each other's
         questions; otherwise None.
+      packing: layout of the texts of all sides as one batch, for towers that are the same on both sides; None if each
+        side is encoded by itself.
     """
 
     question: Texts
@@ -129,6 +131,7 @@ class Batch:
     hard_negatives: Texts | None = None
     hard_negative_ids: Array | None = None
     group_id: Array | None = None
+    packing: Packing | None = flax.struct.field(pytree_node=False, default=None)
 
     @property
     def sides(self) -> list[Texts]:

@@ -167,7 +167,8 @@ class TrainPlan:
         if not self.execution.packed:
             return self.padded
         chunks = self.execution.chunks(self.global_batch_size)
-        return self.padded.without_padding(self.steps, shards=self.execution.shards, chunks=chunks)
+        joint = self.model.objective.model.is_siamese(self.model.abstract_params["dual_encoder"])
+        return self.padded.without_padding(self.steps, shards=self.execution.shards, chunks=chunks, joint=joint)
 
     @property
     def largest_batch(self) -> Batch:

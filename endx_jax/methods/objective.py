@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Batch, Texts
+from endx_jax.batch import Batch
 from endx_jax.models.dropout import example_keys, fold
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.parallel.execution import Execution
@@ -103,12 +103,15 @@ class Objective(abc.ABC):
         """Embeds pairs, given as (batch, dropout keys [B]); each row is independent of the others."""
         batch, keys = rows
         towers = params["dual_encoder"]
-        question = self.model.encode(towers, "question", batch.question, fold(keys, 0))
-        answer = self.model.encode(towers, "answer", batch.answer, fold(keys, 1))
-        hard = None
-        if batch.hard_negatives is not None:
-            hard = self._embed_hard_negatives(towers, batch.hard_negatives, keys)
-        return Embeddings(question, answer, hard)
+        sides = [("question", batch.question, fold(keys, 0)), ("answer", batch.answer, fold(keys, 1))]
+        if batch.hard_negatives is None:
+            return Embeddings(*self.model.of_sides(self.model.encode, towers, sides, batch.packing))
+        size, count = batch.hard_negatives.lengths.shape
+        flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), batch.hard_negatives)
+        hard_keys = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
+        sides.append(("answer", flat, hard_keys))
+        question, answer, hard = self.model.of_sides(self.model.encode, towers, sides, batch.packing)
+        return Embeddings(question, answer, jax.tree.map(lambda x: x.reshape(size, count, *x.shape[1:]), hard))
 
     @abc.abstractmethod
     def loss(self, params: dict, embedded: Any, batch: Any, keys: Array, step: Array) -> LossAndMetrics:
@@ -121,14 +124,6 @@ class Objective(abc.ABC):
           keys: PRNG keys [B], one for each example.
           step: int32 scalar.
         """
-
-    def _embed_hard_negatives(self, towers: dict, texts: Texts, keys: Array) -> Any:
-        """Embeds answer texts [B, K] as [B, K, E], or `TokenVectors` of [B, K]."""
-        size, count = texts.lengths.shape
-        flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), texts)
-        text_keys = jax.vmap(lambda n: fold(keys, n), out_axes=1)(jnp.arange(2, 2 + count)).reshape(-1)
-        embedded = self.model.encode(towers, "answer", flat, text_keys)
-        return jax.tree.map(lambda x: x.reshape(size, count, *x.shape[1:]), embedded)
 
 
 def known_ids(batch: Batch) -> dict[str, Array]:

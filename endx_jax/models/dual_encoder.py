@@ -1,13 +1,14 @@
 """Dual encoder: two towers with one parameter tree."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Texts, Tokens
+from endx_jax.batch import Packing, Texts, Tokens
 from endx_jax.errors import EndxError
 from endx_jax.models.lora import is_linear
 from endx_jax.models.products import BFLOAT16
@@ -84,6 +85,10 @@ class DualEncoder:
         """Returns the parameters of one side's tower, by group."""
         return params.get("shared", {}) | params.get(side, {})
 
+    def is_siamese(self, params: dict) -> bool:
+        """Returns true if both sides have the same tower with the same parameters."""
+        return self.question == self.answer and not params.keys() & {*SIDES}
+
     @property
     def by_token(self) -> bool:
         """True if every token of a text has an embedding."""
@@ -105,6 +110,43 @@ class DualEncoder:
         """Embeds texts of one side, `question` or `answer`; float32 [B, E], or `TokenVectors` if `by_token`."""
         variables = {"params": self.tower_params(params, side)}
         return self.tower(side).apply(variables, texts, dropout_keys)
+
+    def of_sides(
+        self,
+        function: Callable[[dict, str, Any, Array | None], Any],
+        params: dict,
+        sides: Sequence[tuple[str, Any, Array | None]],
+        packing: Packing | None,
+    ) -> list:
+        """Applies `encode`, `pool` or `encodings` to the texts of several sides, in one pass if the model is Siamese.
+
+        Args:
+          function: the method to apply.
+          params: parameters of both towers.
+          sides: side, texts and dropout keys of each result; all keys or none are None.
+          packing: `Batch.packing`; None applies the function to each side by itself.
+
+        Returns:
+          What the function returns for each side.
+        """
+        if packing is None or not self.is_siamese(params):
+            return [function(params, *side) for side in sides]
+        _, texts, keys = zip(*sides, strict=True)
+        width = max(tokens.ids.shape[1] for tokens in texts)
+        ids, mask = (
+            jnp.concatenate([jnp.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in arrays])
+            for arrays in ([tokens.ids for tokens in texts], [tokens.mask for tokens in texts])
+        )
+        dropout_keys = None if keys[0] is None else jnp.concatenate(keys)
+        together = function(params, SIDES[0], Tokens(ids, mask, packing), dropout_keys)
+        by_token = jax.tree.leaves(together)[0].ndim == 3  # [B, L, W]
+        results, start = [], 0
+        for tokens in texts:
+            end = start + len(tokens.ids)
+            cut = (slice(start, end), slice(tokens.ids.shape[1])) if by_token else slice(start, end)
+            results.append(jax.tree.map(lambda x: x[cut], together))  # noqa: B023
+            start = end
+        return results
 
     def base(self, params: dict, side: str, tokens: Tokens) -> Array:
         """Computes the input [B, E] of one side's head for tokens [B, L], without dropout; see `Tower.base`."""

@@ -65,6 +65,17 @@ def test_all_rows_are_encoded_at_once_where_they_fit(run):
     assert run.train_plan.rows_at_once == 16
 
 
+def test_sides_with_the_same_tower_are_packed_together(run):
+    def packing(sharing):
+        settings = run.model.settings
+        towers = dataclasses.replace(settings.model, sharing=sharing)
+        model = dataclasses.replace(run.model, settings=dataclasses.replace(settings, model=towers))
+        return dataclasses.replace(run.train_plan, model=model).stream[0].packing
+
+    assert len(packing("sde").row_widths) == 2 * run.train_plan.rows_at_once
+    assert packing("ade") is None
+
+
 def test_chunks_shrink_to_half_of_the_free_memory(run):
     whole = run.train_plan.activations
     assert arranged(run, with_room_for(run, whole)).rows_at_once == 16

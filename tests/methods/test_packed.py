@@ -12,7 +12,7 @@ import pytest
 from helpers import drawn, largest, padded, texts
 
 from endx_jax.batch import Batch
-from endx_jax.data.batches.packing import PackingPlan
+from endx_jax.data.batches.packing import JOINT, PackingPlan
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.methods.late import LateObjective, LateSettings
@@ -83,15 +83,15 @@ BATCHES = {"dual": make_batch(hard_negatives=True), "endx": make_batch(hard_nega
 BATCHES["late"] = BATCHES["endx"]  # its hard negatives are packed as the dual encoder's
 
 
-def pack(batch: Batch, execution: Execution) -> Batch:
+def pack(batch: Batch, execution: Execution, one_pass: bool) -> Batch:
     sides = {side: getattr(batch, side) for side in LIMITS if getattr(batch, side) is not None}
     lengths = {side: np.asarray(tokens.mask).sum(-1) for side, tokens in sides.items()}
-    limits = {side: LIMITS[side] for side in sides}
+    limits = {side: LIMITS[side] for side in sides} | ({JOINT: max(LIMITS.values())} if one_pass else {})
     plan = PackingPlan.from_batches([lengths], limits, shards=execution.shards, chunks=execution.chunks(B), steps=10**9)
     chosen = plan.choose(lengths)
     assert chosen is plan.profiles[0]
     packed = {side: dataclasses.replace(tokens, packing=chosen[side]) for side, tokens in sides.items()}
-    return dataclasses.replace(batch, **packed)
+    return dataclasses.replace(batch, **packed, packing=chosen.get(JOINT))
 
 
 def compute(own, params, batch, gradient: bool):
@@ -107,23 +107,23 @@ def of_padded(name, gradient):
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "chunk", "gradient"),
+    ("name", "devices", "chunk", "gradient", "one_pass"),
     [
-        pytest.param("dual", 1, 5, True, marks=pytest.mark.slow),  # 24 rows in 5 chunks of 5
-        ("dual", 8, 2, True),  # 3 rows a device in 2 chunks of 2
-        ("late", 8, 2, False),
-        pytest.param("late", 8, 2, True, marks=pytest.mark.slow),
-        pytest.param("endx", 1, 0, True, marks=pytest.mark.slow),
-        pytest.param("endx", 8, 0, True, marks=pytest.mark.slow),
+        pytest.param("dual", 1, 5, True, False, marks=pytest.mark.slow),  # 24 rows in 5 chunks of 5
+        ("dual", 8, 2, True, True),  # 3 rows a device in 2 chunks of 2
+        ("late", 8, 2, False, True),
+        pytest.param("late", 8, 2, True, True, marks=pytest.mark.slow),
+        pytest.param("endx", 1, 0, True, True, marks=pytest.mark.slow),
+        pytest.param("endx", 8, 0, True, False, marks=pytest.mark.slow),
     ],
 )
-def test_packing_changes_no_loss_and_no_gradient(name, devices, chunk, gradient):
+def test_packing_changes_no_loss_and_no_gradient(name, devices, chunk, gradient, one_pass):
     expected = of_padded(name, gradient)
     mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
     execution = Execution(mesh, tower_chunk=chunk, packed=True, loss_tile=5 if name == "late" else None)
     own = objective(name).for_run(execution, steps_per_epoch=1.0)
     params = jax.device_put(params_of(name), state_shardings(params_of(name), mesh))
-    batch = jax.device_put(pack(BATCHES[name], execution), batch_sharding(mesh))
+    batch = jax.device_put(pack(BATCHES[name], execution, one_pass), batch_sharding(mesh))
     program, found = compute(own, params, batch, gradient)
     both = jax.device_get((found, expected))
     if gradient:
@@ -135,8 +135,8 @@ def test_packing_changes_no_loss_and_no_gradient(name, devices, chunk, gradient)
 
 
 def test_a_packing_without_room_makes_the_loss_nan():
-    batch = pack(BATCHES["endx"], Execution())  # without hard negatives, which would take longer to compile
-    short = dataclasses.replace(batch.answer.packing, tokens=batch.answer.packing.tokens - 32)
-    batch = dataclasses.replace(batch, answer=dataclasses.replace(batch.answer, packing=short))
+    batch = pack(BATCHES["endx"], Execution(), True)  # without hard negatives, which would take longer to compile
+    short = dataclasses.replace(batch.packing, tokens=batch.packing.tokens - 32)
+    batch = dataclasses.replace(batch, packing=short)
     loss, _ = jax.jit(objective("dual"))(params_of("dual"), batch, RNG, STEP)
     assert np.isnan(loss)

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from helpers import TINY, padded, random_params, texts, tower
 
+from endx_jax.batch import Packing
 from endx_jax.models import SIDES, DualEncoder, TokenEmbedder, Tower
 from endx_jax.models.static import NoEncoder
 
@@ -56,3 +57,31 @@ def test_both_sides_are_the_shared_tower_and_a_side_of_its_own_takes_precedence(
     expected = apply({"params": own}, tokens)
     np.testing.assert_array_equal(encode(params, side="answer", texts=tokens), expected)
     assert np.abs(expected - alone).max() > 0.1
+
+
+APART = ((TOWER := tower(), TOWER, {"shared": {}, "answer": {}}), (TOWER, tower(projection=5), {"shared": {}}))
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "params", "packing", "passes"),
+    [
+        (TOWER, tower(), {"shared": {}}, Packing(16, ((5, 6),)), [("question", 5)]),
+        *((*towers, Packing(16, ((5, 6),)), [("question", 2), ("answer", 3)]) for towers in APART),
+        (TOWER, TOWER, {"shared": {}}, None, [("question", 2), ("answer", 3)]),
+    ],
+)
+@pytest.mark.parametrize("by_token", [False, True])
+def test_equal_towers_encode_both_sides_in_one_pass(question, answer, params, packing, passes, by_token):
+    sides, keys, found = [padded(texts([3, 1]), 3), padded(texts([6, 2, 4]), 6)], np.split(np.arange(5), [2]), []
+
+    def encode(_, side, tokens, dropout_keys):
+        found.append((side, len(tokens.ids)))
+        assert (tokens.packing == packing) == (packing is None or len(passes) == 1)
+        return tokens.ids[..., None] + dropout_keys[:, None, None] if by_token else tokens.lengths + dropout_keys
+
+    inputs = [*zip(SIDES, sides, keys, strict=True)]
+    results = DualEncoder(question, answer).of_sides(encode, params, inputs, packing)
+    assert found == passes
+    for side, of_side, result in zip(sides, keys, results, strict=True):
+        expected = side.ids[..., None] + of_side[:, None, None] if by_token else side.lengths + of_side
+        np.testing.assert_array_equal(result, expected)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Batch, Tokens
-from endx_jax.data.batches.packing import PackingPlan, Profile
+from endx_jax.data.batches.packing import JOINT, PackingPlan, Profile
 from endx_jax.data.batches.sampler import Drawn, Sampler
 from endx_jax.data.batches.token_tables import Pairs, TokenTable, VectorTable, padded_length
 
@@ -137,19 +137,22 @@ class BatchStream:
         self.rows = slice(0, self.sampler.global_batch_size) if rows is None else rows
         self.plan: PackingPlan | None = None
 
-    def without_padding(self, steps: int, *, shards: int = 1, chunks: int = 1) -> "BatchStream":
+    def without_padding(self, steps: int, *, shards: int = 1, chunks: int = 1, joint: bool = False) -> "BatchStream":
         """Returns a stream of the same batches, packed.
 
         Args:
           steps: number of steps of the run.
           shards: number of parts of a batch over devices.
           chunks: number of chunks that a device encodes one after another.
+          joint: true if the texts of questions, answers and hard negatives are encoded as one batch.
         """
         stream = copy.copy(self)
         planned = min(steps, PLANNED_STEPS, max(16, PLANNED_PAIRS // self.sampler.global_batch_size))
         drawn = (self.collator.sides(self.sampler(step)) for step in range(planned))
         sizes = [{name: side.table.length_of(side.rows) for name, side in sides.items()} for sides in drawn]
         limits = {name: self.collator.limits[name] for name in sizes[0]}
+        if joint and len(limits) > 1:
+            limits[JOINT] = max(limits.values())
         stream.plan = PackingPlan.from_batches(sizes, limits, shards=shards, chunks=chunks, steps=steps)
         return stream
 
@@ -172,14 +175,17 @@ class BatchStream:
             width = packing.width if packing else padded_length(lengths[name].max(), limits[name], LENGTH_STEP)
             padded = side.table.pad(side.rows[self.rows], width)
             texts[name] = dataclasses.replace(padded, packing=packing) if isinstance(padded, Tokens) else padded
-        return self.collator.batch(drawn, sides, texts, self.rows)
+        batch = self.collator.batch(drawn, sides, texts, self.rows)
+        return dataclasses.replace(batch, packing=packings[JOINT]) if JOINT in packings else batch
 
     def shapes(self, widths: Mapping[str, int], packings: Profile | None = None) -> Batch:
         """Returns the shapes (`jax.ShapeDtypeStruct`) of a global batch with these widths and packings."""
         size = self.sampler.global_batch_size
         batch = jax.tree.map(lambda array: jax.ShapeDtypeStruct((size, *array.shape[1:]), array.dtype), self[0])
-        wide = {}
+        wide: dict = {"packing": packings[JOINT]} if packings and JOINT in packings else {}
         for name, width in widths.items():
+            if name == JOINT:
+                continue
             tokens = getattr(batch, name)
             if isinstance(tokens, Tokens):
                 arrays: dict = {

@@ -20,7 +20,9 @@ COMPILATION = 1 << 16
 TOKENS, WIDTH = 32, 8  # multiples to which token counts and bucket widths are rounded up
 GRID = 128  # number of positions that are considered for cuts between groups
 
-# Packing of each side of a batch: `question`, `answer`, and `hard_negatives` if there are any.
+JOINT = "joint"  # name of the texts of all sides as one batch
+
+# Packing of each side of a batch, `question`, `answer` and `hard_negatives` if there are any, and of `JOINT` if asked.
 Profile = Mapping[str, Packing]
 # Lengths of a batch's texts by side, in tokens: int [B], or [B, K] for hard negatives.
 Lengths = Mapping[str, np.ndarray]
@@ -67,14 +69,17 @@ class PackingPlan:
 
         Args:
           batches: lengths of the texts in all batches of a run, or in the first ones.
-          limits: maximum length of a text of each side, in tokens.
+          limits: maximum length of a text of each side, in tokens; with `JOINT` among them, the texts of all sides have
+            a packing together, too, which is what is computed.
           shards: number of parts of a batch over devices.
           chunks: number of chunks of each shard.
           steps: number of steps of the run.
         """
         needs = [needs_of(batch, shards, chunks) for batch in batches]
-        order = sorted(range(len(needs)), key=lambda n: sum(need.tokens for need in needs[n].values()))
-        totals = np.asarray([sum(need.tokens for need in needs[n].values()) for n in order])
+        computed = {JOINT} & limits.keys() or limits.keys()
+        tokens = np.asarray([sum(need[side].tokens for side in computed) for need in needs])
+        order = np.argsort(tokens, kind="stable")
+        totals = tokens[order]
         profiles: list[Profile] = []
         start, capacity = 0, 0
         worth = COMPILATION / chunks * len(batches) / steps
@@ -84,7 +89,7 @@ class PackingPlan:
             if profile not in profiles:
                 profiles.append(profile)
             start += count
-            capacity += count * shards * chunks * sum(packing.tokens for packing in profile.values())
+            capacity += count * shards * chunks * sum(profile[side].tokens for side in computed)
         sizes = {side: len(need.widths) for side, need in needs[0].items()}
         largest = {side: Packing(sizes[side] * limits[side], ((sizes[side], limits[side]),)) for side in limits}
         real = sum(int(lengths.sum()) for batch in batches for lengths in batch.values())
@@ -97,11 +102,11 @@ class PackingPlan:
 
 
 def needs_of(lengths: Lengths, shards: int, chunks: int) -> dict[str, Need]:
-    """Returns the capacity that each side of a batch needs."""
-    total = np.sum([x.reshape(len(x), -1).sum(1) for x in lengths.values()], axis=0)
-    dealt = deal(total.reshape(shards, -1), chunks)  # [shards, chunks, n]
+    """Returns the capacity that each side of a batch needs, and `JOINT`."""
+    joint = np.concatenate([x.reshape(len(x), -1) for x in lengths.values()], axis=1)
+    dealt = deal(joint.sum(axis=1).reshape(shards, -1), chunks)  # [shards, chunks, n]
     needs = {}
-    for side, of_side in lengths.items():
+    for side, of_side in {**lengths, JOINT: joint}.items():
         of_shards = of_side.reshape(shards, len(of_side) // shards, -1)
         parts = np.stack([rows[indices].reshape(chunks, -1) for rows, indices in zip(of_shards, dealt, strict=True)])
         needs[side] = Need(int(parts.sum(-1).max()), np.sort(parts, axis=-1).max((0, 1)))

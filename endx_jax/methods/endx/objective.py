@@ -237,13 +237,10 @@ class EndxObjective(Objective):
         teacher_encoders = params["teacher"]["encoders"]
         encoders = {place: groups | teacher_encoders.get(place, {}) for place, groups in params["dual_encoder"].items()}
         questions, answers = cast(Tokens, batch.question), cast(Tokens, batch.answer)
-
-        def encode(side: str, tokens: Tokens, number: int) -> Array:
-            # These are the student's keys: with shared encoders, both have the same dropout and the same encodings.
-            dropout_keys = None if keys is None else fold(keys, number)
-            return self.model.encodings(encoders, side, tokens, dropout_keys)
-
-        question, answer = encode("question", questions, 0), encode("answer", answers, 1)
+        # These are the student's keys and passes: with shared encoders, both have the same dropout and encodings.
+        side_keys = [None if keys is None else fold(keys, number) for number in range(2)]
+        sides = [("question", questions, side_keys[0]), ("answer", answers, side_keys[1])]
+        question, answer = self.model.of_sides(self.model.encodings, encoders, sides, batch.packing)
         variables = {"params": params["teacher"]["cross_encoder"]}
         embedded = self.cross_encoder.apply(variables, question, questions.mask, answer, answers.mask)
         return Embeddings(*cast(tuple[Array, Array], embedded))

@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Batch, Tokens
+from endx_jax.batch import Batch
 from endx_jax.losses.variational import free_bits, gaussian_kl, sample
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.methods.vae.decoders import DecodingSettings, Deviation, TextDecoders, decoding_cost, tokens_of
@@ -159,14 +159,14 @@ class VaeObjective(Objective):
 
     def posteriors(self, params: dict, batch: Batch, keys: Array, dropout: bool = False) -> Posteriors:
         """Computes the posteriors of pairs; `keys` [B] draw the samples and the dropout."""
-        by_side = {}
-        for number, side in enumerate(SIDES):
-            tokens, side_keys = cast(Tokens, getattr(batch, side)), fold(keys, number)
-            towers = params["dual_encoder"]
-            pooled = self.model.pool(towers, side, tokens, side_keys if dropout else None)
+        by_side, towers = {}, params["dual_encoder"]
+        side_keys = {side: fold(keys, number) for number, side in enumerate(SIDES)}
+        sides = [(side, getattr(batch, side), of_side if dropout else None) for side, of_side in side_keys.items()]
+        pooled_sides = self.model.of_sides(self.model.pool, towers, sides, batch.packing)
+        for side, pooled in zip(SIDES, pooled_sides, strict=True):
             mean = self.settings.mean_scale * self.model.project(towers, side, pooled)
             deviation = cast(Array, self._deviation.apply({"params": params["deviation"][side]}, pooled))
-            by_side[side] = Posterior(mean, deviation, sample(mean, deviation, fold(side_keys, _NOISE)))
+            by_side[side] = Posterior(mean, deviation, sample(mean, deviation, fold(side_keys[side], _NOISE)))
         return by_side
 
     def _embeddings(self, posteriors: Posteriors, sampled: bool) -> Embeddings:

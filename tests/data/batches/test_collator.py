@@ -209,11 +209,12 @@ def shapes_of(batch):
 
 @pytest.mark.parametrize("hard_negatives", [0, 1])
 def test_profiles_are_the_shapes_of_all_batches_of_the_run(articles, hard_negatives):
-    source = stream(articles, hard_negatives=hard_negatives).without_padding(STEPS)
+    source = stream(articles, hard_negatives=hard_negatives).without_padding(STEPS, joint=True)
     profiles = {shapes_of(profile) for profile in source.profiles()}
     assert {shapes_of(source[step]) for step in range(STEPS)} <= profiles
+    assert source.profiles()[0].packing.tokens <= sum(side.packing.tokens for side in source.profiles()[0].sides)
     # A process that has some of the rows knows the shapes of all.
-    half = stream(articles, hard_negatives=hard_negatives, rows=slice(4, 8)).without_padding(STEPS)
+    half = stream(articles, hard_negatives=hard_negatives, rows=slice(4, 8)).without_padding(STEPS, joint=True)
     assert {shapes_of(profile) for profile in half.profiles()} == profiles
 
 

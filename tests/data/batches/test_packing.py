@@ -9,7 +9,7 @@ import pytest
 
 from endx_jax.batch import Packing
 from endx_jax.data.batches import packing as packings
-from endx_jax.data.batches.packing import GRID, MAX_BUCKETS, MAX_PROFILES, Need, PackingPlan, needs_of, partition
+from endx_jax.data.batches.packing import GRID, JOINT, MAX_BUCKETS, MAX_PROFILES, Need, PackingPlan, needs_of, partition
 from endx_jax.parallel.execution import Execution
 
 LIMITS = {"question": 24, "answer": 60, "hard_negatives": 60}
@@ -176,12 +176,14 @@ def test_every_planned_batch_has_the_smallest_planned_profile_that_fits(shards, 
     assert computed / real <= plan.overhead < 1.05 * computed / real
 
 
-def test_any_batch_has_a_profile():
-    plan = PackingPlan.from_batches(batches(), LIMITS, shards=2, chunks=5, steps=10**9)
+@pytest.mark.parametrize("joint", [{}, {JOINT: 60}])
+def test_any_batch_has_a_profile(joint):
+    plan = PackingPlan.from_batches(batches(), LIMITS | joint, shards=2, chunks=5, steps=10**9)
     longest = {side: np.full((24, 2) if side == "hard_negatives" else 24, limit) for side, limit in LIMITS.items()}
     assert plan.choose(longest) is plan.profiles[-1]
     needs = needs_of(longest, 2, 5)
     assert all(needs[side].tokens == plan.profiles[-1][side].tokens for side in LIMITS)
+    assert needs[JOINT].tokens == sum(needs[side].tokens for side in LIMITS)
     for lengths in batches(20, seed=1):
         needs = needs_of(lengths, 2, 5)
         assert all(needs[side].fits(packing) for side, packing in plan.choose(lengths).items())
@@ -195,3 +197,14 @@ def test_a_plan_is_a_function_of_the_batches():
     plan = PackingPlan.from_batches([lengths] * 10, {"question": 24, "answer": 60}, shards=1, chunks=1, steps=10**9)
     assert plan.profiles[:-1] == ({"question": Packing(32 * 8, ((32, 8),)), "answer": Packing(32 * 33, ((32, 40),))},)
     assert plan.overhead == 1.0
+
+
+def test_texts_of_all_sides_together_need_no_more_padding_than_by_themselves():
+    apart, together = (
+        PackingPlan.from_batches(batches(), limits, shards=2, chunks=3, steps=10**9)
+        for limits in (LIMITS, LIMITS | {JOINT: 60})
+    )
+    assert 1 < together.overhead < apart.overhead
+    room = [profile[JOINT].tokens for profile in together.profiles]
+    assert room == sorted(room)
+    assert all(len(profile[JOINT].row_widths) == 4 * (1 + 1 + 2) for profile in together.profiles)
