@@ -130,6 +130,15 @@ def test_nothing_begins_when_the_budget_is_used_up(options, monkeypatch):
     assert found.why == "the budget is used up; the same command resumes"
 
 
+def test_a_run_is_found_whose_hard_negatives_its_data_decided(options):
+    plan = plan_of(ROW, options)
+    config = plan.config(0, options)
+    assert config.data.hard_negatives == -1
+    config.data.hard_negatives = 0  # as a run records it
+    finish(plan.workdir(0), config, 0.5)
+    assert make(plan, 0, options) == plan.workdir(0)
+
+
 def test_a_run_with_other_settings_is_refused(options):
     plan = plan_of(ROW, options)
     config = plan.config(0, options)
