@@ -194,13 +194,7 @@ class TrainPlan:
     def optimizer(self) -> optax.GradientTransformation:
         """Optimizer with its schedule."""
         trained, _ = split_frozen(self.model.abstract_params, self.model.frozen)
-        settings = self.model.settings.optimizer.fitted(self.steps)
-        return make_optimizer(settings, self.steps, trained, joins=self._joins)
-
-    @property
-    def _joins(self) -> bool:
-        """True on GPUs that hold all parameters: small gradients are joined there, and would be gathered elsewhere."""
-        return self.platform == "gpu" and self.mesh.size == self.mesh.shape["data"]
+        return make_optimizer(self.model.settings.optimizer.fitted(self.steps), self.steps, trained)
 
     def create(self, params: dict) -> TrainState:
         """Creates the initial state from parameters."""
@@ -228,7 +222,6 @@ class TrainPlan:
             seed=settings.seed,
             shardings=self.shardings,
             frozen=self.model.frozen,
-            joins=self._joins,
         )
 
     @functools.cached_property

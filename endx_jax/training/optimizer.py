@@ -3,11 +3,8 @@
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
 
 from endx_jax.errors import EndxError
@@ -23,9 +20,6 @@ SQUARED_GRADIENT_EPSILON = 1e-30
 MIN_FACTORED_WIDTH = 128  # matrices with a narrower side keep the second moment of each entry
 CLIPPING_THRESHOLD = 1.0  # largest root mean square of an update, before it is scaled
 MIN_PARAMETER_SCALE = 1e-3
-
-# Gradients with fewer entries are joined, since their kernels take as long to launch as to run, and so many at most.
-SMALL, MOST = 2**16, 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +79,13 @@ def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Arra
     return optax.join_schedules([rise, decay], [warmup])
 
 
-def make_optimizer(
-    settings: OptimizerSettings, steps: int, params, *, joins: bool = False
-) -> optax.GradientTransformation:
+def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.GradientTransformation:
     """Makes the optax transformation: clipping, optimizer, weight decay, schedule and multipliers.
 
     Args:
       settings: settings of the optimizer.
       steps: length of the schedule in steps.
       params: tree of the trained parameters or their shapes; the patterns of multipliers are matched with its paths.
-      joins: clips the gradients of small parameters as one array, for GPUs: see `gradient_norm`.
 
     Raises:
       EndxError: a parameter matches no pattern of the multipliers, or more than one.
@@ -103,7 +94,7 @@ def make_optimizer(
     schedule = make_schedule(settings, steps)
     parts = []
     if settings.clip_norm > 0:
-        parts.append(_clip_joined(settings.clip_norm) if joins else optax.clip_by_global_norm(settings.clip_norm))
+        parts.append(optax.clip_by_global_norm(settings.clip_norm))
     if settings.name == "adamw":
         parts.append(optax.scale_by_adam(settings.beta1, settings.beta2))
     elif settings.name == "adafactor":
@@ -113,50 +104,6 @@ def make_optimizer(
     parts.append(optax.scale_by_learning_rate(schedule))
     parts.append(optax.stateless(lambda updates, _: jax.tree.map(lambda u, f: u * f, updates, factors)))
     return optax.chain(*parts)
-
-
-def gradient_norm(gradients, joins: bool = False) -> jax.Array:
-    """Returns the global norm of gradients.
-
-    Args:
-      gradients: tree of gradients.
-      joins: sums the squares of small ones together, which rounds differently. It saves kernels of a GPU, for which XLA
-        computes the sum of each array by itself.
-    """
-    return optax.tree.norm(_join(gradients)[0] if joins else gradients)
-
-
-def _clip_joined(most: float) -> optax.GradientTransformation:
-    """Returns `optax.clip_by_global_norm` of joined gradients.
-
-    XLA then updates parameters of one shape in one kernel, since their gradients are parts of one array.
-    """
-    plain = optax.clip_by_global_norm(most)
-
-    def update(gradients, state, _=None):
-        joined, split = _join(gradients)
-        clipped, state = plain.update(joined, state)
-        return split(clipped), state
-
-    return optax.GradientTransformation(plain.init, update)
-
-
-def _join(tree) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Any]]:
-    """Returns the large leaves of a tree and vectors of the small ones, and a function from such arrays to the tree."""
-    leaves, structure = jax.tree.flatten(tree)
-    small = [n for n, leaf in enumerate(leaves) if leaf.size < SMALL and leaf.dtype == jnp.float32]
-    groups = [small[n : n + MOST] for n in range(0, len(small), MOST)]
-    large = sorted({*range(len(leaves))} - {*small})
-    joined = [leaves[n] for n in large] + [jnp.concatenate([leaves[n].ravel() for n in group]) for group in groups]
-
-    def split(joined: list[jax.Array]):
-        found = dict(zip(large, joined, strict=False))
-        for group, vector in zip(groups, joined[len(large) :], strict=True):
-            ends = np.cumsum([leaves[n].size for n in group])[:-1]
-            found |= {n: part.reshape(leaves[n].shape) for n, part in zip(group, jnp.split(vector, ends), strict=True)}
-        return jax.tree.unflatten(structure, [found[n] for n in range(len(leaves))])
-
-    return joined, split
 
 
 def _adafactor() -> list[optax.GradientTransformation]:

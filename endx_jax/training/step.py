@@ -19,7 +19,6 @@ from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.settings import require
-from endx_jax.training.optimizer import gradient_norm
 
 
 @flax.struct.dataclass
@@ -106,7 +105,6 @@ def make_train_step(
     seed: int,
     shardings: TrainState,
     frozen: Sequence[str] = (),
-    joins: bool = False,
 ) -> jax.stages.Wrapped:
     """Makes the jitted training step of an objective.
 
@@ -117,7 +115,6 @@ def make_train_step(
       seed: seed of dropout.
       shardings: sharding of each leaf of the state, before and after the step.
       frozen: patterns of parameters that are not trained: see `split_frozen`.
-      joins: joins small gradients for their norm, as the optimizer does: see `gradient_norm`.
 
     Returns:
       A jitted function (state, batch) -> (state, metrics), which donates the old state. Metrics are scalars: `loss`,
@@ -138,7 +135,7 @@ def make_train_step(
         metrics = {
             "loss": loss,
             **metrics,
-            "gradient_norm": gradient_norm(gradients, joins),
+            "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
             "tokens": sum((jnp.sum(side.lengths) for side in batch.sides), start=jnp.int32(0)),
         }

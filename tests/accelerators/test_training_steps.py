@@ -4,7 +4,6 @@ import dataclasses
 import math
 import re
 
-import jax
 import pytest
 from accelerator_programs import compiled_on, devices_or_skip, faults, plan_on
 from tiny_bert import tiny_recipe, write_tiny_bert
@@ -17,7 +16,6 @@ from endx_jax.models import stack
 from endx_jax.parallel.memory import DeviceMemory
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.compiled import trace_step
-from endx_jax.planning.programs import instructions
 from endx_jax.planning.runs import plan_run, read_texts
 from endx_jax.planning.topologies import topology_named
 from endx_jax.training.step import abstract_batch
@@ -84,11 +82,7 @@ def test_between_slices_are_gradients_and_embeddings_alone(t5):
 
 @pytest.mark.slow
 def test_a_dual_encoder_on_gpus(bert):
-    planned, compiled = compiled_on(tiny(bert), "h200:2")
-    assert faults(planned, compiled) == []
-    # Parameters of one shape are updated together.
-    updates = [op for op in instructions(compiled.text) if (op.opcode, op.source) == ("fusion", "jit(train_step)/add")]
-    assert 0 < len(updates) < len(jax.tree.leaves(planned.state.params)) / 2
+    assert faults(*compiled_on(tiny(bert), "h200:2")) == []
 
 
 def test_dropout_of_hidden_states_alone_takes_fused_attention(bert):

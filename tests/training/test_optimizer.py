@@ -14,9 +14,8 @@ from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.training import optimizer as training_optimizer
 from endx_jax.training.checkpoints import Checkpoints, abstract
-from endx_jax.training.optimizer import OptimizerSettings, gradient_norm, make_optimizer, make_schedule
+from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
 from endx_jax.training.step import TrainState
 
 # A matrix, a bias, a norm, a table and a scalar, each with its own value; 6 + 3 + 2 + 8 + 1 = 20 numbers.
@@ -56,27 +55,6 @@ def test_sgd_is_the_gradient_times_the_rate_clipped_to_the_global_norm(clip_norm
     gradients = jax.tree.map(jnp.ones_like, PARAMS)  # 20 entries of one: norm sqrt(20)
     found = update(dataclasses.replace(PLAIN, clip_norm=clip_norm), PARAMS, gradients)
     chex.assert_trees_all_close(found, jax.tree.map(lambda g: -0.5 * scale * g, gradients), rtol=1e-6)
-
-
-@pytest.mark.parametrize("clip_norm", [0.5, 1e3])
-def test_joined_gradients_are_clipped_like_those_of_each_parameter(clip_norm, monkeypatch):
-    """Small ones are joined (a scalar, an empty one, a matrix), large ones and those of another dtype are not."""
-    shapes = {"a": (), "b": (300, 300), "c": (3, 5), "d": (0,), "e": (1024,), "f": (2**16,)}
-    draw = np.random.default_rng(0)
-    monkeypatch.setattr(training_optimizer, "MOST", 3)
-    gradients = {name: jnp.asarray(draw.normal(size=shape), jnp.float32) for name, shape in shapes.items()}
-    gradients |= {"g": jnp.ones(4, jnp.bfloat16), "frozen": None}
-    settings = OptimizerSettings(clip_norm=clip_norm)
-    plain, joined = (make_optimizer(settings, 10, gradients, joins=joins) for joins in (False, True))
-    state = plain.init(gradients)
-    chex.assert_trees_all_equal(joined.init(gradients), state)
-    expected, found = (optimizer.update(gradients, state, gradients) for optimizer in (plain, joined))
-    chex.assert_trees_all_equal_shapes_and_dtypes(found, expected)
-    chex.assert_trees_all_close(found, expected, rtol=1e-5)
-    np.testing.assert_allclose(gradient_norm(gradients, joins=True), optax.tree.norm(gradients), rtol=1e-6)
-    # Without small gradients.
-    large = {"b": gradients["b"]}
-    assert gradient_norm(large, joins=True) == gradient_norm(large)
 
 
 def of_each_parameter(updates) -> list[float]:
