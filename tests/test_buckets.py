@@ -101,7 +101,6 @@ def test_what_changes_while_it_is_copied_is_refused(url, monkeypatch):
 
 
 def test_a_copy_that_was_interrupted_is_made_again(url, monkeypatch):
-    """Also if the object has its former contents again, and in S3 its former version."""
     fetch = buckets.fetch
 
     def interrupted(*arguments):

@@ -47,7 +47,6 @@ def test_a_training_loop_of_ones_own_learns(capsys):
 
 @pytest.mark.slow
 def test_the_notebook_trains_and_searches(tiny_bert, tmp_path, monkeypatch, capsys):
-    """Runs the cells with a tiny model and two steps."""
     monkeypatch.chdir(tmp_path)
     cells = json.loads((EXAMPLES / "first_search.ipynb").read_text())["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

@@ -72,7 +72,6 @@ def test_a_hub_that_answers_something_else_is_one_line(monkeypatch, tmp_path, bo
 
 
 def test_a_part_in_the_cache_is_not_the_whole_without_the_hub(monkeypatch, tmp_path):
-    """As after an interrupted download, or after that of another folder."""
     published = write_shards(tmp_path / "published")
     (published / "more.csv").write_text("question,answer\nq,a\n")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)

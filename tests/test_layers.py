@@ -101,7 +101,6 @@ def test_imports_go_down_only():
 
 
 def test_no_method_is_known_by_name_outside_methods():
-    """The library asks `methods.Method`: no other package imports from a method's own folder."""
     folders = {f"endx_jax.methods.{folder.name}." for folder in (PACKAGE / "methods").iterdir() if folder.is_dir()}
     assert "endx_jax.methods.dual." in folders
 
@@ -129,7 +128,6 @@ def check_no_circles(sources: Mapping[str, str]) -> None:
 
 
 def test_no_modules_import_each_other():
-    """Any module may be the first that is imported, and any file can be read after the files that it imports."""
     files = [file for file in PACKAGE.rglob("*.py") if "scripts" not in file.parts]
     names = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in files]
     texts = [file.read_text(encoding="utf-8") for file in files]

@@ -62,7 +62,6 @@ def test_the_wheel_holds_the_package_its_version_and_command_and_nothing_else(fi
 
 
 def test_lower_bounds_are_those_that_are_tested(metadata):
-    """Each `name>=version` that an installation needs stands as `name==version` in the constraints of CI's job."""
     wanted = map(Requirement, metadata.get_all("Requires-Dist"))
     wanted = [r for r in wanted if not r.marker or r.marker.evaluate({"extra": "test"})]
     tested = {

@@ -77,7 +77,6 @@ def test_values_become_those_of_the_declared_types():
 
 
 def test_results_only_flattens_and_leaves_out_what_costs_only():
-    """What a resumed run reads from its workdir compares equal with what it was given."""
     flat = results_only(Example(table=(("a", 1),)))
     assert json.loads(json.dumps(flat)) == flat
     settings = Example(names=("ab", "c"), table=(("a", 1),), limit=7)

@@ -165,7 +165,6 @@ def test_questions_of_several_passages_are_left_out(corpus, endx):
 
 
 def test_questions_that_do_not_find_their_passage_are_left_out(corpus, trained_workdir, endx):
-    """The question for every second passage is the text of the passage before it."""
     words = ["cat", "dog"] * 4
     rows = [{"id": f"d{n}", "text": f"the {word} sat. This is passage {n}."} for n, word in enumerate(words)]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -37,7 +37,6 @@ def test_an_unknown_platform_is_one_line(monkeypatch, endx):
 
 
 def test_a_tilde_in_a_flag_is_the_home_folder(tmp_path, monkeypatch, endx):
-    """Shells leave it as it is after an equals sign."""
     monkeypatch.setenv("HOME", str(tmp_path))
     said = endx("mine", "--data=~/none.csv", "--bm25", "--output=~/mined", status=2).err
     assert f"{tmp_path}/none.csv: no such file" in said

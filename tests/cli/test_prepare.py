@@ -5,7 +5,6 @@ from small_squad import write_squad
 
 
 def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
-    """Run as a command, because what third parties print is a part of it."""
     source, data = write_squad(tmp_path / "squad"), tmp_path / "data"
     command = [sys.executable, "-m", "endx_jax", "prepare", "reqa/squad", f"--source={source}", f"--data-dir={data}"]
     run = subprocess.run(command, capture_output=True, text=True)

@@ -182,7 +182,6 @@ def test_an_interrupt_is_no_traceback(monkeypatch, endx):
 
 
 def test_settings_that_the_step_refuses_leave_no_run(config, tmp_path):
-    """Otherwise the run with mended settings would be refused, as of other settings."""
     config.objective.matryoshka_dims = (64,)
     refused(r"matryoshka_dims is \(64,\), but the embeddings have 32 numbers", run, config, tmp_path)
     assert not (tmp_path / "config.json").exists()

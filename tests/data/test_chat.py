@@ -36,7 +36,6 @@ def test_a_request_is_one_of_the_api(path):
 
 
 def test_without_a_key_none_is_sent(tmp_path, monkeypatch):
-    """Not even one of ~/.netrc, which is meant for other programs."""
     with ChatServer() as server:
         monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
         (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hidden\n")

@@ -187,7 +187,6 @@ def test_texts_that_are_cut_are_counted(folder, side):
 
 
 def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch):
-    """transformers has few left; what it gives is a callable that knows nothing of what it cut."""
 
     class Slow:
         pad_token_id, is_fast = 0, False

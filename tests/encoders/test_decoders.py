@@ -134,7 +134,6 @@ def test_a_tokenizer_without_eos_is_refused(tmp_path):
 
 
 def test_added_tokens_without_a_row_are_unknown(tmp_path):
-    """Gemma's text models have a tokenizer with one id more than rows, for images."""
     size = write_byte_tokenizer(tmp_path / "base", ends=True)
     file = tmp_path / "base" / "tokenizer.json"
     spec = json.loads(file.read_text())

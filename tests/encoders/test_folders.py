@@ -103,7 +103,6 @@ def test_real_weights_embed_as_in_sentence_transformers(reference, test_data):
 
 @pytest.mark.reference
 def test_pooling_without_the_prompt_is_refused(reference, tmp_path):
-    """As its embeddings are others, and our towers pool all tokens of a text."""
     encoder = reference.modules.Transformer(str(write_family(reference, tmp_path / "encoder", "bert")))
     found = {}
     for includes in (True, False):

@@ -53,7 +53,6 @@ def steps_of(folder):
 
 
 def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_workdir, pairs_csv, monkeypatch, capsys):
-    """Interrupted after three of six steps; data, too, is in the bucket, and nothing in it names a local path."""
     fsspec.filesystem("gs").put_file(str(pairs_csv), f"{url}/data/pairs.csv")
     config.data.path = f"{url}/data/pairs.csv"
     scratch = tmp_path / "scratch"
@@ -88,7 +87,6 @@ def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_wor
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of requests that Orbax waits not for
 def test_a_bucket_that_refuses_a_checkpoint_is_one_line(config, url, tmp_path, monkeypatch):
-    """Only TensorStore's requests, which write the arrays, are refused after the first checkpoint."""
 
     class Refusal(Handler):
         def do_GET(self):

@@ -109,7 +109,6 @@ def test_groups_of_questions_are_resampled_on_request(tmp_path, endx, monkeypatc
 
 
 def test_groups_are_those_of_the_first_runs_questions():
-    """The second run lists its questions in another order."""
     questions, draw = tuple(f"q{n}" for n in range(20)), np.random.default_rng(0)
     first, second = (
         SystemResults("x", questions, ("mrr",), values, groups=tuple(f"g{n // 5}" for n in range(20)))
@@ -237,7 +236,6 @@ def test_a_run_of_any_tool_is_measured_by_hand(tmp_path, judged, endx):
 
 
 def test_a_run_of_another_tool_beside_an_evaluation_has_its_measures(tmp_path, endx):
-    """The measures of a TREC run are those of the evaluation that wrote it, up to its depth."""
     draw = np.random.default_rng(0)
     questions, names = [f"q {n}" for n in range(40)], [f"d{n}" for n in range(150)]
     scores = draw.integers(9, size=(40, 150))

@@ -123,7 +123,6 @@ def test_a_pool_is_for_reading_comprehension_only_and_other_data_has_one(pairs_c
 
 
 def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
-    """Mined negatives, a folder of another format, are trained on beside a test set after ReQA."""
     found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
     assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
     assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
@@ -191,7 +190,6 @@ def test_counts_as_papers_give_them(folder):
 
 
 def test_whole_paragraphs_are_retrieved_for_every_question_apart(tmp_path):
-    """As RR counts SQuAD: equal questions are not merged, and each asks for its own paragraph alone."""
     found = read(write_squad(tmp_path), pool="paragraphs", validation_fraction=0.0)
     assert found.train.questions == ("who sleeps?", "who eats?", "who barks?", "who eats?", "¿quién come?")
     assert found.train.qrels == ((0,), (0,), (1,), (1,), (2,))
@@ -262,7 +260,6 @@ def test_a_mixture_is_trained_on_without_what_is_held_out(folder, tmp_path):
 
 
 def test_splits_have_the_language_of_all_texts(tmp_path):
-    """The few candidates of a split may look like another language's; the index has the language of its texts too."""
     rows = ["¿Cómo abro una cuenta?,Para abrir una cuenta es necesario el documento y no se paga por la tarjeta."]
     rows += [f"¿Dónde está la sucursal {n}?,Sucursal {n} Nord." for n in range(30)]
     file = tmp_path / "faq.csv"

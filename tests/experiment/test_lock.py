@@ -66,7 +66,6 @@ def test_a_holder_that_has_not_signed_is_refused_too(tmp_path, holder, signed):
 
 
 def test_a_process_that_has_ended_is_not_named_as_the_holder(tmp_path, holder):
-    """A process that only reads can lock the file without signing it, long after the one that signed it has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     (tmp_path / LOCK).write_text(json.dumps({"host": platform.node(), "process": ended.pid, "since": "then"}))

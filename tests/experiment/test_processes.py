@@ -69,7 +69,6 @@ def test_the_primary_decides(seen, monkeypatch, name):
 
 
 def test_the_settings_in_a_workdir_are_checked_by_the_primary(seen, config, monkeypatch):
-    """The folder of the other process may be without them yet."""
     (seen[1] / "config.json").unlink()
     config.optimizer.learning_rate = 1.0
     settings = resolve(config)
@@ -134,7 +133,6 @@ def bucket(inputs):
     ("place", "count", "seed"), [("inputs", 2, 1), ("inputs", 4, 3), ("bucket", 2, 2), ("bucket", 4, 5)]
 )
 def test_a_slow_process_changes_nothing(request, tmp_path, place, count, seed):
-    """Every process restores the same steps, and losses and results are those of processes that are not slow."""
     url, made = str(request.getfixturevalue(place)), []
     for name, slow in (("whole", 0), ("slow", seed)):
         seeds = [slow if process == seed % count else 0 for process in range(count)]

@@ -86,7 +86,6 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
 
 
 def test_of_documents_only_whole_passages_are_searched(config, tmp_path, endx, capsys):
-    """Training removes sentences from passages, and the index must not lack them."""
     for n in range(40):
         file = tmp_path / "docs" / f"sub{n % 2}" / f"{n}.md"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +169,6 @@ def test_a_line_says_that_known_questions_were_not_measured(train, count, capsys
 
 
 def test_nothing_is_encoded_where_the_pool_holds_all_answers(capsys):
-    """Heads on a frozen tower can't encode no texts."""
     pool, embeddings = RetrievalSet.from_pairs([("where", "here"), ("who", "she")]), np.eye(2)
     run, *_ = asking(pool, pool)
     run.encoder = None

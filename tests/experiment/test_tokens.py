@@ -123,7 +123,6 @@ def test_a_host_with_a_folder_of_its_own_writes_it_too(settings, processors, tmp
 
 
 def test_labelled_rows_are_stored_as_in_memory(settings, processors, tmp_path):
-    """The wrong answers of a question are in other parts than its right one."""
     rows = [{"query": f"where is cat {n % 30}", "answer": f"cat {n}", "label": int(n < 30)} for n in range(90)]
     write_shards(tmp_path, rows[::-1])
     pairs = stored(settings, processors, read_splits(settings)).pairs()
@@ -169,7 +168,6 @@ def test_a_question_s_own_text_is_stored_beside_other_prompts(settings, processo
 
 
 def test_right_answers_and_known_scores_come_before_others(settings, processors, tmp_path):
-    """Another set has scores of a question, of which one answer is wrong in the set without scores."""
     rows = [{"query": "where is cat 0", "pos": ["the cat sat on 0", "the cat sat on 1"], "neg": ["a cow"]}]
     rows[0] |= {"pos_scores": [4, 3], "neg_scores": [2]}
     other = write(tmp_path / "scored.jsonl", rows)
@@ -282,7 +280,6 @@ def test_an_interrupted_tokenization_keeps_its_whole_parts(settings, processors,
 
 @pytest.mark.parametrize("change", ["held_out", "shards"])
 def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(settings, processors, tmp_path, change):
-    """A run that failed after tokenizing, with another test set or fewer shards, must not determine the pairs."""
     first, shards = settings, tmp_path / "shards"
     if change == "held_out":
         write(tmp_path / "held_out.jsonl", ROWS)

@@ -143,7 +143,6 @@ def test_chunks_shrink_where_the_compiled_step_takes_more(run, monkeypatch, caps
 
 
 def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
-    """On a CPU, whose estimate stands unless the program needs more."""
     train_plan = arranged(run, with_room_for(run, run.train_plan.activations * 15 // 16))
     monkeypatch.setattr(preparing, "_compile", lambda *_: CompiledStep({}, None, 1))
     begun, *_ = compile_and_restore(dataclasses.replace(run, train_plan=train_plan))

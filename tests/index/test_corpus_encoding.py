@@ -201,7 +201,6 @@ def test_shards_that_do_not_make_a_whole_are_refused(tmp_path):
 
 @pytest.mark.parametrize("encode", [embed, embed_int8])
 def test_embeddings_of_unchanged_texts_are_taken_over(tmp_path, encode):
-    """Other ids, another order and a text that occurs twice do not matter."""
     precision = "float32" if encode is embed else "int8"
     run(tmp_path / "old", info_of(precision=precision), encode)
     new = [Document(f"e{n}", document.text) for n, document in enumerate(DOCUMENTS[::-1])]

@@ -203,7 +203,6 @@ def test_documents_replace_those_with_their_ids(opened):
 
 
 def test_an_open_index_that_changes_much_is_searched_as_one_that_is_opened_anew(opened):
-    """Many additions and deletions: blocks are joined and rows renumbered, and every search stays right."""
     rng = np.random.default_rng(0)
     for step in range(40):
         added = [Document(f"s{step}-{n}", f"text {step} {n}") for n in range(rng.integers(1, 9))]
@@ -255,7 +254,6 @@ def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, residen
 
 
 def test_changes_of_another_process_are_seen_by_the_next_search(opened):
-    """They are in the file once they were acknowledged: a kill loses none."""
     other = Index(opened.path)
     other.add([Document("theirs", "")], np.float32([[50, 1]]))
     other.delete(["d0"])
@@ -280,7 +278,6 @@ def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(path, mo
 
 
 def test_readers_see_whole_states_while_a_writer_changes_it(opened):
-    """Pairs are added and deleted together; a reader never finds one without the other."""
     counts, failures, stop = set(), [], threading.Event()
 
     def read(index_of):
@@ -372,7 +369,6 @@ def test_an_index_that_can_only_be_read_is_searched(path):
 
 
 def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypatch):
-    """As in a backup or on a read-only disk; the log holds an acknowledged change."""
     monkeypatch.setattr(index_file, "WAIT", 0.1)  # for the reader, while the log is merged
     opened = Index(path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:

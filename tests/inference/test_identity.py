@@ -58,7 +58,6 @@ def test_an_option_of_texts_decides_where_it_has_not_its_default(processor, monk
 
 
 def test_parts_that_came_later_decide_where_a_tower_has_them(processor):
-    """Where it has none its identity is as it was before, so that indexes of then still serve."""
     named = str(describe_tower(tower()))
     assert not any(part in named for part in ("head'", "token_weights", "layer_weights"))
     found = {
@@ -69,7 +68,6 @@ def test_parts_that_came_later_decide_where_a_tower_has_them(processor):
 
 
 def test_families_that_had_modules_of_their_own_are_described_as_they_were():
-    """So that indexes of then still serve."""
     sizes = (("vocab_size", 50), ("width", 16), ("layers", 2), ("heads", 2))
     read = (("mlp_width", 24), ("positions", 32), ("token_types", 2), ("activation", "gelu"))
     bert = ("BertConfig", *sizes, *read, ("norm_epsilon", 1e-12), ("pad_id", 0))

@@ -53,7 +53,6 @@ def test_texts_share_a_call_where_that_is_cheapest(encoder):
 
 
 def test_one_tower_has_programs_for_the_longer_of_its_sides(model):
-    """Questions are the longer ones here, as `question` is the first of the sides."""
     processors = model.encoder.processors | {
         "answer": dataclasses.replace(model.encoder.processors["answer"], length=20)
     }

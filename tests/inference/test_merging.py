@@ -46,7 +46,6 @@ def test_the_weighted_mean_of_two_models(bert_workdir, other, tmp_path):
 
 
 def test_a_model_merged_with_itself_is_the_same_and_replaces_an_older_merge(bert_workdir, other, tmp_path):
-    """One model's fusion with BM25, and a teacher of one model alone, are not those of the mean."""
     run, file = changed(bert_workdir, tmp_path / "run", lambda tensors: None), tmp_path / "run" / "endx.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"hybrid": {"weight": 0.5}, "teacher": "t"}))
 

@@ -78,7 +78,6 @@ def test_the_schemas_find_what_is_wrong():
 
 @pytest.mark.parametrize("name", ["tpu.yaml", "gpu.yaml"])
 def test_another_try_is_for_75_and_kills(name):
-    """What the schemas leave open: one pod's end is the Job's, a mistake's is the set's, and all else restarts all."""
     document = manifest(name)
     spec = job(document)
     assert spec["completions"] == spec["parallelism"]

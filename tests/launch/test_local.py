@@ -70,7 +70,6 @@ def test_any_verb(folder):
 
 @pytest.mark.slow
 def test_the_processes_find_each_other(folder):
-    """The environment is what the package and JAX read: the devices of both processes add up."""
     program = f"""
 import sys
 del sys.modules["endx_jax"]
@@ -88,7 +87,6 @@ print(jax.device_count())
     [("sys.exit(7)", 7, []), ("os.kill(os.getpid(), 9)", 128 + 9, ["launch/local.py: process 1 was killed (SIGKILL)"])],
 )
 def test_after_a_failure_the_others_end_by_themselves_and_nobody_is_interrupted(folder, ending, number, reported):
-    """A process of endx sees that another one has failed; the line about Ctrl-C is for those who press it."""
     program = f"""
 import os, pathlib, sys, time
 if os.environ["JAX_PROCESS_ID"] == "1":
@@ -106,7 +104,6 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_stops_all(folder):
-    """As a shell's background job, too, which starts out ignoring interrupts."""
     program = """
 import time
 try:
@@ -135,7 +132,6 @@ def test_told_to_stop_all_save_and_nothing_is_restarted(folder):
 
 
 def test_told_to_stop_before_a_process_listens_is_no_failure(folder):
-    """SIGTERM ends a Python that has not said otherwise; one that has just finished counts as finished."""
     with start(folder, 'print("ready", flush=True)\nimport time; time.sleep(60)', *LOCAL) as local:
         assert sorted(local.stdout.readline() for _ in range(2)) == ["[0] ready\n", "[1] ready\n"]
         local.send_signal(signal.SIGTERM)
@@ -144,7 +140,6 @@ def test_told_to_stop_before_a_process_listens_is_no_failure(folder):
 
 
 def test_one_process_told_to_stop_leaves_the_other_its_time(folder):
-    """A scheduler may tell one process only; endx agrees on a step, and process 0 may be the last to end."""
     program = SAVES + "save()"
     assert run(folder, program) == (75, ["[0] saved", "[1] saved"])
 
@@ -212,7 +207,6 @@ def test_numbers_are_checked(folder, option, least):
 
 @pytest.mark.parametrize(("status", "patience"), [(3, "PATIENCE = 0.5"), (75, "PATIENCE = local.GRACE = 0.5")])
 def test_a_process_that_does_not_stop_or_save_in_time_is_killed(folder, status, patience):
-    """Process 1 failed, or was told to stop and has; process 0 takes longer than there is time for."""
     program = f"""
 import os, pathlib, signal, sys, time
 if os.environ["JAX_PROCESS_ID"] == "1":

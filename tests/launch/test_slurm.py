@@ -156,7 +156,6 @@ class Job:
 
 
 def test_told_to_stop_it_saves_and_is_queued_again(cluster, tmp_path):
-    """As SLURM does before the time is up; each process has its time to save, and arguments arrive as they were."""
     job = Job(cluster, tmp_path, "train", "--config=a $b 'c'").running()
     cluster.ask("scancel", "--signal=TERM", job.number)
     assert job.ended() == "COMPLETED 0:0 restarts=1"
@@ -167,7 +166,6 @@ def test_told_to_stop_it_saves_and_is_queued_again(cluster, tmp_path):
 
 
 def test_a_killed_process_is_another_try(cluster, tmp_path):
-    """The other one has its time to notice."""
     job = Job(cluster, tmp_path, "train").running()
     job.kill(1)
     time.sleep(1)

@@ -142,7 +142,6 @@ def check_syntax(script: str) -> None:
 
 
 def test_run_starts_the_very_arguments(slice_):
-    """Quotes, spaces and dollars arrive as they were."""
     arguments = ["train", "--config=t5:xl,sde", "--config.a=it's $HOME; `x`", "--workdir=/runs/a b", ""]
     assert slice_.do("run", *arguments) == (0, "")
     (start,) = (slice_.folder / "copied").iterdir()
@@ -155,7 +154,6 @@ def test_run_starts_the_very_arguments(slice_):
 
 
 def test_status_is_a_line_a_worker(slice_):
-    """The worker's command, with stand-ins for its two programs."""
     slice_.do("status", looks=[[DONE.format(0)]])
     shown = "SubState=exited ExecMainCode=1 ActiveState=active Result=success ExecMainStatus=0"
     stand_ins = f"hostname() {{ echo w-0; }}; systemctl() {{ printf '%s\\n' {shown}; }}; "
@@ -192,7 +190,6 @@ def test_keep_asks_again_for_a_slice_that_was_taken_away(slice_, states, looks, 
 
 
 def test_keep_takes_machines_that_are_shut_down_for_a_lost_slice(slice_):
-    """Their services are stopped, and have saved, before the slice is said to be gone."""
     states = ["", "ACTIVE", "ACTIVE", "ACTIVE", "SUSPENDED", "", "ACTIVE"]
     looks = [workers(RUNNING, RUNNING), workers(STOPPED, STOPPED), workers(DONE, DONE)]
     assert slice_.do("keep", "train", states=states, looks=looks)[0] == 0
@@ -210,7 +207,6 @@ def test_keep_gives_back_what_was_stopped(slice_):
 
 @pytest.mark.parametrize("end", [MISTAKE, TOO_OFTEN])
 def test_keep_gives_back_at_once_after_a_mistake(slice_, end):
-    """One worker's, while the other waits for it."""
     status, said = slice_.do("keep", "train", looks=[workers(AGAIN, end)])
     assert said.splitlines() == [
         f"launch/tpu/vm.sh: not retried, or retried too often: {end.format(1)}",

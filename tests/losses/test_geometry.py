@@ -44,7 +44,6 @@ def found(terms=TERMS, dual=DUAL, cross=CROSS, **settings) -> dict[str, float]:
 
 
 def test_an_estimated_width_is_the_mean_squared_distance():
-    """Of a term, and of a space, that `width` does not name; without the diagonal where it is left out."""
     # a|q: (4 + 0 + 1 + 1) / 4 in the dual space and (1 + 4 + 0 + 1) / 4. q|q: four distances 0, 1, 1, 0, or two of 1.
     given = {"width": {"a|q": 1.5, "q|q": (0.5, None)}}
     assert found(["a|q", "q|q"], kernel="sne") == pytest.approx(found(["a|q", "q|q"], kernel="sne", **given), rel=1e-5)

@@ -79,7 +79,6 @@ def test_split_over_devices_are_the_same_value_and_gradients():
 
 
 def test_opposite_pairs_have_a_finite_loss():
-    """-log of the probability at its edge, for a right pair that is opposite and a wrong one that coincides."""
     cosines, right = jnp.array([-1.0, 1.0]), jnp.array([True, False])
     np.testing.assert_allclose(binary_cross_entropy(cosines, right), -np.log(EDGE), rtol=1e-5)
 

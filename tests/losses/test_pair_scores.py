@@ -279,7 +279,6 @@ def masked(loss, tile, devices=None, **given):
 @pytest.mark.parametrize("loss", [in_batch_softmax, in_batch_sigmoid])
 @pytest.mark.parametrize("given", [{"ceiling": Ceiling()}, {"guide": True}], ids=["ceiling", "guide"])
 def test_equal_scores_are_equal_in_every_tile(loss, given):
-    """A row's sum and a matrix product round differently: neither decides what is excluded, or what is right."""
     given = given | ({"bias": -10.0} if loss is in_batch_sigmoid else {})
     whole = masked(loss, None, **given)
     assert whole[1] == 0  # all right answers are there twice

@@ -163,7 +163,6 @@ def test_a_hard_negative_counts_where_there_is_one():
 
 
 def test_a_missing_hard_negative_is_as_if_it_were_not_there():
-    """A second hard negative that is missing everywhere, and any that a pair left out by `where` brings."""
     question, answer = map(jnp.asarray, drawn(np.float32))
     one, known = jnp.asarray(np.random.default_rng(5).normal(size=(B, 1, E)), jnp.float32), ids(IDS)
     one_id = jnp.asarray(HARD_IDS[:, 1:2])

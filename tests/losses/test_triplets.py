@@ -103,7 +103,6 @@ def test_in_tiles_and_split_over_devices_it_is_the_same(tile, devices):
 
 
 def test_the_gradient_pulls_at_the_hardest_pairs_alone():
-    """Two questions about one paragraph, and another: by hand."""
     question = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
     answer = jnp.array([[0.8, 0.6], [0.8, 0.6], [0.0, -1.0]])
     loss = functools.partial(triplet, margin=2.0, answer_id=jnp.array([0, 0, 1]))
@@ -118,7 +117,6 @@ def test_the_gradient_pulls_at_the_hardest_pairs_alone():
 @pytest.mark.parametrize("direction", ["question_to_answer", "answer_to_question"])
 @pytest.mark.parametrize("tile", [None, 3])
 def test_a_collapsed_model_has_accuracy_0_and_the_margin_as_its_loss(direction, tile):
-    """All embeddings in one point: every negative is as near as the right answer, and no nearer."""
     one_point = jnp.full((B, E), 0.3)
     compute = jax.jit(functools.partial(triplet, margin=MARGIN, direction=direction, tile=tile))
     loss, metrics = compute(one_point, one_point)

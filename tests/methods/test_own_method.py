@@ -98,7 +98,6 @@ def test_settings_that_do_not_say_what_a_run_asks_are_refused():
 
 @pytest.mark.parametrize("tile", [None, 2])
 def test_its_loss_is_the_decoupled_one(tile):
-    """Three pairs, by the formula, without the right answer and the answer equal to it."""
     draw = np.random.default_rng(0)
     question, answer = draw.normal(size=(2, 3, 4)).astype(np.float32)
     ids = {"question_id": jnp.arange(3), "answer_id": jnp.array([0, 0, 1]), "positive_ids": jnp.array([[0], [0], [1]])}

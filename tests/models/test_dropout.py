@@ -97,7 +97,6 @@ def test_keys_follow_key_step_and_row_and_fold_takes_one_number_or_one_a_key():
 
 
 def test_a_text_embeds_alike_alone_and_in_a_longer_larger_batch():
-    """In a tower with dropout at all its places."""
     model, rows = tower(dataclasses.replace(TINY, layers=1)), texts((9, 16, 3, 12, 1))
     keys = example_keys(jax.random.key(1), 0, 5)
     params = {"params": random_params(model, padded(rows, 16))}
@@ -114,7 +113,6 @@ def test_a_text_embeds_alike_alone_and_in_a_longer_larger_batch():
 
 
 def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):
-    """The embeddings, and three places in each of two layers; and each position, but where attention makes them."""
     used = []
 
     def record(x, keys, rate):

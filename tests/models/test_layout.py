@@ -150,7 +150,6 @@ def test_values_in_padding_are_not_read_and_other_keys_would_be_seen():
     ids=str,
 )
 def test_a_text_that_does_not_fit_is_nan_and_never_cut(packing, lost):
-    """At its first token too, lest a pooling that reads no other takes a text for a shorter one."""
 
     @jax.jit
     def padded_again(tokens):

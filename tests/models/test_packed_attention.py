@@ -105,7 +105,6 @@ def test_values_and_all_gradients_are_those_of_attention_written_out(heads, head
 
 
 def test_causal_blocks_without_pairs_are_skipped():
-    """NaN in a block shows that it is computed, since 0 x NaN is NaN, and so it does in the block of the diagonal."""
     query, key, value, gradient, _ = drawn(2, 32, False)
     begin, end, half = jnp.zeros(PLACES, jnp.int32), jnp.full(PLACES, PLACES, jnp.int32), PLACES // 2
     options = {"width": PLACES, "scale": SCALE, "block": BLOCK, "interpret": True, "causal": True}
@@ -234,7 +233,6 @@ def emulate(monkeypatch):
 
 
 def test_windows_in_the_kernel_are_those_of_padded_texts(emulate):
-    """Windows reach one block further than their size in blocks; a rate without keys drops nothing."""
     arrays = [x.reshape(4, 24, 2, 32) for x in drawn(2, 32, False)[:4]]
     mask = jnp.asarray(np.arange(24) < np.array([[24], [17], [6], [0]]))
     options = {"scale": SCALE, "window": BLOCK + 1, "dropout_rate": RATE}
@@ -258,7 +256,6 @@ def test_windows_in_the_kernel_are_those_of_padded_texts(emulate):
     ],
 )
 def test_towers_give_the_embeddings_and_gradients_of_padded_texts(name, mesh, packed, call, emulate):
-    """With dropout, on several devices, each with its rows and, under `tensor`, its heads."""
     model, count = TOWERS[name], 4
     params = random_params(model, TOKENS.replace(packing=None))
 

@@ -82,7 +82,6 @@ def test_encodings_and_gradients_are_those_of_pytorch(cell, bidirectional):
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_the_written_out_gradient_is_that_of_autodiff(cell):
-    """In float64, with positions in the middle that are not real, and a state to begin with."""
     with jax.enable_x64(True):
         gates, draw = CELLS[cell].gates, np.random.default_rng(0)
         shapes = ((3, 2, 2, gates * 2), (2, 2, gates * 2), (2, 1, gates * 2), (2, 2, 2))
@@ -103,7 +102,6 @@ def test_the_written_out_gradient_is_that_of_autodiff(cell):
 
 @pytest.mark.reference
 def test_a_layer_begins_with_the_encoding_that_it_is_given():
-    """PyTorch's h_0, which has a row a direction."""
     import torch
 
     model = encoder(layers=1)
@@ -136,7 +134,6 @@ def test_gradients_are_reduced_over_devices_once_and_after_the_loop():
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_padding_changes_nothing(cell):
-    """What stands in it changes no bit. How much there is of it chooses XLA's kernel of a product, which rounds."""
     tower = Tower(TokenEmbedder(50, WIDTH), encoder(cell), MultiHopAttention(3, 4))
     rows = texts((9, 4, 1, 7))
     params = random_params(tower, padded(rows, 9))
@@ -173,7 +170,6 @@ def test_a_text_without_tokens_is_zero_with_finite_gradients():
 
 
 def test_bfloat16_products_carry_float32():
-    """What is carried over 300 positions stays near the float32 encoder's, and comes out in bfloat16."""
     embedded = jnp.asarray(np.random.default_rng(1).normal(size=(2, 300, WIDTH)).astype(np.float32))
     mask = jnp.ones((2, 300), bool)
     exact = encode(encoder("lstm"), params_of(encoder("lstm")), embedded, mask)

@@ -53,7 +53,6 @@ def test_neither_padding_nor_scanned_and_recomputed_layers_change_an_encoding():
 
 
 def test_biases_of_single_layers_stay_float32_in_a_scan():
-    """Around 100 bfloat16 has steps of 0.5."""
     config = dataclasses.replace(TINY, bias_by_layer=True)
     embedded, layout = jax.random.normal(jax.random.key(1), (1, 12, 8)), Padded(jnp.ones((1, 12), bool))
     params = random_params(TransformerEncoder(config), embedded, layout)

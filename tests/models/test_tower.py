@@ -92,7 +92,6 @@ def test_the_token_table_gives_its_rows_and_nan_for_ids_it_lacks(dtype):
 
 
 def test_every_parameter_has_a_gradient():
-    """Of a loss that no symmetry hides; types other than the first, unused positions and words have none."""
     config = dataclasses.replace(ONE_LAYER, token_types=1, positions=12)
     model = tower(config, projection=5)
     params = random_params(model, TOKENS)

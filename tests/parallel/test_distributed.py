@@ -88,7 +88,6 @@ def test_the_failure_of_one_process_ends_all_with_its_status_and_its_name(ending
 
 @pytest.mark.slow
 def test_rows_of_a_process_need_not_be_consecutive():
-    """Two real processes, whose devices alternate in the mesh, as hosts of a TPU slice do."""
     program = """
         import jax
         import numpy as np

@@ -61,7 +61,6 @@ def test_the_first_of_a_list_of_nodes():
 
 
 def test_the_hosts_of_a_tpu_pod(variables, monkeypatch):
-    """As GKE describes them; the chips are not there, so JAX is told that they are."""
     from jax._src.clusters import cloud_tpu_cluster
 
     monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)

@@ -119,7 +119,6 @@ def bytes_of(tree):
 
 
 def test_gradients_are_reduced_once_and_nothing_is_in_a_loop(small):
-    """Over both axes of the batch, with rows that are dealt by their lengths."""
     params, expected = small
     mesh = make_mesh(MeshSettings(fsdp=2))
     execution = Execution(mesh, tower_chunk=CHUNK, loss_tile=8)
@@ -161,7 +160,6 @@ def test_chunks_are_counted_by_what_a_device_has(devices, chunk, chunks):
 
 
 def test_packed_rows_are_given_to_a_function_device_by_device():
-    """Without chunks too: a packing has room for one device's texts."""
     seen = []
 
     def function(params, rows):

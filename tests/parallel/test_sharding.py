@@ -101,7 +101,6 @@ def table(monkeypatch):
 
 
 def test_a_method_brings_rules_of_its_own(table, monkeypatch):
-    """Of parameters that no other method has: each has exactly one rule, here and in its optimizer's state."""
     mesh, path = make_mesh(MeshSettings(fsdp=2, tensor=2)), "late_interaction/expansion"
     with pytest.raises(EndxError, match=f"no sharding rule matches the parameter {path}; add one to the METHOD's"):
         partition_spec(path, (32, 64), mesh)
@@ -164,7 +163,6 @@ RECIPES += ["endx:endx,lstm", "endx:dual,transformer", "yu:cross_vae", "yu:dual_
 
 
 def test_every_recipe_is_listed_or_like_one_that_is():
-    """Others differ from these in data or size: their parameters have the same paths."""
     alike = "bert_base_sde convrr embedding_distillation endx_minilm_squad fcrr glove t5_base_ade_spl bert_qa distill "
     alike += "gru_squad late minilm pairs minilm_squad multi vae_squad"
     assert set(recipe_files()) == {*alike.split(), *(recipe.partition(":")[0] for recipe in RECIPES)}

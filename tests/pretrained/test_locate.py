@@ -137,7 +137,6 @@ def located(name: str, endpoint: str, home) -> subprocess.CompletedProcess:
 
 @pytest.mark.slow
 def test_a_model_is_downloaded_once_and_found_again_without_the_hub(tmp_path):
-    """With the folders of both towers."""
     published = write_routes(tmp_path / "published", ["Transformer", "Pooling"], ["Transformer-b", "Pooling-cls"])
     (published / "pytorch_model.bin").write_bytes(b"the same weights again")
     with FakeHub("some/model", published) as hub:
@@ -160,7 +159,6 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(tmp_path):
 
 @pytest.mark.slow
 def test_a_hub_that_never_answers_is_given_up(tmp_path):
-    """It accepts the connection and says nothing; without a limit of ours the client would wait for ever."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         outcome = located("some/model", f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path)
     assert "ReadTimeout" in outcome.stderr.splitlines()[-1]

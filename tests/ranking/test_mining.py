@@ -250,7 +250,6 @@ def test_a_text_is_encoded_once_and_only_when_it_is_asked_about():
 
 
 def test_strata_cover_all_scores_of_the_teacher():
-    """Of nine candidates in the order of the ranking, three: the middle of each third of the teacher's order."""
     qrels, texts = [(0,), (1,)], [f"text {n}" for n in range(10)]
     base = np.array([np.arange(10)[::-1], np.roll(np.arange(10)[::-1], 1)], float)
     teacher = np.array([[9, 3, 1, 8, 2, 7, 0, 6, 5, 4], np.arange(10)], float)

@@ -56,7 +56,6 @@ def test_all_pairs_of_a_small_pool_are_scored_without_a_first_stage(top):
 
 
 def test_scores_of_the_first_stage_that_are_close_stay_apart_below_large_pair_scores():
-    """1e8 and 1e8 + 8 are neighbours in float32, which moved by a pair score would become one."""
     close = np.float32(1e8) + 8 * np.arange(N, dtype=np.float32)[None].repeat(Q, 0)
     equal = lambda pairs: np.full(len(pairs), -12345.6, np.float32)  # noqa: E731
     found = evaluate_pairs(equal, lambda start, stop: close[start:stop], RECORDS, top=2)

@@ -9,7 +9,6 @@ from endx_jax.ranking.results import Results, SuiteResults
 
 
 def test_intervals_and_notes_of_a_suite():
-    """Each set counts once in the mean, and needs `FEWEST` questions for an interval of its own."""
     parts = [np.random.default_rng(0).random((count, 1), np.float32) for count in (FEWEST, 3)]
     suite = SuiteResults("suite", "test")
     for name, part in zip("ab", parts, strict=True):

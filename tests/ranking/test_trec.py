@@ -47,7 +47,6 @@ def test_per_question_lines(tmp_path):
 
 @pytest.mark.parametrize(("name", "column"), [("a b", "a%20b"), ("a\n", "a%0A"), ("\u00a0", "%C2%A0"), ("50%", "50%")])
 def test_white_space_in_ids_is_encoded(tmp_path, name, column):
-    """File names are common ids, and a report comes at the end of a run."""
     write_qrels(tmp_path / "qrels", [name], [name], [[0]])
     assert (tmp_path / "qrels").read_text() == f"{column} 0 {column} 1\n"
     write_run(tmp_path / "run", [name], [name], IDS[:1, :1] * 0, SCORES[:1, :1], name)

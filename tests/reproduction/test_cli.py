@@ -53,7 +53,6 @@ def squad(tmp_path):
 
 
 def test_word_vectors_retrieve_better_with_idf(squad, tmp_path, reproduce, monkeypatch):
-    """A number in the question names the paragraph that holds it."""
     monkeypatch.setenv("HOME", str(tmp_path))  # keeps the cache of vectors out of the user's home
     words = write_words(tmp_path / "words.txt")
     shown = reproduce("layers", f"--model={words}", f"--data={squad}", f"--output={tmp_path}").out

@@ -167,7 +167,6 @@ def test_runs_are_drawn_over_the_size_of_their_towers(trained_workdir, tmp_path)
 
 
 def test_curves_are_those_of_the_seeds_of_a_name(tmp_path):
-    """The mean and the range of two seeds, at the steps that both have."""
     sources = []
     for seed, at in (("a", {10: 0.1, 20: 0.3}), ("b", {10: 0.2, 20: 0.5, 30: 0.6})):
         lines = [{"step": 5, "loss": 1.0}, *({"step": step, "validation/mrr": mrr} for step, mrr in at.items())]

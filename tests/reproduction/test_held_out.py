@@ -75,7 +75,6 @@ def test_a_run_is_measured(method, tmp_path, tiny_bert, pairs_csv, capsys):
 
 
 def test_the_figures_are_those_of_the_objective(pairs):
-    """Nine pairs are two batches of four; the posteriors of questions are given to the answers' decoder."""
     objective, params = build(dataclasses.replace(SETTINGS, word_share=0.5))
     found = check_decoders(objective, params, pairs, SIZE)
     posteriors, nll = jax.jit(objective.posteriors), jax.jit(objective.decoders.nll, static_argnums=1)
@@ -114,7 +113,6 @@ def test_a_decoder_that_does_not_listen_does_as_well_with_any_latent_vector(pair
     ids=["shuffled", "endx"],
 )
 def test_a_question_is_read_beside_another_pair_s_answer(objective, reader):
-    """Replaces the answer of pair 1: only the question that is read beside it has another embedding."""
     questions, ids = padded(texts([3] * B), 3), jnp.arange(B)
     answers = texts([4] * B, seed=1)
     others = [*answers[:1], *texts([4], seed=2), *answers[2:]]

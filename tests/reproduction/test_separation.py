@@ -39,7 +39,6 @@ def test_a_known_shift_gives_the_accuracy_of_the_best_plane(shift, drawn, width)
 
 
 def test_both_kinds_count_alike_whatever_their_numbers():
-    """To call everything a question would be right 20 times in 21."""
     question, answer = clouds(4000, 200, 16)
     for pair in ((question, answer), (answer, question)):
         assert probe_accuracy(*pair) == pytest.approx(0.5, abs=five_standard_errors(200))
@@ -55,7 +54,6 @@ def test_no_more_than_the_limit_are_drawn_and_each_is_measured_once():
 
 
 def test_a_pair_in_one_row_stays_in_one_half():
-    """Each vector is both a question and an answer: the probe is right about one of the two, wherever the plane is."""
     both, _ = clouds(200, 200, 64)
     assert probe_accuracy(both, both) == 0.5
     # A row away from each other, half of them are parted, and what was learnt of one is wrong for the other.

@@ -135,7 +135,6 @@ def test_a_burst_of_connections_is_taken_while_the_event_loop_is_busy(serve):
 
 
 def test_slow_clients_starve_nobody(serve):
-    """Forty clients drip headers or bodies, and come again when they are cut off, while three others ask."""
     running = serve(ServingSettings(Limits(max_seconds=0.5)))
     statuses = []
 

@@ -233,7 +233,6 @@ def test_a_checkpoint_whose_removal_fails_half_way_no_longer_counts(tmp_path, mo
     ],
 )
 def test_parameters_of_another_architecture_are_not_mixed(three, ours, message):
-    """Orbax would leave the missing ones as they are in the target."""
     for made in (np.zeros, lambda shape: jax.ShapeDtypeStruct(shape, np.float32)):
         with one_line_error(f"checkpoint 2 in .* has another architecture: {message}"):
             restore_params(three, 2, {"projection": {name: made(shape) for name, shape in ours.items()}})
@@ -270,7 +269,6 @@ def test_metrics_are_uploaded_before_a_checkpoint_counts(tmp_path):
     ],
 )
 def test_minutes_are_counted_from_the_last_checkpoint_of_any_kind(monkeypatch, minutes, settings, saved):
-    """A step takes so many minutes."""
     now, checkpoints = [0], mock.MagicMock(has_failed=lambda: False)
     monkeypatch.setattr(hooks, "monotonic", lambda: now[0])
     saves = hooks.SavePolicy(loop.TrainSettings(**settings), int, checkpoints, mock.MagicMock(), None, last=12)

@@ -69,7 +69,6 @@ def test_signals_are_left_as_they_were_and_in_another_thread_alone():
 
 @pytest.mark.parametrize(("processes", "answers"), [(1, [1, 0, 1, 15]), (2, [0, 1, 0, 1])])
 def test_a_request_for_a_checkpoint_is_agreed_on_and_a_signal_comes_first(left, monkeypatch, processes, answers):
-    """Several processes learn of both one step later."""
     mesh = make_mesh(MeshSettings())
     monkeypatch.setattr("jax.process_count", lambda: processes)
     with contextlib.suppress(KeyError), Preemption(WORKDIR) as told, told.deferred():

@@ -235,7 +235,6 @@ def test_typical_and_given_shapes_are_those_of_the_stream_but_for_their_widths(a
 
 
 def test_vectors_stand_in_for_texts(pairs):
-    """The same pairs in the same order, each text's vector in its place; a row of vectors has no tokens."""
     numbers = np.arange(60, dtype=np.float32).reshape(20, 3)
     values = {"questions": numbers, "answers": numbers + 1}
     tables = {side: VectorTable(value) for side, value in values.items()}

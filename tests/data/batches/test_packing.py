@@ -81,7 +81,6 @@ def test_shards_are_dealt_apart():
 
 @pytest.mark.parametrize(("rows", "size"), [(12, 4), (11, 4)])
 def test_a_device_deals_as_the_plan_does(rows, size):
-    """Equal costs too. Each row is told which rows were in its chunk."""
     costs = np.random.default_rng(rows).integers(1, 6, rows)
     execution = Execution(tower_chunk=size)
 

@@ -78,7 +78,6 @@ def test_folders_written_by_datasets_are_read(tmp_path):
 
 @pytest.mark.parametrize("ending", ARROW_ENDINGS)
 def test_empty_shards_have_columns(tmp_path, ending):
-    """Spark writes a file without rows for each partition without any; the first is often one of them."""
     folder = tmp_path / "shards"
     folder.mkdir()
     write(folder / f"part-0{ending}", ROWS).rename(folder / f"part-1{ending}")

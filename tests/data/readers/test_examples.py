@@ -341,7 +341,6 @@ def test_a_wrong_list_is_refused_by_its_place(tmp_path):
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 @pytest.mark.parametrize("first", ["sep=;", '"sep=;"', ""])
 def test_tables_of_excel_are_read(tmp_path, first, end):
-    """With its line `sep=`, and with the line ends of old Macs."""
     path = write(tmp_path, "x.csv", end.join([first, 'question;"answer, or"', 'q;"a, b;c"', "r;b", ""]))
     records = read(path, answer_column="answer, or")
     assert (records.questions, records.candidates) == (("q", "r"), ("a, b;c", "b"))

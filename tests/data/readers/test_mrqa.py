@@ -65,7 +65,6 @@ def test_contexts_without_text_or_questions_are_passed_over(write):
 
 
 def test_a_line_is_in_memory_at_a_time(write):
-    """The second line is broken, and the first is there before it is looked at."""
     path = write(line("Ann sings.", asked("q1", "who?", "Ann sings.", ("Ann",))))
     with open(path, "a") as file:
         file.write("{")

@@ -80,7 +80,6 @@ def test_columns_by_other_names_or_left_out(tmp_path):
 
 
 def test_pairs_are_answers_with_their_known_questions(tmp_path):
-    """As training reads them: equal answers are one, and a wrong answer is not known by its question."""
     rows = "Query,Answer,title,lang,label\nhow,by card,Pay,en,1\nwith,by card,Pay,de,1\nwho,she,,en,1\nhow,it,,en,0\n"
     first, *others = read(tmp_path, "faq.csv", rows)
     assert first == Document("d0", "Pay by card", {"title": "Pay", "lang": "en"}, ("how", "with"))
@@ -129,7 +128,6 @@ def test_squad_has_the_ids_that_evaluation_gives(tmp_path):
 
 
 def test_documents_come_one_at_a_time(tmp_path):
-    """The broken end of a file is no hindrance to its beginning."""
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(100)) + "broken\n")
     documents = read_corpus(path)

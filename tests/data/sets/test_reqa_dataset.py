@@ -221,7 +221,6 @@ def test_the_published_files_are_fetched_checked_and_converted(published, tmp_pa
 
 
 def test_packed_files_are_fetched_and_joined(tmp_path, monkeypatch):
-    """MultiReQA: boundaries and texts from two places, all packed; what is fetched lies under names of tfds' making."""
     context = "Bees fly. They sting."
     folder, parts = tmp_path / "published", []
     folder.mkdir()
@@ -279,7 +278,6 @@ def test_a_network_that_is_silent_is_refused_in_time(published, tmp_path, monkey
 
 
 def test_the_pinned_files_of_squad_are_those_that_tfds_lists():
-    """Its list is a second witness of what the authors publish."""
     from tensorflow_datasets.core.download.checksums import load_url_infos
     from tensorflow_datasets.core.utils.resource_utils import tfds_path
 

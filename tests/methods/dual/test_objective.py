@@ -98,7 +98,6 @@ def test_hard_negatives_are_encoded_as_answers_and_join_the_loss():
 
 
 def test_each_hard_negative_has_dropout_keys_of_its_own():
-    """The same tokens as answer and as both hard negatives: dropping out alike, their embeddings would be equal."""
     seen = []
 
     class Recorder(DualEncoder):

@@ -108,7 +108,6 @@ def test_regression_is_the_other_alignment(batch):
 
 
 def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_logged(batch):
-    """A unit student at temperature 0.5 beside a raw teacher at 2; the alignment has temperatures of its own."""
     settings = dataclasses.replace(
         SETTINGS, temperature=0.5, teacher_temperature=2.0, teacher_normalize=False, alignment_temperatures=(0.5, 0.25)
     )
@@ -135,7 +134,6 @@ def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_l
 
 
 def test_a_given_model_takes_the_place_of_the_cross_encoder(batch):
-    """Its embeddings come with the batch, in a width of their own, and neither mask negatives nor add a loss."""
     draw = np.random.default_rng(0)
     space = tuple(jnp.asarray(draw.normal(size=(B, 3)), jnp.float32) for _ in range(2))
     given = ContrastiveBatch(**vars(batch), guide=Guide(*space))
@@ -227,7 +225,6 @@ ALONE = {"dual_weight": 0.0, "cross_weight": 0.0, "alignment_weight": 0.0, "weig
     ],
 )
 def test_parameters_that_learn_from_each_loss(batch, shares, cases):
-    """All cases are in one program, in which the embeddings are computed once."""
     settings = [dataclasses.replace(SETTINGS, **ALONE | options, teacher_shares=shares) for options, *_ in cases]
     objectives, params = [EndxObjective(model(), own) for own in settings], build(settings[0])[1]
     differentiate = [jax.grad(lambda p, own=own: own(p, batch, RNG, STEP)[0]) for own in objectives]
@@ -262,7 +259,6 @@ def test_a_teacher_starts_from_its_own_copy_of_the_student_s_encoder():
 
 
 def test_a_shared_encoder_sees_one_dropout_mask(batch):
-    """The teacher's encodings are then the student's own."""
     objective, params = build(dataclasses.replace(SETTINGS, teacher_shares="encoder"), dropout=0.2)
 
     @jax.jit
@@ -281,7 +277,6 @@ def test_a_shared_encoder_sees_one_dropout_mask(batch):
 
 
 def test_cutting_the_work_up_changes_nothing(batch):
-    """Chunked towers and streamed losses over a mesh; tests/methods/test_packed.py compares gradients, too."""
     objective, params = build(dataclasses.replace(SETTINGS, weights=(("a|q", 0.5), ("q|q", 2.0))), dropout=0.2)
     mesh = make_mesh(MeshSettings(), jax.devices()[:2])  # four rows a device, in two chunks
     cut = objective.for_run(Execution(mesh, tower_chunk=3, loss_tile=3), steps_per_epoch=1.0)

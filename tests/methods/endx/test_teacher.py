@@ -55,7 +55,6 @@ def embed_by_hand(params, asking, source, residual=False):
 
 @pytest.mark.parametrize("residual", [False, True])
 def test_it_is_the_paper_s_equations(residual):
-    """A question of one token leaves nothing to weigh: without a residual its embedding is blind to the answer."""
     params, embed = build(residual=residual)
     question, answer = found = embed(*ENCODINGS)
     chex.assert_shape(found, (B, D))

@@ -34,7 +34,6 @@ def score(question: int, texts: TokenVectors, *place: int, of: Embeddings) -> ja
 
 @pytest.mark.parametrize("name", ["margin_mse", "listwise_kl"])
 def test_a_teacher_is_compared_with_maxsim_of_the_candidates(name):
-    """Value and gradient are those of scores that are computed one by one."""
     settings = LateSettings(temperature=0.5, distillation=DistillationSettings(loss=name, contrastive_weight=0.0))
     teacher = np.random.default_rng(3).normal(size=(B, 1 + K)).astype(np.float32)
     teacher[1, 2] = np.nan
@@ -65,7 +64,6 @@ def test_a_teacher_is_compared_with_maxsim_of_the_candidates(name):
 
 
 def test_the_loss_takes_a_hundredth_of_the_memory_of_all_products_of_tokens():
-    """Compiled for a batch of 1,024 and the lengths of ColBERT; nothing is computed."""
     size, question, answer, width = 1024, 32, 180, 16
 
     def loss(question_values, answer_values, masks, tile):

@@ -126,7 +126,6 @@ def table(*rows):
 
 
 def test_the_seconds_first_token_is_left_out_and_its_place_is_known():
-    """101 begins and 102 ends a text."""
     questions = table([101, 1, 102], [101, 2, 3, 102])
     answers = table([101, 7, 8, 102], [101, 102])
     joined = join_texts(questions, answers, np.array([[1, 0], [0, 0], [1, 1]]))
@@ -140,7 +139,6 @@ def test_the_seconds_first_token_is_left_out_and_its_place_is_known():
 
 
 def test_ids_between_take_the_place_of_the_seconds_first_token():
-    """RoBERTa's joined texts: 102 stands twice between them."""
     questions, answers = table([101, 1, 102], [101, 2, 3, 102]), table([101, 7, 8, 102])
     for between, expected in (((102,), [101, 2, 3, 102, 102, 7, 8, 102]), ((5, 6), [101, 2, 3, 102, 5, 6, 7, 8, 102])):
         joined = join_texts(questions, answers, np.array([[0, 0], [1, 0]]), between)

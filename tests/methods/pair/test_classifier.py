@@ -79,7 +79,6 @@ def test_scores_are_those_of_bert_for_sequence_classification(tiny_bert):
 
 
 def test_a_token_stands_in_the_segment_of_its_text():
-    """Where the second text begins matters so long as it is inside; one text alone is all first segment."""
     module = classifier()
     score, params = jax.jit(module.score), draw(module)
     same = jax.tree.map(lambda x: jnp.repeat(x, 4, axis=0), padded(texts([6]), 8))

@@ -108,7 +108,6 @@ def test_the_classifier_of_gte_s_own_code_is_read_by_its_names(tmp_path):
 
 
 def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
-    """Read as an embedding model, it would give scores without a meaning."""
     folder = write_classifier(tmp_path / "classifier")
     monkeypatch.setattr(sys.modules[locate.__module__], "download", lambda *_, **__: folder)
     records = RetrievalSet.from_pairs(zip(QUESTIONS, ANSWERS, strict=False))

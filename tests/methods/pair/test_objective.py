@@ -83,7 +83,6 @@ def differentiate(objective, params, batch):
 
 
 def test_devices_chunks_and_packing_change_nothing(batch):
-    """Four rows a device in two chunks of two."""
     objective, params = build()
     uncut = differentiate(objective, params, batch)
     assert np.abs(uncut[1]["dual_encoder"]["shared"]["encoder"]["type_embedding"]).min() > 0

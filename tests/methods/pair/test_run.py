@@ -47,7 +47,6 @@ def test_it_trains_stops_goes_on_validates_and_reports(pair_workdir):
 
 @pytest.mark.slow
 def test_in_one_go_on_fewer_devices_the_losses_are_the_same(pair_workdir, config, tmp_path, monkeypatch):
-    """Another number of devices packs other rows together."""
     monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:2]))
     config.train.tower_chunk = 4
     run(config, tmp_path)
@@ -82,7 +81,6 @@ def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path,
 
 
 def test_pairs_longer_than_the_encoders_positions_are_refused_before_the_first_step(config, tmp_path):
-    """Each side has room, both together have not."""
     short = write_tiny_bert(tmp_path / "short", max_position_embeddings=40)
     config.model.pretrained = str(short)
     refused("pairs of up to 47 tokens, more than the 40 positions", run, config, tmp_path / "run")

@@ -79,7 +79,6 @@ def test_only_the_head_is_trained_and_the_workdir_is_a_model_like_any_other(firs
 
 
 def test_below_the_heads_nothing_is_computed_twice(first_stage, config, cache, tmp_path, monkeypatch):
-    """All that the first run made is found again, also by a run with other heads; another length is another base."""
     assert len(list(cache.glob("vectors-*"))) == 6  # questions and answers to train on, validate with and report on
 
     def no_more(self, *args, **kwargs):

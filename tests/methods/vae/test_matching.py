@@ -48,7 +48,6 @@ def objective_of(settings):
 
 
 def test_each_match_is_its_loss_of_the_embeddings():
-    """All in one program: sampled pairs with false negatives left out and without, and the softmax over the batch."""
     given, keys = batch(), example_keys(RNG, STEP, B)
     masked, unmasked = MatchingSettings(negatives=9), MatchingSettings(match="bce", mask_false_negatives=False)
     softmax = MatchingSettings(match="inbatch", temperature=0.1)

@@ -106,7 +106,6 @@ def test_the_weight_of_the_divergence_rises_linearly(step, risen):
 
 @pytest.mark.parametrize("decodes", ["other", pytest.param("own", marks=pytest.mark.slow)])
 def test_parameters_that_learn_from_the_answers_words(batch, decodes):
-    """The gradient of the answers' likelihood reaches the tower that their decoder is given, and no other."""
     objective, params = build(dataclasses.replace(SETTINGS, decodes=decodes))
 
     def answers(params):
@@ -125,7 +124,6 @@ def test_parameters_that_learn_from_the_answers_words(batch, decodes):
 
 @pytest.mark.slow
 def test_cutting_the_work_up_changes_nothing(batch):
-    """Chunks, tiles and a mesh against the plain objective, with dropout, noise, GRUs and words left out."""
     settings = dataclasses.replace(SETTINGS, decoder="reminded_gru", word_share=0.6, match="mse")
     objective, params = build(settings, sharing="sde")
     mesh = make_mesh(MeshSettings(), jax.devices()[:2])
@@ -142,7 +140,6 @@ def test_cutting_the_work_up_changes_nothing(batch):
 
 @pytest.mark.slow
 def test_a_share_of_the_words_stands_for_all(batch):
-    """Over 200 steps the likelihood of a drawn third, scaled up, is that of all words; one step's is not."""
     objective, params = build(dataclasses.replace(SETTINGS, word_share=1 / 3))
     decoders, of_decoders = objective.decoders, objective.decoders.parameters(params)
     latents = {side: jnp.ones((B, LATENT)) for side in ("question", "answer")}

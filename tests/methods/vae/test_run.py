@@ -18,7 +18,6 @@ from endx_jax.parallel import MeshSettings, make_mesh
 
 @pytest.mark.slow
 def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_csv):
-    """A run of four steps, stopped after two and taken up again, with the towers in chunks."""
     config = tiny_recipe(tiny_bert, pairs_csv)
     config.model.encoder, config.model.new_encoder.width, config.model.projection = "gru", 8, 6
     config.objective = dataclasses.asdict(
