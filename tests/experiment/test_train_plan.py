@@ -65,15 +65,15 @@ def test_all_rows_are_encoded_at_once_where_they_fit(run):
     assert run.train_plan.rows_at_once == 16
 
 
-def test_sides_with_the_same_tower_are_packed_together(run):
-    def packing(sharing):
+def test_sides_with_the_same_tower_are_packed_together_on_accelerators(run):
+    def packing(sharing, platform):
         settings = run.model.settings
         towers = dataclasses.replace(settings.model, sharing=sharing)
         model = dataclasses.replace(run.model, settings=dataclasses.replace(settings, model=towers))
-        return dataclasses.replace(run.train_plan, model=model).stream[0].packing
+        return dataclasses.replace(run.train_plan, model=model, platform=platform).stream[0].packing
 
-    assert len(packing("sde").row_widths) == 2 * run.train_plan.rows_at_once
-    assert packing("ade") is None
+    assert len(packing("sde", "gpu").row_widths) == 2 * run.train_plan.rows_at_once
+    assert packing("ade", "gpu") is packing("sde", "cpu") is None
 
 
 def test_chunks_shrink_to_half_of_the_free_memory(run):
