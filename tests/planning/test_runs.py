@@ -107,6 +107,7 @@ def test_without_data_texts_are_as_long_as_they_may_be(config):
 
 
 def test_with_data_the_batches_and_hard_negatives_are_those_that_training_plans(config, tmp_path):
+    config.model.sharing = "ade"  # encoded in two passes on every platform
     texts = read_texts(resolve(config))
     assert texts.pairs is not None
     planned = plan_run(resolve(config), texts, CHIPS["v5e"])
