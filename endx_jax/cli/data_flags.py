@@ -37,7 +37,7 @@ def add_engine_flag(parser: argparse._ActionsContainer) -> None:
 
 
 def add_rerank_flag(parser: argparse._ActionsContainer, use: str) -> None:
-    """Adds the flag `--rerank`; its help ends with `use`, which says what the model re-ranks."""
+    """Adds the flag `--rerank`, whose help ends with `use`: what the command does with the model."""
     models = "workdir of a pair classifier or of late interaction, or folder of a CrossEncoder or MultiVectorEncoder, "
     parser.add_argument("--rerank", type=epath.Path, metavar="WORKDIR", help=models + use)
 

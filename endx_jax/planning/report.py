@@ -16,8 +16,8 @@ from endx_jax.ranking.results import aligned
 DOUBTS = (
     "estimate: the compiler's; do not trust it in elementwise operations, reductions, copies and fills (2.5 to 7 times "
     "what\n  memory needs), nor in gathers, sorts and communication (almost nothing); kernels cost what they declare",
-    "roofline: a bound that no program reaches, and 2.5 us, assumed, for each launch on a GPU; do not trust it where\n"
-    "  vector work takes longer than memory",
+    f"roofline: a bound that no program reaches, and {LAUNCH * 1e6:g} us, assumed, for each launch on a GPU; do not "
+    "trust it where\n  vector work takes longer than memory",
 )
 
 
