@@ -54,7 +54,11 @@ def test_what_is_not_on_the_hub_is_one_line(asked, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with one_line_error(r"hf://datasets/no/such cannot be downloaded from the hub \(OfflineModeIsEnabled\): check"):
         local_path("hf://datasets/no/such")
-    refused(r"hf://datasets/ cannot be downloaded from the hub \(HFValidationError\)", local_path, "hf://datasets/")
+    refused(
+        r"hf://datasets/ cannot be downloaded from the hub \(HFValidationError\): check the name",
+        local_path,
+        "hf://datasets/",
+    )
 
 
 @pytest.mark.parametrize("body", [*NO_API, b'{"id": 5, "sha": []}'])

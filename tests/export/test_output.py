@@ -11,7 +11,13 @@ from endx_jax.export.sentence_transformers import NAME
 def test_other_folders_are_not_replaced_by_an_export(models, tmp_path):
     mine = tmp_path / "thesis.txt"
     mine.write_text("mine")
-    refused("holds files that `endx export` did not write; name a new folder", export, models["sde"], NAME, tmp_path)
+    refused(
+        "holds files that `endx export` did not write; name a new folder, or empty it",
+        export,
+        models["sde"],
+        NAME,
+        tmp_path,
+    )
     refused("thesis.txt is a file; name a folder", export, models["sde"], NAME, mine)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 

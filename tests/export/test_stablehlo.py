@@ -74,7 +74,11 @@ def test_its_example_is_a_program(written, expected, monkeypatch, capsys):
 
 
 def test_loading_an_export_names_what_to_do_instead(written):
-    refused("is an export as StableHLO, which its encode.py runs without endx_jax: load", endx_jax.load, written["gru"])
+    refused(
+        "is an export as StableHLO, which its encode.py runs without endx_jax: load the run that it",
+        endx_jax.load,
+        written["gru"],
+    )
 
 
 @pytest.mark.slow

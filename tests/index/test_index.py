@@ -347,12 +347,16 @@ def test_a_full_disk_is_one_line_and_changes_nothing(opened, monkeypatch):
 
 
 def test_a_path_without_an_index_is_refused(tmp_path):
-    refused("contains no index: make one with `endx train`, `endx evaluate` or `endx", Index, tmp_path / "nothing")
+    refused(
+        "contains no index: make one with `endx train`, `endx evaluate` or `endx encode`", Index, tmp_path / "nothing"
+    )
     refused("is a folder and contains no index: name the file of an index", Index, tmp_path)
     refused("can't write .*: it is a folder; name a file, such as .*/index.sqlite", write, tmp_path)
     (tmp_path / "file").write_text("text of somebody, not a database")
     for use in (Index, write):
-        refused("file is not an index or is damaged .*: restore it from a copy, or make it", use, tmp_path / "file")
+        refused(
+            "file is not an index or is damaged .*: restore it from a copy, or make it again", use, tmp_path / "file"
+        )
     with contextlib.closing(sqlite3.connect(tmp_path / "other")) as database:
         database.execute("CREATE TABLE a (b)")
     refused("other contains no index", Index, tmp_path / "other")
@@ -393,7 +397,9 @@ def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(index_file, "_connected", read_only)
         for opening in (copy, link):
-            refused(r"the changes in its log index.sqlite-wal can't be read .*; copy both files", names, opening)
+            refused(
+                r"the changes in its log index.sqlite-wal can't be read .*; copy both files elsewhere", names, opening
+            )
     assert names(copy) == ["d1", "d2"]
 
 

@@ -142,7 +142,9 @@ def test_collections_made_by_others_and_the_server_s_own_refusals_are_one_line(t
     refused(r"all.db: .*not.*\Z", search, to, QUESTIONS, 3)
     with milvus._client(to[0], "") as client:
         client.create_collection(to[1], dimension=16, id_type="string", max_length=9)
-    refused("has model unknown and not 1{64} m; width None and not 16", publish, index_of(tmp_path / "index"), *to)
+    refused(
+        "has model unknown and not 1{64} m; width None and not 16; metric", publish, index_of(tmp_path / "index"), *to
+    )
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,14 @@ def test_vectors_of_another_width_are_one_line(path, model, corpus):
     index = Index(path)
     for wrong in (objects([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
         refused("an index of width 4: encode them with the index's model", index.add, [Document("x", "x")], wrong)
-    refused("truncate_dim needs a model with one vector", encode_corpus, model.name, str(corpus), path, truncate_dim=2)
+    refused(
+        "truncate_dim needs a model with one vector for each text",
+        encode_corpus,
+        model.name,
+        str(corpus),
+        path,
+        truncate_dim=2,
+    )
 
 
 def test_a_server_searches_and_adds_by_token_vectors(path, model):

@@ -74,7 +74,12 @@ def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted, plai
     np.testing.assert_array_equal(prompted.encode_query(TEXTS), whole[:, :8])
     assert prompted.encode_query(TEXTS, truncate_dim=3, normalize_embeddings=True).shape == (3, 3)
     for width in (0, 33, "8", [8], 2.5):
-        refused(r"truncate_dim is .*; it must be a whole number from", prompted.encode_query, TEXTS, truncate_dim=width)
+        refused(
+            r"truncate_dim is .*; it must be a whole number from 1 to ",
+            prompted.encode_query,
+            TEXTS,
+            truncate_dim=width,
+        )
     with one_line_error("truncate_dim is 1000; it must be a whole number from 1 to 32"):
         prompted.encode_query([], truncate_dim=1000)
     for size in (0, -1, 1.5, "8", True):
@@ -186,7 +191,12 @@ def test_embeddings_that_cannot_be_compared_are_refused(plain):
     a, b = np.ones((8, 4)), np.ones((3, 6))
     for compare in (plain.similarity, plain.similarity_pairwise):
         refused("a has embeddings of 4 dimensions and b of 6; only embeddings of the same model", compare, a, b)
-        refused(r"b must be embeddings \[N, E\]; encode texts with encode_query or", compare, a, "the cat sat")
+        refused(
+            r"b must be embeddings \[N, E\]; encode texts with encode_query or encode_document",
+            compare,
+            a,
+            "the cat sat",
+        )
         refused(r"a must be embeddings \[N, E\]", compare, [[1.0], [2.0, 3.0]], b)
         refused(r"a has shape \(1, 8, 4\); it must be embeddings \[N, E\]", compare, a[None], b)
     with one_line_error("needs equal numbers of rows, but a has 8 and b has 3; use similarity to compare every row"):

@@ -93,7 +93,11 @@ def test_damaged_sides_are_refused(model_folder, key, value, reason):
 @pytest.mark.parametrize("stated", [{"format": "hugging-face"}, {"version": 2}, {"format": None}])
 def test_other_formats_and_versions_are_refused(model_folder, stated):
     change(model_folder, **stated)
-    refused("this endx_jax reads version 1 of towers: load the run that it came from, or", endx_jax.load, model_folder)
+    refused(
+        "this endx_jax reads version 1 of towers: load the run that it came from, or an export",
+        endx_jax.load,
+        model_folder,
+    )
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,11 @@ def mrqa_file(tmp_path):
 
 def test_other_data_hold_no_paragraphs(pairs_csv):
     assert detect_format(str(pairs_csv)) not in formats.PARAGRAPH_READERS
-    refused("natural_questions, multireqa. but columns; leave data.pool", list, formats.read_paragraphs(str(pairs_csv)))
+    refused(
+        "natural_questions, multireqa. but columns; leave data.pool empty",
+        list,
+        formats.read_paragraphs(str(pairs_csv)),
+    )
 
 
 def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path):

@@ -112,7 +112,13 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
 def test_missing_titles_of_tables_are_none(tmp_path):
     found = read(tmp_path, "a.jsonl", '{"id": 1, "text": "a", "title": NaN}\n{"id": 2, "text": "b", "title": null}\n')
     assert found == [Document("1", "a"), Document("2", "b")]
-    refused("line 1: 'text' must be a string, not NaN, a", read, tmp_path, "a.jsonl", '{"id": 1, "text": NaN}\n')
+    refused(
+        "line 1: 'text' must be a string, not NaN, a missing value",
+        read,
+        tmp_path,
+        "a.jsonl",
+        '{"id": 1, "text": NaN}\n',
+    )
 
 
 def test_squad_has_the_ids_that_evaluation_gives(tmp_path):

@@ -65,7 +65,11 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
 
 
 def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, endx):
-    refused("holds a pair classifier or reranker, .* pass it to --rerank of `endx", endx_jax.load, pair_workdir)
+    refused(
+        "holds a pair classifier or reranker, .* pass it to --rerank of `endx evaluate` or `endx sea",
+        endx_jax.load,
+        pair_workdir,
+    )
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a\n")
     workdir, output = f"--workdir={pair_workdir}", f"--output={tmp_path / 'out'}"
