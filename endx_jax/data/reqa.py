@@ -1,5 +1,6 @@
 """Conversion of reading-comprehension data to sentence retrieval as in ReQA (Ahmad et al. 2019)."""
 
+import itertools
 import os
 from collections.abc import Sequence
 
@@ -15,17 +16,20 @@ def from_squad(path: Path, pool: str = "answers", *, skip_invalid: bool = False)
     return convert(path, pool, skip_invalid=skip_invalid).records
 
 
-def convert(paths: Path | Sequence[Path], pool: str = "answers", *, skip_invalid: bool = False) -> Conversion:
+def convert(
+    paths: Path | Sequence[Path], pool: str = "answers", *, skip_invalid: bool = False, split: str | None = None
+) -> Conversion:
     """Converts reading-comprehension data: see `convert_paragraphs`.
 
     Args:
       paths: file or folder in a format of `formats.read_paragraphs`, or several, which are concatenated.
       pool: `answers` or `sentences`.
       skip_invalid: see `formats.read_paragraphs`.
+      split: see `formats.read_paragraphs`.
 
     Raises:
       EndxError: the format is unknown, the pool is unknown, or no answer starts in a sentence.
     """
     names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    paragraphs = (p for name in names for p in formats.read_paragraphs(name, skip_invalid=skip_invalid))
-    return convert_paragraphs(paragraphs, names, pool)
+    parts = (formats.read_paragraphs(name, skip_invalid=skip_invalid, split=split) for name in names)
+    return convert_paragraphs(itertools.chain.from_iterable(parts), names, pool)

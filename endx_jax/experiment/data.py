@@ -1,6 +1,7 @@
 """Data of a run: what a path means, its reader, train, validation and test splits, and pairs in memory."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -99,7 +100,7 @@ def find_source(
         if kind in (MADE, DOCUMENTS):
             read_as = "read as documents" if kind == DOCUMENTS else "not reading-comprehension data"
             raise EndxError(f"{path} is {read_as}; leave data.pool empty")
-        next(formats.read_paragraphs(path, kind))  # raises EndxError
+        next(formats.read_paragraphs(path, kind, split=split))  # raises EndxError
     return Source((path,), kind, pool, split, prompts)
 
 
@@ -237,8 +238,8 @@ def _read_cloze(source: Source, settings: DataSettings, _) -> RetrievalSet:
 
 
 def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
-    parts = (formats.read_paragraphs(path, source.kind, skip_invalid=settings.skip_invalid) for path in source.paths)
-    paragraphs = itertools.chain.from_iterable(parts)
+    read = functools.partial(formats.read_paragraphs, skip_invalid=settings.skip_invalid, split=source.split)
+    paragraphs = itertools.chain.from_iterable(read(path, source.kind) for path in source.paths)
     if source.pool in POOLS:
         return convert_paragraphs(paragraphs, source.paths, "sentences").records
     return whole_paragraphs(paragraphs, " and ".join(source.paths), merge=not source.pool)

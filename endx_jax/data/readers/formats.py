@@ -20,7 +20,7 @@ from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 
 BEIR, MSMARCO, MULTIREQA = "beir", "msmarco", "multireqa"
-SQUAD, MRQA, NATURAL_QUESTIONS = "squad", "mrqa", "natural_questions"
+SQUAD, SQUAD_ROWS, MRQA, NATURAL_QUESTIONS = "squad", "squad_rows", "mrqa", "natural_questions"
 DPR, TEVATRON, FLAG_EMBEDDING, COLUMNS = "dpr", "tevatron", "flag_embedding", "columns"
 # Questions with answer strings and without passages: NQ-open, and DPR's question files.
 ANSWERS = "answers"
@@ -28,11 +28,12 @@ ANSWERS = "answers"
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *text_files.ARROW_ENDINGS)
 
 # Readers of reading-comprehension data, to which `data.pool` applies.
-PARAGRAPH_READERS: dict[str, Callable[[str, text_files.InvalidRows], Iterable[Paragraph]]] = {
-    SQUAD: squad.squad_paragraphs,
-    MRQA: mrqa.mrqa_paragraphs,
-    NATURAL_QUESTIONS: natural_questions.natural_paragraphs,
-    MULTIREQA: lambda path, _: mrqa.multireqa_paragraphs(path),
+PARAGRAPH_READERS: dict[str, Callable[[str, text_files.InvalidRows, str | None], Iterable[Paragraph]]] = {
+    SQUAD: lambda path, invalid, _: squad.squad_paragraphs(path, invalid),
+    SQUAD_ROWS: squad.squad_rows,
+    MRQA: lambda path, invalid, _: mrqa.mrqa_paragraphs(path, invalid),
+    NATURAL_QUESTIONS: lambda path, invalid, _: natural_questions.natural_paragraphs(path, invalid),
+    MULTIREQA: lambda path, *_: mrqa.multireqa_paragraphs(path),
 }
 # Parsers of the rows of other tools' training files.
 ROW_PARSERS: dict[str, examples.Parser] = {
@@ -76,8 +77,8 @@ def read(
     Supported file formats, those of text also with `.gz`:
 
     - `.json`: SQuAD 1.1 and 2.0, or a list of the objects of a `.jsonl` file, also as the only such list in an object;
-    - `.jsonl`: Natural Questions and MRQA; training files of DPR, Tevatron and FlagEmbedding; or one question and
-      answer per line, with optional hard negatives;
+    - `.jsonl`: Natural Questions and MRQA; SQuAD with a question a row, also in Arrow tables; training files of DPR,
+      Tevatron and FlagEmbedding; or one question and answer per line, with optional hard negatives;
     - `.csv` and `.tsv` with a header line, delimited by comma, semicolon, tab or bar: one question and answer per row,
       with optional hard negatives;
     - `.parquet`, `.arrow` and `.feather` (pyarrow): rows with the same columns.
@@ -118,7 +119,8 @@ def read(
             raise EndxError(f"{path} holds questions with lists of answer strings and no passages: {where}")
         text_files.LOG.warning("%s: each text of a list of answers is a right answer of its question; %s", path, where)
     if data_format in PARAGRAPH_READERS:
-        return whole_paragraphs(read_paragraphs(path, data_format, skip_invalid=skip_invalid), path, merge=True)
+        paragraphs = read_paragraphs(path, data_format, skip_invalid=skip_invalid, split=split)
+        return whole_paragraphs(paragraphs, path, merge=True)
     if data_format == BEIR:
         _check_not_squad(path)
         return beir.read_beir(path, split, whole=whole, skip_invalid=skip_invalid)
@@ -154,13 +156,16 @@ def row_examples(
             yield where, parse(row, where)
 
 
-def read_paragraphs(path: str, kind: str = "", *, skip_invalid: bool = False) -> Iterator[Paragraph]:
+def read_paragraphs(
+    path: str, kind: str = "", *, skip_invalid: bool = False, split: str | None = None
+) -> Iterator[Paragraph]:
     """Yields the paragraphs of reading-comprehension data in file order, without merging.
 
     Args:
       path: file or folder.
       kind: format of `detect_format`; empty to detect it.
       skip_invalid: true to skip invalid questions, contexts and pages; ignored for MultiReQA.
+      split: split of a folder of rows.
 
     Raises:
       EndxError: the data has another format, or is invalid (the message has the line or key).
@@ -174,7 +179,7 @@ def read_paragraphs(path: str, kind: str = "", *, skip_invalid: bool = False) ->
             "data.pool empty"
         )
     invalid = text_files.InvalidRows(path, skip=skip_invalid)
-    yield from PARAGRAPH_READERS[kind](path, invalid)
+    yield from PARAGRAPH_READERS[kind](path, invalid, split)
     invalid.log()
 
 
@@ -217,6 +222,8 @@ def format_of(path: str) -> str:
         return SQUAD
     rows = (row for part in files for _, _, row in row_files.read_rows(part, text_files.InvalidRows(path, skip=True)))
     row = next(rows, {})
+    if squad.has_spans(row):
+        return SQUAD_ROWS
     kind = next((name for name, choices in _KEYS.items() if any(keys <= row.keys() for keys in choices)), COLUMNS)
     has_list = any(isinstance(row.get(key), list) for key in ("answer", "answers"))
     return ANSWERS if kind == COLUMNS and "question" in row and has_list else kind

@@ -58,8 +58,8 @@ def read_corpus(
       their known questions, which are kept in memory; those without an id are numbered `d0`, `d1`, ...;
     - `.txt`: one text per line; blank lines are skipped;
     - a folder of documents in Markdown, text, HTML or PDF: their passages (`document_files.passages`);
-    - reading-comprehension data (SQuAD's `.json`, MRQA's and Natural Questions' `.jsonl`, a MultiReQA folder): its
-      distinct paragraphs or sentences, with the same ids as in `endx evaluate`; these are kept in memory.
+    - reading-comprehension data (SQuAD's `.json` or rows, MRQA's and Natural Questions' `.jsonl`, a MultiReQA folder):
+      its distinct paragraphs or sentences, with the same ids as in `endx evaluate`; these are kept in memory.
 
     The id of a document without one is its line number. The text begins with the title and a space. The title and all
     further columns or keys with a string, a number or a boolean become metadata, and so do the values of an object
@@ -86,7 +86,7 @@ def read_corpus(
     check_choice("pool", pool, ("", *POOLS))
     documents = document_files.names_in(path) if os.path.isdir(path) else []
     if not documents and _holds_paragraphs(path):
-        return _checked(path, functools.partial(_paragraphs, path, pool))
+        return _checked(path, functools.partial(_paragraphs, path, pool, split))
     file, reader = _found(path, documents, split, say)
     if pool:
         raise EndxError(f"{file}: only reading-comprehension data can be split into {pool}; leave out the pool")
@@ -243,15 +243,15 @@ def _lines(path: str, columns: _Columns) -> Iterator[Placed]:
             yield f"{path}, line {number}", Document(str(number), text)
 
 
-def _paragraphs(path: str, pool: str) -> Iterator[Placed]:
+def _paragraphs(path: str, pool: str, split: str | None) -> Iterator[Placed]:
     if pool:
-        conversion = reqa.convert(path, pool)
+        conversion = reqa.convert(path, pool, split=split)
         records = conversion.records
         for name, text, title in zip(records.candidate_ids, records.candidates, conversion.articles, strict=True):
             yield path, Document(name, text, {"title": title})
         return
     titles: dict[str, str] = {}
-    for paragraph in formats.read_paragraphs(path):
+    for paragraph in formats.read_paragraphs(path, split=split):
         titles.setdefault(paragraph.context.strip(), paragraph.article)
     for number, (text, title) in enumerate(titles.items()):
         yield path, Document(f"p{number}", text, {"title": title})

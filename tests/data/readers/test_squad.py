@@ -7,8 +7,9 @@ import pathlib
 import helpers
 import pytest
 
-from endx_jax.data import read
+from endx_jax.data import read, reqa
 from endx_jax.data.readers import squad
+from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.paragraphs import AnswerSpan, Question
 
 REAL = os.environ.get("ENDX_TEST_DATA")
@@ -17,6 +18,7 @@ PLACE = ["data", 0, "paragraphs", 0]
 PARAGRAPH = "data[0].paragraphs[0]"
 QUESTION = f"{PARAGRAPH}.qas[1]"
 ANSWER = f"{QUESTION}.answers[0]"
+KEYS = ("text", "answer_start")
 MARKED, START = "marked is_impossible", "it must be a whole number from 0 to 8"
 
 
@@ -124,6 +126,62 @@ def test_invalid_questions_can_be_skipped_and_ids_may_be_whole_numbers(tmp_path,
     assert "Who?" not in read(path, skip_invalid=True).questions
     reason = f"{path}: {ANSWER}: 'text' is empty"
     assert caplog.messages == [f"{path}: skipped 1 invalid rows, the first: {reason}"]
+
+
+def rows_of(tree: dict, listed: bool = False) -> list[dict]:
+    """Returns the questions of a tree as rows, whose answers are a list of objects or an object of lists."""
+    return [
+        {"id": item["id"], "title": article["title"], "context": paragraph["context"], "question": item["question"]}
+        | {"answers": item["answers"] if listed else {k: [a[k] for a in item["answers"]] for k in KEYS}}
+        for article in tree["data"]
+        for paragraph in article["paragraphs"]
+        for item in paragraph["qas"]
+    ]
+
+
+def write_rows(folder, rows: list[dict]):
+    return write(folder, "".join(f"{json.dumps(row)}\n" for row in rows), "rows.jsonl")
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_rows_of_questions_are_read_as_the_file_of_their_paragraphs(tmp_path, listed):
+    rows = rows_of(example(), listed)
+    path = write_rows(tmp_path, rows)
+    assert read(path) == read(write(tmp_path, example()))
+    assert [*squad.squad_rows(str(path))] == [*squad.squad_paragraphs(str(write(tmp_path, example())))]
+    rows[1]["answers"] = [] if listed else {"text": [], "answer_start": []}
+    del rows[3]["title"], rows[3]["id"]
+    first, _, last = squad.squad_rows(str(write_rows(tmp_path, rows)))
+    assert first.questions[1] == Question("i2", " Who? ", ())
+    assert (last.article, last.questions[0].id) == ("row 3", "3")
+
+
+def test_rows_of_a_split_are_found_in_a_folder(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = rows_of(example())
+    for name, part in (("train", rows[:1]), ("validation", rows[1:])):
+        parquet.write_table(pa.Table.from_pylist(part), tmp_path / f"{name}-00000-of-00001.parquet")
+    assert read(tmp_path, split="validation").question_ids == ("i2", "i3", "i4")
+    assert [document.text for document in read_corpus(tmp_path, split="train")] == ["A first."]
+    assert len(reqa.convert(tmp_path, split="validation").records.questions) == 3
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ({"text": ["A"], "answer_start": [9]}, f"answers[0]: 'answer_start' is 9; {START}"),
+        ({"text": ["A"], "answer_start": []}, "answers have 1 'text' and 0 'answer_start'"),
+        ("A", "'answers' must be a list, not a string"),
+    ],
+)
+def test_broken_rows_are_refused_with_their_line(tmp_path, answers, reason):
+    rows = rows_of(example())
+    rows[1]["answers"] = answers
+    path = write_rows(tmp_path, rows)
+    assert refusal(path) == f"{path}, line 2: {reason}"
+    assert read(path, skip_invalid=True).question_ids == ("i1", "i4")
 
 
 @pytest.mark.skipif(not REAL, reason="ENDX_TEST_DATA is not set: no real SQuAD at hand")
