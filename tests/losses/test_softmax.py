@@ -244,7 +244,8 @@ def test_float32_in_tiles_is_as_exact_as_with_whole_arrays():
     whole, tiled = errors(None), errors(3)
     for name, error in tiled.items():
         assert 0 < whole[name] < 1e-6
-        assert error <= 2 * whole[name], name
+        # The temperature's gradient is one number, whose error may be smaller than its last place.
+        assert error <= 2 * max(whole[name], np.finfo(np.float32).eps), name
 
 
 def test_no_array_is_as_large_as_all_scores():
