@@ -369,18 +369,18 @@ def load_pair_scorer(
         if scorer is not None:
             return scorer
     embedding = embeds_tokens(folder) or (embeddings and embeds(folder))
-    model = None if embedding else read_model(folder, product_dtype)
-    if model is None or model.method.by_token:
+    method = None if embedding else find_method(read_config(folder).objective.name)
+    if method is None or method.by_token:
         loaded = load(name, product_dtype=product_dtype)
         return SimilaritiesOfTexts(loaded.ranked, loaded.by_token)
-    if model.method.pair_scorer is None:
+    if method.pair_scorer is None:
         raise EndxError(
-            f"{name} holds a run of objective.name={model.settings.objective.name}: rerank needs a pair "
-            "classifier, a run of objective.name=pair, or late interaction"
+            f"{name} holds a run of objective.name={method.name}: rerank needs a pair classifier, a run of "
+            "objective.name=pair, or late interaction"
         )
-    mesh = make_mesh(MeshSettings(), jax.local_devices())
+    model, mesh = read_model(folder, product_dtype), make_mesh(MeshSettings(), jax.local_devices())
     params, _ = best_params(name if url_of(name) else folder, model, mesh)
-    scorer = model.method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
+    scorer = method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
     return functools.partial(scorer, params, progress=showing_progress())
 
 
