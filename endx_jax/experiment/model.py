@@ -81,10 +81,10 @@ class Model:
     def frozen(self) -> tuple[str, ...]:
         """Patterns of the paths of frozen parameters."""
         towers = self.abstract_params["dual_encoder"].values()
-        there = {group for groups in towers for group, params in groups.items() if params}
-        frozen = there - {"head"} if self.method.frozen_towers else self.dual_encoder.sharing.frozen | {"token_weights"}
-        groups = there & frozen
-        of_towers = (rf"^dual_encoder/\w+/{group}/" for group in sorted(groups))
+        groups = {group for tower in towers for group, params in tower.items() if params}
+        never_trained = self.dual_encoder.sharing.frozen | {"token_weights"}
+        frozen = groups - {"head"} if self.method.frozen_towers else groups & never_trained
+        of_towers = (rf"^dual_encoder/\w+/{group}/" for group in sorted(frozen))
         return (*self.settings.optimizer.frozen, *self.objective.frozen, *of_towers, *self.base)
 
     @property
@@ -330,10 +330,8 @@ def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
     """Writes the adapters of a run's dual encoder in PEFT's format beside its model, if it has some."""
     if not model.base:
         return
-    towers, adapters = (
-        model.settings.model,
-        {p: fetch_whole(x) for p, x in parameter_paths(params).items() if is_adapter(p)},
-    )
+    towers = model.settings.model
+    adapters = {path: fetch_whole(x) for path, x in parameter_paths(params).items() if is_adapter(path)}
     bases = {"question": towers.pretrained, "answer": towers.answer_pretrained or towers.pretrained}
 
     def write() -> None:
