@@ -14,13 +14,14 @@ from endx_jax.errors import EndxError, nearest
 from endx_jax.json_files import shown
 
 
-def key(default, doc: str, *, changes_results: bool = True):
+def key(default, doc: str, *, changes_results: bool = True, auto: object = dataclasses.MISSING):
     """Declares one setting.
 
     Args:
       default: default value.
       doc: description, with unit and source.
       changes_results: false if it affects only cost, logging or paths. A resumed run may change such settings.
+      auto: value with which a run chooses another one when it starts, which its config.json records.
 
     Examples:
       >>> import dataclasses
@@ -31,7 +32,7 @@ def key(default, doc: str, *, changes_results: bool = True):
       >>> Settings(), dataclasses.fields(Settings)[0].metadata["doc"]
       (Settings(margin=0.2), 'Margin between cosines.')
     """
-    return dataclasses.field(default=default, metadata={"doc": doc, "changes_results": changes_results})
+    return dataclasses.field(default=default, metadata={"doc": doc, "changes_results": changes_results, "auto": auto})
 
 
 def require(condition: bool, message: str) -> None:
@@ -84,7 +85,7 @@ def from_mapping(cls, mapping: Mapping, where: str):
 def flattened(settings, where: str = "") -> Iterator[tuple[str, Any, Mapping]]:
     """Yields the dotted name, value and declaration of every setting, nested ones too; `where` begins the names.
 
-    A declaration has `doc` and `changes_results`: see `key`.
+    A declaration has `doc`, `changes_results` and `auto`: see `key`.
     """
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{where}{field.name}"
@@ -95,9 +96,12 @@ def flattened(settings, where: str = "") -> Iterator[tuple[str, Any, Mapping]]:
 
 
 def results_only(settings) -> dict[str, object]:
-    """Returns all settings that affect results by dotted name, to compare two runs."""
-    every = flattened(settings)
-    return {name: _listed(value) for name, value, declared in every if declared.get("changes_results", True)}
+    """Returns all settings that affect results by dotted name, but those that a run has yet to choose (`auto`)."""
+    return {
+        name: _listed(value)
+        for name, value, declared in flattened(settings)
+        if declared.get("changes_results", True) and value != declared.get("auto", dataclasses.MISSING)
+    }
 
 
 def _listed(value):

@@ -118,15 +118,15 @@ def _outcome(children: Sequence[subprocess.Popen], told: threading.Event) -> int
             for child in children:
                 child.send_signal(signal.SIGTERM)  # no effect on processes that have ended
             deadline, passed_on = time.monotonic() + GRACE, True
-        statuses = [child.poll() for child in children]
+        statuses, late = [child.poll() for child in children], time.monotonic() > deadline
         _report_kills(statuses, reported)
+        if late:  # those that still run will be killed, and resume as if they had saved
+            statuses = [TRY_AGAIN if status is None else status for status in statuses]
         failures = [status if status > 0 else 128 - status for status in statuses if status]
         # A user error in one process takes precedence over 134: JAX aborts the other processes after it.
         failure = min(failures, key=lambda status: (status in AGAIN, status == TRY_AGAIN), default=0)
-        late = time.monotonic() > deadline
-        if None not in statuses or late:
-            asked = passed_on and (failure in AGAIN or (late and not failure))
-            return TRY_AGAIN if asked else failure
+        if None not in statuses:
+            return TRY_AGAIN if passed_on and failure in AGAIN else failure
         if failure and not passed_on:
             if failure != TRY_AGAIN:
                 return failure

@@ -196,12 +196,7 @@ def make(plan: RowPlan, seed: int, options: Options) -> pathlib.Path:
     workdir = plan.workdir(seed)
     config = plan.config(seed, options)
     if (workdir / workdirs.RESULTS).exists():
-        before, asked = workdirs.read_config(workdir), build_model(resolve(config)).settings
-        if asked.data.hard_negatives < 0:  # the data decided, and the run records what
-            asked = dataclasses.replace(
-                asked, data=dataclasses.replace(asked.data, hard_negatives=before.data.hard_negatives)
-            )
-        found = config_changes(before, asked)
+        found = config_changes(workdirs.read_config(workdir), build_model(resolve(config)).settings)
         if found:
             raise EndxError(f"{workdir} holds a run with other settings ({'; '.join(found)}); give another --output")
         return workdir

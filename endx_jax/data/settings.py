@@ -121,6 +121,7 @@ class DataSettings:
         -1,
         "Hard negatives per question in each batch (K), drawn from those in the data. -1: 1 if the data has some, as "
         "triplets do, `pool` is empty, and the method takes them; else 0.",
+        auto=-1,
     )
     reading_threads: int = key(2, "Threads that prepare batches ahead.", changes_results=False)
     cache: str = key(

@@ -182,7 +182,7 @@ def read_pair(
     runs, from equally many candidates of each question. `judgements` are by default those beside one of the files.
     """
     pairs = [*zip(runs, systems, strict=True)]
-    if not judgements and all(not run.is_file() or next(text_files.lines(str(run)))[1][0] == "{" for run in runs):
+    if not judgements and not any(map(_is_trec_run, runs)):
         first, second = (read_per_question(run, system, pool) for run, system in pairs)
         return first, second, []
     located = [(run, str(run)) if run.is_file() else _located(run, system, pool)[:2] for run, system in pairs]
@@ -203,6 +203,10 @@ def read_pair(
         for (_, name), (metrics, values) in zip(located, measured, strict=True)
     )
     return first, second, notes
+
+
+def _is_trec_run(run: pathlib.Path) -> bool:
+    return run.is_file() and next(text_files.lines(str(run)))[1][0] != "{"
 
 
 def _depth(run: Mapping[str, Mapping]) -> int:
@@ -363,12 +367,9 @@ def _answers(right: Mapping[str, Collection[str]], ids: Collection[str]) -> tupl
 
 def _sizes(file: pathlib.Path) -> dict[tuple[str, str], int]:
     """Returns the number of candidates by (pool, system), in the order of the results."""
-    if not file.is_file():
-        return {}
-    return {
-        (entry["pool"], entry["system"]): json_files.as_whole(
-            entry.get("candidates"), f"{file}: 'candidates' of {entry['system']!r}"
-        )
-        for entry in read_results(file)
-        if entry["direction"] == "question_to_answer"
-    }
+    sizes = {}
+    for entry in read_results(file) if file.is_file() else ():
+        if entry["direction"] == "question_to_answer":
+            where = f"{file}: 'candidates' of {entry['system']!r}"
+            sizes[entry["pool"], entry["system"]] = json_files.as_whole(entry.get("candidates"), where)
+    return sizes

@@ -94,14 +94,12 @@ def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:
 def config_changes(before: Settings, now: Settings) -> list[str]:
     """Returns the changed settings that affect results, as `key: before -> now`, those of `DECISIVE` first.
 
-    Settings that only one of two methods has are left out.
+    Left out are settings that only one of two methods has, and those that one of the runs has yet to choose.
     """
     old, new = results_only(before), results_only(now)
-    changed = [name for name in old | new if old.get(name) != new.get(name)]
-    if "objective.name" in changed:
-        changed = [name for name in changed if name in old and name in new]
+    changed = [name for name in old if name in new and old[name] != new[name]]
     changed.sort(key=lambda name: (*DECISIVE, name).index(name))
-    return [f"{name}: {old.get(name)!r} -> {new.get(name)!r}" for name in changed]
+    return [f"{name}: {old[name]!r} -> {new[name]!r}" for name in changed]
 
 
 def _method_of(config: Mapping) -> str:

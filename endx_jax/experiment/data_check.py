@@ -228,15 +228,16 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     results.add_dense("untrained", dense)
     asked = known_questions(some.candidates, [records])
     most = max(2, KNOWN // len(asked))
-    of, known = zip(*((candidate, text) for candidate, texts in enumerate(asked) for text in texts[:most]), strict=True)
-    if len({*of}) < len(of):
+    pairs = ((candidate, text) for candidate, texts in enumerate(asked) for text in texts[:most])
+    owners, known = zip(*pairs, strict=True)
+    if len({*owners}) < len(owners):  # some candidate has several questions
         scores = np.array(dense_scores(dense.questions, model.comparable("question", known))(0, len(some.questions)))
         rows = {question: row for row, question in enumerate(some.questions)}
         for column, row in enumerate(map(rows.get, known)):
             if row is not None:
                 scores[row, column] = -np.inf
         own_scores = dense_scores(dense.questions, dense.candidates)(0, len(some.questions))
-        raised = np.maximum(own_scores, best_of_groups(scores, np.array(of), len(some.candidates)))
+        raised = np.maximum(own_scores, best_of_groups(scores, np.array(owners), len(some.candidates)))
         results.add("known", {"all": evaluate_set(lambda start, stop: raised[start:stop], some)})
         results.notes.append("known: an answer's score is the best of its own and those of its other questions")
     evaluations = results.evaluations["all"]

@@ -5,8 +5,9 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from etils import epath
 
 from endx_jax.buckets import uploading
@@ -19,28 +20,46 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import ensure_prepared, find_source, pools, read_splits
 from endx_jax.experiment.model import load_pair_scorer
-from endx_jax.experiment.run_index import IndexResults, write_index_results, write_pool
+from endx_jax.experiment.run_index import write_pool
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
 from endx_jax.hub import local_path
 from endx_jax.index.index import Index
-from endx_jax.index.index_evaluation import evaluate_answered, evaluate_judged, find_rows
+from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows
 from endx_jax.index.index_file import metric_of
 from endx_jax.index.index_model import IndexModel, stored_hybrid
+from endx_jax.index.snapshot import Snapshot
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.maxsim import pooled
 from endx_jax.parallel import agreement
 from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import keep_programs
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
+from endx_jax.ranking import trec
+from endx_jax.ranking.evaluate import Evaluation
 from endx_jax.ranking.rerank import PairScorerFactory, evaluate_pairs
-from endx_jax.ranking.results import Results, SuiteResults
+from endx_jax.ranking.results import COLUMNS, OWN_ID, Results, SuiteResults, entry_of, format_table, write_results
 from endx_jax.ranking.systems import evaluate_dense, scores_of
 from endx_jax.settings import require
 
 # Best documents kept per question of an index.
 DEPTH = 100
 
+SYSTEM = "index"  # name of the index in its results
+
 FolderOrName = str | os.PathLike
+
+
+class IndexResults(NamedTuple):
+    """Evaluation of the documents of an index, and their judgements, if they are not judged by answer strings."""
+
+    evaluation: Evaluation
+    judged: JudgementRows | None
+
+    def __repr__(self) -> str:
+        metrics = self.evaluation.metrics
+        table = format_table({SYSTEM: metrics}, COLUMNS if self.judged else tuple(metrics))
+        alike = sum(map(bool, self.judged.excluded)) if self.judged else 0
+        return f"{table}\n{alike:,} {OWN_ID}" if alike else table
 
 
 def evaluate(
@@ -264,5 +283,25 @@ def evaluate_index(
     results = IndexResults(rank(encoder.encode_query(texts)), judged)
     if home:
         about = {"dataset": data, "split": split, "index": str(index.path), "model": index.info.model}
-        write_index_results(home, about, snapshot, ids, results.evaluation, judged)
+        _write_index_results(home, about, snapshot, ids, results)
     return results
+
+
+def _write_index_results(
+    folder: pathlib.Path,
+    about: Mapping[str, object],
+    snapshot: Snapshot,
+    question_ids: Sequence[str],
+    results: IndexResults,
+) -> None:
+    """Writes the run, metrics of each question and mean metrics, and the judgements; `about` is in `results.json`."""
+    evaluation, judged = results
+    ranked = evaluation.top_ids[evaluation.top_scores > -np.inf]
+    rows = np.unique(np.concatenate([ranked, *map(np.asarray, judged.right if judged else ())]))
+    documents = snapshot.read_documents(rows.tolist())
+    names = {row: document.id for row, document in documents.items()}
+    trec.write_system(folder, SYSTEM, question_ids, names, evaluation)
+    if judged:
+        trec.write_qrels(folder / trec.QRELS, question_ids, names, judged.right, judged.gains)
+    entry = entry_of({**about, "direction": "question_to_answer"}, "index", SYSTEM, evaluation)
+    write_results(folder / RESULTS, {SYSTEM: evaluation.metrics}, [entry])

@@ -81,10 +81,10 @@ class Model:
     def frozen(self) -> tuple[str, ...]:
         """Patterns of the paths of frozen parameters."""
         towers = self.abstract_params["dual_encoder"].values()
-        there = {group for groups in towers for group, params in groups.items() if params}
-        frozen = there - {"head"} if self.method.frozen_towers else self.dual_encoder.sharing.frozen | {"token_weights"}
-        groups = there & frozen
-        of_towers = (rf"^dual_encoder/\w+/{group}/" for group in sorted(groups))
+        groups = {group for tower in towers for group, params in tower.items() if params}
+        never_trained = self.dual_encoder.sharing.frozen | {"token_weights"}
+        frozen = groups - {"head"} if self.method.frozen_towers else groups & never_trained
+        of_towers = (rf"^dual_encoder/\w+/{group}/" for group in sorted(frozen))
         return (*self.settings.optimizer.frozen, *self.objective.frozen, *of_towers, *self.base)
 
     @property
@@ -330,10 +330,8 @@ def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
     """Writes the adapters of a run's dual encoder in PEFT's format beside its model, if it has some."""
     if not model.base:
         return
-    towers, adapters = (
-        model.settings.model,
-        {p: fetch_whole(x) for p, x in parameter_paths(params).items() if is_adapter(p)},
-    )
+    towers = model.settings.model
+    adapters = {path: fetch_whole(x) for path, x in parameter_paths(params).items() if is_adapter(path)}
     bases = {"question": towers.pretrained, "answer": towers.answer_pretrained or towers.pretrained}
 
     def write() -> None:
@@ -369,18 +367,18 @@ def load_pair_scorer(
         if scorer is not None:
             return scorer
     embedding = embeds_tokens(folder) or (embeddings and embeds(folder))
-    model = None if embedding else read_model(folder, product_dtype)
-    if model is None or model.method.by_token:
+    method = None if embedding else find_method(read_config(folder).objective.name)
+    if method is None or method.by_token:
         loaded = load(name, product_dtype=product_dtype)
         return SimilaritiesOfTexts(loaded.ranked, loaded.by_token)
-    if model.method.pair_scorer is None:
+    if method.pair_scorer is None:
         raise EndxError(
-            f"{name} holds a run of objective.name={model.settings.objective.name}: rerank needs a pair "
-            "classifier, a run of objective.name=pair, or late interaction"
+            f"{name} holds a run of objective.name={method.name}: rerank needs a pair classifier, a run of "
+            "objective.name=pair, or late interaction"
         )
-    mesh = make_mesh(MeshSettings(), jax.local_devices())
+    model, mesh = read_model(folder, product_dtype), make_mesh(MeshSettings(), jax.local_devices())
     params, _ = best_params(name if url_of(name) else folder, model, mesh)
-    scorer = model.method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
+    scorer = method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
     return functools.partial(scorer, params, progress=showing_progress())
 
 

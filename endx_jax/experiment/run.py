@@ -342,37 +342,25 @@ def _report(
         check_parameters(params)
         return params
 
-    reporting = time.perf_counter()
+    reporting, towers = time.perf_counter(), params["dual_encoder"]
     if primary.questions:
         dense = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
     else:
-        questions, candidates = (run.encoder(params["dual_encoder"], side, []) for side in SIDES)
+        questions, candidates = (run.encoder(towers, side, []) for side in SIDES)
         dense = DenseResult({}, questions, candidates)
+    write_index = None
     if dense is not None:
-        towers = params["dual_encoder"]
-        identity = run.encoder.identity(towers)
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
         most = encoded / (now - reporting) * SHARE * (now - began)
-        documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
-        documents, known_vectors = with_known(run, towers, documents, results, dense, most)
+        write_index = _index_writer(run, towers, step, results, dense, most)
     if best := best_validation(run.workdir, settings.evaluation.metric):
-        ranked = validate and UNTRAINED in results.evaluations.get(test.primary_name, ())
+        ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
     warn_of_losses(results, settings.evaluation.metric.rpartition("/")[2])
 
     def write() -> None:
-        if dense is not None:
-            product_dtype = run.model.dual_encoder.answer.product_dtype
-            write_pool(
-                run.workdir / workdirs.INDEX,
-                vectors,
-                documents,
-                metric=metric_of(cosine=settings.model.normalize),
-                model={"name": str(run.workdir), "identity": identity, "step": step, "product_dtype": product_dtype},
-                corpus=corpus,
-                known=known_vectors,
-                language=primary.text_language if primary.questions else settings.data.language,
-            )
+        if write_index:
+            write_index()
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
         if method.embeds:
             model_card.write_run_card(run.workdir.folder)
@@ -381,6 +369,30 @@ def _report(
     chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
+
+
+def _index_writer(
+    run: Run, towers: dict, step: int, results: Results, dense: DenseResult, most: float
+) -> Callable[[], None]:
+    """Encodes what the index holds beside the evaluated texts; returns the function that writes the index.
+
+    Also adds the row `known` to the results. `most` limits the number of answers to encode, and that of questions.
+    """
+    settings, primary = run.model.settings, results.pools.primary
+    about = {"name": str(run.workdir), "identity": run.encoder.identity(towers), "step": step}
+    documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
+    documents, known = with_known(run, towers, documents, results, dense, most)
+    return functools.partial(
+        write_pool,
+        run.workdir / workdirs.INDEX,
+        vectors,
+        documents,
+        metric=metric_of(cosine=settings.model.normalize),
+        model={**about, "product_dtype": run.model.dual_encoder.answer.product_dtype},
+        corpus=corpus,
+        known=known,
+        language=primary.text_language if primary.questions else settings.data.language,
+    )
 
 
 def _describe(run: Run) -> None:

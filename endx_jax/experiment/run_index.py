@@ -1,12 +1,9 @@
-"""Search after training: the fusion with BM25 that a run fits, the answers and known questions that it indexes.
-
-Also the output files of evaluations of an index.
-"""
+"""Search after training: the fusion with BM25 that a run fits, the answers and known questions that it indexes."""
 
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,19 +14,15 @@ from endx_jax.data.settings import DOCUMENTS
 from endx_jax.errors import InUse
 from endx_jax.experiment.data import pools, read_documents
 from endx_jax.experiment.prepare import Run
-from endx_jax.experiment.workdir import RESULTS
 from endx_jax.index.index import write_index
-from endx_jax.index.index_evaluation import JudgementRows
-from endx_jax.index.snapshot import Snapshot
 from endx_jax.inference.maxsim import pooled
 from endx_jax.numerics import holds_objects
 from endx_jax.parallel.agreement import decided
 from endx_jax.parallel.console import say, showing_progress
-from endx_jax.ranking import trec
 from endx_jax.ranking.bm25 import BM25
-from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
+from endx_jax.ranking.evaluate import ScoreBlock, evaluate_set
 from endx_jax.ranking.hybrid import ENOUGH, Hybrid, default_hybrid, fit_fusion, fit_known
-from endx_jax.ranking.results import COLUMNS, OWN_ID, Results, entry_of, format_table, write_results
+from endx_jax.ranking.results import Results
 from endx_jax.ranking.search import best_of_groups
 from endx_jax.ranking.systems import DenseResult, dense_scores, fusible, scores_of
 
@@ -57,13 +50,13 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
         return hybrid
     known = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
     asked = [question for of_text in known for question in of_text]
-    if _with_known(records, known) < ENOUGH or len(asked) > KNOWN:
+    if _count_with_known(records, known) < ENOUGH or len(asked) > KNOWN:
         return hybrid
     by_question = dense_scores(questions, run.encoder(params, "question", asked))
     return fit_known(hybrid, scores, *_known_scores(records, known, by_question), records, measure)
 
 
-def _with_known(records: RetrievalSet, known: Sequence[Sequence[str]]) -> int:
+def _count_with_known(records: RetrievalSet, known: Sequence[Sequence[str]]) -> int:
     """Returns the number of questions with a right candidate that has known questions."""
     return sum(any(known[candidate] for candidate in right) for right in records.qrels)
 
@@ -72,10 +65,10 @@ def _known_scores(
     records: RetrievalSet, known: Sequence[Sequence[str]], dense: ScoreBlock
 ) -> tuple[ScoreBlock, ScoreBlock]:
     """Returns the scorers of candidates by known questions and by BM25; `dense` scores each known question."""
-    of = np.array([candidate for candidate, asked in enumerate(known) for _ in asked])
+    owners = np.array([candidate for candidate, asked in enumerate(known) for _ in asked])
     texts = [" ".join([text, *asked]) for text, asked in zip(records.candidates, known, strict=True)]
     return (
-        lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), of, len(texts)),
+        lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), owners, len(texts)),
         BM25.of_texts(texts, records.text_language).score_block(records.questions),
     )
 
@@ -83,10 +76,10 @@ def _known_scores(
 def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapping[str, np.ndarray]) -> None:
     """Adds the row `known`, hybrid search with train questions as known questions, or logs why it can't."""
     records, hybrid = results.pools.primary, results.hybrid
-    train = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
-    train = [[question for question in asked if question in encoded] for asked in train]
-    vectors = [encoded[question] for asked in train for question in asked]
-    count, questions = _with_known(records, train), len(records.questions)
+    known = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
+    known = [[question for question in asked if question in encoded] for asked in known]
+    vectors = [encoded[question] for asked in known for question in asked]
+    count, questions = _count_with_known(records, known), len(records.questions)
     if not hybrid or not count or count < LEAST_SHARE * questions:
         if questions:
             say(
@@ -94,7 +87,7 @@ def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapp
                 f"of {questions:,} held-out questions have an answer with other known questions"
             )
         return
-    by_known, lexical = _known_scores(records, train, dense_scores(dense.questions, np.stack(vectors)))
+    by_known, lexical = _known_scores(records, known, dense_scores(dense.questions, np.stack(vectors)))
     scores = hybrid.raised(dense_scores(dense.questions, dense.candidates), by_known)
     results.add("known", {results.pools.primary_name: evaluate_set(hybrid.score_block(scores, lexical), records)})
     results.notes.append(
@@ -186,28 +179,13 @@ def searched_answers(
     corpus = pathlib.Path(data.path)
     name = data.text_column if data.format == DOCUMENTS else data.answer_column
     column = f" --text-column={name}" if corpus.is_file() else ""
-    unit, file = f" --pool={data.pool}" if data.pool and not data.format else column, run.workdir / "all-answers.sqlite"
+    unit = f" --pool={data.pool}" if data.pool and not data.format else column
+    file = run.workdir / "all-answers.sqlite"
     command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={file}"
     reason = "are on disk" if stored else "would take more than a tenth of the run's time to encode"
     advice = f". To search all: {command}; endx search --index={file}" if corpus.exists() else ""
     say(f"the index holds the {len(documents):,} held-out answers: the others {reason}{advice}")
     return documents, embeddings, {"part": "held-out answers of ", "path": source}
-
-
-SYSTEM = "index"
-
-
-class IndexResults(NamedTuple):
-    """Evaluation of the documents of an index, and their judgements, if they are not judged by answer strings."""
-
-    evaluation: Evaluation
-    judged: JudgementRows | None
-
-    def __repr__(self) -> str:
-        metrics = self.evaluation.metrics
-        table = format_table({SYSTEM: metrics}, COLUMNS if self.judged else tuple(metrics))
-        alike = sum(map(bool, self.judged.excluded)) if self.judged else 0
-        return f"{table}\n{alike:,} {OWN_ID}" if alike else table
 
 
 def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[Document], **about: Any) -> None:
@@ -216,32 +194,3 @@ def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[D
         write_index(path, embeddings, documents, **about)
     except InUse as reason:
         say(f"note: the index was not written: {reason}")
-
-
-def write_index_results(
-    folder: pathlib.Path,
-    about: Mapping[str, object],
-    snapshot: Snapshot,
-    question_ids: Sequence[str],
-    evaluation: Evaluation,
-    judged: JudgementRows | None = None,
-) -> None:
-    """Writes the run, metrics of each question and mean metrics of the evaluation of an index, and its judgements.
-
-    Args:
-      folder: output folder.
-      about: further entries of `results.json`: data, index and model.
-      snapshot: searched snapshot of the index.
-      question_ids: Q external ids.
-      evaluation: result of `evaluate_judged` or `evaluate_answered`.
-      judged: judgements; None if documents are judged by answer strings.
-    """
-    ranked = evaluation.top_ids[evaluation.top_scores > -np.inf]
-    rows = np.unique(np.concatenate([ranked, *map(np.asarray, judged.right if judged else ())]))
-    documents = snapshot.read_documents(rows.tolist())
-    names = {row: document.id for row, document in documents.items()}
-    trec.write_system(folder, SYSTEM, question_ids, names, evaluation)
-    if judged:
-        trec.write_qrels(folder / trec.QRELS, question_ids, names, judged.right, judged.gains)
-    entry = entry_of({**about, "direction": "question_to_answer"}, "index", SYSTEM, evaluation)
-    write_results(folder / RESULTS, {SYSTEM: evaluation.metrics}, [entry])

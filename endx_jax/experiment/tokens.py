@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -88,18 +89,16 @@ def _ensure(
         # Marks the folder, in which only marked ones are written to; not if another process has just finished it.
         with contextlib.suppress(FileExistsError), (folder / MANIFEST).open("x") as stream:
             stream.write("{}\n")
-    parts = [
-        _parts(find_source(part.path, settings, settings.split, prompts=part[2:]), settings) for part in settings.sets
-    ]
-    digests = [
-        hashlib.sha256(repr([part.sha256 for part in of_source]).encode()).hexdigest()[:16] for of_source in parts
-    ]
+    parts: list[list[SourcePart]] = []
+    sources = []
+    for source in settings.sets:
+        prompts = source.question_prompt, source.answer_prompt
+        parts.append(_parts(find_source(source.path, settings, settings.split, prompts=prompts), settings))
+        digest = hashlib.sha256(repr([part.sha256 for part in parts[-1]]).encode()).hexdigest()[:16]
+        sources.append([source.path, *prompts, digest])
     options = {side: processors[side].stated() for side in SIDES}
     about = {
-        "sources": [
-            [source.path, source.question_prompt, source.answer_prompt, digest]
-            for source, digest in zip(settings.sets, digests, strict=True)
-        ],
+        "sources": sources,
         "split": settings.split,
         "pool": settings.pool,
         "columns": [settings.question_column, settings.answer_column],
@@ -142,12 +141,8 @@ def _write(
         unfinished.unlink(missing_ok=True)
     common = json.dumps([{**about, "sources": None}, sorted(held_out), [*TEXTS]])
     files = [[_file(folder, part, common) for part in of_source] for of_source in parts]
-    missing = {
-        file: part
-        for source_parts, source_files in zip(parts, files, strict=True)
-        for part, file in zip(source_parts, source_files, strict=True)
-        if not is_whole(file)
-    }
+    every = zip(itertools.chain(*files), itertools.chain(*parts), strict=True)
+    missing = {file: part for file, part in every if not is_whole(file)}
     count = min(settings.tokenizing_processes or cores(), len(missing))
     paths = [source.path for source in settings.sets]
     say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")

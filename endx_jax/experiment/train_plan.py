@@ -102,10 +102,14 @@ def first_that_fits(
     """
     measured: dict[StepMemory, int] = {}
     scale = 1.0
+
+    def fits(choice: StepMemory) -> bool:
+        return (measured[choice] if choice in measured else scale * expected(choice)) <= room
+
     while True:
-        enough = [c for c in ordered if measured.get(c, room + 1) <= room] if len(measured) >= MAX_COMPILED else []
-        fitting = (c for c in enough or ordered if (measured[c] if c in measured else scale * expected(c)) <= room)
-        best = next(fitting, ordered[-1])
+        ready = [choice for choice in ordered if choice in measured and fits(choice)]
+        enough = ready and len(measured) >= MAX_COMPILED
+        best = next(filter(fits, ready if enough else ordered), ordered[-1])
         if best in measured:
             return best
         measured[best] = compiled(best)

@@ -1,10 +1,10 @@
 """Losses: pure functions of arrays that return (loss, metrics)."""
 
+from endx_jax.losses.arguments import Ceiling, Guide, Prefixes, TokenMasks
 from endx_jax.losses.distillation import listwise_kl, margin_mse
 from endx_jax.losses.false_negatives import false_negative_mask
 from endx_jax.losses.geometry import embedding_regression, geometry_alignment
 from endx_jax.losses.matching import sampled_matching
-from endx_jax.losses.pair_scores import Ceiling, Guide, Prefixes, TokenMasks
 from endx_jax.losses.pairs import pair_binary, pair_softmax
 from endx_jax.losses.sigmoid import in_batch_sigmoid
 from endx_jax.losses.softmax import in_batch_softmax

@@ -1,13 +1,11 @@
 """False negatives: off-diagonal pairs of a batch that are right."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from endx_jax.checks import check_arrays
-from endx_jax.errors import EndxError
+from endx_jax.losses.arguments import check_batch
 
 Array = jax.Array
 
@@ -43,33 +41,6 @@ def false_negative_mask(
     pair = jnp.arange(some.shape[0])
     marks = Marks(pair, jnp.ones(pair.shape, dtype=bool), question_id, answer_id, positive_ids)
     return ~negatives(marks, marks) & (pair[:, None] != pair[None, :])
-
-
-# Shapes of the arguments that several losses share, for error messages.
-SHAPES = {
-    "question": "[B, E]",
-    "answer": "[B, E]",
-    "hard_negatives": "[B, K, E]",
-    "drawn": "integer [B, K]",
-    "question_id": "integer [B]",
-    "answer_id": "integer [B]",
-    "positive_ids": "integer [B, P]",
-    "hard_negative_ids": "integer [B, K]",
-    "where": "bool [B]",
-}
-
-
-def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> None:
-    """Checks the arguments of a loss against `shapes`.
-
-    Raises:
-      EndxError: shapes do not agree, or ids are given without the arrays that they refer to.
-    """
-    check_arrays({name: (array, shapes[name]) for name, array in arrays.items()})
-    if arrays.get("positive_ids") is not None and arrays["answer_id"] is None:
-        raise EndxError("positive_ids is given without answer_id, whose ids it refers to: set answer_id too")
-    if arrays.get("hard_negative_ids") is not None and arrays["hard_negatives"] is None:
-        raise EndxError("hard_negative_ids is given without hard_negatives: set hard_negatives too")
 
 
 class Marks(NamedTuple):

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.false_negatives import Marks, check_batch, negatives
+from endx_jax.losses.arguments import check_batch
+from endx_jax.losses.false_negatives import Marks, negatives
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.numerics import l2_normalize
 from endx_jax.settings import check_choice

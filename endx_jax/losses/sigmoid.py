@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.pair_scores import SAME_SIDE, Ceiling, Guide, InBatch, Prefixes, Products, Rows, Side, scores_below
+from endx_jax.losses.arguments import SAME_SIDE, Ceiling, Guide, Prefixes
+from endx_jax.losses.pair_scores import InBatch, Products, Rows, Side, scores_below
 from endx_jax.losses.shard import AxisName
 from endx_jax.losses.streaming import SUMS
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.false_negatives import Marks, check_batch, negatives, negatives_of_answers
+from endx_jax.losses.arguments import check_batch
+from endx_jax.losses.false_negatives import Marks, negatives, negatives_of_answers
 from endx_jax.losses.shard import AxisName, Shard
 from endx_jax.losses.softmax import WEIGHTS
 from endx_jax.losses.streaming import Reduction, reduce_scores

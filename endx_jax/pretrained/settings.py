@@ -101,6 +101,7 @@ class ModelSettings:
         FLOAT32,
         "Data type of the factors of linear layers' products on a CPU: float32, bfloat16, or auto (bfloat16 if the CPU "
         "has instructions for it, AVX512-BF16 or AMX). Sums and all else remain float32. Accelerators ignore it.",
+        auto=AUTO,
     )
     remat: str = key(
         AUTO,

@@ -17,7 +17,7 @@ from endx_jax.training.step import TrainState
 class TrainSettings:
     """Settings of training, `config.train`; `steps` or `epochs` sets the length of the schedule."""
 
-    global_batch_size: int = key(64, "Pairs per step, over all devices. 0: 32 to 128, by the number of pairs.")
+    global_batch_size: int = key(64, "Pairs per step, over all devices. 0: 32 to 128, by the number of pairs.", auto=0)
     steps: int = key(0, "Steps of the whole run. 0: given by `epochs`.")
     epochs: float = key(1.0, "Passes over the training pairs. 0: given by `steps`, or by the number of pairs.")
     stop_at_step: int = key(

@@ -86,13 +86,6 @@ def merge_frozen(trained, frozen):
     return jax.tree.map(lambda a, b: b if a is None else a, trained, frozen, is_leaf=lambda leaf: leaf is None)
 
 
-# Messages of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm", or without its arguments
-# "HLO temporaries (25.91G) exceeds available HBM (15.75G)".
-NO_ROOM = re.compile(
-    r"(?:Used |temporaries \()([\d.]+)([KMGT]?)(?: of |\) exceeds available HBM \()([\d.]+)([KMGT]?)(?: hbm|\))"
-)
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
 LossFunction = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
 
@@ -199,6 +192,14 @@ def compile_ahead(
     except jax.errors.JaxRuntimeError as refused:
         return CompiledStep({}, train_step, used_and_limit(refused)[0])
     return CompiledStep(programs, train_step)
+
+
+# Messages of a TPU's compiler for a program that does not fit: "Used 27.36G of 15.75G hbm", or without its arguments
+# "HLO temporaries (25.91G) exceeds available HBM (15.75G)".
+NO_ROOM = re.compile(
+    r"(?:Used |temporaries \()([\d.]+)([KMGT]?)(?: of |\) exceeds available HBM \()([\d.]+)([KMGT]?)(?: hbm|\))"
+)
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def used_and_limit(refused: jax.errors.JaxRuntimeError) -> tuple[int, int]:

@@ -19,6 +19,7 @@ def test_only_what_changes_results_counts_as_a_difference():
     config.train.log_every = 99
     config.train.stop_at_step = 3
     config.objective.loss_tile, config.train.tower_chunk = 64, 2
+    config.data.hard_negatives, config.train.global_batch_size, config.model.product_dtype = 1, 0, "auto"  # by the run
     assert config_changes(before, resolve(config)) == []
     config.seed = 7
     config.optimizer.multipliers = ((".*", 2.0),)

@@ -205,13 +205,15 @@ def test_numbers_are_checked(folder, option, least):
     assert (status, any(f"is not a whole number of at least {least}" in line for line in lines)) == (2, True)
 
 
-@pytest.mark.parametrize(("status", "patience"), [(3, "PATIENCE = 0.5"), (75, "PATIENCE = local.GRACE = 0.5")])
-def test_a_process_that_does_not_stop_or_save_in_time_is_killed(folder, status, patience):
+@pytest.mark.parametrize(("told", "status", "grace"), [(0, 3, 120), (0, 75, 0.5), (signal.SIGTERM, 0, 0.5)])
+def test_a_process_that_does_not_stop_or_save_in_time_is_killed(folder, told, status, grace):
     program = f"""
 import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.environ["JAX_PROCESS_ID"] == "1":
     while not pathlib.Path("waiting").exists():
         time.sleep(0.01)
+    os.kill(os.getppid(), {int(told)})
     sys.exit({status})
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 pathlib.Path("waiting").touch()
@@ -221,11 +223,11 @@ time.sleep(600)
 import sys
 sys.path.insert(0, {str(ROOT / "launch")!r})
 import local
-local.{patience}
+local.PATIENCE, local.GRACE = 0.5, {grace}
 sys.exit(local.main(["--processes=2"]))
 """
     started = time.monotonic()
     with start(folder, program, sys.executable, "-c", launcher) as local:
         assert local.communicate(timeout=60)[0] == ""
-    assert local.returncode == status
+    assert local.returncode == (status or 75)
     assert time.monotonic() - started < 30

@@ -9,6 +9,7 @@ import pytest
 from helpers import one_line_error, refused
 
 from endx_jax import losses
+from endx_jax.losses import Guide, Prefixes
 
 DRAWN = jnp.zeros((8, 2), jnp.int32)
 WEIGHTS = {"a|q": 1.0}
@@ -99,3 +100,23 @@ def test_scored_pairs_need_a_wrong_answer(loss):
     refused(r"scores has shape \(8, 1\); each row needs a right and at least one wrong answer", loss, jnp.zeros((8, 1)))
     with one_line_error(r"where has shape \(8, 2\); it must be bool \[B, N\], with .* N = 3 as in scores"):
         loss(jnp.zeros((8, 3)), where=jnp.ones((8, 2), bool))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prefixes": Prefixes((2, 7))}, "the longest prefix has width 7; the embeddings have 6"),
+        ({"same_side": ("both",)}, "same_side names 'both', which is none of questions, answers"),
+        ({"guide": Guide(np.ones((2, 3)), np.ones((2, 4)))}, r"guide.answer has shape \(2, 4\)"),
+        ({"guide": Guide(*np.ones((2, 2, 3))), "hard_negatives": np.ones((2, 1, 6))}, "guide has no hard_negatives"),
+        ({"log_q": np.ones(3)}, r"log_q has shape \(3,\)"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(given, message):
+    refused(message, losses.in_batch_softmax, jnp.zeros((2, 6)), jnp.zeros((2, 6)), **given)
+
+
+@pytest.mark.parametrize("widths", [(), (3, 2), (2, 2), (0, 2)])
+def test_widths_of_prefixes_are_ascending(widths):
+    refused("widths of prefixes are .*; they must be positive and ascending", Prefixes, widths)
+    refused("there are 1 weights of prefixes for 2 widths", Prefixes, (1, 2), (1.0,))

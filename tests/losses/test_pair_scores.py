@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused
 from jax.sharding import PartitionSpec
 
 from endx_jax.losses import Ceiling, Guide, Prefixes, TokenMasks, in_batch_sigmoid, in_batch_softmax
@@ -323,23 +322,3 @@ def test_prefixes_need_no_more_products_than_the_whole_embedding():
         return traced_flops(jax.make_jaxpr(compute)(pair))
 
     assert work(None) == work(Prefixes((2, 3, 6)))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"prefixes": Prefixes((2, 7))}, "the longest prefix has width 7; the embeddings have 6"),
-        ({"same_side": ("both",)}, "same_side names 'both', which is none of questions, answers"),
-        ({"guide": Guide(np.ones((2, 3)), np.ones((2, 4)))}, r"guide.answer has shape \(2, 4\)"),
-        ({"guide": Guide(*np.ones((2, 2, 3))), "hard_negatives": np.ones((2, 1, 6))}, "guide has no hard_negatives"),
-        ({"log_q": np.ones(3)}, r"log_q has shape \(3,\)"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(given, message):
-    refused(message, in_batch_softmax, jnp.zeros((2, 6)), jnp.zeros((2, 6)), **given)
-
-
-@pytest.mark.parametrize("widths", [(), (3, 2), (2, 2), (0, 2)])
-def test_widths_of_prefixes_are_ascending(widths):
-    refused("widths of prefixes are .*; they must be positive and ascending", Prefixes, widths)
-    refused("there are 1 weights of prefixes for 2 widths", Prefixes, (1, 2), (1.0,))

@@ -3,8 +3,8 @@
 import dataclasses
 
 from endx_jax.losses import Ceiling, Prefixes
+from endx_jax.losses.arguments import SAME_SIDE
 from endx_jax.losses.distillation import DISTILLATIONS
-from endx_jax.losses.pair_scores import SAME_SIDE
 from endx_jax.losses.softmax import DIRECTIONS, JOINT
 from endx_jax.methods.method import MethodSettings
 from endx_jax.settings import check_choice, key, require
