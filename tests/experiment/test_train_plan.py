@@ -6,7 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
+from helpers import one_line_error
 from tiny_bert import LAYERS, tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
@@ -120,11 +120,8 @@ def test_a_run_on_gpus_says_which_attention_it_uses(run, monkeypatch):
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
     monkeypatch.setattr(preparing, "compile_ahead", lambda *_: pytest.fail("compiled"))
     run = dataclasses.replace(run, train_plan=arranged(run, DeviceMemory(1000)))
-    refused(
-        "a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller",
-        compile_and_restore,
-        run,
-    )
+    with one_line_error("a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):
+        compile_and_restore(run)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(1.5, 8), (1.0, 16), (0.1, 16), (2.5, 4)])

@@ -112,9 +112,8 @@ def test_a_tensor_that_is_not_finite_is_named(tmp_path, dtype, broken):
     tensors = open_file(tmp_path / "x.safetensors")
     np.testing.assert_array_equal(tensors["layer.3.weight"][:4], np.ones((4, 5)))
     for tensor in (tensors["layer.3.weight"], tensors["layer.3.weight"].T):
-        refused(
-            "x.safetensors: tensor 'layer.3.weight' holds NaN or infinity: .*copy the file again", np.asarray, tensor
-        )
+        with one_line_error("x.safetensors: tensor 'layer.3.weight' holds NaN or infinity: .*copy the file again"):
+            np.asarray(tensor)
 
 
 PEAK = """
