@@ -60,11 +60,6 @@ def with_room_for(run, activations):
     return DeviceMemory(2 * (bytes_held(run.train_plan.state) + activations))
 
 
-def test_all_rows_are_encoded_at_once_where_they_fit(run):
-    assert run.train_plan.execution.tower_chunk == 0
-    assert run.train_plan.rows_at_once == 16
-
-
 def test_sides_with_the_same_tower_are_packed_together_on_accelerators(run):
     def packing(sharing, platform):
         settings = run.model.settings
@@ -76,13 +71,16 @@ def test_sides_with_the_same_tower_are_packed_together_on_accelerators(run):
     assert packing("ade", "gpu") is packing("sde", "cpu") is None
 
 
-def test_chunks_shrink_to_half_of_the_free_memory(run):
+def test_chunks_shrink_to_half_of_the_free_memory_and_have_a_row_at_least(run):
+    assert run.train_plan.execution.tower_chunk == 0
+    assert run.train_plan.rows_at_once == 16
     whole = run.train_plan.activations
     assert arranged(run, with_room_for(run, whole)).rows_at_once == 16
     found = [arranged(run, with_room_for(run, whole * share // 16)) for share in (15, 7, 3)]
     assert [one.rows_at_once for one in found] == [8, 4, 2]
     for one in found:
         assert one.expected_peak <= one.memory.total / 2
+    assert arranged(run, with_room_for(run, 1)).rows_at_once == 1
 
 
 def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_gradient(tiny_bert, pairs_csv, run):
@@ -101,10 +99,6 @@ def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_
     assert not execution(DeviceMemory(matrices), data=2, fsdp=1).by_layer
     adapted = execution(PLENTY, rank=4, data=1, fsdp=2)
     assert (adapted.by_layer, adapted.packed) == (True, True)
-
-
-def test_a_chunk_has_at_least_one_row(run):
-    assert arranged(run, with_room_for(run, 1)).rows_at_once == 1
 
 
 def test_a_run_on_gpus_says_which_attention_it_uses(run, monkeypatch):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import refused, split_over
 from jax.sharding import PartitionSpec
 
 from endx_jax.losses import Ceiling, Guide, Prefixes, TokenMasks, in_batch_sigmoid, in_batch_softmax
@@ -270,8 +270,7 @@ def masked(loss, tile, devices=None, **given):
         given["guide"] = Guide(question, answer)
     compute = functools.partial(loss, tile=tile, axis_name="data" if devices else None, **given)
     if devices:
-        mesh = jax.make_mesh((devices,), "data", (jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices])
-        compute = jax.shard_map(compute, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec())
+        compute = split_over(devices, compute)
     value, metrics = jax.jit(compute)(question, answer)
     return float(value), float(metrics["in_batch_accuracy"]), round(float(metrics["masked_fraction"]) * 64 * 63)
 
@@ -333,6 +332,7 @@ def test_prefixes_need_no_more_products_than_the_whole_embedding():
         ({"guide": Guide(np.ones((2, 3)), np.ones((2, 4)))}, r"guide.answer has shape \(2, 4\)"),
         ({"guide": Guide(*np.ones((2, 2, 3))), "hard_negatives": np.ones((2, 1, 6))}, "guide has no hard_negatives"),
         ({"log_q": np.ones(3)}, r"log_q has shape \(3,\)"),
+        ({"axis_name": "data"}, "axis_name is given without tile"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(given, message):

@@ -59,23 +59,19 @@ def test_numbers_and_whole_arrays_are_read_too(tmp_path):
 
 def test_each_device_is_given_its_part_and_no_more_is_read(tmp_path, monkeypatch):
     tensor, values = stored(tmp_path, 8, 6)
-    read = []
-    monkeypatch.setattr(StoredArray, "__getitem__", watched(read, StoredArray.__getitem__))
+    read, original = [], StoredArray.__getitem__
+
+    def reads(self, index):
+        read.append(original(self, index))
+        return read[-1]
+
+    monkeypatch.setattr(StoredArray, "__getitem__", reads)
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
     placed = place(tensor, NamedSharding(mesh, PartitionSpec("fsdp", "tensor")))
     np.testing.assert_array_equal(placed, values)
     # Four parts of 4 x 3, each of which two devices hold.
     assert [part.shape for part in read] == [(4, 3)] * 4
     assert len({shard.device for shard in placed.addressable_shards}) == 8
-
-
-def watched(read, original):
-    def reads(self, index):
-        part = original(self, index)
-        read.append(part)
-        return part
-
-    return reads
 
 
 @pytest.mark.parametrize("stored", [np.float32, ml_dtypes.bfloat16])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import one_line_error, refused, trained_params
+from helpers import logged_steps, one_line_error, refused, trained_params
 from tiny_bert import tiny_recipe
 
 import endx_jax
@@ -41,8 +41,7 @@ def workdir(tmp_path_factory, tiny_bert, pairs_csv):
 
 
 def test_every_part_of_the_loss_is_logged(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if "loss" in line]
+    lines = logged_steps(workdir)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     for line in lines:
         weighted = [line[f"weighted_alignment/{term}"] for term in ("a|q", "q|q")]
