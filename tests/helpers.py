@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 from tiny_bert import sizes
 
 from endx_jax.batch import Tokens
@@ -20,6 +21,7 @@ from endx_jax.experiment.run import run
 from endx_jax.models import Projection, TokenEmbedder, Tower, TransformerConfig, TransformerEncoder
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.pretrained.towers import stored_params
+from endx_jax.training.checkpoints import FOLDER
 
 # The end of the refusal of a row.
 SKIPS = "; data.skip_invalid=True skips such rows"
@@ -132,10 +134,28 @@ def reader_of(run, capsys):
     return run_and_read
 
 
+def largest_file(workdir, step: int):
+    """The largest file of a checkpoint."""
+    return max((workdir / FOLDER / str(step)).rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else -1)
+
+
+def flip_a_bit(workdir, step: int):
+    """Flips a bit in the middle of it."""
+    file = largest_file(workdir, step)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def logged_steps(workdir) -> list[dict]:
+    """Returns the lines of a run's log that are of training steps, and not of validations."""
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if "loss" in line]
+
+
 def logged_losses(workdir) -> dict[int, float]:
     """Returns the losses of a run by step."""
-    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+    return {line["step"]: line["loss"] for line in logged_steps(workdir)}
 
 
 def use_devices(monkeypatch, count: int) -> None:
@@ -164,6 +184,12 @@ def whole_and_resumed(config, folder, step: int = 3) -> tuple[dict[int, float], 
     config.train.stop_at_step = 0
     run(config, folder / "parts")
     return logged_losses(folder / "whole"), logged_losses(folder / "parts")
+
+
+def split_over(devices: int, function, in_specs=PartitionSpec("data")):  # noqa: B008  # immutable
+    """The function of arrays whose rows are split over devices, by the axis `data`; its results are whole."""
+    mesh = jax.make_mesh((devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices])
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=PartitionSpec())
 
 
 def without_metrics(loss):

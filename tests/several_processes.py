@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 from fake_buckets import free_port
+from helpers import logged_losses
 
 import endx_jax
 from endx_jax.errors import Disagreement, EndxError, RunInterrupted
@@ -97,5 +98,4 @@ def finish(processes):
 
 
 def systems_and_losses(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return json.loads((folder / "results.json").read_text())["systems"], [x["loss"] for x in lines if "loss" in x]
+    return json.loads((folder / "results.json").read_text())["systems"], [*logged_losses(folder).values()]

@@ -10,12 +10,10 @@ import sys
 import time
 
 import chex
-import jax
 import pytest
+from helpers import trained_params
 
-from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
-from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.training.checkpoints import newest_step
 from endx_jax.training.preemption import NOTICE
 
@@ -23,10 +21,6 @@ from endx_jax.training.preemption import NOTICE
 def log(workdir):
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [(line["step"], line.get("loss", line.get("validation/mrr"))) for line in lines]
-
-
-def best(workdir):
-    return jax.device_get(best_params(workdir, read_model(workdir), make_mesh(MeshSettings()))[0])
 
 
 def flags(config):
@@ -64,7 +58,7 @@ def test_a_process_saves_after_ctrl_c_and_the_same_command_goes_on(config, tmp_p
     assert last == saved + shlex.join(command)
     run(config, tmp_path / "run")
     assert log(tmp_path / "run") == log(tmp_path / "whole")
-    chex.assert_trees_all_equal(best(tmp_path / "run"), best(tmp_path / "whole"))
+    chex.assert_trees_all_equal(trained_params(tmp_path / "run"), trained_params(tmp_path / "whole"))
 
 
 # Mounts a small file system, trains into it until it is full, makes room, and trains on.

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 from helpers import one_line_error, refused
-from tiny_bert import tiny_recipe
 
 import endx_jax
 from endx_jax.experiment.data import rows_of
@@ -15,11 +14,6 @@ from endx_jax.parallel import console
 
 PAIRS = [(f"where is the cat {n}", f"the cat {n} is in the {'house' if n % 2 else 'dog'} {n}") for n in range(60)]
 SETTINGS = {"train.steps": 3, "evaluation.untrained": False}
-
-
-@pytest.fixture
-def config(tiny_bert):
-    return tiny_recipe(tiny_bert, "unused", encoder="none")
 
 
 def test_pairs_become_a_model_and_a_workdir(config, tmp_path, capsys):

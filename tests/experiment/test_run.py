@@ -11,7 +11,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, refused, trained_params, use_devices
+from helpers import flip_a_bit, logged_losses, logged_steps, refused, trained_params, use_devices
 from small_squad import regular
 from tiny_bert import tiny_recipe, write_tiny_bert
 
@@ -28,7 +28,6 @@ from endx_jax.index.index import Index
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.console import gathering
-from endx_jax.training.checkpoints import FOLDER
 
 
 def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
@@ -59,8 +58,8 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
 
 
 def test_the_numbers_of_every_step_are_those_of_its_batch(trained_workdir, config, tmp_path):
-    lines = [json.loads(line) for line in (trained_workdir / "metrics.jsonl").read_text().splitlines()][:6]
-    stream = prepare.prepare_run(config, tmp_path).stream
+    lines, stream = logged_steps(trained_workdir), prepare.prepare_run(config, tmp_path).stream
+    assert len(lines) == 6
     for step, line in enumerate(lines, start=1):
         questions, answers = stream.pairs.index[stream.example_ids(step - 1)].T
         equal = sum(int(a == b) for a, b in itertools.permutations(answers, 2))
@@ -244,10 +243,7 @@ def test_training_lowers_the_loss(config, tmp_path):
 
 
 def test_a_damaged_checkpoint_is_passed_over(trained_workdir, stopped, config, capsys):
-    file = max((stopped / FOLDER / "3").rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else -1)
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+    flip_a_bit(stopped, 3)
     config.train.stop_at_step = 5
     run(config, stopped)
     output = capsys.readouterr().out

@@ -214,20 +214,14 @@ def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, process
     splits = read_splits(settings)
     store = stored(settings, processors, splits)
     short = processors | {"answer": dataclasses.replace(processors["answer"], length=20)}
-    refused(
-        r"holds tokens of other data \(length: .*24.* and now .*20.*\): set another", stored, settings, short, splits
-    )
+    with one_line_error(r"holds tokens of other data \(length: .*24.* and now .*20.*\): set another"):
+        stored(settings, short, splits)
     file = store.folder / "answer.ids.npy"
     whole = file.read_bytes()
     for damaged in (whole[:-2], whole[:-1] + bytes([whole[-1] ^ 1])):  # one of them of equal size
         file.write_bytes(damaged)
-        refused(
-            r"answer.ids.npy is damaged or missing: remove .*tokens to write it again",
-            stored,
-            settings,
-            processors,
-            splits,
-        )
+        with one_line_error(r"answer.ids.npy is damaged or missing: remove .*tokens to write it again"):
+            stored(settings, processors, splits)
 
 
 def test_tokens_that_other_settings_would_change_are_refused(settings, processors, tiny_bert, tmp_path):
@@ -450,9 +444,8 @@ def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, 
 
 def test_what_needs_texts_is_refused(config, tmp_path, monkeypatch):
     config.objective.contrastive.guide = config.model.pretrained
-    refused(
-        r"tokens holds tokens and no texts, which .*: leave data.tokens empty", prepare_run, config, tmp_path / "run"
-    )
+    with one_line_error(r"tokens holds tokens and no texts, which .*: leave data.tokens empty"):
+        prepare_run(config, tmp_path / "run")
     config.objective.contrastive.guide = ""
     annotating = dataclasses.replace(find_method("dual"), annotate=lambda *_: pytest.fail("called without texts"))
     monkeypatch.setitem(METHODS, "dual", annotating)

@@ -6,7 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
+from helpers import one_line_error
 from tiny_bert import LAYERS, tiny_recipe
 
 from endx_jax.experiment import prepare as preparing
@@ -60,11 +60,6 @@ def with_room_for(run, activations):
     return DeviceMemory(2 * (bytes_held(run.train_plan.state) + activations))
 
 
-def test_all_rows_are_encoded_at_once_where_they_fit(run):
-    assert run.train_plan.execution.tower_chunk == 0
-    assert run.train_plan.rows_at_once == 16
-
-
 def test_sides_with_the_same_tower_are_packed_together_on_accelerators(run):
     def packing(sharing, platform):
         settings = run.model.settings
@@ -76,13 +71,16 @@ def test_sides_with_the_same_tower_are_packed_together_on_accelerators(run):
     assert packing("ade", "gpu") is packing("sde", "cpu") is None
 
 
-def test_chunks_shrink_to_half_of_the_free_memory(run):
+def test_chunks_shrink_to_half_of_the_free_memory_and_have_a_row_at_least(run):
+    assert run.train_plan.execution.tower_chunk == 0
+    assert run.train_plan.rows_at_once == 16
     whole = run.train_plan.activations
     assert arranged(run, with_room_for(run, whole)).rows_at_once == 16
     found = [arranged(run, with_room_for(run, whole * share // 16)) for share in (15, 7, 3)]
     assert [one.rows_at_once for one in found] == [8, 4, 2]
     for one in found:
         assert one.expected_peak <= one.memory.total / 2
+    assert arranged(run, with_room_for(run, 1)).rows_at_once == 1
 
 
 def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_gradient(tiny_bert, pairs_csv, run):
@@ -103,10 +101,6 @@ def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_
     assert (adapted.by_layer, adapted.packed) == (True, True)
 
 
-def test_a_chunk_has_at_least_one_row(run):
-    assert arranged(run, with_room_for(run, 1)).rows_at_once == 1
-
-
 def test_a_run_on_gpus_says_which_attention_it_uses(run, monkeypatch):
     monkeypatch.setattr(attention, "platform", lambda: "gpu")
     monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
@@ -120,11 +114,8 @@ def test_a_run_on_gpus_says_which_attention_it_uses(run, monkeypatch):
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
     monkeypatch.setattr(preparing, "compile_ahead", lambda *_: pytest.fail("compiled"))
     run = dataclasses.replace(run, train_plan=arranged(run, DeviceMemory(1000)))
-    refused(
-        "a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller",
-        compile_and_restore,
-        run,
-    )
+    with one_line_error("a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):
+        compile_and_restore(run)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(1.5, 8), (1.0, 16), (0.1, 16), (2.5, 4)])

@@ -57,9 +57,10 @@ class Hub(LoopbackServer):
                     hub.private[name] = asked.get("private", asked.get("visibility") == "private")
                     return self.answer({"url": f"{hub.address}/{name}"})
                 if "/preupload/" in self.path:
-                    files = [file["path"] for file in json.loads(body)["files"]]
-                    modes = ("lfs" if path.endswith(".safetensors") else "regular" for path in files)
-                    return self.answer({"files": [_mode(*pair) for pair in zip(files, modes, strict=True)]})
+                    paths = [file["path"] for file in json.loads(body)["files"]]
+                    modes = {path: "lfs" if path.endswith(".safetensors") else "regular" for path in paths}
+                    told = [{"path": path, "uploadMode": mode, "shouldIgnore": False} for path, mode in modes.items()]
+                    return self.answer({"files": told})
                 if self.path.endswith("/info/lfs/objects/batch"):
                     href = f"{hub.address}/large/"
                     asked = json.loads(body)["objects"]
@@ -90,10 +91,6 @@ class Hub(LoopbackServer):
             self.repositories[name][value["path"]] = self.large[value["oid"]]
         elif line["key"] == "deletedFile":
             del self.repositories[name][value["path"]]
-
-
-def _mode(path: str, mode: str) -> dict:
-    return {"path": path, "uploadMode": mode, "shouldIgnore": False}
 
 
 def use(monkeypatch, address):

@@ -2,7 +2,7 @@ import json
 import re
 
 import pytest
-from helpers import refused
+from helpers import one_line_error, refused
 
 from endx_jax.export.run import export
 from endx_jax.export.sentence_transformers import NAME
@@ -11,13 +11,8 @@ from endx_jax.export.sentence_transformers import NAME
 def test_other_folders_are_not_replaced_by_an_export(models, tmp_path):
     mine = tmp_path / "thesis.txt"
     mine.write_text("mine")
-    refused(
-        "holds files that `endx export` did not write; name a new folder, or empty it",
-        export,
-        models["sde"],
-        NAME,
-        tmp_path,
-    )
+    with one_line_error("holds files that `endx export` did not write; name a new folder, or empty it"):
+        export(models["sde"], NAME, tmp_path)
     refused("thesis.txt is a file; name a folder", export, models["sde"], NAME, mine)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 

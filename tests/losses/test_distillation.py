@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
-from jax.sharding import PartitionSpec
+from helpers import one_line_error, refused, split_over
 
 from endx_jax.losses import listwise_kl, margin_mse
 
@@ -49,14 +48,13 @@ TWINS = {margin_mse: margin_mse_by_loops, listwise_kl: listwise_kl_by_loops}
 @pytest.mark.parametrize("devices", [1, 8])
 def test_values_and_gradients_are_the_twin_s(loss, devices):
     scores, teacher, where = drawn()
-    mesh = jax.make_mesh((devices,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices])
 
     def compute(scores, teacher, where):
         return loss(scores, teacher, where=where, axis_name="data")[0]
 
-    split = jax.shard_map(compute, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec())
     with jax.enable_x64(True):
-        value, gradient = jax.device_get(jax.jit(jax.value_and_grad(split))(scores, teacher, where))
+        differentiate = jax.jit(jax.value_and_grad(split_over(devices, compute)))
+        value, gradient = jax.device_get(differentiate(scores, teacher, where))
     np.testing.assert_allclose(value, TWINS[loss](scores, teacher, where), rtol=1e-10)
     # Of the whole loss along the gradient, by finite differences.
     step = 1e-6 * gradient

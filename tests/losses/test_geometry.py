@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused, without_metrics
-from jax.sharding import AxisType, PartitionSpec
+from helpers import refused, split_over, without_metrics
+from jax.sharding import PartitionSpec
 from jaxprs import largest_array
 
 from endx_jax import losses
@@ -30,10 +30,6 @@ WHERE = np.array([True, True, False, True, True, False, True])
 
 def bernoulli(p: float, q: float) -> float:
     return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
-
-
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
 
 
 def found(terms=TERMS, dual=DUAL, cross=CROSS, **settings) -> dict[str, float]:
@@ -162,11 +158,6 @@ def many(dtype=np.float64, seed: int = 1) -> tuple:
     return dual, cross, (dtype(0.5), dtype(0.7))
 
 
-def split_over(devices: int, loss, *specs):
-    mesh = jax.make_mesh((devices,), ("data",), (AxisType.Auto,), devices=jax.devices()[:devices])
-    return jax.shard_map(loss, mesh=mesh, in_specs=specs, out_specs=PartitionSpec())
-
-
 @functools.cache
 def compiled(kernel: str, settings: str, devices: int):
     """From (dual, cross, temperature, where) to the loss with its terms, and the gradients of all but the last.
@@ -184,7 +175,7 @@ def compiled(kernel: str, settings: str, devices: int):
 
     if devices > 1:
         rows = PartitionSpec("data")
-        loss = split_over(devices, loss, rows, rows, PartitionSpec(), rows)
+        loss = split_over(devices, loss, (rows, rows, PartitionSpec(), rows))
     return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True), compiler_options=QUICK)
 
 
@@ -299,10 +290,7 @@ def test_pairs_that_do_not_count_are_as_if_they_were_not_there(kernel, devices):
 def test_regression_is_that_of_the_whole_batch():
     dual, *_ = many(np.float32)
     cross = dual[::-1]
-    rows = PartitionSpec("data")
-    loss = split_over(
-        8, lambda *pairs: embedding_regression(*pairs[:2], where=pairs[2], axis_name="data"), rows, rows, rows
-    )
+    loss = split_over(8, lambda *pairs: embedding_regression(*pairs[:2], where=pairs[2], axis_name="data"))
     found = jax.jit(jax.value_and_grad(loss))(dual, cross, COUNTS)
     expected = jax.value_and_grad(embedding_regression)(dual, cross, where=COUNTS)
     chex.assert_trees_all_close(found, expected, rtol=1e-6)

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import without_metrics
-from jax.sharding import PartitionSpec
+from helpers import split_over, without_metrics
 
 from endx_jax import losses
 from endx_jax.losses.matching import EDGE, binary_cross_entropy, draw_others
@@ -65,14 +64,11 @@ def test_the_loss_is_the_mean_over_all_pairs(kind, ids, where):
 def test_split_over_devices_are_the_same_value_and_gradients():
     question, answer, drawn = drawn_pairs()
     whole = functools.partial(sampled_matching, kind="bce")
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def compute(question, answer, drawn, ids):
         return whole(question, answer, drawn, axis_name="data", **ids)
 
-    rows = PartitionSpec("data")
-    split = jax.shard_map(compute, mesh=mesh, in_specs=(rows,) * 4, out_specs=PartitionSpec())
-    found = jax.jit(jax.value_and_grad(split, (0, 1)))(question, answer, drawn, IDS)
+    found = jax.jit(jax.value_and_grad(split_over(8, compute), (0, 1)))(question, answer, drawn, IDS)
     expected = jax.jit(jax.value_and_grad(lambda q, a: whole(q, a, drawn, **IDS), (0, 1)))(question, answer)
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), found, expected)
     assert np.abs(found[1][1]).max() > 1e-2

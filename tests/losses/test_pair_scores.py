@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import split_over
 from jax.sharding import PartitionSpec
 
 from endx_jax.losses import Ceiling, Guide, Prefixes, TokenMasks, in_batch_sigmoid, in_batch_softmax
@@ -269,8 +270,7 @@ def masked(loss, tile, devices=None, **given):
         given["guide"] = Guide(question, answer)
     compute = functools.partial(loss, tile=tile, axis_name="data" if devices else None, **given)
     if devices:
-        mesh = jax.make_mesh((devices,), "data", (jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices])
-        compute = jax.shard_map(compute, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec())
+        compute = split_over(devices, compute)
     value, metrics = jax.jit(compute)(question, answer)
     return float(value), float(metrics["in_batch_accuracy"]), round(float(metrics["masked_fraction"]) * 64 * 63)
 

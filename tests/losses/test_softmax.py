@@ -256,7 +256,3 @@ def test_no_array_is_as_large_as_all_scores():
     rest = {name: shape((size, *value.shape[1:]), jnp.int32) for name, value in IDS.items()}
     for tile, largest in ((16, size * count * E), (None, size * count * size)):
         assert largest_array(jax.make_jaxpr(streamed(tile))(moving, rest)) == largest
-
-
-def test_split_scores_need_tiles():
-    refused("axis_name is given without tile", in_batch_softmax, jnp.zeros((2, 2)), jnp.zeros((2, 2)), axis_name="data")

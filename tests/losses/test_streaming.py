@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from helpers import split_over
 from jaxprs import equations
 
 from endx_jax import losses
@@ -84,10 +84,6 @@ def values_and_gradients(function, scores, keep) -> tuple:
         return jax.device_get(jax.jit(compute)(*operands()))
 
 
-def agree(found, expected) -> None:
-    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("scores", "keep", "tile"),
     [(student_and_teacher, keep_some, 2), (student_alone, keep_some, 4), (student_and_teacher, keep_all, 100)],
@@ -95,7 +91,7 @@ def agree(found, expected) -> None:
 def test_values_and_gradients_are_those_of_whole_matrices(scores, keep, tile):
     found = values_and_gradients(functools.partial(row_statistics, tile=tile), scores, keep)
     expected = values_and_gradients(whole_matrices, scores, keep)
-    agree(found, expected)
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
     (_, statistics), _ = found
     assert statistics.log_sum_exp.dtype == np.float64
     if keep is keep_some:
@@ -143,13 +139,7 @@ GATHERED = {softmax: 2, alignment: 6}
 
 @functools.cache
 def compiled(loss, devices):
-    mesh = jax.make_mesh((devices,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:devices])
-    cut = jax.shard_map(
-        functools.partial(loss, tile=TILE, axis_name="data"),
-        mesh=mesh,
-        in_specs=PartitionSpec("data"),
-        out_specs=PartitionSpec(),
-    )
+    cut = split_over(devices, functools.partial(loss, tile=TILE, axis_name="data"))
     like = jax.ShapeDtypeStruct((devices * ROWS, WIDTH), jnp.float32)
     quickly = {"xla_backend_optimization_level": 0}
     return jax.jit(jax.value_and_grad(cut)).lower((like, like), (like, like)).compile(compiler_options=quickly)

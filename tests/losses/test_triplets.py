@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused
-from jax.sharding import PartitionSpec
+from helpers import refused, split_over
 from jaxprs import largest_array
 
 from endx_jax.losses import false_negatives, quadratic_regression_conditional, triplet, triplets
@@ -66,11 +65,7 @@ def split_loss(direction, tile, devices):
         cut = {"direction": direction, "tile": tile, "axis_name": axis_name}
         return triplet(question, answer, margin=MARGIN, **rest, **cut)
 
-    if not devices:
-        return compute
-    axis_types = (jax.sharding.AxisType.Auto,)
-    mesh = jax.make_mesh((devices,), ("data",), axis_types, devices=jax.devices()[:devices])
-    return jax.shard_map(compute, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec())
+    return split_over(devices, compute) if devices else compute
 
 
 @functools.cache

@@ -90,13 +90,6 @@ def test_bfloat16_attention_sums_its_weights_in_float32(rate):
     np.testing.assert_allclose(out.astype(jnp.float32), 1.0, atol=0.05)
 
 
-@pytest.fixture
-def on_gpu(monkeypatch):
-    """Choices as on a GPU with cuDNN."""
-    monkeypatch.setattr(attention, "platform", lambda: "gpu")
-    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -146,7 +139,9 @@ def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch):
         ({"dropout_rate": RATE}, "model.attention_dropout is 0.4; 0 fuses it"),
     ],
 )
-def test_cudnn_computes_what_it_can(on_gpu, options, expected, monkeypatch):
+def test_cudnn_computes_what_it_can(options, expected, monkeypatch):
+    monkeypatch.setattr(attention, "platform", lambda: "gpu")
+    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
     taken = []
     monkeypatch.setattr(attention, "_attend_by_cudnn", lambda query, *rest: taken.append(query) or query)
     key = jax.ShapeDtypeStruct((B, M, H, 8), jnp.bfloat16)

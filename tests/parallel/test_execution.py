@@ -210,11 +210,7 @@ def summed(execution, cost=None):
     return compute
 
 
-def dealt(rows):
-    return length_of(rows[0])
-
-
-@pytest.mark.parametrize(("devices", "chunk", "cost"), [(1, CHUNK, dealt), (8, CHUNK, None)])
+@pytest.mark.parametrize(("devices", "chunk", "cost"), [(1, CHUNK, lambda rows: length_of(rows[0])), (8, CHUNK, None)])
 def test_sums_and_their_gradients_do_not_depend_on_the_cut(devices, chunk, cost):
     mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
     floats = np.random.default_rng(1).normal(size=(ROWS, WIDTH)).astype(np.float32)

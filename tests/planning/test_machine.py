@@ -4,7 +4,6 @@ import dataclasses
 import types
 
 import pytest
-from tiny_bert import tiny_recipe
 
 from endx_jax.experiment.config import resolve
 from endx_jax.parallel.memory import DeviceMemory
@@ -16,11 +15,6 @@ from endx_jax.planning.plan import Plan, on_chips
 from endx_jax.planning.runs import RunPairs, read_texts
 
 NO_DATA = RunPairs(None, "not read")
-
-
-@pytest.fixture
-def config(tiny_bert, pairs_csv):
-    return tiny_recipe(tiny_bert, pairs_csv, encoder="none")
 
 
 def planned_here(settings, texts):

@@ -201,9 +201,8 @@ def test_an_adapter_is_refused(folder, alone):
     (folder / "adapter_config.json").write_text("{}")
     if alone:
         (folder / "config.json").unlink()
-    refused(
-        r"holds an adapter \(adapter_config\.json\) without its base: merge it", pretrained.load_encoder, str(folder)
-    )
+    with one_line_error(r"holds an adapter \(adapter_config\.json\) without its base: merge it"):
+        pretrained.load_encoder(str(folder))
 
 
 def test_missing_tensors_are_named_and_layers_without_any_before_memory_is_taken(folder):

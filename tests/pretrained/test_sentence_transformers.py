@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import one_line_error, refused
 from safetensors.numpy import save_file
 
 from endx_jax import pretrained
@@ -47,9 +47,8 @@ def write_json(file, contents) -> None:
 
 
 def test_a_plain_folder_states_no_pooling_and_is_not_normalised(tmp_path):
-    refused(
-        "contains no model: it has neither modules.json nor config.json; give the workdir of a run", read_head, tmp_path
-    )
+    with one_line_error("contains no model: it has neither modules.json nor config.json; give the workdir of a run"):
+        read_head(tmp_path)
     write_json(tmp_path / "config.json", {})
     assert read_head(tmp_path) == Head(tmp_path, pooling="", normalize=False, max_length=None)
 
@@ -107,11 +106,8 @@ def test_an_encoder_in_a_folder_within_is_found_with_its_tokenizer(tiny_bert, tm
 @pytest.mark.parametrize("kind", ["LSTM", "WordEmbeddings", "Dropout"])
 def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
     write_json(tmp_path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": OLD + kind}])
-    refused(
-        rf"module '{kind}' is not supported; take a model with no modules but Transformer, Pooling, D",
-        read_head,
-        tmp_path,
-    )
+    with one_line_error(rf"module '{kind}' is not supported; take a model with no modules but Transformer, Pooling, D"):
+        read_head(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +129,8 @@ def test_a_module_of_other_code_or_with_arguments_is_refused(tmp_path, entry, me
 def test_modules_in_another_order_than_a_tower_s_are_refused(tmp_path, kinds):
     kinds = kinds.split()
     write_json(tmp_path / "modules.json", [{"path": kind, "type": OLD + kind} for kind in kinds])
-    refused(
-        rf"has the modules {', '.join(kinds)}; supported are Transformer, Pooling, Dense, Norm", read_head, tmp_path
-    )
+    with one_line_error(rf"has the modules {', '.join(kinds)}; supported are Transformer, Pooling, Dense, Norm"):
+        read_head(tmp_path)
 
 
 def write_dense(folder, weight, **config) -> None:

@@ -1,5 +1,6 @@
 import pytest
 from helpers import reader_of
+from small_squad import write_regular
 
 from reproduction.__main__ import run
 
@@ -8,3 +9,9 @@ from reproduction.__main__ import run
 def reproduce(capsys):
     """Runs a task: see `reader_of`."""
     return reader_of(run, capsys)
+
+
+@pytest.fixture(scope="module")
+def squad(tmp_path_factory):
+    """A folder of SQuAD's two files."""
+    return write_regular(tmp_path_factory.mktemp("squad"))

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from small_squad import write_regular, write_squad, write_words
+from small_squad import write_squad, write_words
 
 
 def test_without_a_table_all_are_listed(reproduce):
@@ -43,13 +43,6 @@ def test_bm25_is_ranked_quoted_rows_stay_quoted_and_a_page_is_written(tmp_path, 
     assert all(0 < value <= 100 for value in values)
     assert f"| BM25 | 1 | 52.96 | {values[0]:.2f} |" in re.sub(" +", " ", shown)
     assert shown.startswith(f"\n{(out / 'endx-table2' / 'full.md').read_text()}")
-
-
-@pytest.fixture
-def squad(tmp_path):
-    folder = tmp_path / "regular"
-    folder.mkdir()
-    return write_regular(folder)
 
 
 def test_word_vectors_retrieve_better_with_idf(squad, tmp_path, reproduce, monkeypatch):

@@ -4,17 +4,12 @@ import json
 import shutil
 
 import pytest
-from small_squad import write_regular, write_words
+from small_squad import write_words
 
 from reproduction import layers, rows
 from reproduction.outcome import Outcome
 from reproduction.runs import Options
 from reproduction.tables import papers
-
-
-@pytest.fixture(scope="module")
-def squad(tmp_path_factory):
-    return write_regular(tmp_path_factory.mktemp("squad"))
 
 
 def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from helpers import one_line_error, refused
+from helpers import flip_a_bit, largest_file, one_line_error, refused
 
 from endx_jax.errors import RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
@@ -53,18 +53,6 @@ def latest(workdir):
 
 def like(state, **mesh):
     return module.abstract(state, state_shardings(state, make_mesh(MeshSettings(**mesh))))
-
-
-def largest_file(workdir, step):
-    return max((workdir / FOLDER / str(step)).rglob("*"), key=lambda f: f.stat().st_size if f.is_file() else -1)
-
-
-def flip_a_bit(workdir, step):
-    """Flips one bit in the middle of the largest file of a checkpoint."""
-    file = largest_file(workdir, step)
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
 
 
 def names(folder):

@@ -157,12 +157,6 @@ def encoder(depth, seed):
     return layers | {"position_embedding": drawn((140, 128), seed)}
 
 
-def two_towers():
-    """Two towers, of two and of three layers."""
-    sides = {"question": {"encoder": encoder(2, 10)}, "answer": {"encoder": encoder(3, 20)}}
-    return {"dual_encoder": sides, "log_temperature": np.float32(0.5)}
-
-
 def test_it_is_optax_adafactor():
     params = drawn(SHAPES, seed=0) | {"zero": np.zeros(7, np.float32)}  # a size below the smallest scale
     gradients = gradients_of(params)
@@ -182,7 +176,8 @@ def test_frozen_leaves_are_absent():
     def freeze(params):
         return jax.tree_util.tree_map_with_path(lambda path, leaf: None if "question" in str(path) else leaf, params)
 
-    params = two_towers()
+    sides = {"question": {"encoder": encoder(2, 10)}, "answer": {"encoder": encoder(3, 20)}}
+    params = {"dual_encoder": sides, "log_temperature": np.float32(0.5)}
     gradients = gradients_of(params)
     whole = trained(make_optimizer(SETTINGS, STEPS, params), params, gradients)
     part = freeze(params)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import logged_steps, refused
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -112,8 +112,7 @@ def guided(tmp_path_factory, tiny_bert, pairs_csv):
 
 @pytest.mark.slow
 def test_a_run_logs_the_share_that_is_left_out_and_the_loss_of_each_prefix(guided):
-    lines = [json.loads(line) for line in (guided / "run" / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if "loss" in line]
+    lines = logged_steps(guided / "run")
     assert len(lines) == 2
     for line in lines:
         prefixes = [line[f"prefix_loss/{width}"] for width in (4, 8)]

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import one_device, one_line_error
+from helpers import logged_steps, one_device, one_line_error
 from tiny_bert import WIDTH, WORDS, tiny_recipe
 
 import endx_jax
@@ -69,8 +69,7 @@ def found(index, model) -> float:
 
 def test_the_student_searches_the_teacher_s_index(student, index, endx):
     assert found(index, student) > 0.6  # by chance it is 0.02
-    lines = [json.loads(line) for line in (student / "metrics.jsonl").read_text().splitlines()]
-    cosines = [line["teacher_cosine"] for line in lines if "loss" in line]
+    cosines = [line["teacher_cosine"] for line in logged_steps(student)]
     assert cosines[0] < 0.5 < 0.9 < cosines[-1]
     printed = endx("search", f"--index={index}", f"--model={student}", "--mode=dense", "--top=1", QUESTIONS[7])
     assert QUESTIONS[7] in printed.out

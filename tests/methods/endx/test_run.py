@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import one_line_error, refused, trained_params
+from helpers import logged_steps, one_line_error, refused, trained_params
 from tiny_bert import tiny_recipe
 
 import endx_jax
@@ -41,8 +41,7 @@ def workdir(tmp_path_factory, tiny_bert, pairs_csv):
 
 
 def test_every_part_of_the_loss_is_logged(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if "loss" in line]
+    lines = logged_steps(workdir)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     for line in lines:
         weighted = [line[f"weighted_alignment/{term}"] for term in ("a|q", "q|q")]
@@ -82,12 +81,8 @@ def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path,
 def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
     like = read_model(workdir).abstract_params["teacher"]
     halved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), like)
-    refused(
-        r"checkpoint \d in .* has another architecture: its teacher/.* instead of .*; set model",
-        read_teacher,
-        workdir,
-        halved,
-    )
+    with one_line_error(r"checkpoint \d in .* has another architecture: its teacher/.* instead of .*; set model"):
+        read_teacher(workdir, halved)
     refused("objective.teacher_from=.* holds no run of objective.name=endx", read_teacher, tmp_path, like)
     (tmp_path / "config.json").write_text('{"objective": {"name": "endx"}}')
     refused("objective.teacher_from=.* holds no checkpoint yet", read_teacher, tmp_path, like)

@@ -172,28 +172,19 @@ def test_other_folders_are_refused(tmp_path, tiny_bert):
     for name, family in (("Roberta", "bert"), ("DebertaV2", "deberta")):
         kind = f"{name}ForSequenceClassification"
         (folder / "config.json").write_text(json.dumps(config | {"architectures": [kind], "model_type": family}))
-        refused(
-            f"a '{kind}' of model_type '{family}'; the classifiers that can score pairs are Bert",
-            load_pair_scorer,
-            folder,
-        )
+        with one_line_error(f"a '{kind}' of model_type '{family}'; the classifiers that can score pairs are Bert"):
+            load_pair_scorer(folder)
     for kind in ("t5", "static", "modernbert", ["bert"], None):
         (folder / "config.json").write_text(json.dumps(config | {"model_type": kind}))
-        refused(
-            "holds a 'BertForSequenceClassification' of model_type .*; the classifiers that can score",
-            load_pair_scorer,
-            folder,
-        )
+        with one_line_error("holds a 'BertForSequenceClassification' of model_type .*; the classifiers that can score"):
+            load_pair_scorer(folder)
 
 
 def test_a_tokenizer_that_joins_in_another_way_is_refused(tmp_path):
     folder = write_classifier(tmp_path)
     write_pair_tokenizer(folder, [("A", 0), ("B", 1)])
-    refused(
-        r"joins two texts as \[5, 5\] and begins and ends one as \[2, 5, 3\]; only pairs of texts",
-        load_pair_scorer,
-        folder,
-    )
+    with one_line_error(r"joins two texts as \[5, 5\] and begins and ends one as \[2, 5, 3\]; only pairs of texts"):
+        load_pair_scorer(folder)
 
 
 def test_a_classifier_without_its_pooler_is_refused(tmp_path):

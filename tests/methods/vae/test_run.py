@@ -1,12 +1,11 @@
 """A Cross-VAE end to end on tiny towers and text: what is logged, what is reported, and what is left at inference."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
 import pytest
-from helpers import trained_params
+from helpers import logged_steps, trained_params
 from tiny_bert import tiny_recipe
 
 import endx_jax
@@ -28,8 +27,7 @@ def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_c
     assert run(config, tmp_path) is None
     config.train.stop_at_step = 0
     run(config, tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if "loss" in line]
+    lines = logged_steps(tmp_path)
     assert [line["kl_weight"] for line in lines] == [0, 0.25, 0.5, 0.75]
     for line in lines:
         parts = line["matching_loss"] + sum(
