@@ -110,6 +110,7 @@ def test_scored_pairs_need_a_wrong_answer(loss):
         ({"guide": Guide(np.ones((2, 3)), np.ones((2, 4)))}, r"guide.answer has shape \(2, 4\)"),
         ({"guide": Guide(*np.ones((2, 2, 3))), "hard_negatives": np.ones((2, 1, 6))}, "guide has no hard_negatives"),
         ({"log_q": np.ones(3)}, r"log_q has shape \(3,\)"),
+        ({"axis_name": "data"}, "axis_name is given without tile"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(given, message):
