@@ -140,7 +140,7 @@ def largest_file(workdir, step: int):
 
 
 def flip_a_bit(workdir, step: int):
-    """Flips a bit in the middle of it."""
+    """Flips a bit in the middle of the largest file of a checkpoint."""
     file = largest_file(workdir, step)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1

@@ -1,6 +1,6 @@
 import pytest
+from helpers import refused
 
-from endx_jax.errors import EndxError
 from endx_jax.experiment.config import config_changes, resolve
 from endx_jax.methods import find_method
 from endx_jax.methods.config import base_config, load_recipe
@@ -51,8 +51,7 @@ def test_the_settings_that_decide_others_come_first_and_those_of_one_method_are_
     ],
 )
 def test_unknown_keys_and_values_that_do_not_fit_are_refused(changes, message):
-    with pytest.raises(EndxError, match=message):
-        resolve(changes)
+    refused(message, resolve, changes)
 
 
 def test_batches_and_steps_that_are_not_set_fit_the_number_of_pairs_and_others_stay():

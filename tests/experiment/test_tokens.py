@@ -25,7 +25,6 @@ from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.readers.examples import Example, Named
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
-from endx_jax.errors import EndxError
 from endx_jax.experiment.data import read_records, read_splits
 from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.tokens import stored
@@ -197,7 +196,7 @@ def test_held_out_questions_are_left_out_and_missed_if_they_are_not(settings, pr
     pairs = stored(settings, processors, splits).pairs()
     assert len(pairs.questions) == 20
     write(tmp_path / "test.jsonl", [{"query": f"where is cat {n}", "pos": ["mat"]} for n in range(12)])
-    with pytest.raises(EndxError, match=r"has 2 of the held-out questions, such as 'where is cat 10': set another"):
+    with one_line_error(r"has 2 of the held-out questions, such as 'where is cat 10': set another"):
         stored(settings, processors, read_splits(settings))
 
 
@@ -250,7 +249,7 @@ def test_an_interrupted_tokenization_keeps_its_whole_parts(settings, processors,
     broken = write(tmp_path / "shards" / "train-00002-of-00003.parquet", ROWS)
     whole = broken.read_bytes()
     write(broken, [*ROWS[:30], {"query": "", "pos": ["x"], "neg": []}])
-    with pytest.raises(EndxError, match=r"train-00002-of-00003.parquet, row 31: 'query' is empty; data.skip_invalid"):
+    with one_line_error(r"train-00002-of-00003.parquet, row 31: 'query' is empty; data.skip_invalid"):
         stored(settings, processors, read_splits(settings))
     before = parts_of(settings)
     assert len(before) == 2
@@ -301,7 +300,7 @@ def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
     killed = mock.Mock(side_effect=concurrent.futures.process.BrokenProcessPool)
     monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", killed)
     several = dataclasses.replace(settings, tokenizing_processes=2)
-    with pytest.raises(EndxError, match="a tokenizing process was killed, .*: set data.tokenizing_processes below 2"):
+    with one_line_error("a tokenizing process was killed, .*: set data.tokenizing_processes below 2"):
         stored(several, processors, read_splits(several))
 
 
@@ -311,7 +310,7 @@ def test_a_folder_that_is_a_file_and_sources_without_a_pair_are_refused(settings
         stored(wrong, processors, read_splits(wrong))
     empty = write(tmp_path / "empty.jsonl", [{"query": "who?", "pos": [""]}])
     mixed = dataclasses.replace(settings, mixture=((str(empty), 1.0),))
-    with pytest.raises(EndxError, match=r"empty.jsonl: no questions .* to train on; leave it out of the data$"):
+    with one_line_error(r"empty.jsonl: no questions .* to train on; leave it out of the data$"):
         stored(mixed, processors, read_splits(settings))
 
 

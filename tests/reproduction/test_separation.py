@@ -4,8 +4,8 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from helpers import refused
 
-from endx_jax.errors import EndxError
 from reproduction.separation import probe_accuracy, question_agreement, same_side_neighbours
 
 
@@ -68,8 +68,7 @@ def test_embeddings_of_a_diverged_model_are_refused():
     question, answer = clouds(8, 8, 16)
     for wrong in (np.nan, np.inf):
         answer[5, 3] = wrong
-        with pytest.raises(EndxError, match="not all finite"):
-            probe_accuracy(question, answer)
+        refused("not all finite", probe_accuracy, question, answer)
 
 
 def test_neighbours_by_hand():

@@ -2,8 +2,8 @@ import json
 
 import jax.numpy as jnp
 import pytest
+from helpers import refused
 
-from endx_jax.errors import EndxError
 from endx_jax.training.monitor import Monitor, Pace
 
 
@@ -35,8 +35,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_examples(tmp_path, los
     monitor = make_monitor(tmp_path)
     monitor.push(1, metrics(1.0))
     monitor.push(2, metrics(loss))
-    with pytest.raises(EndxError, match=r"at step 2, with learning rate 0.01 and questions q2-0, .* and 3 more"):
-        monitor.push(3, metrics(1.0))
+    refused(r"at step 2, with learning rate 0.01 and questions q2-0, .* and 3 more", monitor.push, 3, metrics(1.0))
     monitor.close()
     report = json.loads((tmp_path / "non_finite_batch.json").read_text())
     assert report["questions"] == [f"q2-{i}" for i in range(8)]

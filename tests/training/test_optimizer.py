@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import padded, random_params, texts, tower
+from helpers import one_line_error, padded, random_params, refused, texts, tower
 
 from endx_jax.encoders.bert import BertConfig
-from endx_jax.errors import EndxError
 from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.checkpoints import Checkpoints, abstract
@@ -40,8 +39,7 @@ def test_schedules_rise_and_then_fall_to_zero_unless_constant():
 
 
 def test_warm_up_must_leave_something_of_the_run():
-    with pytest.raises(EndxError, match="warmup_steps is 5, but the run has 5 steps"):
-        make_schedule(OptimizerSettings(warmup_steps=5), steps=5)
+    refused("warmup_steps is 5, but the run has 5 steps", make_schedule, OptimizerSettings(warmup_steps=5), steps=5)
 
 
 def test_a_warm_up_that_does_not_fit_and_an_automatic_one_are_a_tenth_of_the_run():
@@ -101,7 +99,7 @@ def test_multipliers_scale_by_path():
     ],
 )
 def test_every_parameter_matches_exactly_one_multiplier(multipliers, message):
-    with pytest.raises(EndxError, match=message.replace("*", r"\*")):
+    with one_line_error(message.replace("*", r"\*")):
         make_optimizer(dataclasses.replace(PLAIN, multipliers=multipliers), 10, PARAMS)
 
 
@@ -112,8 +110,7 @@ def test_settings_out_of_bounds_are_refused():
         ({"learning_rate": -1.0}, "must not be negative"),
         ({"warmup_steps": -2}, "must be -1 or more"),
     ):
-        with pytest.raises(EndxError, match=message):
-            OptimizerSettings(**values)
+        refused(message, OptimizerSettings, **values)
 
 
 STEPS = 5

@@ -5,11 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import drawn
+from helpers import drawn, one_line_error
 
 from endx_jax import losses
 from endx_jax.batch import Batch, Tokens
-from endx_jax.errors import EndxError
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.dual.batches import ContrastiveBatch
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
@@ -160,7 +159,7 @@ def test_distillation_of_prefixes_is_their_weighted_sum():
 
 
 def test_prefixes_wider_than_the_embeddings_are_refused():
-    with pytest.raises(EndxError, match=r"objective.matryoshka_dims is \(2, 8\), but the embeddings have 4 numbers"):
+    with one_line_error(r"objective.matryoshka_dims is \(2, 8\), but the embeddings have 4 numbers"):
         evaluate(make_batch(), DualSettings(matryoshka_dims=(2, 8)))
 
 

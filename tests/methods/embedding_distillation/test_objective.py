@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, random_params
+from helpers import one_line_error, random_params, refused
 
 from endx_jax.batch import Tokens, Vectors
 from endx_jax.data.batches.collator import BatchStream
@@ -124,7 +124,5 @@ def test_batches_hold_the_teacher_s_embeddings_of_their_texts():
 def test_wrong_settings_are_refused():
     with one_line_error("the embeddings have 16 numbers and those of objective.teacher=a teacher 12: set model.proj"):
         compute(a_batch(12))
-    with one_line_error("objective.teacher is empty"):
-        EmbeddingDistillationObjective(MODEL, EmbeddingDistillationSettings())
-    with one_line_error("objective.loss is 'kl', which is none of cosine, squared"):
-        EmbeddingDistillationSettings(loss="kl")
+    refused("objective.teacher is empty", EmbeddingDistillationObjective, MODEL, EmbeddingDistillationSettings())
+    refused("objective.loss is 'kl', which is none of cosine, squared", EmbeddingDistillationSettings, loss="kl")

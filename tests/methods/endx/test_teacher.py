@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import random_params
+from helpers import one_line_error, random_params
 
-from endx_jax.errors import EndxError
 from endx_jax.methods.endx.teacher import CrossEncoder
 from endx_jax.models.pooling import mean
 
@@ -77,5 +76,5 @@ def test_embeddings_can_have_unit_norm():
 
 def test_heads_that_do_not_divide_the_width_are_named():
     x, mask = jnp.zeros((1, 2, D)), jnp.ones((1, 2), bool)
-    with pytest.raises(EndxError, match="encoding width 8 is not divisible by objective.cross_heads=3"):
+    with one_line_error("encoding width 8 is not divisible by objective.cross_heads=3"):
         CrossEncoder(mean, heads=3).init(jax.random.key(0), x, mask, x, mask)
