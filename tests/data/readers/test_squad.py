@@ -1,18 +1,18 @@
 import copy
 import functools
 import json
-import os
-import pathlib
 
 import helpers
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
+from small_squad import article, asked
 
 from endx_jax.data import read, reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.paragraphs import AnswerSpan, Question
 
-REAL = os.environ.get("ENDX_TEST_DATA")
 refusal = functools.partial(helpers.refusal, read)
 PLACE = ["data", 0, "paragraphs", 0]
 PARAGRAPH = "data[0].paragraphs[0]"
@@ -22,24 +22,12 @@ KEYS = ("text", "answer_start")
 MARKED, START = "marked is_impossible", "it must be a whole number from 0 to 8"
 
 
-def asked(name: str, text: str) -> dict:
-    return {"id": name, "question": text, "answers": [{"text": "A", "answer_start": 0}]}
-
-
 def example() -> dict:
-    return {
-        "version": "1.1",
-        "data": [
-            {
-                "title": "One",
-                "paragraphs": [
-                    {"context": "A first. ", "qas": [asked("i1", "What?"), asked("i2", " Who? ")]},
-                    {"context": "A second.", "qas": [asked("i3", "What?")]},
-                ],
-            },
-            {"title": "Two", "paragraphs": [{"context": "A first.", "qas": [asked("i4", "Why?")]}]},
-        ],
-    }
+    paragraphs = (
+        ("A first. ", asked("i1", "What?", 0), asked("i2", " Who? ", 0)),
+        ("A second.", asked("i3", "What?", 0)),
+    )
+    return {"data": [article("One", *paragraphs), article("Two", ("A first.", asked("i4", "Why?", 0)))]}
 
 
 def write(folder, tree, name="x.json"):
@@ -62,7 +50,7 @@ def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
     tree = example()
     paragraph = tree["data"][0]["paragraphs"][1]
     paragraph["qas"] = [{"id": "i3", "question": "What else?", "answers": [], "is_impossible": True}]
-    paragraph["qas"].append({**asked("i5", "And?"), "is_impossible": False})
+    paragraph["qas"].append({**asked("i5", "And?", 0), "is_impossible": False})
     records = read(write(tmp_path, tree))
     assert records.questions == ("What?", "Who?", "And?", "Why?")
     assert records.candidates == ("A first.", "A second.")
@@ -131,10 +119,10 @@ def test_invalid_questions_can_be_skipped_and_ids_may_be_whole_numbers(tmp_path,
 def rows_of(tree: dict, listed: bool = False) -> list[dict]:
     """Returns the questions of a tree as rows, whose answers are a list of objects or an object of lists."""
     return [
-        {"id": item["id"], "title": article["title"], "context": paragraph["context"], "question": item["question"]}
-        | {"answers": item["answers"] if listed else {k: [a[k] for a in item["answers"]] for k in KEYS}}
-        for article in tree["data"]
-        for paragraph in article["paragraphs"]
+        {**item, "title": part["title"], "context": paragraph["context"]}
+        | ({} if listed else {"answers": {key: [answer[key] for answer in item["answers"]] for key in KEYS}})
+        for part in tree["data"]
+        for paragraph in part["paragraphs"]
         for item in paragraph["qas"]
     ]
 
@@ -146,22 +134,17 @@ def write_rows(folder, rows: list[dict]):
 @pytest.mark.parametrize("listed", [False, True])
 def test_rows_of_questions_are_read_as_the_file_of_their_paragraphs(tmp_path, listed):
     rows = rows_of(example(), listed)
-    path = write_rows(tmp_path, rows)
-    assert read(path) == read(write(tmp_path, example()))
-    assert [*squad.squad_rows(str(path))] == [*squad.squad_paragraphs(str(write(tmp_path, example())))]
+    assert read(write_rows(tmp_path, rows)) == read(write(tmp_path, example()))
     rows[1]["answers"] = [] if listed else {"text": [], "answer_start": []}
     del rows[3]["title"], rows[3]["id"]
-    first, _, last = squad.squad_rows(str(write_rows(tmp_path, rows)))
-    assert first.questions[1] == Question("i2", " Who? ", ())
-    assert (last.article, last.questions[0].id) == ("row 3", "3")
+    first, second, third = squad.squad_rows(str(write_rows(tmp_path, rows)))
+    assert (first.article, first.context, second.context) == ("One", "A first. ", "A second.")
+    assert first.questions == (Question("i1", "What?", (AnswerSpan("A", 0),)), Question("i2", " Who? ", ()))
+    assert (third.article, third.questions[0].id) == ("row 3", "3")
 
 
 def test_rows_of_a_split_are_found_in_a_folder(tmp_path):
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    rows = rows_of(example())
-    for name, part in (("train", rows[:1]), ("validation", rows[1:])):
+    for name, part in (("train", rows_of(example())[:1]), ("validation", rows_of(example())[1:])):
         parquet.write_table(pa.Table.from_pylist(part), tmp_path / f"{name}-00000-of-00001.parquet")
     assert read(tmp_path, split="validation").question_ids == ("i2", "i3", "i4")
     assert [document.text for document in read_corpus(tmp_path, split="train")] == ["A first."]
@@ -184,9 +167,8 @@ def test_broken_rows_are_refused_with_their_line(tmp_path, answers, reason):
     assert read(path, skip_invalid=True).question_ids == ("i1", "i4")
 
 
-@pytest.mark.skipif(not REAL, reason="ENDX_TEST_DATA is not set: no real SQuAD at hand")
-def test_the_real_development_set_has_its_published_counts():
-    path = pathlib.Path(REAL) / "data" / "squad" / "dev-v1.1.json.gz"
+def test_the_real_development_set_has_its_published_counts(test_data):
+    path = test_data / "data" / "squad" / "dev-v1.1.json.gz"
     paragraphs = list(squad.squad_paragraphs(str(path)))
     questions = [question.text for paragraph in paragraphs for question in paragraph.questions]
     assert (len(paragraphs), len(questions), len(set(questions))) == (2067, 10570, 10539)
