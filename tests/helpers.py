@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import json
+import pathlib
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +102,14 @@ def refused(match: str, call, *arguments, **options) -> None:
 def largest(tree) -> float:
     """The largest absolute value in a tree."""
     return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+
+
+def written(path: pathlib.Path, contents: str | bytes | Sequence[dict]) -> pathlib.Path:
+    """Writes a file of text, of bytes, or of a row of JSON a line; returns its path."""
+    if isinstance(contents, list | tuple):
+        contents = "".join(json.dumps(row) + "\n" for row in contents)
+    path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
+    return path
 
 
 class Lazily(dict):

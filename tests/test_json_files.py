@@ -1,5 +1,5 @@
 import pytest
-from helpers import refused
+from helpers import refused, written
 
 from endx_jax import json_files
 from endx_jax.data.readers import read
@@ -30,8 +30,7 @@ def test_json_that_is_not_an_object_is_refused_in_one_line(contents, reason):
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path):
-    file = tmp_path / "x.json"
-    file.write_text('{"a": 1}')
+    file = written(tmp_path / "x.json", '{"a": 1}')
     assert json_files.read_json_file(file, most_bytes=8) == {"a": 1}
     refused(r"x\.json is larger than 7 bytes", json_files.read_json_file, file, most_bytes=7)
     refused(r"none\.json can't be read: No such file", json_files.read_json_file, tmp_path / "none.json")
@@ -56,8 +55,7 @@ PAGE = "\n<!DOCTYPE html>\n<html lang=en><head><title>Sign in</title></head></ht
 )
 @pytest.mark.parametrize(("contents", "found"), [(POINTER, "a Git LFS pointer.*: run git lfs"), (PAGE, "a web page")])
 def test_a_file_that_a_download_left_in_place_of_another_is_named(tmp_path, name, reader, contents, found):
-    file = tmp_path / name
-    file.write_text(contents)
+    file = written(tmp_path / name, contents)
     refused(rf"{name} is {found}", reader, file)
 
 

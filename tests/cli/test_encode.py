@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import written
 
 import endx_jax
 from endx_jax.index.corpus_encoding import encode_corpus
@@ -25,15 +26,13 @@ def corpus(tmp_path_factory) -> pathlib.Path:
 
 
 def test_documents_that_are_cut_are_counted_and_no_known_questions(trained_workdir, tmp_path, endx):
-    path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(json.dumps({"text": "the cat " * n}) + "\n" for n in (1, 20, 30)))
+    path = written(tmp_path / "corpus.jsonl", "".join(json.dumps({"text": "the cat " * n}) + "\n" for n in (1, 20, 30)))
     shown = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'index'}").out
     start = (
         "2 of 3 documents reach the limit of 24 tokens: only their beginnings are embedded; split them into passages"
     )
     assert shown.splitlines()[-1] == f"{start}, or train with a larger data.answer_length"
-    path = tmp_path / "pairs.csv"
-    path.write_text(f"question,answer\n{'cat ' * 40},mat\n{'dog ' * 40},rug\n")
+    path = written(tmp_path / "pairs.csv", f"question,answer\n{'cat ' * 40},mat\n{'dog ' * 40},rug\n")
     said = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'i'}").out
     assert "2 documents with 2 known questions" in said
     assert "reach the limit" not in said
@@ -83,8 +82,7 @@ def test_shards_are_encoded_and_joined_and_embeddings_reused(trained_workdir, co
 
 
 def test_an_index_says_by_what_products_its_embeddings_were_made(tiny_bert, corpus, tmp_path, endx):
-    small = tmp_path / "small.jsonl"
-    small.write_text("\n".join(corpus.read_text().splitlines()[:6]))
+    small = written(tmp_path / "small.jsonl", "\n".join(corpus.read_text().splitlines()[:6]))
     arguments = [f"--model={tiny_bert}", f"--corpus={small}", f"--output={tmp_path / 'index'}"]
     endx("encode", *arguments, "--product-dtype=bfloat16")
     index, models = Index(tmp_path / "index"), {}

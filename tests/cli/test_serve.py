@@ -7,7 +7,7 @@ import urllib.request
 
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import refused, written
 from http_server import Running
 
 from endx_jax.cli import search, serve
@@ -137,8 +137,7 @@ def test_a_package_that_is_missing_is_one_line(endx, monkeypatch):
 
 
 def test_a_token_comes_from_a_file_or_the_environment(monkeypatch, tmp_path):
-    file = tmp_path / "token"
-    file.write_text("secret\n")
+    file = written(tmp_path / "token", "secret\n")
     monkeypatch.setenv(serve.TOKEN, "other")
     assert serve._token(file) == "secret"
     assert serve._token(None) == "other"

@@ -3,7 +3,7 @@ import pathlib
 import re
 
 import pytest
-from helpers import one_line_error, refused
+from helpers import one_line_error, refused, written
 
 from endx_jax.cli import train
 from endx_jax.errors import EndxError, naming
@@ -150,8 +150,7 @@ def test_next_steps_fit_the_data(trained_workdir):
     ],
 )
 def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, message, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_bytes(text.encode("latin-1"))
+    file = written(tmp_path / "mine.py", text.encode("latin-1"))
     refused(f"^(--config={file})?{message}", train.parse_arguments, [f"--config={file}"])
 
 

@@ -3,7 +3,7 @@ import os
 import pathlib
 
 import pytest
-from helpers import refused
+from helpers import refused, written
 from small_squad import asked
 
 from endx_jax.data.reqa import convert, from_squad
@@ -19,8 +19,7 @@ def paragraph(context: str, *questions: dict) -> dict:
 
 
 def converted(folder: pathlib.Path, *paragraphs: dict, pool: str = "answers") -> Conversion:
-    path = folder / "x.json"
-    path.write_text(json.dumps({"data": [{"title": "T", "paragraphs": list(paragraphs)}]}))
+    path = written(folder / "x.json", json.dumps({"data": [{"title": "T", "paragraphs": list(paragraphs)}]}))
     return convert(path, pool)
 
 
@@ -124,8 +123,7 @@ def squad(folder: pathlib.Path, split: str) -> str:
 def test_a_questions_group_is_its_article_and_its_hard_negatives_the_rest_of_its_paragraphs(tmp_path):
     article = {"title": "Pets", "paragraphs": [paragraph(CATS, asked("i0", "q?", 0), asked("i1", "r?", 18))]}
     other = {"paragraphs": [paragraph("Dogs bark. They run.", asked("i2", "q?", 0), asked("i3", "s?", 0, 11))]}
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps({"data": [article, other]}))
+    path = written(tmp_path / "x.json", json.dumps({"data": [article, other]}))
     for pool in ("answers", "sentences"):
         records = from_squad(path, pool)
         groups = dict(zip(records.questions, records.groups, strict=True))

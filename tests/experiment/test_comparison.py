@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import refused, written
 
 from endx_jax.experiment import comparison
 from endx_jax.experiment.comparison import SystemResults, compare, read_pair, read_per_question
@@ -166,8 +166,7 @@ def test_other_pools_measures_and_questions_are_refused(runs, endx):
     ],
 )
 def test_damaged_files_are_named_with_the_line(tmp_path, line, message):
-    file = tmp_path / "x.per_question.jsonl"
-    file.write_text('{"id": "q0", "mrr": 0.5}\n' + line + "\n")
+    file = written(tmp_path / "x.per_question.jsonl", '{"id": "q0", "mrr": 0.5}\n' + line + "\n")
     refused(message, read_per_question, file)
 
 
@@ -208,8 +207,7 @@ def trec(path, ranked, tag="x"):
 
 @pytest.fixture
 def judged(tmp_path):
-    path = tmp_path / "judged.qrels"
-    path.write_text("q1 0 a 1\nq1 0 b 2\nq1 0 c 0\nq2 0 a 1\nq3 0 c 1\n")
+    path = written(tmp_path / "judged.qrels", "q1 0 a 1\nq1 0 b 2\nq1 0 c 0\nq2 0 a 1\nq3 0 c 1\n")
     return path
 
 

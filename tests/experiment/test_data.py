@@ -8,7 +8,7 @@ import pathlib
 import re
 
 import pytest
-from helpers import one_line_error, refused
+from helpers import one_line_error, refused, written
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
@@ -70,8 +70,7 @@ def test_questions_after_reqa_are_ranked_against_both_pools_the_chosen_one_first
 
 
 def test_training_questions_that_are_all_in_the_test_data_are_refused(tmp_path):
-    file = tmp_path / "pairs.csv"
-    file.write_text("question,answer\nq1,a\nq2,b\n")
+    file = written(tmp_path / "pairs.csv", "question,answer\nq1,a\nq2,b\n")
     with one_line_error("pairs.csv: all its questions are in the test data .*pairs.csv too; train on other questions"):
         read_splits(DataSettings(path=str(file), test_path=str(file)))
 
@@ -107,8 +106,7 @@ def test_only_the_quickstart_trains_on_docstrings():
 
 
 def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):
-    file = tmp_path / "pairs.csv"
-    file.write_text("question,answer\n" + "".join(f"q{n},a{n % 20}\n" for n in range(200)))
+    file = written(tmp_path / "pairs.csv", "question,answer\n" + "".join(f"q{n},a{n % 20}\n" for n in range(200)))
     settings = DataSettings(path=str(file), validation_fraction=0.0, test_fraction=0.4)
     by = {unit: read_splits(dataclasses.replace(settings, held_out_by=unit)) for unit in ("answers", "questions")}
     assert not set(by["answers"].train.candidates) & set(by["answers"].test.candidates)
@@ -262,8 +260,7 @@ def test_a_mixture_is_trained_on_without_what_is_held_out(folder, tmp_path):
 def test_splits_have_the_language_of_all_texts(tmp_path):
     rows = ["¿Cómo abro una cuenta?,Para abrir una cuenta es necesario el documento y no se paga por la tarjeta."]
     rows += [f"¿Dónde está la sucursal {n}?,Sucursal {n} Nord." for n in range(30)]
-    file = tmp_path / "faq.csv"
-    file.write_text("\n".join(["question,answer", *rows]))
+    file = written(tmp_path / "faq.csv", "\n".join(["question,answer", *rows]))
     splits = read_splits(DataSettings(path=str(file)))
     assert {part.text_language for part in (splits.train, splits.validation, splits.test)} == {"spanish"}
     assert pools(splits.test, DataSettings(path=str(file))).primary.text_language == "spanish"

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from fuzzing import damaged_bytes, damaged_json, fuzzed, only_user_errors
+from helpers import written
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -100,8 +101,7 @@ def test_a_model_folder(folders, kind, name, data):
 @fuzzed
 @given(data=st.data())
 def test_an_optional_file_of_a_model_folder(folders, name, valid, data):
-    file = folders["bert"] / name
-    file.write_text(json.dumps(valid))
+    file = written(folders["bert"] / name, json.dumps(valid))
     check(file, data, damaged_json, lambda: load_all(folders["bert"]))
     file.unlink()
 

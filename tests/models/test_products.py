@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import TINY, one_line_error, padded, random_params, texts, tower
+from helpers import TINY, one_line_error, padded, random_params, texts, tower, written
 from jaxprs import equations
 
 from endx_jax.methods.endx.teacher import CrossEncoder
@@ -31,8 +31,7 @@ def cpu(tmp_path, monkeypatch):
     """Sets the flags of the machine's CPU."""
 
     def set_flags(flags: str) -> None:
-        file = tmp_path / "cpuinfo"
-        file.write_text(f"processor\t: 0\nvendor_id\t: Maker\nflags\t\t: fpu {flags} sse\n")
+        file = written(tmp_path / "cpuinfo", f"processor\t: 0\nvendor_id\t: Maker\nflags\t\t: fpu {flags} sse\n")
         monkeypatch.setattr(products, "CPU_INFO", file)
         product_dtype_on.cache_clear()
 

@@ -1,11 +1,11 @@
 """The planned step against real arrays on a mesh, and against the program that training compiles."""
 
-import json
 import re
 
 import jax
 import jax.numpy as jnp
 import pytest
+from helpers import written
 from tiny_bert import WIDTH, tiny_recipe
 
 from endx_jax.experiment.config import resolve
@@ -114,8 +114,7 @@ def test_with_data_the_batches_and_hard_negatives_are_those_that_training_plans(
     assert planned.execution.dtype == jnp.bfloat16
     assert planned.stream.profiles() == prepare_run(config, tmp_path).stream.profiles()
     rows = [{"question": f"where {n}", "answer": f"here {n}", "negative": f"there {n}"} for n in range(64)]
-    path = tmp_path / "triplets.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = written(tmp_path / "triplets.jsonl", rows)
     config.data.path = str(path)
     settings = resolve(config)
     planned = plan_run(settings, read_texts(settings))

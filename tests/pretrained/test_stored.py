@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fake_buckets import free_port
-from helpers import one_line_error, padded, refused, texts
+from helpers import one_line_error, padded, refused, texts, written
 from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 from tiny_bert import write_tokenizer
@@ -92,8 +92,7 @@ def test_values_may_be_read_as_bfloat16(tmp_path, stored):
 
 def test_types_that_we_cannot_read_and_numbers_beyond_float32_are_named(tmp_path):
     header = json.dumps({"x": {"dtype": "F8_E5M2", "shape": [2], "data_offsets": [0, 2]}}).encode()
-    file = tmp_path / "odd.safetensors"
-    file.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
+    file = written(tmp_path / "odd.safetensors", len(header).to_bytes(8, "little") + header + b"\0\0")
     refused("tensor 'x' has dtype F8_E5M2, which is none of", open_file, file)
     save_file({"x": np.array([1.0, 1e300])}, tmp_path / "x.safetensors")
     refused("tensor 'x' holds NaN or infinity", np.asarray, open_file(tmp_path / "x.safetensors")["x"])

@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from helpers import refused
+from helpers import refused, written
 
 from endx_jax.data import read
 from endx_jax.data.readers import arrow, row_files, shards
@@ -47,8 +47,7 @@ def save_to_disk(folder, rows, shards=2):
 
 
 def expected(tmp_path):
-    path = tmp_path / "expected.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    path = written(tmp_path / "expected.jsonl", ROWS)
     return read(path)
 
 

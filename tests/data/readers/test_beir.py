@@ -6,7 +6,7 @@ import shutil
 
 import helpers
 import pytest
-from helpers import refused
+from helpers import refused, written
 
 from endx_jax.data import read
 from endx_jax.data.readers.beir import REPORT, Negative, default_split, sets_of, suite_of, write_mined
@@ -112,8 +112,7 @@ def test_a_folder_without_judgements_is_refused(folder):
     ],
 )
 def test_broken_judgements_are_refused_with_their_line(folder, qrels, reason):
-    path = folder / "qrels" / "test.tsv"
-    path.write_text(qrels)
+    path = written(folder / "qrels" / "test.tsv", qrels)
     assert refusal(folder) == f"{path}, {reason}"
 
 
@@ -135,8 +134,7 @@ def test_broken_corpora_and_queries_are_refused_with_their_line(folder, name, ro
 
 
 def test_invalid_rows_can_be_skipped(folder, caplog):
-    path = folder / "qrels" / "test.tsv"
-    path.write_text(f"{HEADER}q1\td1\t1\nq9\td1\t1\nq2\td5\t1\nq2\td2\tyes\n")
+    path = written(folder / "qrels" / "test.tsv", f"{HEADER}q1\td1\t1\nq9\td1\t1\nq2\td5\t1\nq2\td2\tyes\n")
     records = read(folder, skip_invalid=True)
     assert records.question_ids == ("q1",)
     said = f"skipped 3 invalid rows, the first: {path}, line 3: query 'q9' is not in queries.jsonl"
@@ -165,8 +163,7 @@ def test_hard_negatives_stand_beside_the_judgements_and_right_ones_are_none(fold
 )
 def test_broken_negatives_are_refused_with_their_line(folder, rows, reason):
     (folder / "negatives").mkdir()
-    path = folder / "negatives" / "test.tsv"
-    path.write_text(rows)
+    path = written(folder / "negatives" / "test.tsv", rows)
     assert refusal(folder) == f"{path}, {reason}"
 
 

@@ -5,6 +5,7 @@ import json
 
 import helpers
 import pytest
+from helpers import written
 
 from endx_jax.data import RetrievalSet, read
 from endx_jax.errors import EndxError
@@ -17,9 +18,7 @@ UNASKED = {"patterns": [], "responses": ["c"]}
 
 
 def write(folder, name, text, encoding="utf-8"):
-    path = folder / name
-    path.write_bytes(text.encode(encoding))
-    return path
+    return written(folder / name, text.encode(encoding))
 
 
 def test_equal_texts_are_merged_and_every_right_answer_is_kept(tmp_path):
@@ -247,16 +246,14 @@ def lines(rows) -> str:
 
 @pytest.mark.parametrize("indent", [None, 0, 4])
 def test_dpr(tmp_path, indent):
-    path = tmp_path / "train.json"
-    path.write_text(json.dumps(dpr(), indent=indent))
+    path = written(tmp_path / "train.json", json.dumps(dpr(), indent=indent))
     assert read(path) == EXPECTED
     (tmp_path / "train.json.gz").write_bytes(gzip.compress(path.read_bytes()))
     assert read(tmp_path / "train.json.gz") == EXPECTED
 
 
 def test_tevatron_and_flag_embedding(tmp_path):
-    path = tmp_path / "train.jsonl"
-    path.write_text(lines(tevatron()))
+    path = written(tmp_path / "train.jsonl", lines(tevatron()))
     assert read(path) == EXPECTED
     path.write_text(lines({k: v for k, v in row.items() if k != "negative_passages"} for row in tevatron()))
     assert read(path).hard_negatives is None
@@ -305,8 +302,7 @@ def test_of_two_scores_of_a_pair_the_first_counts_and_an_empty_passage_has_none(
 )
 def test_scores_that_do_not_fit_are_refused(tmp_path, right, wrong, message):
     rows = flag_embedding()
-    path = tmp_path / "train.jsonl"
-    path.write_text(lines([scored(rows[0], [1.0], [0.0]), scored(rows[0], right, wrong)]))
+    path = written(tmp_path / "train.jsonl", lines([scored(rows[0], [1.0], [0.0]), scored(rows[0], right, wrong)]))
     helpers.refused(message, read, path)
 
 
@@ -373,8 +369,7 @@ def test_broken_dpr_is_refused_by_line(tmp_path):
 def test_one_id_for_two_texts_is_refused(tmp_path):
     rows = tevatron()
     rows[1]["positive_passages"][0]["docid"] = "7"
-    path = tmp_path / "x.jsonl"
-    path.write_text(lines(rows))
+    path = written(tmp_path / "x.jsonl", lines(rows))
     assert refusal(path) == f"{path}, line 2: the passage id '7' belongs to two texts"
     rows = tevatron()
     rows[1]["query_id"] = "q0"

@@ -2,7 +2,7 @@ import gzip
 import json
 
 import pytest
-from helpers import refused
+from helpers import refused, written
 from small_mrqa import HEADER, asked, line
 from small_squad import write_squad
 
@@ -42,8 +42,7 @@ PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
     ],
 )
 def test_the_content_of_a_file_decides_its_format(tmp_path, ending, text, found, packed):
-    path = tmp_path / f"any{ending}{packed}"
-    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    path = written(tmp_path / f"any{ending}{packed}", gzip.compress(text.encode()) if packed else text.encode())
     assert detect_format(str(path)) == found
 
 

@@ -1,7 +1,5 @@
-import json
-
 import pytest
-from helpers import refused
+from helpers import refused, written
 from small_mrqa import HEADER, asked, line
 
 from endx_jax.data import read
@@ -15,12 +13,7 @@ TITLED = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She eats. [PAR] [TLE] Bob Ray
 
 @pytest.fixture
 def write(tmp_path):
-    def write(*rows: dict, header: bool = True):
-        path = tmp_path / "x.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in ([HEADER] if header else []) + list(rows)))
-        return str(path)
-
-    return write
+    return lambda *rows, header=True: str(written(tmp_path / "x.jsonl", [HEADER] * header + [*rows]))
 
 
 def test_the_first_span_of_the_first_answer_counts_and_marks_are_gone(write):

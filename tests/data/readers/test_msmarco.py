@@ -3,6 +3,7 @@ import gzip
 
 import helpers
 import pytest
+from helpers import written
 
 from endx_jax.data import RetrievalSet, read
 from endx_jax.data.readers import msmarco
@@ -63,8 +64,7 @@ def test_broken_lines_are_refused_by_their_numbers(folder, name, text, at, reaso
 
 
 def test_broken_collections_are_refused_by_their_lines(folder):
-    path = folder / "collection.tsv"
-    path.write_text(f"{COLLECTION}2\ttwo again\n")
+    path = written(folder / "collection.tsv", f"{COLLECTION}2\ttwo again\n")
     assert refusal(folder) == f"{path}, line 6: the id '2' belongs to two texts"
     path.write_bytes(COLLECTION.encode() + b"5\tcaf\xe9\n")
     assert f"{path}, line 6, byte 6: 0xe9 is not UTF-8" in refusal(folder)

@@ -1,9 +1,8 @@
 import gzip
-import json
 import pathlib
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, written
 from small_natural_questions import NO_ANSWER, annotation, full, page, simplified, span
 
 from endx_jax.data import read
@@ -26,12 +25,7 @@ AT = r"it must be a whole number from 0 to \d+"
 
 @pytest.fixture
 def write(tmp_path):
-    def write(*rows: dict):
-        path = tmp_path / "x.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return str(path)
-
-    return write
+    return lambda *rows: str(written(tmp_path / "x.jsonl", rows))
 
 
 def test_the_full_files_tell_where_white_space_stands_and_in_simplified_ones_tokens_stand_apart(write):
@@ -85,8 +79,7 @@ def test_an_answer_starts_at_its_first_word(write):
 
 def test_whole_paragraphs_and_packed_files(write, tmp_path):
     plain = write(full(1, "what are bees", HTML, annotation(FIRST, APIS)))
-    packed = tmp_path / "y.jsonl.gz"
-    packed.write_bytes(gzip.compress(pathlib.Path(plain).read_bytes()))
+    packed = written(tmp_path / "y.jsonl.gz", gzip.compress(pathlib.Path(plain).read_bytes()))
     assert formats.detect_format(str(packed)) in formats.PARAGRAPH_READERS
     records = read(packed)
     assert records == read(plain)

@@ -5,6 +5,7 @@ import json
 import helpers
 import pyarrow as pa
 import pytest
+from helpers import written
 from pyarrow import parquet
 from small_squad import article, asked
 
@@ -31,9 +32,7 @@ def example() -> dict:
 
 
 def write(folder, tree, name="x.json"):
-    path = folder / name
-    path.write_text(tree if isinstance(tree, str) else json.dumps(tree))
-    return path
+    return written(folder / name, tree if isinstance(tree, str) else json.dumps(tree))
 
 
 def test_equal_questions_and_equal_paragraphs_are_merged(tmp_path):
@@ -127,17 +126,13 @@ def rows_of(tree: dict, listed: bool = False) -> list[dict]:
     ]
 
 
-def write_rows(folder, rows: list[dict]):
-    return write(folder, "".join(f"{json.dumps(row)}\n" for row in rows), "rows.jsonl")
-
-
 @pytest.mark.parametrize("listed", [False, True])
 def test_rows_of_questions_are_read_as_the_file_of_their_paragraphs(tmp_path, listed):
     rows = rows_of(example(), listed)
-    assert read(write_rows(tmp_path, rows)) == read(write(tmp_path, example()))
+    assert read(written(tmp_path / "rows.jsonl", rows)) == read(write(tmp_path, example()))
     rows[1]["answers"] = [] if listed else {"text": [], "answer_start": []}
     del rows[3]["title"], rows[3]["id"]
-    first, second, third = squad.squad_rows(str(write_rows(tmp_path, rows)))
+    first, second, third = squad.squad_rows(str(written(tmp_path / "rows.jsonl", rows)))
     assert (first.article, first.context, second.context) == ("One", "A first. ", "A second.")
     assert first.questions == (Question("i1", "What?", (AnswerSpan("A", 0),)), Question("i2", " Who? ", ()))
     assert (third.article, third.questions[0].id) == ("row 3", "3")
@@ -162,7 +157,7 @@ def test_rows_of_a_split_are_found_in_a_folder(tmp_path):
 def test_broken_rows_are_refused_with_their_line(tmp_path, answers, reason):
     rows = rows_of(example())
     rows[1]["answers"] = answers
-    path = write_rows(tmp_path, rows)
+    path = written(tmp_path / "rows.jsonl", rows)
     assert refusal(path) == f"{path}, line 2: {reason}"
     assert read(path, skip_invalid=True).question_ids == ("i1", "i4")
 

@@ -3,7 +3,7 @@ import json
 
 import pytest
 from fuzzing import only_user_errors
-from helpers import one_line_error, refusal
+from helpers import one_line_error, refusal, written
 
 from endx_jax import json_files
 from endx_jax.data.readers import read, row_files, text_files
@@ -16,11 +16,9 @@ def read_lines(path) -> list[tuple[int, str]]:
 
 
 def test_lines_are_numbered_from_one_keep_their_newline_and_may_be_packed(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_bytes("\ufeffé\r\nb".encode())
+    path = written(tmp_path / "x.txt", "\ufeffé\r\nb".encode())
     assert read_lines(path) == [(1, "é\r\n"), (2, "b")]
-    path = tmp_path / "x.GZ"
-    path.write_bytes(gzip.compress("a\nü\n".encode()))
+    path = written(tmp_path / "x.GZ", gzip.compress("a\nü\n".encode()))
     assert read_lines(path) == [(1, "a\n"), (2, "ü\n")]
 
 
@@ -34,8 +32,7 @@ def test_missing_empty_and_folder_are_refused(tmp_path):
 
 
 def test_another_encoding_is_refused_with_line_and_byte(tmp_path):
-    path = tmp_path / "x"
-    path.write_bytes("first\ncafé\n".encode("latin-1"))
+    path = written(tmp_path / "x", "first\ncafé\n".encode("latin-1"))
     assert f"{path}, line 2, byte 4: 0xe9 is not UTF-8" in refusal(lambda: read_lines(path))
     advice = 'save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f'
     commands = "WINDOWS-1252 -t UTF-8 OLD > NEW (CP932 for Japanese, GB18030 for Chinese)"
@@ -58,8 +55,7 @@ def test_broken_gzip_is_refused_whatever_is_broken(tmp_path):
 
 
 def test_objects_skip_blank_lines_and_count_them_and_broken_ones_are_refused(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"a": 1}\n\n {"a": 2}')
+    path = written(tmp_path / "x.jsonl", '{"a": 1}\n\n {"a": 2}')
     assert list(row_files.read_rows(str(path))) == [(1, f"{path}, line 1", {"a": 1}), (3, f"{path}, line 3", {"a": 2})]
     broken = {'{"a": 1': "line 2, column 8: broken JSON: Expecting ',' delimiter"}
     broken["[1]"] = "line 2 must be an object, not a list"
@@ -71,8 +67,7 @@ def test_objects_skip_blank_lines_and_count_them_and_broken_ones_are_refused(tmp
 @pytest.mark.parametrize("indent", [None, 1])
 def test_a_list_is_read_item_by_item_wherever_blocks_end(tmp_path, indent, monkeypatch):
     items = [{"a": 1.25, "b": [{"é": "\\"}]}, {}, {"c": "x" * 30, "d": [True, None, "]}"]}] * 3
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps(items, indent=indent, ensure_ascii=False))
+    path = written(tmp_path / "x.json", json.dumps(items, indent=indent, ensure_ascii=False))
     for size in (1, 2, 7, 100):
         monkeypatch.setattr(text_files, "_BLOCK", size)
         found = list(text_files.items(str(path)))
@@ -95,8 +90,7 @@ def test_a_list_is_read_item_by_item_wherever_blocks_end(tmp_path, indent, monke
 @pytest.mark.parametrize("size", [1, 1000])
 def test_broken_lists_are_refused_with_their_line(tmp_path, text, reason, size, monkeypatch):
     monkeypatch.setattr(text_files, "_BLOCK", size)
-    path = tmp_path / "x.json"
-    path.write_text(text)
+    path = written(tmp_path / "x.json", text)
     assert refusal(lambda: list(text_files.items(str(path)))).startswith(f"{path}, {reason}")
 
 
@@ -122,8 +116,7 @@ HUGE = "9" * 5_000
 @pytest.mark.parametrize("value", [DEEP, HUGE])
 @pytest.mark.parametrize("holder", ['{"a": %s}', '[{"a": 1},\n{"a": %s}]'])
 def test_deep_nesting_and_long_numbers_are_refused(tmp_path, value, holder):
-    path = tmp_path / "x.json"
-    path.write_text(holder % value)
+    path = written(tmp_path / "x.json", holder % value)
     reason = "the JSON is nested too deeply" if value == DEEP else "a whole number has more than 4,300 digits"
     assert refusal(lambda: list(row_files.read_rows(str(path)))).endswith(reason)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import small_squad
-from helpers import one_line_error, refused
+from helpers import one_line_error, refused, written
 
 from endx_jax.data import reqa
 from endx_jax.data.readers import formats
@@ -134,8 +134,7 @@ def test_squad_has_the_ids_that_evaluation_gives(tmp_path):
 
 
 def test_documents_come_one_at_a_time(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(100)) + "broken\n")
+    path = written(tmp_path / "a.jsonl", "".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(100)) + "broken\n")
     documents = read_corpus(path)
     assert [d.text for d in itertools.islice(documents, 100)] == [f"t{n}" for n in range(100)]
     refused("line 101, column 1: broken JSON", next, documents)

@@ -2,7 +2,7 @@ import dataclasses
 import gzip
 
 import pytest
-from helpers import refusal
+from helpers import refusal, written
 
 from endx_jax.data.sets import relevance
 from endx_jax.data.sets.relevance import contains_answer, read_answered, read_judged, searchable, strings, tokens
@@ -39,8 +39,7 @@ def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):
     ],
 )
 def test_questions_with_answers(tmp_path, name, text, packed):
-    path = tmp_path / (name + packed)
-    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    path = written(tmp_path / (name + packed), gzip.compress(text.encode()) if packed else text.encode())
     found = [(one.id, one.text, one.answers) for one in read_answered(str(path))]
     assert found == [("q0", "who", ('A "B"', "C")), ("q1", "when", ("D's",))]
 
@@ -80,8 +79,7 @@ def test_other_python_expressions_are_refused_and_never_run(text):
     ],
 )
 def test_broken_lines_are_refused_by_number(tmp_path, name, text, reason):
-    path = tmp_path / name
-    path.write_text(text)
+    path = written(tmp_path / name, text)
     assert refusal(lambda: read_answered(str(path))).startswith(f"{path}, {reason}")
 
 

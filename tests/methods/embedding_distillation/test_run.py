@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import logged_steps, one_device, one_line_error
+from helpers import logged_steps, one_device, one_line_error, written
 from tiny_bert import WIDTH, WORDS, tiny_recipe
 
 import endx_jax
@@ -53,8 +53,7 @@ def index(trained_workdir, tmp_path_factory):
     """An index by the teacher of the questions themselves, each the right document of its question."""
     folder = tmp_path_factory.mktemp("index")
     lines = [json.dumps({"_id": str(n), "text": text}) for n, text in enumerate(QUESTIONS)]
-    corpus = folder / "corpus.jsonl"
-    corpus.write_text("\n".join(lines) + "\n")
+    corpus = written(folder / "corpus.jsonl", "\n".join(lines) + "\n")
     encode.main([f"--model={trained_workdir}", f"--corpus={corpus}", f"--output={folder / 'index.sqlite'}"])
     return folder / "index.sqlite"
 

@@ -4,7 +4,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, refused, trained_params, whole_and_resumed
+from helpers import one_line_error, refused, trained_params, whole_and_resumed, written
 from tiny_bert import WORDS, tiny_recipe
 
 import endx_jax
@@ -24,8 +24,7 @@ ROWS = [" ".join(DRAW.choice(WORDS, 3)) + f",{n} " + " ".join(DRAW.choice(WORDS,
 
 @pytest.fixture(scope="module")
 def config(tiny_bert, tmp_path_factory):
-    file = tmp_path_factory.mktemp("data") / "pairs.csv"
-    file.write_text("\n".join(["question,answer", *ROWS]) + "\n")
+    file = written(tmp_path_factory.mktemp("data") / "pairs.csv", "\n".join(["question,answer", *ROWS]) + "\n")
     config = tiny_recipe(tiny_bert, file, encoder="none")
     config.objective = dataclasses.asdict(LateSettings())
     config.model.pooling, config.model.projection = "tokens", 8

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, one_line_error, refused
+from helpers import logged_losses, one_line_error, refused, written
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -67,8 +67,7 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
 def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, endx):
     with one_line_error("holds a pair classifier or reranker, .* pass it to --rerank of `endx evaluate` or `endx sea"):
         endx_jax.load(pair_workdir)
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("a\n")
+    corpus = written(tmp_path / "corpus.txt", "a\n")
     workdir, output = f"--workdir={pair_workdir}", f"--output={tmp_path / 'out'}"
     for verb in (
         ["export", workdir, output],
