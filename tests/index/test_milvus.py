@@ -1,3 +1,4 @@
+import pathlib
 import re
 
 import numpy as np
@@ -139,6 +140,7 @@ def test_a_collection_of_something_else_is_refused(to, tmp_path):
 
 
 def test_collections_made_by_others_and_the_server_s_own_refusals_are_one_line(to, tmp_path):
+    pathlib.Path(to[0]).parent.mkdir(exist_ok=True)
     refused(r"all.db: .*not.*\Z", search, to, QUESTIONS, 3)
     with milvus._client(to[0], "") as client:
         client.create_collection(to[1], dimension=16, id_type="string", max_length=9)
