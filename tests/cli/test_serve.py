@@ -32,7 +32,7 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
 
 
 def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "cat.md").write_text("# The cat\n\nThe cat sat on a mat.")
     arguments = serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"])
