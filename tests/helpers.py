@@ -105,7 +105,12 @@ def largest(tree) -> float:
 
 
 def written(path: pathlib.Path, contents: str | bytes | Sequence[dict]) -> pathlib.Path:
-    """Writes a file of text, of bytes, or of a row of JSON a line; returns its path."""
+    """Writes a file of text, of bytes, or of rows, as lines of JSON or a table of Parquet; returns its path."""
+    if path.suffix == ".parquet":
+        from pyarrow import Table, parquet
+
+        parquet.write_table(Table.from_pylist(contents), path)
+        return path
     if isinstance(contents, list | tuple):
         contents = "".join(json.dumps(row) + "\n" for row in contents)
     path.write_bytes(contents.encode() if isinstance(contents, str) else contents)

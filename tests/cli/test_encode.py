@@ -16,13 +16,10 @@ WORDS = "the cat sat on a mat dog where is who what in".split()
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     draw = random.Random(0)
-    with open(path, "w") as stream:
-        for n in range(200):
-            row = {"_id": f"doc {n}", "title": f"t {n}", "text": " ".join(draw.choices(WORDS, k=n % 9))}
-            stream.write(json.dumps(row) + "\n")
-    return path
+    texts = [" ".join(draw.choices(WORDS, k=n % 9)) for n in range(200)]
+    rows = [{"_id": f"doc {n}", "title": f"t {n}", "text": text} for n, text in enumerate(texts)]
+    return written(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", rows)
 
 
 def test_documents_that_are_cut_are_counted_and_no_known_questions(trained_workdir, tmp_path, endx):

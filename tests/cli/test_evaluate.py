@@ -5,7 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, written
+from pyarrow import csv
 from small_squad import write_squad
 
 import endx_jax
@@ -28,13 +29,12 @@ def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_pa
 
 
 def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, endx):
-    data = tmp_path / "mine.tsv"
-    data.write_text("q\ta\nwhere is the cat\tthe mat\nwhere is the dog\tthe sofa\n")
+    data = written(tmp_path / "mine.tsv", "q\ta\nwhere is the cat\tthe mat\nwhere is the dog\tthe sofa\n")
     arguments = ["--model", tiny_bert, "--data", data, "--question-column=q", "--answer-column=a"]
     endx("evaluate", *arguments, "--output", tmp_path / "out")
-    written = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert list(written["systems"]) == ["bm25", tiny_bert.name, "hybrid"]
-    assert written["evaluations"][0]["candidates"] == 2
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert list(results["systems"]) == ["bm25", tiny_bert.name, "hybrid"]
+    assert results["evaluations"][0]["candidates"] == 2
     index = Index(tmp_path / "out" / "index.sqlite")
     assert [document.text for _, document in index.snapshot.documents()] == ["the mat", "the sofa"]
     identity = endx_jax.load(tiny_bert).identity
@@ -145,16 +145,14 @@ def test_a_whole_index_needs_data_that_fit_it(tmp_path, endx):
     index = tmp_path / "index"
     write_index(index, np.ones((1, 2), np.float32), [Document("d7", "x")], metric="cosine", model={"name": "x"})
     assert "--index needs --data" in endx("evaluate", f"--index={index}", status=2).err
-    data = tmp_path / "x.csv"
-    data.write_text("question,answer\nwhere is the mat,on the sofa\n")
+    data = written(tmp_path / "x.csv", "question,answer\nwhere is the mat,on the sofa\n")
     refused = endx("evaluate", f"--index={index}", f"--data={data}", f"--output={tmp_path / 'out'}", status=2)
     assert "1 of 1 right documents are not in the index, such as 'd0'" in refused.err
     assert not (tmp_path / "out").exists()
 
 
 def test_questions_that_share_an_answer_are_ranked_apart_too(tiny_bert, tmp_path, endx):
-    data = tmp_path / "pairs.tsv"
-    data.write_text("question\tanswer\nis it a cat\tyes\nis it a dog\tyes\nis it a mat\tno\n")
+    data = written(tmp_path / "pairs.tsv", "question\tanswer\nis it a cat\tyes\nis it a dog\tyes\nis it a mat\tno\n")
     arguments = [f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}"]
     endx("evaluate", *arguments, "--min-questions", "2", "9")
     found = json.loads((tmp_path / "out" / "results.json").read_text())["evaluations"]
@@ -167,9 +165,8 @@ def write_set(folder, words, grade=1):
     """Writes a BEIR folder with a document and a question of each word, and two documents for the first."""
     (folder / "qrels").mkdir(parents=True)
     documents = [{"_id": word, "title": "", "text": f"the {word} on the mat"} for word in words]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
-    queries = [{"_id": f"q-{word}", "text": f"where is the {word}"} for word in words]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    written(folder / "corpus.jsonl", documents)
+    written(folder / "queries.jsonl", [{"_id": f"q-{word}", "text": f"where is the {word}"} for word in words])
     judged = [(f"q-{word}", word, grade) for word in words] + [(f"q-{words[0]}", words[1], 1)]
     rows = "".join("\t".join(map(str, row)) + "\n" for row in [("query-id", "corpus-id", "score"), *judged])
     (folder / "qrels" / "test.tsv").write_text(rows)
@@ -227,19 +224,15 @@ def test_a_suite_has_a_row_per_set_and_means_over_sets(tiny_bert, suite, evaluat
 
 
 def test_a_suite_in_one_folder_has_the_scores_of_one_of_folders(tiny_bert, suite, tmp_path, endx):
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.csv as tables
-    import pyarrow.parquet as pq
-
     suite = shutil.copytree(suite, tmp_path / "folders")
     for name in ("animals", "things"):
         for part in ("corpus", "queries"):
             (tmp_path / "whole" / part).mkdir(parents=True, exist_ok=True)
-            rows = map(json.loads, (suite / name / f"{part}.jsonl").read_text().splitlines())
-            pq.write_table(pa.Table.from_pylist([*rows]), tmp_path / "whole" / part / f"{name}-00000-of-00001.parquet")
+            rows = [*map(json.loads, (suite / name / f"{part}.jsonl").read_text().splitlines())]
+            written(tmp_path / "whole" / part / f"{name}-00000-of-00001.parquet", rows)
         (tmp_path / "whole" / "qrels").mkdir(exist_ok=True)
-        judged = tables.read_csv(suite / name / "qrels" / "test.tsv", parse_options=tables.ParseOptions(delimiter="\t"))
-        pq.write_table(judged, tmp_path / "whole" / "qrels" / f"{name}-00000-of-00001.parquet")
+        judged = csv.read_csv(suite / name / "qrels" / "test.tsv", parse_options=csv.ParseOptions(delimiter="\t"))
+        written(tmp_path / "whole" / "qrels" / f"{name}-00000-of-00001.parquet", judged.to_pylist())
         (suite / name / "qrels" / "test.tsv").rename(suite / name / "qrels" / "train.tsv")
     found = []
     for data in (suite, tmp_path / "whole"):

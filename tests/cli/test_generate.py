@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 from chat_server import ChatServer, questions, reply
+from helpers import written
 from http_server import wait_for
 
 from endx_jax.data import generation
@@ -27,9 +28,7 @@ def corpus(tmp_path) -> pathlib.Path:
     """Eight different passages; one of them twice, and an empty one."""
     rows = [{"id": f"d{n}", "text": f"This is passage {n}."} for n in range(8)]
     rows += [{"id": "again", "text": "This is passage 3."}, {"id": "empty", "text": ""}]
-    file = tmp_path / "docs.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    return written(tmp_path / "docs.jsonl", rows)
 
 
 def arguments(server, corpus, *more) -> list[str]:
@@ -167,7 +166,7 @@ def test_questions_of_several_passages_are_left_out(corpus, endx):
 def test_questions_that_do_not_find_their_passage_are_left_out(corpus, trained_workdir, endx):
     words = ["cat", "dog"] * 4
     rows = [{"id": f"d{n}", "text": f"the {word} sat. This is passage {n}."} for n, word in enumerate(words)]
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written(corpus, rows)
     texts = [row["text"] for row in rows]
     with ChatServer(lambda number, _: reply(json.dumps([texts[int(number) // 2 * 2] + " ?" * int(number)]))) as server:
         endx(*arguments(server, corpus, f"--filter-with={trained_workdir}", "--filter-top=1"))

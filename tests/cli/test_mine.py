@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import refused, written
 from small_squad import regular
 from tiny_bert import tiny_recipe
 
@@ -32,8 +32,7 @@ def negatives(folder):
 
 
 def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, mine):
-    squad = tmp_path / "squad.json"
-    squad.write_text(regular(3))  # "Cats number 0. Dogs number 0. Nothing of 0.", asked "Cats 0?" and "Dogs 0?"
+    squad = written(tmp_path / "squad.json", regular(3))
     said = mine(f"--data={squad}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}").out
     assert "12 hard negatives for 6 questions (0 without any), from ranks 1 to 100 of bm25; excluded: 6 right\n" in said
     assert f"--config.data.path={tmp_path / 'out'} --config.data.hard_negatives=1" in said

@@ -8,7 +8,7 @@ import types
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, written
 
 import endx_jax
 from endx_jax.cli.answers import NamedQuestion, read_questions, to_jsonl, to_text
@@ -144,9 +144,8 @@ def test_documents_are_selected_by_their_metadata(tmp_path, search, error):
 
 def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, search, error):
     replaced = next(iter(texts))
-    corpus = tmp_path / "more.jsonl"
     rows = {"_id": "new", "body": "the elephant", "url": "example.org"}, {"_id": replaced, "body": "the giraffe"}
-    corpus.write_text("\n".join(map(json.dumps, rows)))
+    corpus = written(tmp_path / "more.jsonl", rows)
     assert "name yours with --text-column" in error(f"--workdir={workdir}", f"--add={corpus}")
     said = search(f"--workdir={workdir}", f"--add={corpus}", "--text-column=body").err
     assert f"added 2 documents, replacing 1; {len(texts) + 1} documents" in said

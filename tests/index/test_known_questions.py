@@ -5,10 +5,10 @@ import sqlite3
 import jax
 import numpy as np
 import pytest
+from helpers import refused
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.errors import EndxError
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.text_search import TextSearch
@@ -134,13 +134,12 @@ def test_known_questions_have_the_precision_of_the_index(tmp_path, precision):
 
 
 def test_embeddings_of_known_questions_must_fit(index, tmp_path):
+    new = ([Document("x", "y", {}, ("z",))], embed(["y"]))
     for known in (None, np.zeros((2, WIDTH)), np.zeros((1, 3))):
-        with pytest.raises(EndxError, match="embeddings have shape .* for 1 known questions and an index of width 8"):
-            index.add([Document("x", "y", {}, ("z",))], embed(["y"]), known=known)
-    with pytest.raises(EndxError, match="there is no model to encode known questions"):
-        TextSearch(index).add([Document("x", "y", {}, ("z",))], embed(["y"]))
-    with pytest.raises(EndxError, match="contains nan or infinity"):
-        index.add([Document("x", "y", {}, ("z",))], embed(["y"]), known=np.full((1, WIDTH), np.nan))
+        message = "embeddings have shape .* for 1 known questions and an index of width 8"
+        refused(message, index.add, *new, known=known)
+    refused("there is no model to encode known questions", TextSearch(index).add, *new)
+    refused("contains nan or infinity", index.add, *new, known=np.full((1, WIDTH), np.nan))
     assert "x" not in index
 
 

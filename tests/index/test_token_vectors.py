@@ -4,7 +4,7 @@ import sqlite3
 
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
+from helpers import one_line_error, refused, written
 from late_folders import write_multi_vector
 
 import endx_jax
@@ -34,10 +34,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    file = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     rows = [{"_id": f"d{n}", "text": text, "even": n % 2 == 0} for n, text in enumerate(TEXTS)]
-    file.write_text("\n".join(map(json.dumps, rows)))
-    return file
+    return written(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", rows)
 
 
 @pytest.fixture
@@ -103,8 +101,8 @@ def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(path, model, c
     assert join_shards(tmp_path / "joined", parts) == 40
     rows = [*map(json.loads, corpus.read_text().splitlines())]
     rows[3]["text"] = "the other dog"
-    (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    reused = encode_corpus(model.name, str(tmp_path / "new.jsonl"), tmp_path / "new", reuse=path)
+    new = written(tmp_path / "new.jsonl", rows)
+    reused = encode_corpus(model.name, str(new), tmp_path / "new", reuse=path)
     query = "SELECT id, embedding, codes, scales FROM documents JOIN tokens ON document = row"
     first, joined, new = (
         {row[0]: row[1:] for row in Index(p)._reader._rows(query)} for p in (path, tmp_path / "joined", reused)

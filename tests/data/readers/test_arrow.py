@@ -47,8 +47,7 @@ def save_to_disk(folder, rows, shards=2):
 
 
 def expected(tmp_path):
-    path = written(tmp_path / "expected.jsonl", ROWS)
-    return read(path)
+    return read(written(tmp_path / "expected.jsonl", ROWS))
 
 
 @pytest.mark.parametrize("ending", ARROW_ENDINGS)

@@ -29,15 +29,11 @@ def folder(tmp_path):
     corpus.insert(1, {"_id": "d2", "title": "", "text": "second"})
     queries = [{"_id": "q1", "text": "one"}, {"_id": "q2", "text": "two"}, {"_id": "q3", "text": "one"}]
     queries.append({"_id": "q4", "text": "never judged"})
-    write_lines(tmp_path / "corpus.jsonl", corpus)
-    write_lines(tmp_path / "queries.jsonl", queries)
+    written(tmp_path / "corpus.jsonl", corpus)
+    written(tmp_path / "queries.jsonl", queries)
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text(f"{HEADER}q2\td4\t2\nq1\td1\t1\nq2\td3\t0\nq3\td3\t1\nq4\td2\t-1\n")
     return tmp_path
-
-
-def write_lines(path, rows):
-    path.write_text("\n".join(json.dumps(row) for row in rows))
 
 
 def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(folder):
@@ -51,7 +47,7 @@ def test_training_reads_only_the_documents_that_are_named(folder):
     (folder / "negatives").mkdir()
     (folder / "negatives" / "test.tsv").write_text("query-id\tcorpus-id\tscore\trank\nq2\td1\t0.5\t1\n")
     with open(folder / "corpus.jsonl", "a") as corpus:
-        corpus.write('\n{"_id": "d6", "text": "nobody names this"}\n')
+        corpus.write('{"_id": "d6", "text": "nobody names this"}\n')
     whole, named = read(folder), read(folder, whole=False)
     assert "nobody names this" in whole.candidates
     # d2 is named by a judgement below 0, and has d4's text; d5 is named by none.
@@ -129,7 +125,7 @@ def test_broken_judgements_are_refused_with_their_line(folder, qrels, reason):
     ],
 )
 def test_broken_corpora_and_queries_are_refused_with_their_line(folder, name, rows, reason):
-    write_lines(folder / name, rows)
+    written(folder / name, rows)
     assert f"{folder / name}, {reason}" in refusal(folder)
 
 
@@ -196,9 +192,9 @@ def test_of_two_scores_of_a_pair_the_first_counts(tmp_path):
 def test_grades_and_own_documents(tmp_path):
     (tmp_path / "qrels").mkdir()
     corpus = [{"_id": n, "text": text} for n, text in zip("123456", "aabcde", strict=True)]
-    write_lines(tmp_path / "corpus.jsonl", corpus)
+    written(tmp_path / "corpus.jsonl", corpus)
     queries = [{"_id": n, "text": text} for n, text in zip("1347", "QQRS", strict=True)]
-    write_lines(tmp_path / "queries.jsonl", queries)
+    written(tmp_path / "queries.jsonl", queries)
     rows = ("1 5 1", "1 5 2", "1 5 1", "3 5 1", "3 6 1", "4 4 3", "7 1 0", "7 2 1")
     (tmp_path / "qrels" / "test.tsv").write_text(HEADER + "\n".join(rows).replace(" ", "\t"))
     records = read(tmp_path)
@@ -217,10 +213,10 @@ def test_groups_count_where_every_question_has_one(folder):
     texts = enumerate(("", "one", "two"))
     queries = [{"_id": f"q{n}", "text": text, "metadata": {"group": f"g{n}"}} for n, text in texts]
     queries += [{"_id": "q3", "text": "one"}, {"_id": "q4", "text": "never right", "metadata": {"group": 4}}]
-    write_lines(folder / "queries.jsonl", queries[1:])
+    written(folder / "queries.jsonl", queries[1:])
     assert read(folder).groups == ("g1", "g2")  # of the first of equal questions
     del queries[2]["metadata"]
-    write_lines(folder / "queries.jsonl", queries[1:])
+    written(folder / "queries.jsonl", queries[1:])
     assert read(folder).groups is None
 
 
@@ -259,8 +255,8 @@ def test_an_id_that_a_table_cannot_hold_is_refused(tmp_path, name):
 def test_ids_with_quotes_are_read_as_beir_and_pandas_write_them(tmp_path):
     names = ('"', 'd"3"', '"d"', "it's")
     (tmp_path / "qrels").mkdir()
-    write_lines(tmp_path / "corpus.jsonl", [{"_id": name, "title": None, "text": name * 2} for name in names])
-    write_lines(tmp_path / "queries.jsonl", [{"_id": name, "text": f"find {name}"} for name in names])
+    written(tmp_path / "corpus.jsonl", [{"_id": name, "title": None, "text": name * 2} for name in names])
+    written(tmp_path / "queries.jsonl", [{"_id": name, "text": f"find {name}"} for name in names])
     with open(tmp_path / "qrels" / "test.tsv", "w", newline="") as file:
         rows = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
         rows.writerows([HEADER.split(), *((name, name, "1.0") for name in names)])
@@ -279,9 +275,9 @@ def test_ids_with_quotes_are_read_as_beir_and_pandas_write_them(tmp_path):
 def test_an_empty_query_or_text_stops_nothing_unless_it_is_judged_right(folder):
     for text in ("", None):
         with open(folder / "queries.jsonl", "a") as queries:
-            queries.write("\n" + json.dumps({"_id": f"empty {text}", "text": text}))
+            queries.write(json.dumps({"_id": f"empty {text}", "text": text}) + "\n")
         with open(folder / "corpus.jsonl", "a") as corpus:
-            corpus.write("\n" + json.dumps({"_id": f"empty {text}", "title": None, "text": text}))
+            corpus.write(json.dumps({"_id": f"empty {text}", "title": None, "text": text}) + "\n")
     assert read(folder).question_ids == ("q1", "q2")
     path = folder / "qrels" / "test.tsv"
     path.write_text(f"{path.read_text()}empty None\td1\t0\n")
@@ -292,9 +288,6 @@ def test_an_empty_query_or_text_stops_nothing_unless_it_is_judged_right(folder):
 
 def write_hub(folder, judged=("query-id", "corpus-id")):
     """Writes the hub's form of a BEIR folder, as of NanoBEIR."""
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
     parts = {
         "corpus": [{"_id": "d1", "text": "first"}, {"_id": "d2", "text": "second"}, {"_id": "d3", "text": "third"}],
         "queries": [{"_id": "q1", "text": "one"}, {"_id": "q2", "text": "two"}],
@@ -302,7 +295,7 @@ def write_hub(folder, judged=("query-id", "corpus-id")):
     }
     for part, rows in parts.items():
         (folder / part).mkdir()
-        pq.write_table(pa.Table.from_pylist(rows), folder / part / "train-00000-of-00001.parquet")
+        written(folder / part / "train-00000-of-00001.parquet", rows)
     return folder
 
 

@@ -64,11 +64,8 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
     assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
     assert "x.csv: wrong answers of 4 rows are hard negatives, for data.hard_negatives" in caplog.text
     rows = [{"question": q, "answer": a, name: float(n)} for q, a, n in (("q", "wrong", 0), ("q", "right", 1))]
-    for path in (write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows))), tmp_path / "x.parquet"):
-        if path.suffix == ".parquet":
-            table = pytest.importorskip("pyarrow").Table.from_pylist(rows)
-            pytest.importorskip("pyarrow.parquet").write_table(table, path)
-        assert read(path).hard_negatives == ((1,),)
+    for file in ("x.jsonl", "x.parquet"):
+        assert read(written(tmp_path / file, rows)).hard_negatives == ((1,),)
 
 
 def test_labels_that_do_not_say_what_is_right_are_refused(tmp_path):
@@ -170,7 +167,7 @@ def test_columns_are_found_in_any_case(tmp_path, names):
 @pytest.mark.parametrize("indent", [None, 1])
 def test_a_json_list_of_rows_is_read_as_lines_are(tmp_path, indent):
     rows = [{"question": "q1", "answer": "a"}, {"question": "q2", "answer": "b", "negative": ["a"]}]
-    expected = read(write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows))))
+    expected = read(written(tmp_path / "x.jsonl", rows))
     assert read(write(tmp_path, "x.json", json.dumps(rows, indent=indent))) == expected
     path = write(tmp_path, "y.json", '[{"question": "q", "answer": "a"},\n {"question": "q", "answer": 7}]')
     assert refusal(path) == f"{path}, line 2: 'answer' must be a string, not a whole number"
@@ -197,7 +194,7 @@ def test_negatives_become_hard_negatives(tmp_path):
     # b was called wrong for q1 before another row called it right, and so was a after.
     assert records.hard_negatives == ((2,), (0, 2))
     rows = [{"query": "q", "answer": "a", "negative": ["b", " ", "c"]}, {"query": "r", "answer": "b", "negative": None}]
-    records = read(write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows))))
+    records = read(written(tmp_path / "x.jsonl", rows))
     assert (records.candidates, records.hard_negatives) == (("a", "b", "c"), ((1, 2), ()))
     path = write(tmp_path, "y.jsonl", '{"query": "q", "answer": "a", "negative": [7]}')
     assert refusal(path) == f"{path}, line 1: 'negative', item 0 must be a string, not a whole number"
@@ -240,10 +237,6 @@ def flag_embedding() -> list[dict]:
     return [{"query": query, "pos": texts(right), "neg": texts(wrong)} | about for query, right, wrong in ROWS]
 
 
-def lines(rows) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
 @pytest.mark.parametrize("indent", [None, 0, 4])
 def test_dpr(tmp_path, indent):
     path = written(tmp_path / "train.json", json.dumps(dpr(), indent=indent))
@@ -253,11 +246,11 @@ def test_dpr(tmp_path, indent):
 
 
 def test_tevatron_and_flag_embedding(tmp_path):
-    path = written(tmp_path / "train.jsonl", lines(tevatron()))
+    path = written(tmp_path / "train.jsonl", tevatron())
     assert read(path) == EXPECTED
-    path.write_text(lines({k: v for k, v in row.items() if k != "negative_passages"} for row in tevatron()))
+    written(path, [{k: v for k, v in row.items() if k != "negative_passages"} for row in tevatron()])
     assert read(path).hard_negatives is None
-    path.write_text(lines(flag_embedding()))
+    written(path, flag_embedding())
     assert read(path) == dataclasses.replace(EXPECTED, candidate_ids=("d0", "d1", "d2"))
 
 
@@ -269,21 +262,21 @@ def scored(row: dict, right: list[float] | None, wrong: list[float] | None) -> d
 def test_scores_of_a_teacher_are_those_of_right_passages_and_negatives(tmp_path, rows):
     first, second, third = rows()
     path = tmp_path / "train.jsonl"
-    path.write_text(lines([scored(first, [2.0], [-1]), scored(second, [3.5], [0.5, 0.25]), scored(third, [], [1.0])]))
+    written(path, [scored(first, [2.0], [-1]), scored(second, [3.5], [0.5, 0.25]), scored(third, [], [1.0])])
     found = read(path)
     assert found.scores == ({0: 2.0, 1: -1.0}, {2: 3.5, 0: 0.5, 1: 0.25})
     assert found.select_questions([1]).scores == ({2: 3.5, 0: 0.5, 1: 0.25},)
     assert found.subset([1]).scores == ({0: 3.5, 1: 0.5, 2: 0.25},)
     assert found.subset([1], hard_negatives=False).scores == ({0: 3.5},)
-    path.write_text(lines([scored(first, None, None), second]))
+    written(path, [scored(first, None, None), second])
     assert read(path).scores is None
 
 
 def test_of_two_scores_of_a_pair_the_first_counts_and_an_empty_passage_has_none(tmp_path):
     path = tmp_path / "train.jsonl"
-    path.write_text(lines(scored({"query": "q", "pos": ["a"], "neg": ["b"]}, [s], [-s]) for s in (1, 2)))
+    written(path, [scored({"query": "q", "pos": ["a"], "neg": ["b"]}, [s], [-s]) for s in (1, 2)])
     assert read(path).scores == ({0: 1.0, 1: -1.0},)
-    path.write_text(lines([scored({"query": "q", "pos": ["a"], "neg": ["b", "", "c"]}, [1], [2, 3, 4])]))
+    written(path, [scored({"query": "q", "pos": ["a"], "neg": ["b", "", "c"]}, [1], [2, 3, 4])])
     assert read(path).scores == ({0: 1.0, 1: 2.0, 2: 4.0},)
 
 
@@ -302,7 +295,7 @@ def test_of_two_scores_of_a_pair_the_first_counts_and_an_empty_passage_has_none(
 )
 def test_scores_that_do_not_fit_are_refused(tmp_path, right, wrong, message):
     rows = flag_embedding()
-    path = written(tmp_path / "train.jsonl", lines([scored(rows[0], [1.0], [0.0]), scored(rows[0], right, wrong)]))
+    path = written(tmp_path / "train.jsonl", [scored(rows[0], [1.0], [0.0]), scored(rows[0], right, wrong)])
     helpers.refused(message, read, path)
 
 
@@ -317,13 +310,8 @@ def test_scores_that_do_not_fit_are_refused(tmp_path, right, wrong, message):
     ],
 )
 def test_lists_of_questions_and_answers_are_read(tmp_path, name, contents):
-    path = tmp_path / name
-    if path.suffix == ".parquet":
-        table = pytest.importorskip("pyarrow").Table.from_pylist([contents])
-        pytest.importorskip("pyarrow.parquet").write_table(table, path)
-    else:
-        path.write_text(json.dumps(contents, indent=None if path.suffix == ".jsonl" else 1))
-    records = read(path)
+    whole = name.endswith(".json")
+    records = read(written(tmp_path / name, json.dumps(contents, indent=1) if whole else [contents]))
     assert (records.questions, records.candidates, records.qrels) == (("q", "r"), ("a", "b"), ((0, 1), (0, 1)))
 
 
@@ -369,9 +357,9 @@ def test_broken_dpr_is_refused_by_line(tmp_path):
 def test_one_id_for_two_texts_is_refused(tmp_path):
     rows = tevatron()
     rows[1]["positive_passages"][0]["docid"] = "7"
-    path = written(tmp_path / "x.jsonl", lines(rows))
+    path = written(tmp_path / "x.jsonl", rows)
     assert refusal(path) == f"{path}, line 2: the passage id '7' belongs to two texts"
     rows = tevatron()
     rows[1]["query_id"] = "q0"
-    path.write_text(lines(rows))
+    written(path, rows)
     assert refusal(path) == f"{path}, line 2: the question id 'q0' belongs to two texts"

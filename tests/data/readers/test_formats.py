@@ -74,8 +74,7 @@ def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
 def mrqa_file(tmp_path):
     context = "Bees fly. They sting."
     rows = [HEADER, line(context, asked("b1", "what?", context, ("sting",)))]
-    (tmp_path / "bees.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path / "bees.jsonl"
+    return written(tmp_path / "bees.jsonl", rows)
 
 
 def test_other_data_hold_no_paragraphs(pairs_csv):

@@ -5,7 +5,7 @@ import json
 import pathlib
 
 import pytest
-from helpers import one_line_error, refused
+from helpers import one_line_error, refused, written
 from small_mrqa import HEADER, asked, line
 
 from endx_jax.data.readers import formats, squad
@@ -30,7 +30,7 @@ def write(folder: pathlib.Path, candidates: list[dict], *contexts: dict) -> str:
     folder.mkdir(exist_ok=True)
     lines = "".join(json.dumps(row) + "\n" for row in candidates)
     (folder / "candidates.json.gz").write_bytes(gzip.compress(lines.encode()))
-    (folder / "SearchQA.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (HEADER, *contexts)))
+    written(folder / "SearchQA.jsonl", [HEADER, *contexts])
     return str(folder)
 
 

@@ -3,10 +3,8 @@ import functools
 import json
 
 import helpers
-import pyarrow as pa
 import pytest
 from helpers import written
-from pyarrow import parquet
 from small_squad import article, asked
 
 from endx_jax.data import read, reqa
@@ -140,7 +138,7 @@ def test_rows_of_questions_are_read_as_the_file_of_their_paragraphs(tmp_path, li
 
 def test_rows_of_a_split_are_found_in_a_folder(tmp_path):
     for name, part in (("train", rows_of(example())[:1]), ("validation", rows_of(example())[1:])):
-        parquet.write_table(pa.Table.from_pylist(part), tmp_path / f"{name}-00000-of-00001.parquet")
+        written(tmp_path / f"{name}-00000-of-00001.parquet", part)
     assert read(tmp_path, split="validation").question_ids == ("i2", "i3", "i4")
     assert [document.text for document in read_corpus(tmp_path, split="train")] == ["A first."]
     assert len(reqa.convert(tmp_path, split="validation").records.questions) == 3
