@@ -85,7 +85,8 @@ def squad_rows(path: str, invalid: InvalidRows | None = None, split: str | None 
       EndxError: a row can't be read, an answer starts outside its context, or two questions have the same id.
     """
     invalid, ids = invalid or InvalidRows(path), QuestionIds()
-    article, place, questions = "", ("", ""), []
+    article, place = "", ("", "")
+    questions: list[Question] = []
     for number, (_, where, row) in enumerate(row_files.read_rows(path, invalid, split=split)):
         with invalid.row():
             context = json_files.text_at(row, "context", where, strip=False)
