@@ -106,7 +106,7 @@ def largest(tree) -> float:
 
 def written(path: pathlib.Path, contents: str | bytes | Sequence[dict]) -> pathlib.Path:
     """Writes a file of text, of bytes, or of rows, as lines of JSON or a table of Parquet; returns its path."""
-    if path.suffix == ".parquet":
+    if path.suffix == ".parquet" and isinstance(contents, list):
         from pyarrow import Table, parquet
 
         parquet.write_table(Table.from_pylist(contents), path)
