@@ -96,7 +96,7 @@ def flattened(settings, where: str = "") -> Iterator[tuple[str, Any, Mapping]]:
 
 
 def results_only(settings) -> dict[str, object]:
-    """Returns all settings that affect results by dotted name, but those that a run has yet to choose (`auto`)."""
+    """Returns the settings that affect results, by dotted name, without those left for the run to choose (`auto`)."""
     return {
         name: _listed(value)
         for name, value, declared in flattened(settings)

@@ -1,4 +1,4 @@
-"""Arguments that losses share: options of the losses over a batch, and checks.
+"""Options of the losses over a batch, and checks of their arguments.
 
 Three options apply to all terms of `losses.pair_scores`: several prefixes of the embeddings (`Prefixes`), a ceiling for
 wrong scores (`Ceiling`), and a ceiling by the scores of another model (`Guide`).

@@ -1,7 +1,7 @@
-"""Readers of SQuAD 1.1 and 2.0: the published files, `data[].paragraphs[].qas[]`, and one row a question.
+"""Readers of SQuAD 1.1 and 2.0, as published files and as tables with one row for each question.
 
-Rows with `context`, `question` and `answers` are the form of SQuAD and of its counterparts in other languages on the
-Hugging Face hub.
+The published files have `data[].paragraphs[].qas[]`. Rows with `context`, `question` and `answers` are the form of
+SQuAD and of its counterparts in other languages on the Hugging Face hub.
 """
 
 import os
