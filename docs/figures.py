@@ -115,7 +115,7 @@ def ratios() -> Figure:
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
     axes.set(xlim=(0, 4), xlabel="rate over the peer's (line: equal rates)")
-    axes.legend(frameon=False, loc="upper right")
+    axes.legend(frameon=False, loc="lower right")
     return figure
 
 

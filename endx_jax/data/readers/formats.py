@@ -221,7 +221,7 @@ def format_of(path: str) -> str:
     if ending == ".json" and not text_files.holds_list(file) and not text_files.list_inside(file):
         return SQUAD
     rows = (row for part in files for _, _, row in row_files.read_rows(part, text_files.InvalidRows(path, skip=True)))
-    row = next(rows, {})
+    row = next((row for row in rows if row.get("answers") != []), {})
     if squad.has_spans(row):
         return SQUAD_ROWS
     kind = next((name for name, choices in _KEYS.items() if any(keys <= row.keys() for keys in choices)), COLUMNS)
