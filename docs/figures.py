@@ -61,26 +61,28 @@ def arms() -> Figure:
 
 
 def minutes() -> Figure:
-    """Draws MRR over the time of a run, with the teacher's embedding before it."""
-    measured = {row["arm"]: numbers(row["MRR"])[0] for row in table("endx-study.md", "arm", "seeds")}
+    """Draws MRR and its deviation over the time of a run, with the teacher's embedding before it."""
+    measured = {row["arm"]: numbers(row["MRR"]) for row in table("endx-study.md", "arm", "seeds")}
     times = {row["arm"]: row for row in table("endx-study.md", "arm", "pairs/s in training")}
     figure, axes = _figure(3.2)
     for (arm, row), colour in zip(times.items(), (BLUE, RED, GREEN), strict=True):
         run, before = (numbers(row[name])[0] / 60 for name in ("run, s", "embedding before, s"))
+        mean, deviation = measured[arm]
         if before:
-            axes.plot([run, run + before], [measured[arm]] * 2, color=colour, linewidth=1, linestyle=":")
-            axes.plot(run, measured[arm], "o", color=colour, fillstyle="none")
+            axes.plot([run, run + before], [mean] * 2, color=colour, linewidth=1, linestyle=":")
+            axes.plot(run, mean, "o", color=colour, fillstyle="none")
             label = "with MiniLM's embeddings in the cache"
-            axes.annotate(label, (run, measured[arm]), (10, -14), textcoords="offset points", color=colour)
-        axes.plot(run + before, measured[arm], "o", color=colour)
+            axes.annotate(label, (run, mean), (0, -20), textcoords="offset points", color=colour)
+        axes.errorbar(run + before, mean, deviation, marker="o", color=colour, capsize=3)
         name = arm.removesuffix(", terms within count")
-        axes.annotate(name, (run + before, measured[arm]), (8, -4), textcoords="offset points", color=colour)
+        axes.annotate(name, (run + before, mean), (8, -4), textcoords="offset points", color=colour)
     dual = times["Dual"]
     longer = (numbers(dual["run, s"])[0] + 12_800 / numbers(dual["pairs/s in training"])[0]) / 60
     twice = "Dual, twice the steps"
-    axes.plot(longer, measured[twice], "o", color=BLUE)
-    axes.annotate(twice, (longer, measured[twice]), (8, 3), textcoords="offset points", color=BLUE)
-    axes.set(xlim=(0, 2.2), ylim=(52.5, 61.5), xlabel="minutes of a run, on two CPU cores", ylabel="MRR (%)")
+    axes.errorbar(longer, *measured[twice], marker="o", color=BLUE, capsize=3)
+    axes.annotate(twice, (longer, measured[twice][0]), (8, 3), textcoords="offset points", color=BLUE)
+    axes.set(xlim=(0, 2.2), ylim=(52.5, 61.5), ylabel="MRR (%)")
+    axes.set_xlabel("minutes of a run, on two CPU cores (bars: standard deviation of 5 seeds)")
     return figure
 
 
