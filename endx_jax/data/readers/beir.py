@@ -183,13 +183,18 @@ def _check_known(query: str, document: str, queries: Container, documents: Conta
 
 def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     """Returns the split and the file of its judgements."""
-    qrels = os.path.join(folder, "qrels")
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels"):
+    qrels, parts, missing = os.path.join(folder, "qrels"), ("corpus.jsonl", "queries.jsonl", "qrels"), []
+    for name in parts:
         path = os.path.join(folder, name)
         if not (os.path.exists(text_files.plain_or_gzip(path)) or _tables(path.removesuffix(".jsonl"))):
-            place = ", with judgements in qrels/test.tsv" * (name == "qrels")
-            there = text_files.endings_in(folder)
-            raise EndxError(f"{folder}: no {name} in the folder, which is read as BEIR{place}; it has {there}")
+            missing.append(name)
+    if missing:
+        there = text_files.endings_in(folder)
+        if len(missing) == len(parts):
+            rows = "a .csv or .jsonl file with a question and an answer in each row"
+            raise EndxError(f"{folder}: no file can be read as questions and answers; it has {there}: write {rows}")
+        place = ", with judgements in qrels/test.tsv" * (missing[0] == "qrels")
+        raise EndxError(f"{folder}: no {missing[0]} in the folder, which is read as BEIR{place}; it has {there}")
     splits = _splits(folder)
     if not splits:
         raise EndxError(f"{qrels}: no .tsv file in the folder")

@@ -86,6 +86,13 @@ def test_a_folder_without_its_parts_is_refused(folder, name):
     assert refusal(folder) == f"{folder}: no {name} in the folder, which is read as BEIR; it has {there}"
 
 
+def test_a_folder_without_any_part_is_told_what_to_write(tmp_path):
+    written(tmp_path / "health.xml", "")
+    rows = "a .csv or .jsonl file with a question and an answer in each row"
+    unread = "no file can be read as questions and answers; it has 1 .xml"
+    assert refusal(tmp_path) == f"{tmp_path}: {unread}: write {rows}"
+
+
 def test_a_folder_without_judgements_is_refused(folder):
     (folder / "qrels" / "test.tsv").unlink()
     assert refusal(folder) == f"{folder}/qrels: no .tsv file in the folder"
