@@ -297,20 +297,21 @@ class Index:
             insert(database, documents, *vectors, embeddings)
         return len(replaced)
 
-    def delete(self, ids: Iterable[str]) -> None:
-        """Deletes documents; their texts and embeddings are overwritten in the file.
+    def delete(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
+        """Deletes documents, whose texts and embeddings are overwritten in the file; returns their number.
 
         Raises:
           InUse: as `add`.
-          EndxError: there is no document with one of the ids.
+          EndxError: there is no document with one of the ids, and `missing_ok` is false.
         """
         names = list(dict.fromkeys(ids))
         if not names:
-            return
+            return 0
         with self._changing() as database:
             removed = set(delete_documents(database, names))
-            if missing := [name for name in names if name not in removed]:
+            if (missing := [name for name in names if name not in removed]) and not missing_ok:
                 raise EndxError(f"{self.path} has no document {_some(missing)}: check the ids")
+        return len(removed)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:

@@ -40,7 +40,7 @@ from endx_jax.serving.schemas import (
     StoredDocument,
     Taken,
 )
-from endx_jax.serving.service import Ask, Service, truncate_width
+from endx_jax.serving.service import PASSAGE_OF, Ask, Service, truncate_width
 from endx_jax.serving.settings import Limits
 
 
@@ -201,12 +201,13 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             search.index.check_model(model.name, model.identity)
         except EndxError as other:
             raise Refusal(409, f"documents: {other}", code="other_model") from None
-        counts = collections.Counter(new.id for new in body.documents if new.id)
-        if twice := [name for name, count in counts.items() if count > 1]:
-            raise Refusal(409, f"documents: the id {twice[0]!r} is given twice", param="documents", code="repeated_id")
         split = [new.id for new in body.documents if new.id and new.split]
         with batcher.request():
             documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])
+            counts = collections.Counter(document.id for document in documents)
+            if twice := [name for name, count in counts.items() if count > 1]:
+                message = f"documents: the id {twice[0]!r} is given twice"
+                raise Refusal(409, message, param="documents", code="repeated_id")
             texts = [document.text for document in documents]
             check_texts("documents", texts, limits)
             asked = [question for document in documents for question in document.questions]
@@ -276,7 +277,7 @@ def to_documents(new: NewDocument) -> list[Document]:
         check_id(f"{name}#{len(texts)}", "the id of a passage")
     except EndxError as wrong:
         raise Refusal(422, f"documents: {wrong}", param="documents") from None
-    metadata = {**new.metadata, "source": name}
+    metadata = {**new.metadata, PASSAGE_OF: name}
     return [
         Document(f"{name}#{n}", f"{title}{text}".strip(), metadata, tuple(new.questions))
         for n, text in enumerate(texts, 1)

@@ -4,7 +4,16 @@ import functools
 import itertools
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 
 from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, check_id
 from endx_jax.index.filters import COMPARISONS, LONGEST_NAME
@@ -152,15 +161,18 @@ class SearchResponse(BaseModel):
     note: str | None = Field(None, description="reason why the filter selects no document")
 
 
+NotBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
 class NewDocument(Taken):
     """A document to add."""
 
-    text: str = Field(min_length=1)
+    text: NotBlank
     id: Annotated[str, AfterValidator(functools.partial(check_id, where="the id")), WithJsonSchema(ID)] | None = Field(
         None, description="1 to 512 bytes without control characters, not . or ..; generated if omitted"
     )
     metadata: Annotated[dict[str, Value], BeforeValidator(_to_first_wrong)] = {}
-    questions: list[Annotated[str, Field(min_length=1)]] = Field([], fail_fast=True, description="known questions")
+    questions: list[NotBlank] = Field([], fail_fast=True, description="known questions")
     split: bool = Field(
         False,
         description="true to split a long text into passages with the ids ID#1, ID#2, ..., and to begin each with the "

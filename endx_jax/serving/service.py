@@ -17,6 +17,7 @@ from endx_jax.inference.encode import Output
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import holds_objects, unit_rows
+from endx_jax.ranking.hybrid import FUSED
 from endx_jax.ranking.mining import SimilaritiesOfTexts
 from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.serving.settings import Limits
@@ -99,6 +100,8 @@ QUESTIONS = (1, 8, 16, 32, 64)
 K = 10
 
 
+PASSAGE_OF = "passage_of"  # metadata of a passage: the id of the document that was split
+
 Preparation = tuple[str, Callable[[], object]]  # a step of the warm-up and its description
 
 
@@ -157,19 +160,21 @@ class Service:
         """Computes a batch; the result of a job that fails with an `EndxError` is that error."""
         results: list[Result | Exception] = [None] * len(works)
         encoded = self._encodings(works)
-        searches: dict[tuple[str, str], list[int]] = {}
+        searches: dict[tuple[str, str, int], list[int]] = {}
         for n, work in enumerate(works):
             match work:
                 case Encode():
                     results[n] = encoded[n]
                 case Ask():
-                    searches.setdefault((work.mode, json.dumps(work.where)), []).append(n)
+                    # Scores of a fusion depend on the depth of the search.
+                    key = work.mode, json.dumps(work.where), max(work.k, FUSED)
+                    searches.setdefault(key, []).append(n)
                 case _:
                     try:
                         results[n] = work()
                     except EndxError as failure:
                         results[n] = failure
-        for (mode, _), places in searches.items():
+        for (mode, *_), places in searches.items():
             questions = [work for work in (works[n] for n in places) if isinstance(work, Ask)]
             embeddings = None if mode == "bm25" else self._of_index([encoded[n].embeddings for n in places])
             for n, answers in zip(places, self._answers(questions, embeddings), strict=True):
@@ -183,16 +188,16 @@ class Service:
         """
         index, added = self.search.index, {document.id for document in documents}
         self.search.add(documents, self._of_index([embeddings]), None if known is None else self._of_index([known]))
-        for name in split:
-            passages = itertools.takewhile(index.__contains__, (f"{name}#{n}" for n in itertools.count(1)))
-            index.delete([old for old in (name, *passages) if old not in added and old in index])
+        if split:
+            snapshot = index.snapshot
+            rows = np.flatnonzero(snapshot.where({PASSAGE_OF: list(split)}))
+            passages = {document.id for document in snapshot.read_documents(rows).values()}
+            index.delete({*split, *passages} - added, missing_ok=True)
 
     def delete(self, identifier: str) -> bool:
         """Deletes a document; returns false if there is none with this id."""
-        exists = identifier in self.search.index
-        if exists:
-            self.search.index.delete([identifier])
-        return exists
+        index = self.search.index
+        return identifier in index and index.delete([identifier], missing_ok=True) > 0
 
     def read_pairs(self, question: str, texts: Sequence[str]) -> tuple[Callable[[Sequence], Work], np.ndarray]:
         """Returns a function that makes the job of the next texts, and numbers of tokens [n]; in any thread."""

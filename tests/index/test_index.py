@@ -239,7 +239,7 @@ def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, residen
     for a, b in [(100, 612), (612, 613), (613, 900)]:
         index.search(questions, 20)
         index.add(documents[a:b], rows[a:b])
-    index.delete(["0", "611", "612"])
+    assert index.delete(["0", "611", "612", "none"], missing_ok=True) == 3
     for where, kept in ((None, np.arange(900)), ({"n": {"gte": 450, "lt": 850}}, np.arange(450, 850))):
         kept = np.setdiff1d(kept, [0, 611, 612])
         found, scores = index.search(questions, 20, where), questions @ rows[kept].T

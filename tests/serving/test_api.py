@@ -129,16 +129,19 @@ def test_a_long_text_is_split_into_passages_which_replace_each_other(served):
     status, content = served.post("/documents", {"documents": [new]})
     assert (status, content["ids"]) == (201, ["long#1", "long#2", "long#3"])
     _, second = served.get("/documents/long%232")
-    assert second["metadata"] == {"title": "Cats", "lang": "en", "source": "long"}
+    assert second["metadata"] == {"title": "Cats", "lang": "en", "passage_of": "long"}
     assert second["text"].startswith("Cats The cat sat. The cat")
     assert len(second["text"]) <= 805
+    served.post("/documents", {"documents": [{"id": "long#9", "text": "A reply."}]})
+    served.ask("DELETE", "/documents/long%232")
     for text, ids in ((new["text"][:1200], ["long#1", "long#2"]), ("A cat.", ["long"]), (new["text"][:1200], None)):
         _, content = served.post("/documents", {"documents": [{**new, "text": text}]})
         assert content["ids"] == (ids or ["long#1", "long#2"])
         for name in {"long", "long#1", "long#2", "long#3"}.difference(content["ids"]):
             assert served.get("/documents/" + name.replace("#", "%23"))[0] == 404
-    for name in content["ids"]:
-        served.ask("DELETE", "/documents/" + name.replace("#", "%23"))
+    assert served.post("/documents", {"documents": [new, {"id": "long#1", "text": "A."}]})[0] == 409
+    for name in (*content["ids"], "long#9"):
+        assert served.ask("DELETE", "/documents/" + name.replace("#", "%23"))[0] == 200
 
 
 def test_others_are_answered_while_a_text_is_split(serve, gated, monkeypatch):
@@ -199,10 +202,10 @@ REFUSED = [
     ("/search", {"query": "x", "k": 2.5}, 422, "^k: should be a valid integer"),
     ("/documents", {"documents": []}, 422, "^documents: give at least one$"),
     ("/documents", {"documents": [{"text": "x"}] * 2049}, 422, "^documents: exceed the server's --max-texts: send"),
-    ("/documents", {"documents": [{"text": ""}]}, 422, r"^documents\[0\].text: is empty$"),
+    ("/documents", {"documents": [{"text": " "}]}, 422, r"^documents\[0\].text: is empty$"),
     ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, r"metadata.a: must be text, a number"),
     ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 409, "^documents: the id 'a' is given twice$"),
-    ("/documents", {"documents": [{"text": "x", "questions": [""]}]}, 422, r"^documents\[0\].questions\[0\]: is emp"),
+    ("/documents", {"documents": [{"text": "x", "questions": [" "]}]}, 422, r"^documents\[0\].questions\[0\]: is emp"),
     ("/documents", {"documents": [{"text": "x y. " * 400, "id": "x" * 511, "split": True}]}, 422, "id of a passage"),
     ("/documents", {"documents": [{"text": "x", "id": ""}]}, 422, r"^documents\[0\].id: the id is empty$"),
     ("/search", {"query": " "}, 422, "^query: is empty$"),

@@ -23,6 +23,13 @@ def test_works_of_all_kinds_are_done_in_one_batch(service):
     assert results[5] is False
 
 
+def test_a_question_is_searched_as_deep_as_alone(service, monkeypatch):
+    depths, search = [], service.search.search
+    monkeypatch.setattr(service.search, "search", lambda *args, **kw: depths.append(args[1]) or search(*args, **kw))
+    service.run([Ask(TEXTS[0], k, "hybrid") for k in (1, 500, 2, 100)])
+    assert depths == [100, 500]
+
+
 def test_an_error_of_one_client_is_returned_in_its_place(service):
     twice = [Document("a", "x")] * 2
     embeddings = np.zeros((2, service.model.width), np.float32)
