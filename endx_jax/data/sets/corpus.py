@@ -216,15 +216,18 @@ def _rows(path: str, columns: _Columns, *, split: str | None = None) -> Iterator
 def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Placed]:
     """Yields the distinct answers of pairs with their questions, without answers that are marked as wrong."""
     merged: dict[str, tuple[str, Document, dict[str, None]]] = {}
-    pairs = columns.pairs
+    pairs, other = columns.pairs, 0
     for _, where, row in pairs.labelled(rows):
         names, example = pairs.choose(row, where), pairs(row, where)
         others = {name: row[name] for name in row if name not in (names.question, *names.negatives, *names.labels)}
         for passage in example.right or example.wrong[:1]:
             answer = {**others, names.answer: passage.text}
             document = _Columns(names.answer, columns.id, columns.title).document(answer, f"d{len(merged)}", where)
-            questions = merged.setdefault(document.text, (where, document, {}))[2]
+            _, first, questions = merged.setdefault(document.text, (where, document, {}))
             questions.update({example.question.text: None} if example.right else {})
+            other += first.metadata != document.metadata
+    if other:
+        columns.say(f"{other:,} rows repeat an answer with other metadata: it keeps those of its first row")
     for where, document, questions in merged.values():
         yield where, dataclasses.replace(document, questions=tuple(questions))
 

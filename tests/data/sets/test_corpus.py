@@ -81,7 +81,9 @@ def test_columns_by_other_names_or_left_out(tmp_path):
 
 def test_pairs_are_answers_with_their_known_questions(tmp_path):
     rows = "Query,Answer,title,lang,label\nhow,by card,Pay,en,1\nwith,by card,Pay,de,1\nwho,she,,en,1\nhow,it,,en,0\n"
-    first, *others = read(tmp_path, "faq.csv", rows)
+    said = []
+    first, *others = read(tmp_path, "faq.csv", rows, say=said.append)
+    assert said == ["1 rows repeat an answer with other metadata: it keeps those of its first row"]
     assert first == Document("d0", "Pay by card", {"title": "Pay", "lang": "en"}, ("how", "with"))
     assert others == [Document("d1", "she", {"lang": "en"}, ("who",)), Document("d2", "it", {"lang": "en"})]
     (found,) = read(tmp_path, "faq.csv", "question,answer,text\nq,a,t\n")
