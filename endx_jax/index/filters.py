@@ -16,8 +16,8 @@ MOST_CONDITIONS, MOST_VALUES, LONGEST_NAME = 100, 10_000, 200
 COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _VALUE = "json_extract(metadata, ?)"
 # Columns of CSV files are stored as text, so text that is a number compares as one.
-_NUMERAL = f"{_VALUE} GLOB '*[0-9]*' AND ltrim({_VALUE}, '-') NOT GLOB '*[^0-9.]*'"
-_IS_NUMBER = f"(typeof({_VALUE}) IN ('integer', 'real') OR ({_NUMERAL}))"
+_NUMERAL = f"{_VALUE} GLOB '*[0-9]*' AND {_VALUE} NOT GLOB '*.*.*' AND ltrim({_VALUE}, '-') NOT GLOB '*[^0-9.]*'"
+_NUMBER = f"(typeof({_VALUE}) IN ('integer', 'real') OR ({_NUMERAL})) AND CAST({_VALUE} AS NUMERIC)"
 
 
 class FilterLimit(EndxError):
@@ -54,13 +54,16 @@ def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
                     parts.append(f"typeof({_VALUE}) = 'text' AND {_VALUE} {COMPARISONS[key]} ?")
                     values += [path, path, bound]
                 else:
-                    parts.append(f"{_IS_NUMBER} AND CAST({_VALUE} AS NUMERIC) {COMPARISONS[key]} ?")
-                    values += [path, path, path, path, bound]
+                    parts.append(f"{_NUMBER} {COMPARISONS[key]} ?")
+                    values += [*[path] * _NUMBER.count("?"), bound]
         else:
             accepted = [_scalar(name, value) for value in (wanted if isinstance(wanted, list | tuple) else [wanted])]
-            accepted += [str(value) for value in accepted if type(value) in (int, float)]
-            parts.append(f"{_VALUE} IN ({', '.join('?' * len(accepted))})")
-            values += [path, *accepted]
+            choices = [(_VALUE, accepted)]
+            if numbers := [value for value in accepted if type(value) in (int, float)]:
+                choices.append((_NUMBER, numbers))
+            alternatives = [f"{sql} IN ({', '.join('?' * len(of))})" for sql, of in choices]
+            parts.append(f"({' OR '.join(alternatives)})")
+            values += [bound for sql, of in choices for bound in (*[path] * sql.count("?"), *of)]
     if len(parts) > MOST_CONDITIONS or len(values) > MOST_VALUES:
         most = f"a filter has at most {MOST_CONDITIONS} conditions and {MOST_VALUES:,} values"
         raise FilterLimit(f"the filter has {len(parts):,} conditions and {len(values):,} values: {most}")
