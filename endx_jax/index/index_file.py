@@ -78,7 +78,7 @@ TOKENS_SCHEMA = (
     "BEGIN DELETE FROM tokens WHERE document = old.row; END",
 )
 INSERT_TOKENS = "INSERT INTO tokens VALUES (?, ?, ?)"
-LISTED = "(SELECT value FROM json_each(?))"  # values of a JSON list
+LISTED = "(SELECT value FROM json_each(?))"  # values of a JSON list; SQLite may cut texts at a NUL
 INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
 
 
@@ -370,7 +370,8 @@ def _blobs(documents: Sequence[Document], embeddings: np.ndarray | Quantized) ->
 
 def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
     """Deletes the documents with these ids; returns the ids that had one."""
-    rows = database.execute(f"SELECT row, id FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]).fetchall()
+    found, wanted = database.execute(f"SELECT row, id FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]), set(ids)
+    rows = [(row, name) for row, name in found if name in wanted]
     database.executemany("INSERT INTO deleted (row, id) VALUES (?, ?)", rows)
     database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row, _ in rows))
     return [name for _, name in rows]

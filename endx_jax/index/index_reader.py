@@ -199,7 +199,8 @@ class IndexReader:
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Returns the rows of the documents with these ids; ids without a document are omitted."""
-        return dict(self._rows(f"SELECT id, row FROM documents WHERE id IN {LISTED}", json.dumps(ids)))
+        found, wanted = self._rows(f"SELECT id, row FROM documents WHERE id IN {LISTED}", json.dumps(ids)), set(ids)
+        return {name: row for name, row in found if name in wanted}
 
     def rows_where(self, condition: str, values: Sequence[object]) -> np.ndarray:
         """Returns the rows, int64 [n], of documents that meet a condition of `filters.condition`."""

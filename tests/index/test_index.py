@@ -125,7 +125,8 @@ def test_added_documents_are_found_here_and_when_it_is_opened_again(tmp_path, pr
 
 def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened):
     before = opened.snapshot
-    opened.delete(["d1"])
+    assert opened.get("d1\0x") is None
+    assert opened.delete(["d1\0x", "d1"], missing_ok=True) == 1
     for found in (opened, Index(opened.path)):
         assert ids(found) == ["d2", "d0"]
         assert (len(found), "d1" in found, "d2" in found) == (2, False, True)
