@@ -24,7 +24,7 @@ class NamedQuestion(NamedTuple):
 
 
 # Columns of the question, and of its id.
-TEXTS = ("text", "question", "query")
+TEXTS = ("question", "query", "text")
 IDS = ("_id", "id", "qid", "query_id", "query-id", "question_id")
 
 

@@ -56,6 +56,7 @@ def ranks(scores: Array, positives: Array) -> Array:
        [1.5 inf]]
     """
     check_arrays({"scores": (scores, "[B, N]"), "positives": (positives, "integer [B, P]")})
+    scores = scores * 1.0  # integers have no nan
     is_positive = positives >= 0
     counts = jnp.sum(is_positive, axis=1)
     rows = jnp.arange(scores.shape[0])[:, None]

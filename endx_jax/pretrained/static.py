@@ -19,7 +19,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.tokenization import read_specification, refusing_broken
 from endx_jax.errors import EndxError
-from endx_jax.files import expanded, staging_folder, write_text
+from endx_jax.files import expanded, sha256_of, staging_folder, write_text
 from endx_jax.models.config_keys import check_keys
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.sentence_transformers import USAGE_FILE
@@ -64,7 +64,9 @@ def static_folder(name: str) -> pathlib.Path | None:
     if table is not None:
         normalize, usage = _normalizes(path), json_files.read_optional(path / USAGE_FILE)
         fill = functools.partial(_write_tokens, weights=table, normalize=normalize, usage=usage)
-        return cached_folder(table / "model.safetensors", fill, (normalize, usage))
+        words = table / "tokenizer.json"
+        more = normalize, usage, sha256_of(words) if words.is_file() else ""
+        return cached_folder(table / "model.safetensors", fill, more)
     if name != GLOVE:
         return None
     package = package_folder(GLOVE_PACKAGE)

@@ -47,7 +47,8 @@ def test_ties_and_padding_by_hand():
     # With candidate 2 wrong, each of the other two shares its place with it: 1 + 1/2 and 2 + 1/2.
     assert ranks(scores, jnp.array([[0, 1, -1]])).tolist() == [[1.5, 2.5, INF]]
     # The last candidate is wrong, tied with the right one, and must be counted.
-    assert ranks(jnp.array([[1.0, 0.0, 1.0]]), jnp.array([[0, -1]])).tolist() == [[1.5, INF]]
+    for dtype in (jnp.float32, jnp.int32):
+        assert ranks(jnp.array([[1, 0, 1]], dtype), jnp.array([[0, -1]])).tolist() == [[1.5, INF]]
 
 
 def test_infinite_scores_are_ordinary_and_nan_counts_against_the_right_candidate():

@@ -107,6 +107,11 @@ def test_token_vectors_are_pooled_without_special_tokens(token_vectors):
     folder, table = token_vectors
     ids = [vocabulary().index(word) for word in ("the", "cat")]
     np.testing.assert_array_equal(rows(folder, "the cat"), table[ids])
+    tokenizer = folder / "tokenizer.json"
+    whole = tokenizer.read_text()
+    tokenizer.write_text(whole.replace('"the"', '"dog?"').replace('"cat"', '"the"'))
+    np.testing.assert_array_equal(rows(folder, "the"), table[ids[1:]])
+    tokenizer.write_text(whole)
     save_file({"vectors": table}, folder / "model.safetensors")
     refused("has no token table: it has no tensor embedding.weight or embeddings", static_folder, str(folder))
     # As sentence-transformers writes them.

@@ -1,5 +1,6 @@
 """Files of tables with several shards: folders of Hugging Face `datasets`, other folders of shards, and patterns."""
 
+import functools
 import glob
 import os
 import pathlib
@@ -99,19 +100,24 @@ def _splits(path: str) -> dict[str, list[str]]:
     for name in _inside_of(path):
         named = SPLIT.search(name)
         splits.setdefault(named[1] if named else "", []).append(os.path.join(path, name))
-    if len(splits) > 1:
-        splits.pop("", None)
+    if len(splits) > 1 and (unnamed := splits.pop("", [])):
+        _warn_of_left_out(path, len(unnamed), unnamed[0])
     return splits
+
+
+@functools.cache  # a run finds its files several times
+def _warn_of_left_out(path: str, count: int, first: str) -> None:
+    every = os.path.join(path, f"*{os.path.splitext(first)[1]}")
+    what = f"files whose names have no split are left out beside those that have one: {count}, such as {first}"
+    text_files.LOG.warning("%s: %s; to read all of them, give the pattern %s", path, what, every)
 
 
 def _inside_of(folder: str) -> list[str]:
     """Returns the names of the shards in a folder and in its subfolders, sorted."""
-    names = []
-    for pattern in ("*", "*/*"):
-        for name in glob.glob(pattern, root_dir=folder):
-            if text_files.uncompressed(name).endswith(ENDINGS) and os.path.isfile(os.path.join(folder, name)):
-                names.append(name)
-    return sorted(names)
+    names = (name for name in glob.glob("**/*", root_dir=folder, recursive=True))
+    names = glob.iglob("**/*", root_dir=folder, recursive=True)
+    found = (name for name in names if text_files.uncompressed(name).endswith(ENDINGS))
+    return sorted(name for name in found if os.path.isfile(os.path.join(folder, name)))
 
 
 def _saved(folder: pathlib.Path) -> list[str]:

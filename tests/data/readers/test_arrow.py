@@ -89,10 +89,12 @@ def test_empty_shards_have_columns(tmp_path, ending):
     assert read(folder) == expected(tmp_path)
 
 
-def test_files_of_no_split_are_left_out_beside_splits(tmp_path):
-    for name in ("train-0", "test-0", "notes"):
+def test_files_of_no_split_are_left_out_beside_splits(tmp_path, caplog):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("train-0", "test-0", "notes", "a/b/test-1"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": name, "answer": "a"}))
-    assert read(tmp_path, split="test").questions == ("test-0",)
+    assert read(tmp_path, split="test").questions == ("a/b/test-1", "test-0")
+    assert f"1, such as {tmp_path}/notes.jsonl; to read all of them, give the pattern {tmp_path}/*.jsonl" in caplog.text
 
 
 def test_corpora_and_training_files_of_other_tools_are_read(tmp_path):
