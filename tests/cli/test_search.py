@@ -221,7 +221,7 @@ def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, monkeyp
         ("q.tsv", "1048585\twho repairs clocks\n2\thow long, then\n"),
         ("topics.txt", "\ufeff1048585\twho repairs clocks\r\n\r\n2\thow long, then\r\n"),
         ("q.tsv", "qid\tquery\n1048585\twho repairs clocks\n2\thow long, then\n"),
-        ("q.csv", 'id;Question\n1048585;who repairs clocks\n2;"how long, then"\n'),
+        ("q.csv", 'id;Question;text\n1048585;who repairs clocks;Yes\n2;"how long, then";No\n'),
         ("q.json", '[{"_id": "1048585", "text": "who repairs clocks"},\n{"_id": 2, "text": "how long, then"}]'),
         ("q", '{"query_id": "1048585", "query": "who repairs clocks"}\n{"query_id": 2, "query": "how long, then"}'),
     ],
@@ -230,7 +230,7 @@ def test_questions_keep_the_ids_of_their_file(tmp_path, name, text):
     (tmp_path / name).write_text(text, encoding="utf-8", newline="")
     assert read_questions(str(tmp_path / name)) == [("1048585", "who repairs clocks"), ("2", "how long, then")]
     (tmp_path / "x.tsv").write_text("id\tbody\n7\ta\n")
-    with one_line_error("x.tsv, line 2 needs a question in 'text' or 'question' or 'query', not in 'id', 'body'"):
+    with one_line_error("x.tsv, line 2 needs a question in 'question' or 'query' or 'text', not in 'id', 'body'"):
         read_questions(str(tmp_path / "x.tsv"))
 
 
@@ -239,7 +239,7 @@ def test_questions_keep_the_ids_of_their_file(tmp_path, name, text):
     [
         ("\n \n", "contains no questions"),
         ("7\ta\nb", "line 2: 1 tab-separated columns where the first line has two"),
-        ('{"txt": "a"}', "line 1 needs a question in 'text' or 'question' or 'query', not in 'txt'"),
+        ('{"txt": "a"}', "line 1 needs a question in 'question' or 'query' or 'text', not in 'txt'"),
         ('{"text": "a"}\nb', "line 2, column 1: broken JSON"),
         ('{"text": "a"}\n[1]', "line 2 must be an object, not a list"),
         ('{"text": " "}', "line 1: 'text' is empty"),
