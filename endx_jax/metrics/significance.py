@@ -95,7 +95,7 @@ def bootstrap_interval(
     Raises:
       EndxError: there are no questions or no draws, or the confidence is not in (0, 1).
     """
-    _check_draws(len(values), draws, confidence)
+    _check(values, (), draws, confidence)
     parts = _cluster_sums(np.asarray(values, np.float64), sizes, ())
     return _interval(parts, draws, confidence, np.random.default_rng(seed))
 
@@ -136,7 +136,9 @@ def paired_difference(
     Raises:
       EndxError: there are no questions or no draws, or the confidence is not in (0, 1).
     """
-    _check_draws(len(first), draws, confidence)
+    if np.shape(first) != np.shape(second):
+        raise EndxError(f"two systems need values of one shape [Q, M], not {np.shape(first)} and {np.shape(second)}")
+    _check(first, clusters, draws, confidence)
     difference = np.asarray(second, np.float64) - np.asarray(first, np.float64)
     mean = mean_over_sets(difference, sizes)
     generator = np.random.default_rng(seed)
@@ -175,7 +177,7 @@ def interval_over_runs(
     import scipy.stats
 
     runs, questions, metrics = differences.shape
-    _check_draws(questions, draws, CONFIDENCE)
+    _check(differences[0], clusters, draws, CONFIDENCE)
     if runs < 2:
         raise EndxError(f"an interval over runs needs runs of at least two seeds: there is {runs}; train more seeds")
     values = np.asarray(differences, np.float64)
@@ -208,7 +210,12 @@ def questions_needed(deviation: float, gain: float, *, power: float = 0.8, confi
     return math.ceil((quantiles * deviation / gain) ** 2)
 
 
-def _check_draws(questions: int, draws: int, confidence: float) -> None:
+def _check(values: np.ndarray, clusters: Sequence[str], draws: int, confidence: float) -> None:
+    if np.ndim(values) != 2:
+        raise EndxError(f"values must be [Q, M], M metrics on Q questions, not of shape {np.shape(values)}")
+    questions = len(values)
+    if len(clusters) not in (0, questions):
+        raise EndxError(f"there are {len(clusters)} clusters for {questions} questions: give one for each")
     if questions == 0 or draws < 1 or not 0 < confidence < 1:
         raise EndxError(
             f"a comparison needs questions, draws and a confidence in (0, 1): there are {questions} questions, "
@@ -225,7 +232,7 @@ def _cluster_sums(
     values: np.ndarray, sizes: Sequence[int], clusters: Sequence[str]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns for each data set the sums of its C clusters [C, M] and their numbers of questions [C]."""
-    if not clusters:
+    if not len(clusters):
         return [(part, np.ones(len(part))) for part in _split(values, sizes)]
     parts = []
     for part, names in zip(_split(values, sizes), _split(np.asarray(clusters), sizes), strict=True):

@@ -168,6 +168,13 @@ def test_invalid_numbers_of_draws_are_refused(options):
     refused("0 questions", paired_difference, np.zeros((0, 1)), np.ones((0, 1)))
 
 
+def test_arrays_of_other_forms_are_refused():
+    refused(r"values must be \[Q, M\], .* not of shape \(3,\)", bootstrap_interval, np.zeros(3))
+    refused(r"not \(1, 1\) and \(20, 1\)", paired_difference, np.zeros((1, 1)), np.ones((20, 1)))
+    values, names = np.zeros((2, 3, 1)), np.array(["a", "b"])
+    refused("2 clusters for 3 questions: give one for each", interval_over_runs, values, clusters=names)
+
+
 def test_questions_needed_give_the_interval_its_power():
     values, shares = np.array([-0.5, 0.0, 0.5, 1.0]), np.array([0.15, 0.55, 0.2, 0.1])
     gain = float(values @ shares)

@@ -9,6 +9,7 @@ from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.losses.matching import MATCHINGS, draw_others, sampled_matching
 from endx_jax.methods.dual import DualObjective, DualSettings, contrastive_collator, embed_by_guide, loss_arrays
+from endx_jax.methods.dual.settings import ContrastiveSettings
 from endx_jax.methods.method import Method
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, known_ids
 from endx_jax.models.dropout import fold
@@ -36,6 +37,12 @@ class MatchingSettings(DualSettings):
         super().__post_init__()
         check_choice("objective.match", self.match, MATCHES)
         require(self.negatives >= 0, f"objective.negatives is {self.negatives}; it must not be negative")
+        softmax = self.matryoshka_dims or self.learn_temperature or self.contrastive != ContrastiveSettings()
+        require(
+            self.match == IN_BATCH or not softmax,
+            f"objective.match={self.match} has no prefixes, learned temperature or objective.contrastive: leave them, "
+            f"or set objective.match={IN_BATCH}",
+        )
 
 
 @dataclasses.dataclass(frozen=True)

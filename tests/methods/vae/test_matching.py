@@ -5,8 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tiny_vae
-from helpers import one_line_error, padded, texts, without_metrics
+from helpers import one_line_error, padded, refused, texts, without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Batch
@@ -83,6 +84,12 @@ def test_hard_negatives_are_for_the_softmax():
     with one_line_error("objective.match=mse draws its wrong answers from the batch: set data.hard_negatives=0"):
         objective, params = objective_of(MatchingSettings())
         objective(params, given, RNG, STEP)
+
+
+@pytest.mark.parametrize("unused", [{"matryoshka_dims": (4,)}, {"learn_temperature": True}])
+def test_what_only_the_softmax_has_is_refused(unused):
+    MatchingSettings(match="inbatch", **unused)
+    refused("objective.match=mse has no prefixes", MatchingSettings, **unused)
 
 
 def test_cosines_must_rank():
