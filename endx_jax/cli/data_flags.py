@@ -43,16 +43,18 @@ def add_rerank_flag(parser: argparse._ActionsContainer, use: str) -> None:
 
 
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
-    """Adds the flags for the columns of a corpus, which `corpus_columns` returns as arguments of `read_corpus`."""
+    """Adds the flags for reading a corpus, which `corpus_options` returns as arguments of `read_corpus`."""
+    parser.add_argument("--split", help="split of a folder that has several [its only one]")
     parser.add_argument("--text-column", default="text", help="text column; answer column, if rows are pairs [text]")
     parser.add_argument("--question-column", default="question", help="question column, if rows are pairs [question]")
     parser.add_argument("--id-column", help="id column; empty for line numbers [_id, id, pid, docno, doc_id, ...]")
     parser.add_argument("--title-column", default="title", help="title column [title]")
 
 
-def corpus_columns(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the columns of `add_corpus_flags`."""
-    return {f"{name}_column": getattr(arguments, f"{name}_column") for name in ("text", "question", "id", "title")}
+def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the values of the flags of `add_corpus_flags`."""
+    names = ("split", *(f"{name}_column" for name in ("text", "question", "id", "title")))
+    return {name: getattr(arguments, name) for name in names}
 
 
 def data_settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import re
 from etils import epath
 
 from endx_jax.buckets import local_copy
-from endx_jax.cli.data_flags import add_corpus_flags, add_language_flag, add_product_flag, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_language_flag, add_product_flag, corpus_options
 from endx_jax.data.sets.paragraphs import POOLS
 from endx_jax.errors import EndxError
 from endx_jax.settings import require
@@ -32,8 +32,8 @@ def main(argv: list[str]) -> None:
         check_writable(arguments.output.parent, "--output")
     language = arguments.language or (read_config(arguments.workdir).data.language if arguments.workdir else "")
     keep_programs()
-    names = ("output", "precision", "truncate_dim", "reuse", "batch_size", "pool", "split", "product_dtype")
-    options = {name: getattr(arguments, name) for name in names} | corpus_columns(arguments)
+    names = ("output", "precision", "truncate_dim", "reuse", "batch_size", "pool", "product_dtype")
+    options = {name: getattr(arguments, name) for name in names} | corpus_options(arguments)
     encode_corpus(arguments.workdir or arguments.model, arguments.corpus, language=language, shard=shard, **options)
 
 
@@ -91,7 +91,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pool", choices=POOLS, default="", help="sentences of reading-comprehension data [paragraphs]"
     )
-    parser.add_argument("--split", help="split of a save_to_disk folder [its only one]")
     add_corpus_flags(parser)
     add_language_flag(parser)
     add_product_flag(parser)

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 from etils import epath
 
 from endx_jax import json_files
-from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, add_rerank_flag, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, add_rerank_flag, corpus_options
 from endx_jax.errors import EndxError, printable
 from endx_jax.files import replacing
 from endx_jax.settings import require
@@ -109,16 +109,19 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
 
 def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
     """Applies the requested changes to the index; returns true if there are any."""
+    from endx_jax.data.sets.corpus import read_corpus
+
+    documents = read_corpus(arguments.add, **corpus_options(arguments)) if arguments.add else iter(())
+    some = [*itertools.islice(documents, TOGETHER)]  # before the deletion, which can't be undone
     if arguments.delete:
         search.index.delete(arguments.delete)
         _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.path}")
     if arguments.add:
-        from endx_jax.data.sets.corpus import read_corpus
-
-        added, replaced, documents = 0, 0, read_corpus(arguments.add, **corpus_columns(arguments))
-        while some := [*itertools.islice(documents, TOGETHER)]:
+        added, replaced = 0, 0
+        while some:
             replaced += search.add(some)
             added += len(some)
+            some = [*itertools.islice(documents, TOGETHER)]
         _note(f"added {added:,} documents, replacing {replaced:,}; {len(search):,} documents in {search.index.path}")
     return bool(arguments.delete or arguments.add)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from etils import epath
 
 from endx_jax.buckets import url_of
-from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, add_rerank_flag, corpus_columns
+from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, add_rerank_flag, corpus_options
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import require
@@ -77,7 +77,7 @@ def _service(arguments: argparse.Namespace) -> "Service":
     pairs = load_pair_scorer(arguments.rerank, **product) if arguments.rerank else None
     if arguments.corpus:
         model = arguments.model or arguments.workdir
-        arguments.index = encode_corpus(model, arguments.corpus, **product, **corpus_columns(arguments))
+        arguments.index = encode_corpus(model, arguments.corpus, **product, **corpus_options(arguments))
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
     source = IndexModel(index, arguments.model or arguments.workdir, arguments.product_dtype)
     if arguments.index and url_of(arguments.index) and hasattr(signal, "SIGHUP"):

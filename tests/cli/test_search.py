@@ -150,6 +150,11 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
     said = search(f"--workdir={workdir}", f"--add={corpus}", "--text-column=body").err
     assert f"added 2 documents, replacing 1; {len(texts) + 1} documents" in said
     assert "new · example.org\n    the elephant\n" in search(f"--workdir={workdir}", "--top=1", "the elephant").out
+    (tmp_path / "parts").mkdir()
+    for name in ("train", "test"):
+        (tmp_path / "parts" / f"{name}.jsonl").write_text('{"body": "the ant"}\n')
+    parts = [f"--workdir={workdir}", "--delete=new", f"--add={tmp_path / 'parts'}", "--text-column=body"]
+    assert "choose one with --split: test, train" in error(*parts)  # and nothing is deleted
     captured = search(f"--workdir={workdir}", "--delete=new", f"--delete={replaced}", "the elephant", "--format=trec")
     assert " new " not in captured.out
     assert "deleted 2" in captured.err
