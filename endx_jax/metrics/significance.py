@@ -177,9 +177,9 @@ def interval_over_runs(
     import scipy.stats
 
     runs, questions, metrics = differences.shape
-    _check(differences[0], clusters, draws, CONFIDENCE)
     if runs < 2:
         raise EndxError(f"an interval over runs needs runs of at least two seeds: there is {runs}; train more seeds")
+    _check(differences[0], clusters, draws, CONFIDENCE)
     values = np.asarray(differences, np.float64)
     columns = values.transpose(1, 0, 2).reshape(questions, runs * metrics)
     generator = np.random.default_rng(seed)

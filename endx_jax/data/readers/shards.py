@@ -113,8 +113,7 @@ def _warn_of_left_out(path: str, count: int, first: str) -> None:
 
 
 def _inside_of(folder: str) -> list[str]:
-    """Returns the names of the shards in a folder and in its subfolders, sorted."""
-    names = (name for name in glob.glob("**/*", root_dir=folder, recursive=True))
+    """Returns the names of the shards in a folder and all below it, sorted."""
     names = glob.iglob("**/*", root_dir=folder, recursive=True)
     found = (name for name in names if text_files.uncompressed(name).endswith(ENDINGS))
     return sorted(name for name in found if os.path.isfile(os.path.join(folder, name)))
