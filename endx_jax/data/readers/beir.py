@@ -191,7 +191,7 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     if missing:
         there = text_files.endings_in(folder)
         if len(missing) == len(parts):
-            rows = "a .csv or .jsonl file with a question and an answer in each row"
+            rows = f"a .csv or .jsonl file with a question and an answer in each row, or BEIR's {', '.join(parts)}"
             raise EndxError(f"{folder}: no file can be read as questions and answers; it has {there}: write {rows}")
         place = ", with judgements in qrels/test.tsv" * (missing[0] == "qrels")
         raise EndxError(f"{folder}: no {missing[0]} in the folder, which is read as BEIR{place}; it has {there}")
