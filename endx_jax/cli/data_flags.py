@@ -43,7 +43,7 @@ def add_rerank_flag(parser: argparse._ActionsContainer, use: str) -> None:
 
 
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
-    """Adds the flags for reading a corpus, which `corpus_options` returns as arguments of `read_corpus`."""
+    """Adds the flags that select the split and the columns of a corpus."""
     parser.add_argument("--split", help="split of a folder that has several [its only one]")
     parser.add_argument("--text-column", default="text", help="text column; answer column, if rows are pairs [text]")
     parser.add_argument("--question-column", default="question", help="question column, if rows are pairs [question]")
@@ -52,7 +52,7 @@ def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
 
 
 def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the values of the flags of `add_corpus_flags`."""
+    """Returns the values of the flags of `add_corpus_flags`, as arguments of `read_corpus`."""
     names = ("split", *(f"{name}_column" for name in ("text", "question", "id", "title")))
     return {name: getattr(arguments, name) for name in names}
 

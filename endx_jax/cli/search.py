@@ -109,10 +109,11 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
 
 def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
     """Applies the requested changes to the index; returns true if there are any."""
-    from endx_jax.data.sets.corpus import read_corpus
+    if arguments.add:
+        from endx_jax.data.sets.corpus import read_corpus
 
-    documents = read_corpus(arguments.add, **corpus_options(arguments)) if arguments.add else iter(())
-    some = [*itertools.islice(documents, TOGETHER)]  # before the deletion, which can't be undone
+        documents = read_corpus(arguments.add, **corpus_options(arguments))
+        some = [*itertools.islice(documents, TOGETHER)]  # before the deletion, which can't be undone
     if arguments.delete:
         search.index.delete(arguments.delete)
         _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.path}")

@@ -93,7 +93,7 @@ def bootstrap_interval(
       seed: random seed.
 
     Raises:
-      EndxError: there are no questions or no draws, or the confidence is not in (0, 1).
+      EndxError: values are not [Q, M], there are no questions or no draws, or the confidence is not in (0, 1).
     """
     _check(values, (), draws, confidence)
     parts = _cluster_sums(np.asarray(values, np.float64), sizes, ())
@@ -134,7 +134,8 @@ def paired_difference(
       One `Difference` per metric.
 
     Raises:
-      EndxError: there are no questions or no draws, or the confidence is not in (0, 1).
+      EndxError: the systems' values are not [Q, M] alike, the number of clusters is not Q, there are no questions or no
+        draws, or the confidence is not in (0, 1).
     """
     if np.shape(first) != np.shape(second):
         raise EndxError(f"two systems need values of one shape [Q, M], not {np.shape(first)} and {np.shape(second)}")
@@ -172,7 +173,7 @@ def interval_over_runs(
       seed: random seed.
 
     Raises:
-      EndxError: there are fewer than two runs, no questions or no draws.
+      EndxError: there are fewer than two runs, no questions or no draws, or the number of clusters is not Q.
     """
     import scipy.stats
 

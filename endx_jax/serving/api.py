@@ -6,7 +6,7 @@ import collections
 import functools
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -201,13 +201,11 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             search.index.check_model(model.name, model.identity)
         except EndxError as other:
             raise Refusal(409, f"documents: {other}", code="other_model") from None
+        check_distinct(new.id for new in body.documents if new.id)
         split = [new.id for new in body.documents if new.id and new.split]
         with batcher.request():
             documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])
-            counts = collections.Counter(document.id for document in documents)
-            if twice := [name for name, count in counts.items() if count > 1]:
-                message = f"documents: the id {twice[0]!r} is given twice"
-                raise Refusal(409, message, param="documents", code="repeated_id")
+            check_distinct(document.id for document in documents)
             texts = [document.text for document in documents]
             check_texts("documents", texts, limits)
             asked = [question for document in documents for question in document.questions]
@@ -282,6 +280,12 @@ def to_documents(new: NewDocument) -> list[Document]:
         Document(f"{name}#{n}", f"{title}{text}".strip(), metadata, tuple(new.questions))
         for n, text in enumerate(texts, 1)
     ]
+
+
+def check_distinct(ids: Iterable[str]) -> None:
+    """Raises Refusal if an id occurs twice."""
+    if twice := [name for name, count in collections.Counter(ids).items() if count > 1]:
+        raise Refusal(409, f"documents: the id {twice[0]!r} is given twice", param="documents", code="repeated_id")
 
 
 def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:

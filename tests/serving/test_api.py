@@ -139,7 +139,8 @@ def test_a_long_text_is_split_into_passages_which_replace_each_other(served):
         assert content["ids"] == (ids or ["long#1", "long#2"])
         for name in {"long", "long#1", "long#2", "long#3"}.difference(content["ids"]):
             assert served.get("/documents/" + name.replace("#", "%23"))[0] == 404
-    assert served.post("/documents", {"documents": [new, {"id": "long#1", "text": "A."}]})[0] == 409
+    for name in ("long", "long#1"):  # the document's own id, and that of a passage
+        assert served.post("/documents", {"documents": [new, {"id": name, "text": "A."}]})[0] == 409
     for name in (*content["ids"], "long#9"):
         assert served.ask("DELETE", "/documents/" + name.replace("#", "%23"))[0] == 200
 

@@ -183,12 +183,8 @@ def _check_known(query: str, document: str, queries: Container, documents: Conta
 
 def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     """Returns the split and the file of its judgements."""
-    qrels, parts, missing = os.path.join(folder, "qrels"), ("corpus.jsonl", "queries.jsonl", "qrels"), []
-    for name in parts:
-        path = os.path.join(folder, name)
-        if not (os.path.exists(text_files.plain_or_gzip(path)) or _tables(path.removesuffix(".jsonl"))):
-            missing.append(name)
-    if missing:
+    qrels, parts = os.path.join(folder, "qrels"), ("corpus.jsonl", "queries.jsonl", "qrels")
+    if missing := [name for name in parts if not _holds(folder, name)]:
         there = text_files.endings_in(folder)
         if len(missing) == len(parts):
             rows = f"a .csv or .jsonl file with a question and an answer in each row, or BEIR's {', '.join(parts)}"
@@ -200,6 +196,11 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
         raise EndxError(f"{qrels}: no .tsv file in the folder")
     split = text_files.chosen_split(sorted(splits), split, qrels)
     return split, os.path.join(qrels, splits[split])
+
+
+def _holds(folder: str, part: str) -> bool:
+    path = os.path.join(folder, part)
+    return os.path.exists(text_files.plain_or_gzip(path)) or bool(_tables(path.removesuffix(".jsonl")))
 
 
 def _splits(folder: str) -> dict[str, str]:

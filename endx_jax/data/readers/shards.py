@@ -5,6 +5,7 @@ import glob
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from endx_jax import json_files
@@ -42,7 +43,7 @@ def holds_shards(path: str) -> bool:
         return not os.path.exists(path) and glob.has_magic(path)
     if any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS)):
         return True
-    return not any(os.path.exists(os.path.join(path, name)) for name in BEIR_PARTS) and bool(_inside_of(path))
+    return not any(os.path.exists(os.path.join(path, name)) for name in BEIR_PARTS) and any(_inside_of(path))
 
 
 def files(path: str, split: str | None = None) -> list[str]:
@@ -97,7 +98,7 @@ def _splits(path: str) -> dict[str, list[str]]:
             raise EndxError(f"{path}: no files match this pattern; correct the path")
         return {"": paths}
     splits: dict[str, list[str]] = {}
-    for name in _inside_of(path):
+    for name in sorted(_inside_of(path)):
         named = SPLIT.search(name)
         splits.setdefault(named[1] if named else "", []).append(os.path.join(path, name))
     if len(splits) > 1 and (unnamed := splits.pop("", [])):
@@ -112,11 +113,17 @@ def _warn_of_left_out(path: str, count: int, first: str) -> None:
     text_files.LOG.warning("%s: %s; to read all of them, give the pattern %s", path, what, every)
 
 
-def _inside_of(folder: str) -> list[str]:
-    """Returns the names of the shards in a folder and all below it, sorted."""
-    names = glob.iglob("**/*", root_dir=folder, recursive=True)
-    found = (name for name in names if text_files.uncompressed(name).endswith(ENDINGS))
-    return sorted(name for name in found if os.path.isfile(os.path.join(folder, name)))
+def _inside_of(folder: str) -> Iterator[str]:
+    """Yields the names of the shards in a folder and all below it, each folder once, as links may form a circle."""
+    seen = {os.path.realpath(folder)}
+    for place, folders, names in os.walk(folder, followlinks=True):
+        below = {os.path.realpath(os.path.join(place, name)): name for name in folders if not name.startswith(".")}
+        folders[:] = sorted(name for real, name in below.items() if real not in seen)
+        seen |= below.keys()
+        for name in names:
+            path = os.path.join(place, name)
+            if not name.startswith(".") and text_files.uncompressed(name).endswith(ENDINGS) and os.path.isfile(path):
+                yield os.path.relpath(path, folder)
 
 
 def _saved(folder: pathlib.Path) -> list[str]:

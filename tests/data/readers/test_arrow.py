@@ -93,6 +93,8 @@ def test_files_of_no_split_are_left_out_beside_splits(tmp_path, caplog):
     (tmp_path / "a" / "b").mkdir(parents=True)
     for name in ("train-0", "test-0", "notes", "a/b/test-1"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": name, "answer": "a"}))
+    (tmp_path / "a" / "circle").symlink_to(tmp_path)
+    assert shards.files(str(tmp_path), "test") == [f"{tmp_path}/a/b/test-1.jsonl", f"{tmp_path}/test-0.jsonl"]
     assert read(tmp_path, split="test").questions == ("a/b/test-1", "test-0")
     assert f"1, such as {tmp_path}/notes.jsonl; to read all of them, give the pattern {tmp_path}/*.jsonl" in caplog.text
 

@@ -12,6 +12,7 @@ from helpers import one_line_error, padded, refused, texts, without_metrics
 from endx_jax import losses
 from endx_jax.batch import Batch
 from endx_jax.losses.matching import draw_others
+from endx_jax.methods.dual.settings import ContrastiveSettings
 from endx_jax.methods.vae import MatchingObjective, MatchingSettings, VaeObjective
 from endx_jax.methods.vae.matching import _DRAW
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower
@@ -86,7 +87,10 @@ def test_hard_negatives_are_for_the_softmax():
         objective(params, given, RNG, STEP)
 
 
-@pytest.mark.parametrize("unused", [{"matryoshka_dims": (4,)}, {"learn_temperature": True}])
+GUIDED = {"contrastive": ContrastiveSettings(guide="a model")}
+
+
+@pytest.mark.parametrize("unused", [{"matryoshka_dims": (4,)}, {"learn_temperature": True}, GUIDED])
 def test_what_only_the_softmax_has_is_refused(unused):
     MatchingSettings(match="inbatch", **unused)
     refused("objective.match=mse has no prefixes", MatchingSettings, **unused)
