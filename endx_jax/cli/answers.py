@@ -109,7 +109,8 @@ def to_text(answers: Sequence[FoundDocument]) -> str:
 
 def _entry(answer: FoundDocument, ranks: int, width: int) -> str:
     document = answer.document
-    fields = [document.id, *(str(document.metadata[key]) for key in SHOWN if key in document.metadata)]
+    number = [f"passage {document.passage}"] if document.passage else []
+    fields = [document.id, *number, *(str(document.metadata[key]) for key in SHOWN if key in document.metadata)]
     about = dict.fromkeys(map(_one_line, fields))
     indent = " " * (ranks + 3)
     # The texts of docstrings begin with the documented name, which is their id.
@@ -132,6 +133,7 @@ def to_jsonl(question: NamedQuestion, answers: Sequence[FoundDocument]) -> str:
     """Formats a question and its answers as one line of JSON."""
     listed = [
         {"rank": answer.rank, "id": answer.document.id, "score": answer.score, "text": answer.document.text}
+        | ({"passage": answer.document.passage} if answer.document.passage else {})
         | ({"metadata": dict(answer.document.metadata)} if answer.document.metadata else {})
         | ({"questions": list(answer.document.questions)} if answer.document.questions else {})
         for answer in answers

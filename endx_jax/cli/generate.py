@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
         pairs, repeated = pairs_of(asked, journal)
         chosen = _best(pairs, documents, rank, arguments.filter_top) if rank and pairs else pairs
         if chosen:
-            rows = ({"question": question, "answer": passage.text, "id": passage.id} for question, passage in chosen)
+            rows = ({"question": question, "answer": passage.text, "id": passage.name} for question, passage in chosen)
             with replacing(output) as file:
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     dropped = f"{repeated:,} of several passages and {len(pairs) - len(chosen):,} by --filter-with are left out"
@@ -117,7 +117,7 @@ def _best(
         candidates=tuple(row),
         qrels=tuple((row[passage.text],) for _, passage in pairs),
         question_ids=tuple(f"q{n}" for n in range(len(pairs))),
-        candidate_ids=tuple(document.id for document in documents),
+        candidate_ids=tuple(document.name for document in documents),
     )
     ranked = rank(records, top)
     return [pair for pair, rows in zip(pairs, ranked.rows.tolist(), strict=True) if row[pair[1].text] in rows]
@@ -128,7 +128,7 @@ def _name_skipped(asked: list[Document], journal: Journal, unanswered: dict[str,
     reasons = {}
     for passage in asked:
         if (key := key_of(passage.text)) not in journal.questions:
-            reasons[passage.id] = unanswered.get(passage.text) or journal.bad[key][-1]
+            reasons[passage.name] = unanswered.get(passage.text) or journal.bad[key][-1]
     bad = sum(map(len, journal.bad.values()))
     if bad:
         say(f"{bad:,} answers held no questions; a passage with three of them is not asked again")

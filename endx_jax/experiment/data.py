@@ -14,7 +14,7 @@ from endx_jax import hub
 from endx_jax.data.readers import beir, formats, squad
 from endx_jax.data.sets import cloze
 from endx_jax.data.sets.corpus import read_corpus
-from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.documents import Document, own_documents
 from endx_jax.data.sets.origins import ORIGINS
 from endx_jax.data.sets.paragraphs import POOLS, convert_paragraphs, whole_paragraphs
 from endx_jax.data.sets.records import Pools, RetrievalSet, mix
@@ -233,7 +233,7 @@ def _read_named(source: Source, *_) -> RetrievalSet:
 
 
 def _read_cloze(source: Source, settings: DataSettings, _) -> RetrievalSet:
-    documents = read_corpus(source.path, text_column=settings.text_column, split=source.split)
+    documents = own_documents(read_corpus(source.path, text_column=settings.text_column, split=source.split))
     return cloze.cloze_questions(documents, source.path, settings.cloze_sentences, settings.cloze_removal)
 
 
@@ -269,7 +269,7 @@ READERS: dict[str, Callable[[Source, DataSettings, bool], RetrievalSet]] = {
 
 def read_documents(settings: DataSettings) -> Iterator[Document]:
     """Yields the whole passages of documents without questions."""
-    return read_corpus(settings.path, text_column=settings.text_column, split=settings.split)
+    return own_documents(read_corpus(settings.path, text_column=settings.text_column, split=settings.split))
 
 
 def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None) -> Pools:

@@ -26,7 +26,7 @@ from endx_jax.files import expanded
 from endx_jax.index.index import ENCODED, rounded, starting
 from endx_jax.index.index_file import (
     IndexInfo,
-    count_documents,
+    count_passages,
     create,
     info_of,
     insert,
@@ -131,9 +131,9 @@ class Survey:
     """Result of one pass over a corpus.
 
     Attributes:
-      documents: number of documents.
+      documents: number of documents, each passage counted.
       empty: number of documents without text.
-      sha256: hash of ids, texts, metadata and known questions, in order.
+      sha256: hash of ids and numbers of passages, texts, metadata and known questions, in order.
       language: language of the texts.
       first: texts of the first documents.
       questions: number of known questions.
@@ -155,7 +155,7 @@ def survey(documents: Iterable[Document]) -> Survey:
     def read() -> Iterator[str]:
         nonlocal count, empty, known
         for document in documents:
-            contents = [document.id, document.text, sorted(document.metadata.items()), *document.questions]
+            contents = [document.name, document.text, sorted(document.metadata.items()), *document.questions]
             digest.update(json.dumps(contents, ensure_ascii=False).encode() + b"\n")
             count += 1
             empty += not document.text
@@ -232,9 +232,9 @@ def begin_index(path: pathlib.Path, info: IndexInfo) -> int:
                 f"{path} holds another index: it has {'; of '.join(differing)}. Choose another output, or repeat the "
                 "command that began it"
             )
-        if stored.language != info.language:  # set now, or not named by the file of an earlier version
+        if stored.language != info.language:
             store_info(database, language=info.language)
-        return len(documents_of(info)) if stored.complete else count_documents(database)
+        return len(documents_of(info)) if stored.complete else count_passages(database)
 
 
 def index_differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> list[str]:
@@ -296,7 +296,7 @@ def encode_missing(
         if holds_objects(embeddings):
             vectors, known = rounded(embeddings, len(part), info), rounded(known, len(asked), info)
         with starting(path) as database:
-            if count_documents(database) != start:
+            if count_passages(database) != start:
                 raise InUse(f"another process encodes documents into {path}: wait for it or stop it")
             insert(database, part, vectors, known, embeddings)
             store_info(database, complete=start + len(part) == len(wanted))
@@ -373,7 +373,7 @@ def join_shards(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
         create(database, joined)
         for number in range(1, count + 1):
             by_number[number].copy_to(database)
-        return count_documents(database)
+        return count_passages(database)
 
 
 def _shard(info: IndexInfo) -> str:

@@ -15,13 +15,12 @@ import numpy as np
 
 from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.languages import detect
-from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.documents import Document, joined
 from endx_jax.errors import EndxError, InUse, ReadOnly
 from endx_jax.files import expanded
 from endx_jax.index.index_file import (
     COSINE,
     PRECISIONS,
-    TOKENS,
     IndexInfo,
     changing,
     create,
@@ -61,7 +60,7 @@ def write_index(
     Args:
       path: file of the index; missing folders are created.
       embeddings: float32 or float16 [N, E], or int8 with its scales; or token vectors, objects [N] as `pooled` takes.
-      documents: N documents with unique ids.
+      documents: N documents with unique ids, or passages of such documents.
       metric: `cosine` or `inner product`.
       model: identifies the model that encoded them: see `IndexInfo`.
       corpus: source of the documents: see `IndexInfo`.
@@ -204,16 +203,17 @@ class Index:
     @property
     def contents(self) -> str:
         """Number of documents and their source, for messages."""
-        corpus = self.info.corpus
+        corpus, passages = self.info.corpus, self._snapshot.count_passages()
         source = f"{corpus.get('part', '')!s:.80}{shown(corpus['path'])}" if "path" in corpus else self.path
         known = self._snapshot.known
         asked = f" with {len(known):,} known questions" if known else ""
-        return f"{len(self):,} documents{asked} ({source}{', changed since' if self.info.changed else ''})"
+        split = f" in {passages:,} passages" if passages > len(self) else ""
+        return f"{len(self):,} documents{split}{asked} ({source}{', changed since' if self.info.changed else ''})"
 
     @property
     def by_token(self) -> bool:
         """True if the index holds token vectors of its documents."""
-        return self._reader.has(TOKENS)
+        return self._reader.by_token
 
     def __len__(self) -> int:
         """Returns the number of documents at the last search or change; `len(index.snapshot)` is the present one."""
@@ -227,16 +227,13 @@ class Index:
         return identifier in self._reader.rows_of([identifier])
 
     def get(self, identifier: str) -> Document | None:
-        """Returns the document with this id, or None."""
-        rows = self._reader.rows_of([identifier])
-        return next(iter(self._reader.documents(list(rows.values())).values()), None)
+        """Returns the document with this id, with the text of all its passages, or None."""
+        passages = self._reader.documents(self._reader.passages_of(identifier))
+        return joined([*passages.values()]) if passages else None
 
     def deleted(self) -> list[str]:
-        """Returns the ids of all documents that were deleted since the index was written, and not added again."""
-        _, deletions = self._reader.deleted()
-        ids = list(dict.fromkeys(name for _, name in deletions))
-        living = self._reader.rows_of(ids)
-        return [name for name in ids if name not in living]
+        """Returns the ids of all documents that were deleted since the index was written; some were added again."""
+        return list(dict.fromkeys(name for _, name in self._reader.deleted()[1]))
 
     def check_model(self, name: str, identity: str, teacher: str = "") -> None:
         """Raises EndxError unless the index was encoded by the model of this identity; the message names both.
@@ -252,15 +249,15 @@ class Index:
             )
 
     def search(self, questions: np.ndarray, k: int, where: Mapping[str, object] | None = None) -> Neighbours:
-        """Finds the best k documents for questions [Q, E], as rows of the snapshot.
+        """Finds the best k documents for questions [Q, E], as rows of the snapshot of their best passages.
 
         `where` selects documents by their metadata: see `filters.condition`.
         """
         snapshot = self.snapshot
-        return snapshot.search(questions, k, snapshot.where(where) if where else None)
+        return snapshot.search_documents(questions, k, snapshot.where(where) if where else None)
 
     def document(self, row: int) -> Document:
-        """Returns the document of a row of the snapshot."""
+        """Returns the passage of a row of the snapshot."""
         return self._snapshot.document(row)
 
     def add(
@@ -274,7 +271,7 @@ class Index:
         """Adds documents in one transaction; returns the number of those that were replaced.
 
         Args:
-          documents: n documents.
+          documents: n documents, or all passages of such documents, in order.
           embeddings: float32 [n, E], rounded to the precision of the index; or token vectors, as `pooled` takes them.
           replace: whether documents replace those with the same ids.
           known: float32 [K, E], of all known questions of the documents, in their order; None: there are none.
@@ -289,7 +286,7 @@ class Index:
         if not documents:
             return 0
         with self._changing() as database:
-            replaced = delete_documents(database, [document.id for document in documents])
+            replaced = delete_documents(database, list(dict.fromkeys(document.id for document in documents)))
             if replaced and not replace:
                 raise EndxError(
                     f"{self.path} already contains document {_some(replaced)}: delete it, or choose another id"
@@ -355,8 +352,8 @@ def _known(known: np.ndarray | None, documents: Sequence[Document], info: IndexI
 
 
 def _check_distinct(documents: Sequence[Document]) -> None:
-    twice = [name for name, count in collections.Counter(document.id for document in documents).items() if count > 1]
-    if twice:
+    names = collections.Counter(document.name for document in documents)
+    if twice := [name for name, count in names.items() if count > 1]:
         raise EndxError(f"document {_some(twice)} occurs twice: ids must be unique")
 
 

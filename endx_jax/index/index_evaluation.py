@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers, contains_answer, searchable
 from endx_jax.errors import EndxError
@@ -64,10 +63,13 @@ def evaluate_judged(snapshot: Snapshot, judged: JudgementRows, questions: np.nda
       judged: judgements of Q questions.
       questions: float32 [Q, E], as the index's model encodes them.
       depth: number of best documents kept per question.
+
+    Returns:
+      The evaluation of documents by their best passages; its ids are first rows.
     """
     rows, bytes_of_row = len(snapshot.living), snapshot.info.width * snapshot.info.dtype.itemsize
     evaluation = evaluate_scores(
-        snapshot.corpus.scores(questions),
+        snapshot.document_scores(snapshot.corpus.scores(questions)),
         judged.right,
         candidates=rows,
         gains=judged.gains,
@@ -94,12 +96,12 @@ def evaluate_answered(
       cutoffs: the values of k.
 
     Returns:
-      The metrics `accuracy@k`, 1 if one of the best k documents contains an answer. The only rank of a question is that
-      of its first document with an answer; inf if none of the best documents has one.
+      The metrics `accuracy@k`, 1 if the best passage of one of the best k documents contains an answer. The only rank
+      of a question is that of its first such document; inf if none of the best documents is one.
     """
-    nearest = snapshot.search(questions, max(cutoffs))
+    nearest = snapshot.search_documents(questions, max(cutoffs))
     documents = snapshot.read_documents(set(nearest.rows.flat))
-    texts = {row: searchable(passage(document)) for row, document in documents.items()}
+    texts = {row: searchable(document.body) for row, document in documents.items()}  # answers in titles are ignored
     first = np.full((len(answered), 1), np.inf, np.float32)
     for n, (question, rows) in enumerate(zip(answered, nearest.rows.tolist(), strict=True)):
         answers = [searchable(answer) for answer in question.answers]
@@ -107,12 +109,6 @@ def evaluate_answered(
         first[n] = next(hits, np.inf)
     values = {f"accuracy@{k}": (first[:, 0] <= k).astype(np.float32) for k in cutoffs}
     return Evaluation(values, first, nearest.rows, nearest.scores, len(snapshot))
-
-
-def passage(document: Document) -> str:
-    """Returns a document's text without its title, as answers in titles are ignored."""
-    title = document.metadata.get("title")
-    return document.text.removeprefix(f"{title} ") if isinstance(title, str) else document.text
 
 
 def rank_by_index(
@@ -139,7 +135,7 @@ def rank_by_index(
     of_document: dict[int, int] = {}
     for document_row, document in sorted(snapshot.read_documents(np.unique(nearest.rows).tolist()).items()):
         if document.text not in row:
-            name = document.id
+            name = document.name
             while name in known:  # another candidate's
                 name += "+"
             known.add(name)

@@ -4,8 +4,9 @@ Any SQLite client can read the tables:
 
     about      one row for each field of `IndexInfo`, its value as JSON
     documents  one row for each document; rows are numbered in the order of addition, and no number is used again
-    questions  one row for each known question of a document, which is a row of documents; only if there are any
-    tokens     int8 token vectors of each document [L, E], and their scales [L], of a model of late interaction only
+    passages   one row for each text of a document: its passages, numbered from 1, or all of it, with the number 0
+    questions  one row for each known question of a document
+    tokens     int8 token vectors of each passage [L, E], and their scales [L], of a model of late interaction only
     deleted    one row for each deletion, by which open indexes find out which documents are gone
 
 An embedding is a blob of little-endian float32, float16 or int8. An int8 embedding is multiplied by the column `scale`.
@@ -33,7 +34,7 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.errors import DiskFull, EndxError, InUse
 from endx_jax.numerics import Quantized, holds_objects, quantize
 
-VERSION = 3
+VERSION = 4
 APPLICATION = int.from_bytes(b"endx")  # marks the file for the command `file` and for `open_index`
 COSINE, INNER_PRODUCT = "cosine", "inner product"
 PRECISIONS = ("float32", "float16", "int8")
@@ -46,40 +47,37 @@ STEP = 4096
 # A row's text follows its embedding, so that reading embeddings skips the pages of long texts.
 SCHEMA = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE documents (
+CREATE TABLE documents (row INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, metadata TEXT NOT NULL);
+CREATE TABLE passages (
   row INTEGER PRIMARY KEY AUTOINCREMENT,
-  id TEXT NOT NULL UNIQUE,
+  document INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
+  number INTEGER NOT NULL,
   embedding BLOB NOT NULL,
   scale REAL,
-  text TEXT NOT NULL,
-  metadata TEXT NOT NULL
+  text TEXT NOT NULL
+);
+CREATE UNIQUE INDEX passages_of_document ON passages (document, number);
+CREATE TABLE questions (
+  row INTEGER PRIMARY KEY AUTOINCREMENT,
+  document INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
+  embedding BLOB NOT NULL,
+  scale REAL,
+  text TEXT NOT NULL
+);
+CREATE INDEX questions_of_document ON questions (document);
+CREATE TABLE tokens (
+  passage INTEGER PRIMARY KEY REFERENCES passages ON DELETE CASCADE,
+  codes BLOB NOT NULL,
+  scales BLOB NOT NULL
 );
 CREATE TABLE deleted (number INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL, id TEXT NOT NULL);
 """
-# Earlier versions rewrite all fields of an index except its language, which the trigger deletes: it is then English.
-LANGUAGE_TRIGGER = (
-    "CREATE TRIGGER forgets_language AFTER INSERT ON about WHEN new.key = 'content' "
-    "BEGIN DELETE FROM about WHERE key = 'language'; END"
-)
-INSERT = "INSERT INTO documents (id, embedding, scale, text, metadata) VALUES (?, ?, ?, ?, ?)"
-DOCUMENTS, QUESTIONS, TOKENS = "documents", "questions", "tokens"
-# Created with the first known question of an index. The trigger lets earlier versions of endx_jax, which delete only
-# documents, change such an index too.
-QUESTIONS_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS questions (row INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL, "
-    "embedding BLOB NOT NULL, scale REAL, text TEXT NOT NULL)",
-    "CREATE INDEX IF NOT EXISTS questions_of_document ON questions (document)",
-    "CREATE TRIGGER IF NOT EXISTS deletes_questions AFTER DELETE ON documents "
-    "BEGIN DELETE FROM questions WHERE document = old.row; END",
-)
-TOKENS_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS tokens (document INTEGER PRIMARY KEY, codes BLOB NOT NULL, scales BLOB NOT NULL)",
-    "CREATE TRIGGER IF NOT EXISTS deletes_tokens AFTER DELETE ON documents "
-    "BEGIN DELETE FROM tokens WHERE document = old.row; END",
-)
+PASSAGES, QUESTIONS = "passages", "questions"
+INSERT = "INSERT INTO documents (id, metadata) VALUES (?, ?)"
+INSERT_PASSAGE = "INSERT INTO passages (document, number, embedding, scale, text) VALUES (?, ?, ?, ?, ?)"
+INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
 INSERT_TOKENS = "INSERT INTO tokens VALUES (?, ?, ?)"
 LISTED = "(SELECT value FROM json_each(?))"  # values of a JSON list; SQLite may cut texts at a NUL
-INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
 
 
 def metric_of(*, cosine: bool) -> str:
@@ -98,7 +96,8 @@ class IndexInfo:
       model: model that encoded the documents: at least `name` and `identity` (see `inference.identity`), `step` of a
         run, and `product_dtype`, the data type of its products, which indexes of earlier versions do not have.
       corpus: source of the documents: `path`; of a run's index, the `part` of it; of `endx encode`, `documents` (their
-        number), `sha256` of their contents, and `shard` [number, count] if the index holds one shard of the corpus.
+        number, each passage counted), `sha256` of their contents, and `shard` [number, count] if the index holds one
+        shard of the corpus.
       changed: true if documents were added or deleted since the index was written.
       complete: false while the corpus is being encoded.
       content: random id, which changes when the index is written again.
@@ -113,8 +112,6 @@ class IndexInfo:
     changed: bool = False
     complete: bool = True
     content: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
-    # After `content`, so that it is written last. Indexes of earlier versions name no language: their words were split
-    # as English.
     language: str = ENGLISH
 
     @property
@@ -124,19 +121,19 @@ class IndexInfo:
 
 
 class StoredEmbeddings(NamedTuple):
-    """Embeddings of n documents, or of n known questions, in the order of their rows.
+    """Embeddings of n passages, or of n known questions, in the order of their rows.
 
     Attributes:
       rows: int64 [n], ascending.
       embeddings: [n, E], of the index's precision.
       scales: float32 [n] of int8 embeddings; else None.
-      documents: int64 [n], rows of the documents of known questions; of documents None.
+      documents: int64 [n], rows of their documents, which do not descend.
     """
 
     rows: np.ndarray
     embeddings: np.ndarray
     scales: np.ndarray | None
-    documents: np.ndarray | None = None
+    documents: np.ndarray
 
 
 @contextlib.contextmanager
@@ -177,7 +174,7 @@ def connect(path: pathlib.Path, mode: str = "rw") -> sqlite3.Connection:
     try:
         # Pages of 16 KB hold several embeddings; the setting applies to new files only.
         with _quickly(database):
-            for setting in ("page_size=16384", "trusted_schema=OFF", "secure_delete=ON"):
+            for setting in ("page_size=16384", "trusted_schema=OFF", "secure_delete=ON", "foreign_keys=ON"):
                 database.execute(f"PRAGMA {setting}")
             if mode == "rw":
                 database.execute("SELECT count(*) FROM sqlite_schema")
@@ -222,7 +219,7 @@ def changing(path: pathlib.Path, mode: str = "rw") -> Iterator[sqlite3.Connectio
 
 def create(database: sqlite3.Connection, info: IndexInfo) -> None:
     """Creates the tables of an index in an empty database."""
-    for statement in (*SCHEMA.split(";"), LANGUAGE_TRIGGER):
+    for statement in SCHEMA.split(";"):
         database.execute(statement)
     database.execute(f"PRAGMA application_id={APPLICATION}")
     database.execute(f"PRAGMA user_version={VERSION}")
@@ -257,7 +254,6 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
     def field(name: str) -> object:
         return json_files.value(fields, name, str(path))
 
-    fields.setdefault("language", ENGLISH)
     for name, known in (("precision", PRECISIONS), ("metric", (COSINE, INNER_PRODUCT)), ("language", LANGUAGES)):
         if field(name) not in known:
             raise EndxError(f"{path}: {name!r} must be one of {known}, not {json_files.shown(field(name))}")
@@ -282,7 +278,7 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
 
 _MARKS = ("application_id", "user_version")
 _OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 100"
-_NUMBERS = {DOCUMENTS: "row", QUESTIONS: "row", "deleted": "number"}
+_NUMBERS = {"documents": "row", PASSAGES: "row", QUESTIONS: "row", "deleted": "number"}
 _BEYOND = "< 1", f"> {2**53}"  # after row 2**63 - 1 SQLite reports a full disk
 
 
@@ -290,7 +286,7 @@ _BEYOND = "< 1", f"> {2**53}"  # after row 2**63 - 1 SQLite reports a full disk
 def _own_objects() -> frozenset[tuple]:
     """Returns type, name, table and SQL of all tables, indexes and triggers that an index may have."""
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(";".join((SCHEMA, LANGUAGE_TRIGGER, *QUESTIONS_SCHEMA, *TOKENS_SCHEMA, "ANALYZE")))
+        database.executescript(f"{SCHEMA}; ANALYZE")
         return frozenset(database.execute(_OBJECTS))
 
 
@@ -312,9 +308,14 @@ def is_new(database: sqlite3.Connection) -> bool:
     return not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
 
 
-def count_documents(database: sqlite3.Connection) -> int:
-    """Returns the number of documents."""
-    return database.execute("SELECT count(*) FROM documents").fetchone()[0]
+def count_passages(database: sqlite3.Connection) -> int:
+    """Returns the number of passages, and of documents that are whole."""
+    return database.execute("SELECT count(*) FROM passages").fetchone()[0]
+
+
+def last_document(database: sqlite3.Connection) -> tuple[int, str]:
+    """Returns row and id of the last document, to which further passages may be added; row 0 if there is none."""
+    return database.execute("SELECT row, id FROM documents ORDER BY row DESC LIMIT 1").fetchone() or (0, "")
 
 
 def insert(
@@ -324,31 +325,33 @@ def insert(
     known: np.ndarray | Quantized | None = None,
     tokens: Any = None,
 ) -> None:
-    """Inserts n documents with embeddings [n, E] of the index's precision, and their K known questions with [K, E].
+    """Inserts n documents or passages with embeddings [n, E], and their K known questions with [K, E].
 
-    `tokens` are objects [n], token vectors [L, E] of the documents; anything else is ignored.
+    A passage is added to the last document if that has its id. `embeddings` have the index's precision. `tokens` are
+    objects [n], token vectors [L, E] of the texts; anything else is ignored.
 
     Raises:
       EndxError: an embedding is not finite, an id exists already, or a text can't be encoded as UTF-8.
     """
     asked = [document for document in documents for _ in document.questions]
-    by_token = holds_objects(tokens)
-    for statement in (*(QUESTIONS_SCHEMA if asked else ()), *(TOKENS_SCHEMA if by_token else ())):
-        database.execute(statement)
     blobs_of_known = _blobs(asked, known) if asked and known is not None else iter(())
-    vectors = tokens if by_token else itertools.repeat(None, len(documents))
+    vectors = tokens if holds_objects(tokens) else itertools.repeat(None, len(documents))
+    row, last = last_document(database)
     for document, (blob, scale), text_vectors in zip(documents, _blobs(documents, embeddings), vectors, strict=True):
         try:
             metadata = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
         except ValueError:  # SQLite can't parse such metadata, and every filter would fail
             raise EndxError(f"the metadata of document {document.id!r} hold nan or infinity: leave it out") from None
         try:
-            row = database.execute(INSERT, (document.id, blob, scale, document.text, metadata)).lastrowid
+            if not (document.passage and document.id == last):
+                row, last = database.execute(INSERT, (document.id, metadata)).lastrowid or 0, document.id
             for text in document.questions:
                 database.execute(INSERT_QUESTION, (row, *next(blobs_of_known), text))
+            fields = row, document.passage, blob, scale, document.text
+            passage = database.execute(INSERT_PASSAGE, fields).lastrowid
             if text_vectors is not None:
                 codes, scales = text_vectors if isinstance(text_vectors, Quantized) else quantize(text_vectors, np)
-                database.execute(INSERT_TOKENS, (row, codes.tobytes(), scales.astype("<f4").tobytes()))
+                database.execute(INSERT_TOKENS, (passage, codes.tobytes(), scales.astype("<f4").tobytes()))
         except UnicodeEncodeError:
             raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
         except sqlite3.IntegrityError:

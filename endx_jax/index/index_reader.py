@@ -15,27 +15,22 @@ from endx_jax import json_files
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.index.index_file import (
-    DOCUMENTS,
     INSERT,
+    INSERT_PASSAGE,
     INSERT_QUESTION,
     INSERT_TOKENS,
     LISTED,
-    QUESTIONS,
-    QUESTIONS_SCHEMA,
+    PASSAGES,
     REMEDY,
     STEP,
-    TOKENS,
-    TOKENS_SCHEMA,
     StoredEmbeddings,
     connect,
-    count_documents,
+    count_passages,
     info_of,
+    last_document,
     sqlite_errors,
 )
 from endx_jax.numerics import Quantized
-
-# Columns of `StoredEmbeddings`.
-_COLUMNS = {DOCUMENTS: "row, embedding, scale, NULL", QUESTIONS: "row, embedding, scale, document"}
 
 
 class IndexReader:
@@ -79,9 +74,9 @@ class IndexReader:
             finally:
                 self._database.execute("ROLLBACK")
 
-    def count(self, table: str = DOCUMENTS) -> int:
-        """Returns the number of documents, or of known questions."""
-        return self._rows(f"SELECT count(*) FROM {self._table(table)}")[0][0]
+    def count(self, table: str = PASSAGES) -> int:
+        """Returns the number of passages, or of known questions."""
+        return self._rows(f"SELECT count(*) FROM {table}")[0][0]
 
     def count_deletions(self) -> int:
         """Returns the number of the last deletion."""
@@ -94,9 +89,9 @@ class IndexReader:
             raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
         return deletions[-1][0] if deletions else after, [(row, name) for _, row, name in deletions]
 
-    def embeddings(self, after: int = 0, table: str = DOCUMENTS) -> Iterator[StoredEmbeddings]:
+    def embeddings(self, after: int = 0, table: str = PASSAGES) -> Iterator[StoredEmbeddings]:
         """Yields the embeddings of all rows of a table above `after`, some thousand at a time."""
-        query = f"SELECT {_COLUMNS[table]} FROM {self._table(table)} WHERE row > ? ORDER BY row"
+        query = f"SELECT row, embedding, scale, document FROM {table} WHERE row > ? ORDER BY row"
         with self._lock, sqlite_errors(self.path):
             cursor = self._database.execute(query, [after])
             while rows := cursor.fetchmany(STEP):
@@ -104,23 +99,24 @@ class IndexReader:
 
     def embeddings_of(self, rows: Sequence[int]) -> Any:
         """Returns embeddings of n rows [n, E] in their order, or token vectors, objects [n]; rows may occur twice."""
-        if self.has(TOKENS):
+        if self.by_token:
             vectors = self.token_vectors(rows)
             return np.fromiter((vectors[row] for row in rows), object, len(rows))
         columns: dict[int, tuple] = {}
         for start in range(0, len(rows), STEP):
-            query = f"SELECT {_COLUMNS[DOCUMENTS]} FROM documents WHERE row IN {LISTED}"
+            query = f"SELECT row, embedding, scale, document FROM passages WHERE row IN {LISTED}"
             columns |= {values[0]: values for values in self._rows(query, json.dumps(rows[start : start + STEP]))}
         kept = self._stored([columns[row] for row in rows]) if rows else self.no_embeddings()
         return kept.embeddings if kept.scales is None else Quantized(kept.embeddings, kept.scales)
 
-    def has(self, table: str) -> bool:
-        """Returns true if the file has the table `table`, such as the one of token vectors."""
-        return bool(self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", table))
+    @property
+    def by_token(self) -> bool:
+        """True if the file holds token vectors."""
+        return bool(self._rows("SELECT 1 FROM tokens LIMIT 1"))
 
     def token_vectors(self, rows: Sequence[int]) -> dict[int, Quantized]:
         """Returns the token vectors [L, E] of rows, in their order; rows whose document was deleted are omitted."""
-        query = f"SELECT row, codes, scales FROM documents LEFT JOIN tokens ON document = row WHERE row IN {LISTED}"
+        query = f"SELECT row, codes, scales FROM passages LEFT JOIN tokens ON passage = row WHERE row IN {LISTED}"
         width, found = self.info.width, {}
         for row, codes, scales in self._rows(query, json.dumps(rows)):
             valid = type(codes) is type(scales) is bytes and len(codes) * 4 == len(scales) * width
@@ -129,16 +125,12 @@ class IndexReader:
             found[row] = Quantized(np.frombuffer(codes, np.int8).reshape(-1, width), np.frombuffer(scales, "<f4"))
         return {row: found[row] for row in rows if row in found}
 
-    def no_embeddings(self, table: str = DOCUMENTS) -> StoredEmbeddings:
+    def no_embeddings(self) -> StoredEmbeddings:
         """Returns arrays of no rows."""
         scales = np.zeros(0, np.float32) if self.info.precision == "int8" else None
         none = np.zeros(0, np.int64)
         vectors = np.zeros((0, self.info.width), self.info.dtype)
-        return StoredEmbeddings(none, vectors, scales, none if table == QUESTIONS else None)
-
-    def _table(self, name: str) -> str:
-        """Returns the name of a table, or an empty subquery if the file has no table of known questions."""
-        return name if self.has(name) else f"(SELECT *, 0 AS document FROM {DOCUMENTS} LIMIT 0)"
+        return StoredEmbeddings(none, vectors, scales, none)
 
     def _stored(self, columns: Sequence[tuple[int, object, object, object]]) -> StoredEmbeddings:
         """Checks rows, embeddings and scales as the file has them."""
@@ -149,9 +141,8 @@ class IndexReader:
         quantized = self.info.precision == "int8"
         if quantized and not all(type(scale) is float for scale in scales):
             raise EndxError(f"{self.path} is damaged: an embedding has no scale; {REMEDY}")
-        asked = documents[0] is not None
-        if asked and not all(type(document) is int for document in documents):
-            raise EndxError(f"{self.path} is damaged: a known question has no document; {REMEDY}")
+        if not all(type(document) is int for document in documents):
+            raise EndxError(f"{self.path} is damaged: an embedding has no document; {REMEDY}")
         embeddings = np.frombuffer(b"".join(blobs), self.info.dtype).reshape(-1, self.info.width)
         floats = np.array(scales, np.float32) if quantized else embeddings
         if not np.isfinite(floats).all():
@@ -160,42 +151,52 @@ class IndexReader:
             np.array(rows, np.int64),
             embeddings,
             floats if quantized else None,
-            np.array(documents, np.int64) if asked else None,
+            np.array(documents, np.int64),
         )
 
     def texts(self) -> Iterator[tuple[int, str]]:
-        """Yields row and text of all documents."""
-        yield from self._stream("SELECT row, text FROM documents ORDER BY row")
+        """Yields row and text of all passages."""
+        yield from self._stream("SELECT row, text FROM passages ORDER BY row")
 
     def copy_to(self, database: sqlite3.Connection) -> None:
-        """Inserts the documents and known questions of an unchanged index, whose rows are numbered from 1."""
-        before = count_documents(database)
-        query = "SELECT id, embedding, scale, text, metadata FROM documents ORDER BY row"
-        database.executemany(INSERT, self._stream(query))
-        for table, columns, schema, insert in (
-            (QUESTIONS, "embedding, scale, text", QUESTIONS_SCHEMA, INSERT_QUESTION),
-            (TOKENS, "codes, scales", TOKENS_SCHEMA, INSERT_TOKENS),
+        """Inserts all of an unchanged index, whose rows are numbered from 1.
+
+        Its first passages may belong to the last document that the database has.
+        """
+        before, (row, last) = count_passages(database), last_document(database)
+        continued = self._rows("SELECT count(*) FROM documents WHERE row = 1 AND id = ?", last)[0][0]
+        row -= continued
+        for insert, query in (
+            (INSERT, f"SELECT id, metadata FROM documents WHERE row > {continued} ORDER BY row"),
+            (
+                INSERT_PASSAGE,
+                f"SELECT document + {row}, number, embedding, scale, text FROM passages ORDER BY row",
+            ),
+            (INSERT_QUESTION, f"SELECT document + {row}, embedding, scale, text FROM questions ORDER BY row"),
+            (INSERT_TOKENS, f"SELECT passage + {before}, codes, scales FROM tokens ORDER BY passage"),
         ):
-            if self.has(table):
-                for statement in schema:
-                    database.execute(statement)
-                query = f"SELECT document + {before}, {columns} FROM {table} ORDER BY rowid"
-                database.executemany(insert, self._stream(query))
+            database.executemany(insert, self._stream(query))
 
     def documents(self, rows: Sequence[int]) -> dict[int, Document]:
-        """Returns the documents of rows; rows whose document was deleted are omitted."""
+        """Returns the passages of rows, with their document's metadata; rows whose document was deleted are omitted."""
         documents: dict[int, Document] = {}
-        questions = self.has(QUESTIONS)
         for start in range(0, len(rows), STEP):
             some = json.dumps(rows[start : start + STEP])
             known: dict[int, list[object]] = {}
-            if questions:
-                query = f"SELECT document, text FROM questions WHERE document IN {LISTED} ORDER BY row"
-                for row, text in self._rows(query, some):
-                    known.setdefault(row, []).append(text)
-            listed = self._rows(f"SELECT row, id, text, metadata FROM documents WHERE row IN {LISTED}", some)
-            documents |= {row: self._document(known.get(row, []), *fields) for row, *fields in listed}
+            query = f"SELECT document FROM passages WHERE row IN {LISTED}"
+            query = f"SELECT document, text FROM questions WHERE document IN ({query}) ORDER BY row"
+            for document, text in self._rows(query, some):
+                known.setdefault(document, []).append(text)
+            query = "SELECT passages.row, document, id, text, metadata, number FROM passages"
+            query += f" JOIN documents ON documents.row = document WHERE passages.row IN {LISTED} ORDER BY passages.row"
+            listed = self._rows(query, some)
+            documents |= {row: self._document(known.get(of, []), *fields) for row, of, *fields in listed}
         return documents
+
+    def passages_of(self, identifier: str) -> list[int]:
+        """Returns the rows of the passages of a document, in order; of none if there is no document with the id."""
+        (row,) = self.rows_of([identifier]).values() or (0,)
+        return [row for (row,) in self._rows("SELECT row FROM passages WHERE document = ? ORDER BY row", row)]
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Returns the rows of the documents with these ids; ids without a document are omitted."""
@@ -206,14 +207,17 @@ class IndexReader:
         """Returns the rows, int64 [n], of documents that meet a condition of `filters.condition`."""
         return np.array(self._rows(f"SELECT row FROM documents WHERE {condition}", *values), np.int64).reshape(-1)
 
-    def _document(self, questions: Sequence[object], identifier: object, text: object, metadata: object) -> Document:
-        if not all(isinstance(field, str) for field in (identifier, text, metadata, *questions)):
+    def _document(
+        self, questions: Sequence[object], identifier: object, text: object, metadata: object, number: object
+    ) -> Document:
+        texts = all(isinstance(field, str) for field in (identifier, text, metadata, *questions))
+        if not texts or not isinstance(number, int):
             raise EndxError(f"{self.path} is damaged: document {json_files.shown(identifier)} is not text; {REMEDY}")
         where = f"{self.path}, metadata of document {identifier!r}"
         parsed = json_files.parse(str(metadata), where, dict)
         if "\\u" in str(metadata):  # an escape may stand for half a surrogate pair, which can't be written as UTF-8
             json_files.as_text(json.dumps(parsed, ensure_ascii=False), where)
-        return Document(str(identifier), str(text), parsed, tuple(map(str, questions)))
+        return Document(str(identifier), str(text), parsed, tuple(map(str, questions)), number)
 
     def _stream(self, query: str) -> Iterator[Any]:
         with self._lock, sqlite_errors(self.path):

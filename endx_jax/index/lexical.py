@@ -23,8 +23,9 @@ class _Built(NamedTuple):
 class Lexical:
     """Ranks the documents of an index by BM25.
 
-    A document's words are those of its text and its known questions. They are split once, at the first search; the
-    statistics are computed again when the index has changed. Everything is in memory. Threads may share it.
+    A passage's words are those of its text, and of a document's first passage those of its known questions too. They
+    are split once, at the first search; the statistics are computed again when the index has changed. Everything is in
+    memory. Threads may share it.
     """
 
     def __init__(self):
@@ -65,7 +66,7 @@ class Lexical:
             stop = min(start + STEP, count)
             documents = snapshot.read_documents(range(start, stop))
             listed = (documents.get(row) for row in range(start, stop))
-            texts = [" ".join([document.text, *document.questions]) if document else "" for document in listed]
+            texts = [" ".join([one.text, *(one.questions if one.passage < 2 else ())]) if one else "" for one in listed]
             self._words += self._tokenizer.documents(texts)
         rows = np.flatnonzero(snapshot.living)
         words = [self._words[row] for row in rows]

@@ -37,10 +37,10 @@ class PublishResult(NamedTuple):
     """Result of `publish`.
 
     Attributes:
-      documents: number of documents of the index, all now in the collection.
+      documents: number of texts of the index, documents or their passages, all now in the collection.
       removed: number of documents deleted from the index, now deleted from the collection as well.
-      cut: number of documents whose text was cut to `LARGEST` bytes.
-      others: number of documents in the collection that are not of this index.
+      cut: number of texts that were cut to `LARGEST` bytes.
+      others: number of texts in the collection that are not of this index.
     """
 
     documents: int
@@ -50,9 +50,10 @@ class PublishResult(NamedTuple):
 
 
 def publish(index: Index, address: str, name: str, *, token: str = "", progress: bool = False) -> PublishResult:
-    """Copies an index to a collection, replacing documents with the same ids, so it can be repeated.
+    """Copies an index to a collection, replacing texts with the same ids, so it can be repeated.
 
-    The fields of the collection are `id` (the primary key), `text`, `metadata` (JSON) and `embedding` (float32).
+    The fields of the collection are `id` (the primary key: `Document.name`), `document` (the id), `text`, `metadata`
+    (JSON) and `embedding` (float32).
 
     Args:
       index: open index.
@@ -72,26 +73,30 @@ def publish(index: Index, address: str, name: str, *, token: str = "", progress:
         f"{index.path} holds token vectors, which Milvus Lite refuses and endx publish does not copy: write those of "
         "encode_document to Qdrant, Vespa or fast-plaid, or publish an index of a model with one vector for each text",
     )
-    cut, gone = 0, set(index.deleted())
+    count, cut, kept = index.snapshot.count_passages(), 0, dict[str, list[str]]()
+    changed = set(index.deleted())  # some of them were added again, perhaps with fewer passages
     with _client(address, token) as client:
         _open(client, name, index.info)
-        with tqdm.tqdm(total=len(index), unit="text", disable=not progress, leave=False) as bar:
+        with tqdm.tqdm(total=count, unit="text", disable=not progress, leave=False) as bar:
             for _, embeddings, documents in index.snapshot.parts(BATCH):
                 rows = [_row(document, row) for document, row in zip(documents, embeddings, strict=True)]
                 if rows:
                     client.upsert(name, rows, timeout=TIMEOUT)
                 cut += sum(row["text"] != document.text for row, document in zip(rows, documents, strict=True))
-                gone.difference_update(document.id for document in documents)
+                for document in documents:
+                    if document.id in changed:
+                        kept.setdefault(document.id, []).append(document.name)
                 bar.update(len(rows))
-        names = sorted(gone)
-        for start in range(0, len(names), DELETED):
+        names = sorted(changed)
+        for some in (names[start : start + DELETED] for start in range(0, len(names), DELETED)):
             # pymilvus does not escape ids itself.
-            ids = ", ".join(json.dumps(one, ensure_ascii=False) for one in names[start : start + DELETED])
-            client.delete(name, filter=f"id in [{ids}]", timeout=TIMEOUT)
+            kept_ids = [one for document in some for one in kept.get(document, ())]
+            ids, others = (json.dumps(listed, ensure_ascii=False) for listed in (some, kept_ids))
+            client.delete(name, filter=f"document in {ids} and id not in {others}", timeout=TIMEOUT)
         client.flush(name, timeout=TIMEOUT)
         client.load_collection(name, timeout=TIMEOUT)
-        count = client.query(name, output_fields=["count(*)"], timeout=TIMEOUT, consistency_level="Strong")
-    return PublishResult(len(index), len(names), cut, count[0]["count(*)"] - len(index))
+        stored = client.query(name, output_fields=["count(*)"], timeout=TIMEOUT, consistency_level="Strong")
+    return PublishResult(count, len(changed - kept.keys()), cut, stored[0]["count(*)"] - count)
 
 
 @contextlib.contextmanager
@@ -122,6 +127,7 @@ def _open(client: "MilvusClient", name: str, info: IndexInfo) -> None:
         "model": f"{model['identity']} {model['name']}",
         "width": info.width,
         "metric": METRICS[info.metric],
+        "fields": "document, embedding, id, metadata, text",
     }
     if not client.has_collection(name, timeout=TIMEOUT):
         _create(client, name, wanted)
@@ -132,6 +138,7 @@ def _open(client: "MilvusClient", name: str, info: IndexInfo) -> None:
         "model": collection["properties"].get(MODEL, "unknown"),
         "width": fields.get("embedding", {}).get("params", {}).get("dim"),
         "metric": indexed.get("metric_type"),
+        "fields": ", ".join(sorted(fields)),
     }
     if existing["model"].split(" ")[0] == model["identity"]:
         existing["model"] = wanted["model"]  # the name of a model may change
@@ -145,6 +152,7 @@ def _create(client: "MilvusClient", name: str, wanted: Mapping[str, Any]) -> Non
 
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=LARGEST)
+    schema.add_field("document", DataType.VARCHAR, max_length=LARGEST)
     schema.add_field("text", DataType.VARCHAR, max_length=LARGEST)
     schema.add_field("metadata", DataType.JSON)
     schema.add_field("embedding", DataType.FLOAT_VECTOR, dim=wanted["width"])
@@ -174,4 +182,10 @@ def _row(document: Document, embedding: np.ndarray) -> dict[str, Any]:
         if size > LARGEST:
             raise EndxError(f"the {what} of document {document.id!r:.60} has {size:,} bytes; Milvus keeps {LARGEST:,}")
     text = document.text.encode()[:LARGEST].decode(errors="ignore")
-    return {"id": document.id, "text": text, "metadata": metadata, "embedding": embedding}
+    return {
+        "id": document.name,
+        "document": document.id,
+        "text": text,
+        "metadata": metadata,
+        "embedding": embedding,
+    }

@@ -1,8 +1,8 @@
-"""State of an index at one moment: its embeddings in memory, and its documents on disk."""
+"""State of an index at one moment: its embeddings in memory, and its texts on disk."""
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -10,15 +10,23 @@ import numpy as np
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.index.filters import condition
-from endx_jax.index.index_file import DOCUMENTS, QUESTIONS, StoredEmbeddings
+from endx_jax.index.index_file import PASSAGES, QUESTIONS, StoredEmbeddings
 from endx_jax.index.index_reader import IndexReader
 from endx_jax.numerics import Quantized, dequantize
+from endx_jax.ranking.evaluate import ScoreBlock
+from endx_jax.ranking.hybrid import Ranking
 from endx_jax.ranking.search import Corpus, Neighbours, best_of_groups, fits
 
 # Share of deleted rows above which the rows are numbered again.
 DELETED = 0.5
 # Number of filters whose rows are kept.
 FILTERS = 16
+
+
+def to_rankings(nearest: Neighbours) -> list[list[tuple[int, float]]]:
+    """Returns rows and scores for each question, without the row -1, which stands for none."""
+    pairs = zip(nearest.rows.tolist(), nearest.scores.tolist(), strict=True)
+    return [[(row, score) for row, score in zip(*both, strict=True) if row >= 0] for both in pairs]
 
 
 class GrowingEmbeddings:
@@ -30,7 +38,7 @@ class GrowingEmbeddings:
       table: table of the embeddings.
     """
 
-    def __init__(self, reader: IndexReader, stored: StoredEmbeddings, table: str = DOCUMENTS):
+    def __init__(self, reader: IndexReader, stored: StoredEmbeddings, table: str = PASSAGES):
         """Takes embeddings without reserved memory."""
         self.reader, self.stored, self._reserved, self.table = reader, stored, stored, table
 
@@ -66,13 +74,15 @@ def _write(columns: StoredEmbeddings, start: int, values: StoredEmbeddings) -> N
 class Snapshot:
     """Embeddings of an index at one moment. Its rows are numbered from 0, in the order in which they were added.
 
-    Texts are read from the file on access, so those that were deleted later can't be read. Known questions are a
-    snapshot of their own, `known`; all other attributes and methods are about documents alone.
+    A row is a passage of a document, or a whole document. Texts are read from the file on access, so those that were
+    deleted later can't be read. Known questions are a snapshot of their own, `known`; all other attributes and methods
+    are about documents alone.
 
     Attributes:
       info: description of the index.
       embeddings: [rows, E], of the index's precision, including deleted documents.
       scales: float32 [rows] of int8 embeddings; else None.
+      of: int64 [rows], the document of each row, by its row in the file; it does not descend.
       living: bool [rows], true for rows that are not deleted.
       generation: number of times that the rows were renumbered since the index was opened.
       known: known questions of the documents; None in their own snapshot.
@@ -98,23 +108,25 @@ class Snapshot:
         self.known = known
         self.info, self.living, self.generation = memory.reader.info, living, generation
         self._memory, self._reader, self._before = memory, memory.reader, before
-        self._rows, self.embeddings, self.scales, self._documents = memory.stored  # the first are rows of the file
-        self._count = int(np.count_nonzero(living))
+        self._rows, self.embeddings, self.scales, self.of = memory.stored  # the first are rows of the file
+        self._passages = int(np.count_nonzero(living))
+        several = memory.table == PASSAGES
+        self._count = int(np.count_nonzero(np.diff(self.of[living], prepend=-1))) if several else self._passages
         self._filtered: dict[str, np.ndarray] = {}
 
     @classmethod
-    def read(cls, reader: IndexReader, generation: int = 0, table: str = DOCUMENTS) -> "Snapshot":
+    def read(cls, reader: IndexReader, generation: int = 0, table: str = PASSAGES) -> "Snapshot":
         """Reads all embeddings."""
-        memory = GrowingEmbeddings(reader, reader.no_embeddings(table), table)
+        memory = GrowingEmbeddings(reader, reader.no_embeddings(), table)
         memory.extend()
-        known = cls.read(reader, generation, QUESTIONS) if table == DOCUMENTS else None
+        known = cls.read(reader, generation, QUESTIONS) if table == PASSAGES else None
         return cls(memory, np.ones(len(memory.stored.rows), bool), generation, known=known)
 
     def after(self, deleted: Sequence[int]) -> "Snapshot":
         """Returns the last snapshot after documents were deleted, by their rows in the file, and others added."""
         memory, known = self._memory, None if self.known is None else self.known.after(deleted)
         moved = memory.extend()
-        living = ~np.isin(memory.stored.rows if memory.stored.documents is None else memory.stored.documents, deleted)
+        living = ~np.isin(memory.stored.documents, deleted)
         living[: len(self.living)] &= self.living
         if np.count_nonzero(living) < (1 - DELETED) * len(living):
             memory = GrowingEmbeddings(
@@ -125,14 +137,18 @@ class Snapshot:
         return Snapshot(memory, living, self.generation, before, known)
 
     def __len__(self) -> int:
-        """Returns the number of documents."""
+        """Returns the number of documents, or of known questions."""
         return self._count
+
+    def count_passages(self) -> int:
+        """Returns the number of passages; a whole document counts as one."""
+        return self._passages
 
     def __repr__(self) -> str:
         return f"Snapshot({len(self):,} documents, width {self.info.width}, {self.info.precision}, {self.info.metric})"
 
     def read_documents(self, rows: Iterable[int]) -> dict[int, Document]:
-        """Returns the documents of rows; those that were deleted are omitted."""
+        """Returns the passages of rows; those that were deleted are omitted."""
         wanted = {int(self._rows[row]): row for row in rows}
         return {wanted[row]: document for row, document in self._reader.documents(list(wanted)).items()}
 
@@ -142,7 +158,7 @@ class Snapshot:
         return {row: stored[at] for row in rows if (at := int(self._rows[row])) in stored}
 
     def document(self, row: int) -> Document:
-        """Returns the document of a row.
+        """Returns the passage of a row.
 
         Raises:
           EndxError: it was deleted.
@@ -153,15 +169,15 @@ class Snapshot:
         return documents[row]
 
     def documents(self) -> Iterator[tuple[int, Document]]:
-        """Yields the rows that are not deleted, with their documents."""
+        """Yields the rows that are not deleted, with their passages."""
         for rows, _, documents in self.parts():
             yield from zip(rows.tolist(), documents, strict=True)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
-        """Returns the rows of the documents with these ids; ids without a document are omitted."""
+        """Returns the first rows of the documents with these ids; ids without a document are omitted."""
         in_file = self._reader.rows_of(ids)
-        places = np.searchsorted(self._rows, list(in_file.values()))
-        return {name: int(place) for name, place in zip(in_file, places, strict=True) if place < len(self._rows)}
+        places = np.searchsorted(self.of, list(in_file.values()))
+        return {name: int(place) for name, place in zip(in_file, places, strict=True) if place < len(self.of)}
 
     def where(self, filters: Mapping[str, object] | None) -> np.ndarray:
         """Returns bool [rows], true for the documents that a filter selects (see `filters.condition`); None: all."""
@@ -171,16 +187,16 @@ class Snapshot:
         key = json.dumps(filters, sort_keys=True)
         mask = self._filtered.get(key)
         if mask is None:
-            mask = self.living & np.isin(self._rows, self._reader.rows_where(*condition(filters)))
+            mask = self.living & np.isin(self.of, self._reader.rows_where(*condition(filters)))
             self._filtered = dict([*self._filtered.items(), (key, mask)][-FILTERS:])
         return mask
 
     def search(self, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
-        """Finds the k documents with the highest inner products for questions [Q, E], exactly; all if there are fewer.
+        """Finds the k passages with the highest inner products for questions [Q, E], exactly; all if there are fewer.
 
         Args:
           questions: float32 [Q, E].
-          k: number of documents.
+          k: number of passages.
           where: bool [rows], true for rows to search (see `where`); None: all that are not deleted.
 
         Raises:
@@ -188,19 +204,44 @@ class Snapshot:
         """
         return self.corpus.search(questions, k, where)
 
+    def search_documents(self, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
+        """Finds the k documents with the best passages, exactly, as the rows of these; arguments as of `search`."""
+        best = self.best_documents(k, lambda depth: to_rankings(self.search(questions, depth, where)))
+        pairs = np.array(best).reshape(len(best), len(best[0]) if best else 0, 2)
+        return Neighbours(pairs[..., 1].astype(np.float32), pairs[..., 0].astype(np.int32))
+
+    def best_documents(self, k: int, rank: Callable[[int], Sequence[Ranking]]) -> list[list[tuple[int, float]]]:
+        """Returns the k best documents of each ranking, as the rows and scores of their best passages.
+
+        `rank` returns the rankings of rows, best first, to a depth, which grows until they hold k documents.
+        """
+        depth, rows = k if len(self) == self.count_passages() else 4 * k, self.count_passages()
+        while True:
+            rankings, complete, best = rank(depth), True, []
+            for ranking in rankings:
+                documents = dict[int, tuple[int, float]]()
+                for row, score in ranking:
+                    documents.setdefault(int(self.of[row]), (row, score))
+                best.append([*documents.values()][:k])
+                complete &= len(documents) >= k or len(ranking) < depth
+            if complete or depth >= rows:
+                return best
+            depth *= 4
+
     def search_known(
         self, questions: np.ndarray, k: int, where: np.ndarray | None = None
     ) -> list[list[tuple[int, float]]]:
         """Finds the k documents with the best known questions for questions [Q, E], exactly; arguments as `search`.
 
         Returns:
-          A list of (row of the document, inner product) for each question; it may be longer than k and repeat rows.
+          A list of (first row of the document, inner product) for each question; it may be longer than k and repeat
+          rows.
         """
         assert self.known is not None
         of, depth = self._documents_of_known, 4 * k
         selected = None if where is None else self.known.living & where[of]
         nearest = self.known.search(questions, depth, selected)
-        found = [[*zip(of[rows].tolist(), scores.tolist(), strict=True)] for scores, rows in zip(*nearest, strict=True)]
+        found = [[(int(of[row]), score) for row, score in ranking] for ranking in to_rankings(nearest)]
         for n, line in enumerate(found if nearest.rows.shape[1] == depth else ()):
             if len(dict(line)) < k:  # of documents with many known questions; one at a time needs a score for each
                 scores = self.known.corpus.scores(questions[n : n + 1])(0, 1)
@@ -212,10 +253,16 @@ class Snapshot:
 
     @functools.cached_property
     def _documents_of_known(self) -> np.ndarray:
-        """Row of the document of each known question, int64 [K]; any row for a deleted one, whose score is -inf."""
+        """First row of each known question's document, int64 [K]; any row for a deleted one, whose score is -inf."""
         assert self.known is not None
-        assert self.known._documents is not None
-        return np.minimum(np.searchsorted(self._rows, self.known._documents), len(self._rows) - 1)
+        return np.minimum(np.searchsorted(self.of, self.known.of), len(self.of) - 1)
+
+    def document_scores(self, scores: ScoreBlock) -> ScoreBlock:
+        """Returns the scorer of documents by their best passage, at their first rows, [b, rows]; -inf elsewhere."""
+        first = np.searchsorted(self.of, self.of)
+        if np.array_equal(first, np.arange(len(first))):
+            return scores
+        return lambda start, stop: best_of_groups(np.asarray(scores(start, stop)), first, len(first))
 
     @functools.cached_property
     def corpus(self) -> Corpus:
@@ -231,7 +278,7 @@ class Snapshot:
         return np.asarray(dequantize(Quantized(rows, self.scales[start:stop])))
 
     def parts(self, size: int = 4096) -> Iterator[tuple[np.ndarray, np.ndarray, list[Document]]]:
-        """Yields rows [n], embeddings float32 [n, E] and n documents that are not deleted, up to `size` at a time."""
+        """Yields rows [n], embeddings float32 [n, E] and n passages that are not deleted, up to `size` at a time."""
         for start in range(0, len(self.living), size):
             documents = self.read_documents((np.flatnonzero(self.living[start : start + size]) + start).tolist())
             rows = np.array(sorted(documents), int)

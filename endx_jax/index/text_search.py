@@ -12,7 +12,7 @@ from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import COSINE
 from endx_jax.index.lexical import Lexical
-from endx_jax.index.snapshot import Snapshot
+from endx_jax.index.snapshot import Snapshot, to_rankings
 from endx_jax.inference.maxsim import maxsim_of, pooled
 from endx_jax.numerics import dequantize, holds_objects
 from endx_jax.ranking.hybrid import FUSED, Hybrid, Ranking, default_hybrid, reciprocal_ranks
@@ -93,9 +93,10 @@ class TextSearch:
 
         Args:
           questions: Q texts.
-          k: largest number of answers per question; with `bm25`, documents without a common word are omitted.
+          k: largest number of documents per question, each as its best passage; with `bm25`, documents without a common
+            word are omitted.
           embeddings: float32 [Q, E] of the questions, or token vectors, objects [Q]; None: they are computed, unless
-            `mode` is `bm25`. With token vectors, the best 100 or k are ranked again by those of the index.
+            `mode` is `bm25`. With token vectors, the best 100 or more passages are ranked again by those of the index.
           mode: `dense` (inner products of embeddings), `bm25`, or `hybrid` (both, fused by `hybrid`); None: the
             `default_mode`.
           where: filter on the metadata of the documents (see `filters.condition`); None: all documents.
@@ -114,13 +115,11 @@ class TextSearch:
         selected, tokens = snapshot.where(where) if where else None, None
         if holds_objects(embeddings):
             tokens, embeddings = embeddings, pooled(embeddings, cosine=snapshot.info.metric == COSINE)
-        depth = k if mode == DENSE and tokens is None else max(k, FUSED)
-        rankings: Sequence[Ranking] = []
-        if not questions:
-            pass
-        elif mode == BM25:
-            rankings = self._lexical.search(snapshot, questions, k, selected)
-        else:
+
+        def rank(depth: int) -> Sequence[Ranking]:
+            if mode == BM25:
+                return self._lexical.search(snapshot, questions, depth, selected)
+            depth = depth if mode == DENSE and tokens is None else max(depth, FUSED)
             rankings = self._dense(snapshot, embeddings, depth, selected)
             by_words = self._lexical.search(snapshot, questions, depth, selected) if mode == HYBRID else []
             if tokens is not None:
@@ -130,7 +129,9 @@ class TextSearch:
             if mode == HYBRID:
                 both = zip(rankings, by_words, strict=True)
                 rankings = [self.hybrid.fuse(dense, lexical, depth) for dense, lexical in both]
-            rankings = [ranking[:k] for ranking in rankings]
+            return rankings
+
+        rankings = snapshot.best_documents(k, rank) if questions else []
         # A document that was deleted since the ranking is omitted.
         documents = snapshot.read_documents({row for ranking in rankings for row, _ in ranking})
         readable = [[(row, score) for row, score in ranking if row in documents] for ranking in rankings]
@@ -143,7 +144,7 @@ class TextSearch:
         """Adds documents on disk and in memory; returns the number of older ones with their ids, which they replace.
 
         Args:
-          documents: n documents.
+          documents: n documents, or all passages of such documents, in order.
           embeddings: float32 [n, E]; None: they are computed.
           known: float32 [K, E], of all known questions of the documents, in their order; None: they are computed.
 
@@ -174,10 +175,7 @@ class TextSearch:
             nearest = snapshot.search(embeddings, k, where)
         else:
             nearest = self._engine.search(snapshot, embeddings, k, where)
-        rankings = [
-            [(row, score) for row, score in zip(rows, scores, strict=True) if row >= 0]
-            for rows, scores in zip(nearest.rows.tolist(), nearest.scores.tolist(), strict=True)
-        ]
+        rankings = to_rankings(nearest)
         if not snapshot.known or not self.hybrid.known:
             return rankings
         known = snapshot.search_known(embeddings, k, where)

@@ -63,10 +63,10 @@ def rerank_answers(
     Returns:
       For each question its answers, with new ranks and scores, best first.
     """
-    documents = {answer.document.id: answer.document for ranked in answers for answer in ranked}
+    documents = {answer.document.name: answer.document for ranked in answers for answer in ranked}
     row = {name: n for n, name in enumerate(documents)}
     score = scores_of(questions, [document.text for document in documents.values()])
-    pairs = [(question, row[answer.document.id]) for question, ranked in enumerate(answers) for answer in ranked]
+    pairs = [(question, row[answer.document.name]) for question, ranked in enumerate(answers) for answer in ranked]
     scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(ranked) for ranked in answers])[:-1])
     return [
         [FoundDocument(rank, float(values[n]), ranked[n].document) for rank, n in enumerate(best, start=1)]

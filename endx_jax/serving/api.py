@@ -18,7 +18,7 @@ from pydantic import Field
 
 import endx_jax
 from endx_jax.data.readers.document_files import MOST, split_passages
-from endx_jax.data.sets.documents import Document, check_id
+from endx_jax.data.sets.documents import Document, passages_of
 from endx_jax.errors import EndxError
 from endx_jax.index.filters import FilterLimit, condition, why_nothing
 from endx_jax.inference.low_latency import Encoded
@@ -40,7 +40,7 @@ from endx_jax.serving.schemas import (
     StoredDocument,
     Taken,
 )
-from endx_jax.serving.service import PASSAGE_OF, Ask, Service, truncate_width
+from endx_jax.serving.service import Ask, Service, truncate_width
 from endx_jax.serving.settings import Limits
 
 
@@ -202,10 +202,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         except EndxError as other:
             raise Refusal(409, f"documents: {other}", code="other_model") from None
         check_distinct(new.id for new in body.documents if new.id)
-        split = [new.id for new in body.documents if new.id and new.split]
         with batcher.request():
             documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])
-            check_distinct(document.id for document in documents)
             texts = [document.text for document in documents]
             check_texts("documents", texts, limits)
             asked = [question for document in documents for question in document.questions]
@@ -214,8 +212,8 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
             encoded = await encode_in_pieces(batcher, request.receive, "answer", texts)
             known = (await encode_in_pieces(batcher, request.receive, "question", asked)).embeddings if asked else None
             # The change is made even if the client disconnects from here on.
-            await asyncio.shield(run_in_threadpool(service.add, documents, encoded.embeddings, known, split))
-        ids = [document.id for document in documents]
+            await asyncio.shield(run_in_threadpool(service.add, documents, encoded.embeddings, known))
+        ids = [document.id for document in documents if document.passage < 2]
         return _json({"ids": ids, **note_of("answer", encoded)}, status=201)
 
     @api.get("/documents/{id:path}", response_model=StoredDocument)
@@ -262,24 +260,12 @@ def unknown(id: str) -> Refusal:
 
 
 def to_documents(new: NewDocument) -> list[Document]:
-    """Returns a new document, or its passages if it is to be split and its text is long.
-
-    Raises:
-      Refusal: the id of a passage is too long.
-    """
-    name, title = new.id or uuid.uuid4().hex, f"{new.metadata.get('title', '')} " if new.split else ""
-    texts = split_passages(new.text) if new.split and len(new.text) > MOST else []
-    if len(texts) < 2:
-        return [Document(name, f"{title}{new.text}".strip(), new.metadata, tuple(new.questions))]
-    try:
-        check_id(f"{name}#{len(texts)}", "the id of a passage")
-    except EndxError as wrong:
-        raise Refusal(422, f"documents: {wrong}", param="documents") from None
-    metadata = {**new.metadata, PASSAGE_OF: name}
-    return [
-        Document(f"{name}#{n}", f"{title}{text}".strip(), metadata, tuple(new.questions))
-        for n, text in enumerate(texts, 1)
-    ]
+    """Returns a new document, or its passages if it is to be split and its text is long."""
+    whole = Document(new.id or uuid.uuid4().hex, new.text, new.metadata, tuple(new.questions))
+    if not new.split:
+        return [whole]
+    texts = split_passages(new.text) if len(new.text) > MOST else []
+    return passages_of(whole, texts or [new.text])
 
 
 def check_distinct(ids: Iterable[str]) -> None:

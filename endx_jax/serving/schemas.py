@@ -148,6 +148,7 @@ class SearchResult(StoredDocument):
 
     rank: int
     score: float
+    passage: int = Field(0, description="number of the passage that `text` is, from 1; left out for a whole document")
     truncated: bool = Field(description="true if text, metadata or questions were cut to the limit max_text")
 
 
@@ -175,7 +176,7 @@ class NewDocument(Taken):
     questions: list[NotBlank] = Field([], fail_fast=True, description="known questions")
     split: bool = Field(
         False,
-        description="true to split a long text into passages with the ids ID#1, ID#2, ..., and to begin each with the "
+        description="true to split a long text into passages, which are embedded and found one by one, each after the "
         "title of the metadata",
     )
 

@@ -72,6 +72,7 @@ def search_result(answer: FoundDocument, longest: int) -> dict[str, Any]:
         "rank": answer.rank,
         "id": document.id,
         "score": answer.score,
+        **({"passage": document.passage} if document.passage else {}),
         "text": document.text[:longest],
         "metadata": metadata,
         "truncated": len(document.text) > longest or not whole,
@@ -99,8 +100,6 @@ def to_encode(work: Work) -> tuple[str, Sequence[str]]:
 QUESTIONS = (1, 8, 16, 32, 64)
 K = 10
 
-
-PASSAGE_OF = "passage_of"  # metadata of a passage: the id of the document that was split
 
 Preparation = tuple[str, Callable[[], object]]  # a step of the warm-up and its description
 
@@ -181,18 +180,9 @@ class Service:
                 results[n] = answers
         return results
 
-    def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None, split: Sequence[str] = ()) -> None:
-        """Adds or replaces n documents with the model's embeddings, float32 [n, E], and those of known questions.
-
-        `split` names the documents that are split into passages; remaining passages of their earlier texts are deleted.
-        """
-        index, added = self.search.index, {document.id for document in documents}
+    def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None) -> None:
+        """Adds or replaces documents by n texts, with the model's embeddings [n, E] and those of known questions."""
         self.search.add(documents, self._of_index([embeddings]), None if known is None else self._of_index([known]))
-        if split:
-            snapshot = index.snapshot
-            rows = np.flatnonzero(snapshot.where({PASSAGE_OF: list(split)}))
-            passages = {document.id for document in snapshot.read_documents(rows).values()}
-            index.delete({*split, *passages} - added, missing_ok=True)
 
     def delete(self, identifier: str) -> bool:
         """Deletes a document; returns false if there is none with this id."""

@@ -60,7 +60,7 @@ def test_an_index_is_read_as_it_was_written_and_by_any_sqlite_client(opened, pat
     np.testing.assert_array_equal(found.scores, [[5, 3], [-1, -3]])
     with contextlib.closing(sqlite3.connect(path)) as database:
         of_year = database.execute("SELECT id FROM documents WHERE json_extract(metadata, '$.year') = 3").fetchall()
-        (blob,) = database.execute("SELECT embedding FROM documents WHERE id = 'd2'").fetchone()
+        (blob,) = database.execute("SELECT embedding FROM passages WHERE document = 3").fetchone()
     assert of_year == [("d1",)]
     np.testing.assert_array_equal(np.frombuffer(blob, "<f4"), EMBEDDINGS[2])
     with contextlib.closing(sqlite3.connect(path)) as database:
@@ -134,7 +134,7 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
         assert [document.id for _, document in found.snapshot.documents()] == ["d0", "d2"]
     refused("the document of row 1 was deleted meanwhile: search again", before.document, 1)
     opened.add([Document("d1", "again")], np.float32([[9, 9]]))
-    assert (ids(Index(opened.path)), opened.deleted()) == (["d1", "d2", "d0"], [])
+    assert (ids(Index(opened.path)), opened.deleted()) == (["d1", "d2", "d0"], ["d1"])
 
 
 def test_deleted_texts_and_embeddings_leave_the_file(opened):
@@ -428,14 +428,14 @@ def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("PRAGMA user_version = 9", "is an index of version 9, but this endx_jax reads version 3: make it again with"),
+        ("PRAGMA user_version = 9", "is an index of version 9, but this endx_jax reads version 4: make it again with"),
         ("DELETE FROM about WHERE key = 'metric'", "no 'metric' among"),
         ("UPDATE about SET value = '{' WHERE key = 'model'", "'model'.*: broken JSON"),
-        ("UPDATE documents SET embedding = 'text' WHERE row = 2", "an embedding does not have 8 bytes"),
+        ("UPDATE passages SET embedding = 'text' WHERE row = 2", "an embedding does not have 8 bytes"),
         ("UPDATE documents SET metadata = '[' WHERE row = 2", "metadata of document 'd1'.*: broken JSON"),
-        ("UPDATE documents SET text = x'ff' WHERE row = 2", "document 'd1' is not text"),
+        ("UPDATE passages SET text = x'ff' WHERE row = 2", "document 'd1' is not text"),
         (r"""UPDATE documents SET metadata = '{"a": "\udfff"}' WHERE row = 2""", "document 'd1' holds .*half a surr"),
-        ("UPDATE documents SET embedding = x'0000c07f00000000' WHERE row = 2", "an embedding contains nan or infinity"),
+        ("UPDATE passages SET embedding = x'0000c07f00000000' WHERE row = 2", "an embedding contains nan or infinity"),
         ("UPDATE documents SET row = -5 WHERE row = 2", "a row has number -5; restore it"),
         ("UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2", "a row has number 9223372036854"),
         ("UPDATE sqlite_sequence SET seq = 0x7fffffffffffffff", "a row has number 9223372036854"),

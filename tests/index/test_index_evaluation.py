@@ -7,7 +7,7 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers
 from endx_jax.errors import EndxError
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows, passage
+from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows
 from endx_jax.numerics import Quantized
 
 # Along the first axis the documents score 6, 5, 4, 3, 2, 1.
@@ -60,9 +60,9 @@ def test_top_k_accuracy_looks_for_answers_in_texts_and_not_in_titles(index):
     assert found.metrics == {"accuracy@1": 1 / 4, "accuracy@2": 2 / 4, "accuracy@4": 3 / 4}
     assert found.top_ids.shape == (4, 4)
     assert evaluate_answered(index.snapshot, answered[3:], QUESTION, cutoffs=(3,)).metrics == {"accuracy@3": 0}
-    assert passage(Document("a", "York York is old.", {"title": "York"})) == "York is old."
-    assert passage(Document("a", "York is old.", {"title": "Yo"})) == "York is old."
-    assert passage(Document("a", "York is old.")) == "York is old."
+    assert Document("a", "York York is old.", {"title": "York"}).body == "York is old."
+    assert Document("a", "York is old.", {"title": "Yo"}).body == "York is old."
+    assert Document("a", "York is old.").body == "York is old."
 
 
 @pytest.mark.parametrize(("scales", "resident"), [(None, True), ((0.5, 1, 2), False)])

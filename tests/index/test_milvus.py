@@ -61,11 +61,14 @@ def search(to, questions, k) -> list[list[tuple[Document, float]]]:
             [*np.asarray(questions, np.float32)],
             limit=k,
             anns_field="embedding",
-            output_fields=["text", "metadata"],
+            output_fields=["document", "text", "metadata"],
             consistency_level="Strong",
         )
     return [
-        [(Document(hit["id"], hit["entity"]["text"], hit["entity"]["metadata"]), hit["distance"]) for hit in hits]
+        [
+            (Document(hit["entity"]["document"], hit["entity"]["text"], hit["entity"]["metadata"]), hit["distance"])
+            for hit in hits
+        ]
         for hits in found
     ]
 

@@ -103,7 +103,8 @@ def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(path, model, c
     rows[3]["text"] = "the other dog"
     new = written(tmp_path / "new.jsonl", rows)
     reused = encode_corpus(model.name, str(new), tmp_path / "new", reuse=path)
-    query = "SELECT id, embedding, codes, scales FROM documents JOIN tokens ON document = row"
+    query = "SELECT id, embedding, codes, scales FROM documents JOIN passages ON document = documents.row"
+    query += " JOIN tokens ON passage = passages.row"
     first, joined, new = (
         {row[0]: row[1:] for row in Index(p)._reader._rows(query)} for p in (path, tmp_path / "joined", reused)
     )

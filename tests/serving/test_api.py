@@ -127,22 +127,26 @@ def test_a_document_is_found_by_its_known_questions(served, mode):
 def test_a_long_text_is_split_into_passages_which_replace_each_other(served):
     new = {"id": "long", "text": "The cat sat. " * 150, "metadata": {"title": "Cats", "lang": "en"}, "split": True}
     status, content = served.post("/documents", {"documents": [new]})
-    assert (status, content["ids"]) == (201, ["long#1", "long#2", "long#3"])
-    _, second = served.get("/documents/long%232")
-    assert second["metadata"] == {"title": "Cats", "lang": "en", "passage_of": "long"}
-    assert second["text"].startswith("Cats The cat sat. The cat")
-    assert len(second["text"]) <= 805
-    served.post("/documents", {"documents": [{"id": "long#9", "text": "A reply."}]})
-    served.ask("DELETE", "/documents/long%232")
-    for text, ids in ((new["text"][:1200], ["long#1", "long#2"]), ("A cat.", ["long"]), (new["text"][:1200], None)):
-        _, content = served.post("/documents", {"documents": [{**new, "text": text}]})
-        assert content["ids"] == (ids or ["long#1", "long#2"])
-        for name in {"long", "long#1", "long#2", "long#3"}.difference(content["ids"]):
-            assert served.get("/documents/" + name.replace("#", "%23"))[0] == 404
-    for name in ("long", "long#1"):  # the document's own id, and that of a passage
-        assert served.post("/documents", {"documents": [new, {"id": name, "text": "A."}]})[0] == 409
-    for name in (*content["ids"], "long#9"):
-        assert served.ask("DELETE", "/documents/" + name.replace("#", "%23"))[0] == 200
+    assert (status, content["ids"]) == (201, ["long"])
+    _, whole = served.get("/documents/long")
+    assert (whole["metadata"], whole["text"].replace("\n\n", " ")) == (new["metadata"], new["text"].strip())
+    other = {"id": "long#2", "text": "A reply about cats.", "metadata": {"passage_of": "long"}}
+    served.post("/documents", {"documents": [other]})
+    _, found = served.post("/search", {"query": "The cat sat.", "k": 5, "mode": "dense", "where": {"lang": "en"}})
+    (passage,) = found["results"]  # a document once
+    assert (passage["id"], passage["metadata"], passage["truncated"]) == ("long", new["metadata"], False)
+    assert passage["passage"] in (1, 2, 3)
+    assert passage["text"].startswith("Cats The cat sat. The cat")
+    for text in (new["text"][:1200], "A cat.", new["text"]):
+        before = served.get("/info")[1]["documents"]
+        assert served.post("/documents", {"documents": [{**new, "text": text}]})[1]["ids"] == ["long"]
+        assert served.get("/info")[1]["documents"] == before
+    assert served.post("/documents", {"documents": [new, {"id": "long", "text": "A."}]})[0] == 409
+    assert served.post("/documents", {"documents": [{"id": "long", "text": "A."}]}) == (201, {"ids": ["long"]})
+    assert served.get("/documents/long")[1]["text"] == "A."
+    assert served.get("/documents/long%232")[1] == other
+    for name in ("long", "long%232"):
+        assert served.ask("DELETE", f"/documents/{name}")[0] == 200
 
 
 def test_others_are_answered_while_a_text_is_split(serve, gated, monkeypatch):
@@ -207,7 +211,6 @@ REFUSED = [
     ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, r"metadata.a: must be text, a number"),
     ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 409, "^documents: the id 'a' is given twice$"),
     ("/documents", {"documents": [{"text": "x", "questions": [" "]}]}, 422, r"^documents\[0\].questions\[0\]: is emp"),
-    ("/documents", {"documents": [{"text": "x y. " * 400, "id": "x" * 511, "split": True}]}, 422, "id of a passage"),
     ("/documents", {"documents": [{"text": "x", "id": ""}]}, 422, r"^documents\[0\].id: the id is empty$"),
     ("/search", {"query": " "}, 422, "^query: is empty$"),
     ("/documents", {"documents": [{"text": "x"}, {"text": "x" * 1_000_001}]}, 422, r"^documents\[1\]: 1000001 bytes"),

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 from endx_jax import json_files
 from endx_jax.data.readers import pdf_files, shards, text_files
-from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, Document, Scalar
+from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, Document, Scalar, passages_of
 from endx_jax.data.sets.paragraphs import split_sentences
 from endx_jax.errors import EndxError
 
@@ -63,8 +63,8 @@ def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Ite
 
     A passage is whole paragraphs, or sentences of a long one. Its text begins with the document's title: that of its
     front matter, else the first heading, else the file's name. Metadata are `title`, `source`, the path in the folder,
-    and the texts and truth values of the front matter; the id adds a number to the path. At the end, `say` receives a
-    line with the numbers of files, passages and skipped files, with reasons.
+    and the texts and truth values of the front matter; the id is the path. At the end, `say` receives a line with the
+    numbers of files, passages and skipped files, with reasons.
 
     Raises:
       EndxError: no file has a text.
@@ -78,9 +78,8 @@ def passages(folder: str, names: list[str], say: Callable[[str], object]) -> Ite
             skipped.setdefault(str(reason), []).append(name)
             continue
         files, count = files + 1, count + len(texts)
-        for n, text in enumerate(texts, 1):
-            document = Document(f"{name}#{n}", f"{title} {text}", fields | {"title": title, "source": name})
-            yield os.path.join(folder, name), document
+        whole = Document(name, "", fields | {"title": title, "source": name})
+        yield from ((os.path.join(folder, name), passage) for passage in passages_of(whole, texts))
     reasons = ", ".join(
         f"{len(names):,} {reason} (such as {', '.join(f'{name!a:.100}' for name in names[:5])})"
         for reason, names in skipped.items()
@@ -154,8 +153,8 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
     title, text = _without_title(text, given_title[:200], rst=ending == ".rst")
     if not (texts := split_passages(text)):
         raise EndxError("without text")
-    if len(f"{name}#{len(texts)}".encode()) > LONGEST_ID:
-        raise EndxError(f"whose ids, path and number, would have over {LONGEST_ID} bytes")
+    if len(name.encode()) > LONGEST_ID:
+        raise EndxError(f"whose ids, their paths, would have over {LONGEST_ID} bytes")
     return title or stem, texts, fields
 
 

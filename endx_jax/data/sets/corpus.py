@@ -57,7 +57,8 @@ def read_corpus(
     - a table of questions and answers, as training reads it, if it has no column `text`: its distinct answers with
       their known questions, which are kept in memory; those without an id are numbered `d0`, `d1`, ...;
     - `.txt`: one text per line; blank lines are skipped;
-    - a folder of documents in Markdown, text, HTML or PDF: their passages (`document_files.passages`);
+    - a folder of documents in Markdown, text, HTML or PDF: their passages (`document_files.passages`), one after the
+      other, with the same id;
     - reading-comprehension data (SQuAD's `.json` or rows, MRQA's and Natural Questions' `.jsonl`, a MultiReQA folder):
       its distinct paragraphs or sentences, with the same ids as in `endx evaluate`; these are kept in memory.
 
@@ -109,7 +110,7 @@ def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Docu
     seen = array.array("q")  # hashes, since ids would take ten times the memory
     for where, document in reader():
         check_id(document.id, f"{where}: the id")
-        seen.append(hash(document.id))
+        seen.append(hash(document.name))
         yield document
     if not seen:
         raise EndxError(f"{path}: no documents in it")
@@ -117,7 +118,7 @@ def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Docu
     repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
     first: dict[str, str] = {}
     for where, document in reader() if repeated else ():
-        name = document.id
+        name = document.name
         if name in first:
             hint = "ids must be unique; name their column with --id-column=NAME, or none with --id-column="
             raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; {hint}")

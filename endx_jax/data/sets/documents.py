@@ -1,13 +1,15 @@
-"""Documents: texts with ids that are encoded, stored in an index and returned as answers."""
+"""Documents, or their passages: texts with ids that are encoded, stored in an index and returned as answers."""
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from endx_jax.errors import EndxError
 
 # Maximum bytes of an id in UTF-8.
 LONGEST_ID = 512
+# Characters of a title at the beginning of each passage.
+LONGEST_TITLE = 200
 # Characters that ids must not contain: control characters, and Unicode's line and paragraph separators.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -16,19 +18,62 @@ Scalar = str | int | float | bool
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """Text that can be retrieved.
+    """Text that can be retrieved: a document, or a passage of one.
+
+    The passages of a document follow each other in their corpus. An index stores the metadata of the first one for all
+    of them, and searches and counts documents by their best passage.
 
     Attributes:
-      id: external id, unique in its corpus; see `check_id`.
+      id: external id, unique in its corpus but for passages of one document; see `check_id`.
       text: text to encode, including the title at its beginning if there is one.
       metadata: further fields that are returned with search results, such as `title` or `url`; not encoded.
       questions: known questions that the text answers; encoded as questions, each on its own.
+      passage: number of the passage in its document, from 1; 0 for a whole document.
     """
 
     id: str
     text: str
     metadata: Mapping[str, Scalar] = dataclasses.field(default_factory=dict)
     questions: tuple[str, ...] = ()
+    passage: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the text, unique in its corpus: the id, and for a passage `#` and its number."""
+        return f"{self.id}#{self.passage}" if self.passage else self.id
+
+    @property
+    def body(self) -> str:
+        """Text without its title."""
+        title = self.metadata.get("title")
+        title = title[:LONGEST_TITLE] if self.passage and isinstance(title, str) else title
+        return self.text.removeprefix(f"{title} ") if isinstance(title, str) else self.text
+
+
+def passages_of(whole: Document, texts: Sequence[str]) -> list[Document]:
+    """Returns the passages of a document that is split into `texts`, each with the title at its beginning.
+
+    The first has the metadata and known questions. A text alone gives the whole document.
+    """
+    title = str(whole.metadata.get("title", ""))[:LONGEST_TITLE]
+    several = len(texts) > 1
+    first, *others = (
+        Document(whole.id, f"{title} {text}".strip(), passage=n * several) for n, text in enumerate(texts, start=1)
+    )
+    return [dataclasses.replace(whole, text=first.text, passage=first.passage), *others]
+
+
+def own_documents(passages: Iterable[Document]) -> Iterator[Document]:
+    """Yields each passage as a document of its own, with the metadata of the document that it is from."""
+    metadata: Mapping[str, Scalar] = {}
+    for passage in passages:
+        metadata = metadata if passage.passage > 1 else passage.metadata
+        yield dataclasses.replace(passage, id=passage.name, metadata=metadata, passage=0)
+
+
+def joined(passages: Sequence[Document]) -> Document:
+    """Returns the document of all its passages; their texts are separated by blank lines and have no title."""
+    return dataclasses.replace(passages[0], text="\n\n".join(passage.body for passage in passages), passage=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -243,13 +243,13 @@ function listItem(answer, mode, full) {
   const listed = [...known.slice(0, KNOWN), ...(rest > 0 ? [`and ${counted(rest, "more question")}`] : [])];
   find(".known", item).append(...listed.map((each) => Object.assign(element("li", "asked", each), { dir: "auto" })));
   find(".text", item).append(...textOf(answer, title), answer.truncated ? "…" : "");
-  const { id } = answer;
+  const { id, passage } = answer;
+  if (passage) others.passage = passage;
   find(".facts", item).append(...facts({ id: title !== id && id, source: source !== id && source, url, others }));
   const [more, drop, undo] = [".more", ".delete", ".undo"].map((button) => find(button, item));
   more.addEventListener("click", () => unfold(item, more.ariaExpanded !== "true", name));
   drop.ariaLabel = `Delete ${name}`;
   drop.addEventListener("click", () => setDeleted(item, answer, true));
-  undo.hidden = answer.truncated; // the page has only the beginning of the text
   undo.ariaLabel = `Undo the deletion of ${name}`;
   undo.addEventListener("click", () => setDeleted(item, answer, false));
   find(".deleted span", item).textContent = `${name} is deleted.`;
@@ -324,17 +324,26 @@ function offerMore() {
 
 /** Deletes the document of an item, or adds it again as it was. */
 async function setDeleted(item, document, deleted) {
-  const { id, text, metadata, questions } = document;
+  const { id, passage } = document;
   const [article, note] = item.children;
   const [drop, undo] = [find(".delete", item), find(".undo", item)];
   find("#failure").hidden = true;
   drop.disabled = undo.disabled = true;
   try {
     if (deleted) {
-      await call("DELETE", `documents/${encodeURIComponent(id)}`).catch((error) => {
+      const path = `documents/${encodeURIComponent(id)}`;
+      // The page may have only a passage of the document, or the beginning of its text.
+      const remove = async () => {
+        Object.assign(document, await call("GET", path));
+        await call("DELETE", path);
+      };
+      await remove().catch((error) => {
         if (error.status !== 404) throw error; // someone else has deleted it
       });
-    } else await call("POST", "documents", { documents: [{ id, text, metadata, questions }] });
+    } else {
+      const { text, metadata, questions } = document;
+      await call("POST", "documents", { documents: [{ id, text, metadata, questions, split: Boolean(passage) }] });
+    }
     await lookUpServer();
     article.hidden = deleted;
     note.hidden = !deleted;
@@ -365,9 +374,8 @@ async function add(event) {
     event.target.reset();
     dialog.close();
     await ask();
-    const how = ids.length > 1 ? ` in ${counted(ids.length, "passage")}` : "";
     const cut = note ? `. ${sentence({ message: note })}` : "";
-    say(`${title || id || ids[0]} is added${how}. ${find("#status").textContent}${cut}`);
+    say(`${title || id || ids[0]} is added. ${find("#status").textContent}${cut}`);
   } catch (error) {
     if (!(error instanceof Failure)) throw error;
     refusal.textContent = error.message;

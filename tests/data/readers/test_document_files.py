@@ -33,9 +33,9 @@ def test_a_folder_is_split_into_passages_with_title_and_source(tmp_path):
     fill(tmp_path, {"b/page.HTML": page, "a.md": markdown, "b/notes.txt": "Notes.\n\nMore.", ".git/x.md": "hidden"})
     found, line = documents(tmp_path)
     assert [(d.id, d.text) for d in found] == [
-        ("a.md#1", "Install it Intro.\n\n```\n# a comment\n```\n\nRun it."),
-        ("b/notes.txt#1", "notes Notes.\n\nMore."),
-        ("b/page.HTML#1", "Café & bar # Drinks\nHot tea, cold water.\n\none\n\ntwo"),
+        ("a.md", "Install it Intro.\n\n```\n# a comment\n```\n\nRun it."),
+        ("b/notes.txt", "notes Notes.\n\nMore."),
+        ("b/page.HTML", "Café & bar # Drinks\nHot tea, cold water.\n\none\n\ntwo"),
     ]
     assert found[2].metadata == {"title": "Café & bar", "source": "b/page.HTML"}
     assert line == f"{tmp_path}: 3 files, split into 3 passages"
@@ -100,10 +100,10 @@ def test_fields_of_front_matter_are_metadata(tmp_path):
 
 def test_a_path_may_be_as_long_as_an_id(tmp_path):
     folder = "/".join(["part-" * 30] * 3)
-    files = {f"{folder}/{'é' * n}.md": "x" for n in (20, 27, 28)}  # ids of 498, 512 and 514 bytes
+    files = {f"{folder}/{'é' * n}.md": "x" for n in (20, 28, 29)}  # ids of 496, 512 and 514 bytes
     found, line = documents(fill(tmp_path, files))
-    assert [len(document.id.encode()) for document in found] == [len(f"{name}#1".encode()) for name in files][:2]
-    assert "skipped 1 whose ids, path and number, would have over 512 bytes (such as 'part-" in line
+    assert [len(document.id.encode()) for document in found] == [len(name.encode()) for name in files][:2]
+    assert "skipped 1 whose ids, their paths, would have over 512 bytes (such as 'part-" in line
 
 
 def test_a_folder_is_walked_once(tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_pdf_is_read_with_its_extra_and_skipped_without(tmp_path, monkeypatch):
     pypdf = pytest.importorskip("pypdf")
     fill(tmp_path, {"a.pdf": pdf("Zebras are striped.")})
     assert pypdf.PdfReader(tmp_path / "a.pdf").pages[0].extract_text().strip() == "Zebras are striped."
-    assert [(d.id, d.text) for d in documents(tmp_path)[0]] == [("a.pdf#1", "a Zebras are striped.")]
+    assert [(d.id, d.text) for d in documents(tmp_path)[0]] == [("a.pdf", "a Zebras are striped.")]
     monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
     fill(tmp_path, {"a.pdf": pdf("text"), "b.md": "b"})
     assert documents(tmp_path)[1].endswith("1 in PDF, which needs pip install \"endx_jax[pdf]\" (such as 'a.pdf')")
@@ -183,7 +183,7 @@ def test_pdf_that_takes_too_much_time_or_memory_is_named_and_left_out(tmp_path, 
     monkeypatch.setattr(pdf_files, "SECONDS_PER_MB", 0)
     fill(tmp_path, {"bomb.pdf": pdf("a) Tj (" * 100_000), "good.pdf": pdf("Zebras are striped."), "none.pdf": "%PDF"})
     found, line = documents(tmp_path)
-    assert [d.id for d in found] == ["good.pdf#1"]
+    assert [d.id for d in found] == ["good.pdf"]
     assert "skipped 1 that take too much time or memory as PDF: convert them to text by pdftotext" in line
     assert "(such as 'bomb.pdf'), 1 that can't be read as PDF (such as 'none.pdf')" in line
     monkeypatch.setattr(pdf_files, "MOST_MEMORY", 10_000_000)

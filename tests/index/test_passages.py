@@ -1,0 +1,191 @@
+"""Documents of several passages: they are searched by passages, and found, counted, changed and judged as documents."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers import refused
+
+from endx_jax.data.sets.documents import Document, own_documents, passages_of
+from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers
+from endx_jax.index.approximate import ENGINES
+from endx_jax.index.corpus_encoding import begin_index, encode_missing, join_shards, survey
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.index_evaluation import evaluate_answered, evaluate_judged, find_rows
+from endx_jax.index.index_file import COSINE, INNER_PRODUCT, IndexInfo
+from endx_jax.index.milvus import publish
+from endx_jax.index.text_search import TextSearch
+from endx_jax.ranking.hybrid import Hybrid
+
+WIDTH = 16
+
+
+def book(name: str, count: int, **metadata) -> list[Document]:
+    texts = [f"{name} word{n}" for n in range(count)]
+    return passages_of(Document(name, "", {"title": name.title(), **metadata}, (f"ask {name}",)), texts)
+
+
+# The first document alone has more passages than are fetched at first.
+CORPUS = [*book("long", 60, n=1), Document("whole", "whole word7", {"n": 2}), *book("short", 3, n=3)]
+
+
+def embed(texts) -> np.ndarray:
+    """Embeds texts that share words near each other; those of the long document are nearest to any question."""
+    seeds = [sum(map(ord, text.split()[-1])) for text in texts]
+    rows = np.stack([np.random.default_rng(seed).normal(size=WIDTH) for seed in seeds])
+    rows[:, 0] += [9 if "long" in text.lower() else 3 for text in texts]
+    return np.float32(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def write(path, documents=CORPUS) -> Index:
+    known = embed([question for document in documents for question in document.questions])
+    vectors, about = embed([document.text for document in documents]), {"name": "m", "identity": "1"}
+    write_index(path, vectors, documents, metric=COSINE, model=about, known=known)
+    return Index(path)
+
+
+@pytest.fixture
+def index(tmp_path) -> Index:
+    return write(tmp_path / "i")
+
+
+def best_by_document(questions: list[str], documents=CORPUS) -> list[list[str]]:
+    """Ids by the plain definition: a document has the score of its best passage."""
+    scores = embed(questions) @ embed([document.text for document in documents]).T
+    best = [{} for _ in questions]
+    for line, values in zip(best, scores.tolist(), strict=True):
+        for document, value in zip(documents, values, strict=True):
+            line[document.id] = max(value, line.get(document.id, -2))
+    return [sorted(line, key=line.get, reverse=True) for line in best]
+
+
+def test_passages_have_the_title_and_the_first_one_all_other_fields():
+    whole = Document("a", "one\n\ntwo", {"title": "t" * 300, "n": 1}, ("q",))
+    first, second = passages_of(whole, ["one", "two"])
+    assert first == Document("a", f"{'t' * 200} one", whole.metadata, ("q",), 1)
+    assert second == Document("a", f"{'t' * 200} two", passage=2)
+    assert passages_of(Document("a", "", {"n": 1}), ["one"]) == [Document("a", "one", {"n": 1})]
+    assert [one.id for one in own_documents([first, second])] == ["a#1", "a#2"]
+    assert {one.metadata["n"] for one in own_documents([first, second])} == {1}
+
+
+@pytest.mark.parametrize("engine", ["exact", *ENGINES])
+def test_k_counts_documents_and_each_is_its_best_passage(index, engine):
+    questions = ["x word7", "y word2", "z word40"]
+    search = TextSearch(index, embed, engine=engine, hybrid=Hybrid(known=0))
+    for answers, right in zip(search.search(questions, 3, mode="dense"), best_by_document(questions), strict=True):
+        assert [answer.document.id for answer in answers] == right
+        for answer in answers:
+            of = [document for document in CORPUS if document.id == answer.document.id]
+            scores = embed([document.text for document in of]) @ embed(questions[:1]).T
+            if answers[0].document.text.endswith("word7"):  # the first question
+                assert answer.document.text == of[int(scores.argmax())].text
+    nearest = index.search(embed(questions), 2)
+    assert [[index.document(row).id for row in rows] for rows in nearest.rows] == [
+        names[:2] for names in best_by_document(questions)
+    ]
+    assert len(index.search(np.zeros((0, WIDTH), np.float32), 2).rows) == 0
+
+
+@pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
+def test_every_mode_finds_a_document_once_with_its_metadata_and_its_passage(index, mode):
+    search = TextSearch(index, embed, embed)
+    for where, names in (
+        (None, {"long", "whole", "short"}),
+        ({"n": 3}, {"short"}),
+        ({"n": {"lt": 3}}, {"long", "whole"}),
+    ):
+        (found,) = search.search(["word1 word7"], 10, mode=mode, where=where)
+        assert len(found) == len({answer.document.id for answer in found})
+        assert {answer.document.id for answer in found} <= names
+        assert {answer.document.id for answer in found} == names or mode == "bm25"
+    for answer in found:
+        assert answer.document.metadata.get("title", "Whole") == answer.document.id.title()
+    (by_question,) = search.search(["ask short"], 1, mode=mode)
+    assert (by_question[0].document.id, by_question[0].document.questions) == ("short", ("ask short",))
+
+
+def test_a_document_is_read_replaced_and_deleted_as_a_whole_everywhere(index):
+    other, search = Index(index.path), TextSearch(index, embed, embed)
+    assert (len(index), index.snapshot.count_passages(), len(index.snapshot.known)) == (3, 64, 2)
+    assert "3 documents in 64 passages with 2 known questions" in index.contents
+    whole = index.get("short")
+    assert whole.text == "short word0\n\nshort word1\n\nshort word2"
+    assert (whole.metadata, whole.questions, whole.passage) == ({"title": "Short", "n": 3}, ("ask short",), 0)
+    assert search.add(book("long", 2)) == 1
+    for seen in (index, other, Index(index.path)):
+        names = [document.name for _, document in seen.snapshot.documents()]
+        assert sorted(names) == ["long#1", "long#2", "short#1", "short#2", "short#3", "whole"]
+    search.add([Document("short", "now whole"), Document("short#2", "of its own")])
+    assert (index.get("short").text, len(other.snapshot)) == ("now whole", 4)
+    assert index.delete(["long"]) == 1
+    assert ("long" in other, other.get("long"), len(other.snapshot.known)) == (False, None, 0)
+    assert {document.name for _, document in other.snapshot.documents()} == {"whole", "short", "short#2"}
+
+
+def test_passages_of_a_document_must_follow_each_other(index):
+    one, two = book("new", 2)
+    for documents in ([one, Document("x", "x"), two], [one, one], [Document("y", "y"), Document("y", "z")]):
+        vectors, known = (embed([*texts]) for texts in zip(*((one.text, "ask new") for one in documents), strict=True))
+        known = known[: sum(len(one.questions) for one in documents)]
+        refused("occurs twice: ids must be unique", index.add, documents, vectors, known=known)
+    assert (len(Index(index.path)), "new" in index) == (3, False)
+
+
+def test_judgements_and_answers_are_of_documents(index):
+    questions = ["x word7", "y word2"]
+    judged = Judgements(("q0", "q1"), tuple(questions), ({"whole": 1}, {"short": 2, "long": 1}), ((), ()))
+    found = evaluate_judged(index.snapshot, find_rows(index.snapshot, judged), embed(questions), depth=10)
+    right = best_by_document(questions)
+    assert found.ranks[0][0] == 1 + right[0].index("whole")
+    assert sorted(found.ranks[1]) == sorted(1 + right[1].index(name) for name in ("short", "long"))
+    assert (found.candidates, found.top_ids.shape) == (3, (2, 3))
+    names = [[index.document(row).id for row in rows] for rows in found.top_ids]
+    assert names == right
+    answered = [QuestionWithAnswers("q0", questions[0], ("whole",))]
+    by_answer = evaluate_answered(index.snapshot, answered, embed(questions[:1]), cutoffs=(1, 3))
+    assert by_answer.ranks.tolist() == [[1 + right[0].index("whole")]]
+
+
+def test_shards_may_cut_a_document_and_are_joined(tmp_path):
+    surveyed = survey(CORPUS)
+    corpus = {"path": "c", "documents": surveyed.documents, "sha256": surveyed.sha256}
+    about = {"metric": COSINE, "model": {"name": "m", "identity": "1"}, "complete": False}
+
+    def encode(name, **shard):
+        info = IndexInfo(WIDTH, "float32", corpus=corpus | shard, **about)
+        assert begin_index(tmp_path / name, info) == 0
+        assert [*encode_missing(tmp_path / name, info, CORPUS, embed, encode_question=embed)]
+        return tmp_path / name
+
+    parts = [encode(f"{n}", shard=[n, 3]) for n in (1, 2, 3)]
+    assert join_shards(tmp_path / "joined", parts) == 64
+    whole, joined_parts = Index(encode("whole")), Index(tmp_path / "joined")
+    assert [*joined_parts.snapshot.documents()] == [*whole.snapshot.documents()]
+    assert (len(joined_parts), len(joined_parts.snapshot.known)) == (3, 2)
+    assert joined_parts.get("long") == whole.get("long")
+
+
+def test_a_replaced_document_leaves_no_passages_in_a_published_collection(tmp_path):
+    pytest.importorskip("pymilvus", reason="the package pymilvus is not installed")
+    of_book = passages_of(Document("book", "", {}), ["one", "two", "three", "four"])
+    documents = [*of_book, Document("whole", "text")]
+    write_index(
+        tmp_path / "i", np.eye(5, 8, dtype="f4"), documents, metric=INNER_PRODUCT, model={"name": "m", "identity": "1"}
+    )
+    index, address = Index(tmp_path / "i"), str(tmp_path / "all.db")
+    assert publish(index, address, "c") == (5, 0, 0, 0)
+    index.add(of_book[:2], np.ones((2, 8), "f4"), replace=True)
+    index.delete(["whole"])
+    assert publish(index, address, "c") == (2, 1, 0, 0)
+
+
+def test_a_line_of_json_names_the_passage(index):
+    from endx_jax.cli.answers import NamedQuestion, to_jsonl, to_text
+
+    answers = TextSearch(index, embed).search(["x word2"], 3, mode="dense")[0]
+    listed = json.loads(to_jsonl(NamedQuestion("1", "x"), answers))["answers"]
+    assert [(one["id"], one.get("passage")) for one in listed] == [
+        (answer.document.id, answer.document.passage or None) for answer in answers
+    ]
+    assert f"passage {answers[0].document.passage} · Long" in to_text(answers)
