@@ -15,7 +15,7 @@ import numpy as np
 
 from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.languages import detect
-from endx_jax.data.sets.documents import Document, joined
+from endx_jax.data.sets.documents import Document, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly
 from endx_jax.files import expanded
 from endx_jax.index.index_file import (
@@ -229,7 +229,7 @@ class Index:
     def get(self, identifier: str) -> Document | None:
         """Returns the document with this id, with the text of all its passages, or None."""
         passages = self._reader.documents(self._reader.passages_of(identifier))
-        return joined([*passages.values()]) if passages else None
+        return whole_document([*passages.values()]) if passages else None
 
     def deleted(self) -> list[str]:
         """Returns the ids of all documents that were deleted since the index was written; some were added again."""

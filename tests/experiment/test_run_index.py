@@ -102,8 +102,8 @@ def test_of_documents_only_whole_passages_are_searched(config, tmp_path, endx, c
     documents = {document.id: document for _, document in index.snapshot.documents()}
     assert len(documents) == 40
     text = "Item 7 ## Place\nThe word7 lies on the mat. It was put there in the year 7."
-    assert documents["sub1/7.md#1"].text == text
-    assert documents["sub1/7.md#1"].metadata == {"title": "Item 7", "source": "sub1/7.md"}
+    assert documents["sub1/7.md"].text == text
+    assert documents["sub1/7.md"].metadata == {"title": "Item 7", "source": "sub1/7.md"}
     assert best(endx, f"--workdir={tmp_path / 'run'}", "--mode=bm25", "word7") == text
 
 

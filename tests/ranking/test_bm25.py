@@ -10,7 +10,6 @@ from helpers import refused
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.index_file import changing, store_info
 from endx_jax.index.lexical import Lexical
 from endx_jax.ranking.bm25 import BM25, WordTokenizer
 from endx_jax.ranking.evaluate import evaluate_scores
@@ -119,13 +118,6 @@ def test_an_index_names_its_language_by_which_questions_are_split(tmp_path):
     assert index.info.language == "german"
     ((found,),) = Lexical().search(index.snapshot, ["haus"], 5)
     assert found[0] == 1
-    fields = {name: value for name, value in vars(index.info).items() if name != "language"}
-    with changing(tmp_path / "index") as database:  # by an earlier version
-        store_info(database, **fields)
-    old = Index(tmp_path / "index")
-    assert (old.info.language, Lexical().search(old.snapshot, ["haus"], 5)) == ("english", [[]])
-    old.add([Document("2", "Das Haus")], np.ones((1, 2)))
-    assert Lexical().search(old.snapshot, ["haus"], 5)[0][0][0] == 2
 
 
 def test_questions_without_words_of_the_pool_are_counted():

@@ -71,7 +71,7 @@ def own_documents(passages: Iterable[Document]) -> Iterator[Document]:
         yield dataclasses.replace(passage, id=passage.name, metadata=metadata, passage=0)
 
 
-def joined(passages: Sequence[Document]) -> Document:
+def whole_document(passages: Sequence[Document]) -> Document:
     """Returns the document of all its passages; their texts are separated by blank lines and have no title."""
     return dataclasses.replace(passages[0], text="\n\n".join(passage.body for passage in passages), passage=0)
 
