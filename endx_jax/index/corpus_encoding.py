@@ -91,7 +91,8 @@ def encode_corpus(
     surveyed = dataclasses.replace(surveyed, language=language or surveyed.language)
     empty = f", {surveyed.empty:,} of them empty" if surveyed.empty else ""
     known = f" with {surveyed.questions:,} known questions" if surveyed.questions else ""
-    say(f"{surveyed.documents:,} documents{known} in {corpus}{empty}")
+    texts = "passages" if surveyed.split else "documents"
+    say(f"{surveyed.documents:,} {texts}{known} in {corpus}{empty}")
     model = load(path_or_name, product_dtype=product_dtype)
     require(not (model.by_token and truncate_dim), "truncate_dim needs a model with one vector for each text")
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
@@ -111,7 +112,7 @@ def encode_corpus(
         return path
     if done:
         say(f"{done:,} of them are encoded already")
-    say(f"encoding {total - done:,} documents; programs are compiled the first time only")
+    say(f"encoding {total - done:,} {texts}; programs are compiled the first time only")
     started, encoded = time.monotonic(), 0
     with bar(desc="encoding", total=total, initial=done) as progress:
         for count, new in encode_missing(path, info, read(), encode, encode_question=encode_question, reuse=older):
@@ -119,7 +120,7 @@ def encode_corpus(
             progress.update(count)
     seconds = time.monotonic() - started
     reused = f", took over {total - done - encoded:,} of {reuse}" if reuse else ""
-    say(f"encoded {encoded:,} documents{reused} in {seconds:,.0f} s, {(total - done) / seconds:,.0f} a second")
+    say(f"encoded {encoded:,} {texts}{reused} in {seconds:,.0f} s, {(total - done) / seconds:,.0f} a second")
     say(f"the index is {path}")
     if model.encoder.cut:
         say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
@@ -137,6 +138,7 @@ class Survey:
       language: language of the texts.
       first: texts of the first documents.
       questions: number of known questions.
+      split: true if a document is split into passages.
     """
 
     documents: int
@@ -145,27 +147,29 @@ class Survey:
     language: str
     first: tuple[str, ...]
     questions: int = 0
+    split: bool = False
 
 
 def survey(documents: Iterable[Document]) -> Survey:
     """Reads a whole corpus, so that errors in it are raised before anything is encoded."""
-    digest, count, empty, known = hashlib.sha256(), 0, 0, 0
+    digest, count, empty, known, split = hashlib.sha256(), 0, 0, 0, False
     first: list[str] = []
 
     def read() -> Iterator[str]:
-        nonlocal count, empty, known
+        nonlocal count, empty, known, split
         for document in documents:
             contents = [document.name, document.text, sorted(document.metadata.items()), *document.questions]
             digest.update(json.dumps(contents, ensure_ascii=False).encode() + b"\n")
             count += 1
             empty += not document.text
             known += len(document.questions)
+            split |= document.passage > 0
             if len(first) < SAMPLE:
                 first.append(document.text)
             yield document.text
 
     language = detect(read())
-    return Survey(count, empty, digest.hexdigest(), language, tuple(first), known)
+    return Survey(count, empty, digest.hexdigest(), language, tuple(first), known, split)
 
 
 def encoding_of(

@@ -45,9 +45,8 @@ class Document:
     @property
     def body(self) -> str:
         """Text without its title."""
-        title = self.metadata.get("title")
-        title = title[:LONGEST_TITLE] if self.passage and isinstance(title, str) else title
-        return self.text.removeprefix(f"{title} ") if isinstance(title, str) else self.text
+        title = str(self.metadata.get("title", ""))
+        return self.text.removeprefix(f"{title[:LONGEST_TITLE] if self.passage else title} ")
 
 
 def passages_of(whole: Document, texts: Sequence[str]) -> list[Document]:
@@ -73,6 +72,8 @@ def own_documents(passages: Iterable[Document]) -> Iterator[Document]:
 
 def whole_document(passages: Sequence[Document]) -> Document:
     """Returns the document of all its passages; their texts are separated by blank lines and have no title."""
+    if not passages[0].passage:
+        return passages[0]
     return dataclasses.replace(passages[0], text="\n\n".join(passage.body for passage in passages), passage=0)
 
 
