@@ -239,6 +239,22 @@ def test_a_document_is_added_found_deleted_and_brought_back(open_page, served):
     assert served.ask("DELETE", "/documents/page-1%2Fzebra%3F")[0] == 404
 
 
+def test_a_passage_is_deleted_and_brought_back_with_its_document(open_page, served, documents):
+    text = "\n\n".join(f"Whale {n} {'swims ' * 100}" for n in range(4))
+    documents(id="page-split", text=text, metadata={"title": "Whales", "lang": "en"}, split=True)
+    page, before = open_page("/?q=whale&mode=bm25"), served.get("/documents/page-split")
+    assert list(answers(page)) == ["Whales"]
+    assert set(page.locator(".facts li").all_text_contents()) > {"page-split", "lang: en"}
+    expect(page.locator(".facts")).to_contain_text("passage: ")
+    page.get_by_role("button", name="Delete Whales").click()
+    undo = page.get_by_role("button", name="Undo the deletion of Whales")
+    expect(undo).to_be_focused()
+    assert served.get("/documents/page-split")[0] == 404
+    undo.click()
+    expect(page.get_by_role("button", name="Delete Whales")).to_be_focused()
+    assert served.get("/documents/page-split") == before
+
+
 def test_documents_are_shown_as_text_and_never_run(open_page, documents):
     metadata = {"title": HOSTILE, "source": HOSTILE, "url": "javascript:document.title='run'", HOSTILE: HOSTILE}
     documents(id=f"page-{HOSTILE}", text=f"{HOSTILE} giraffe", metadata=metadata)
