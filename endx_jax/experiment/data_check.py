@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from endx_jax.data.readers import examples, formats, row_files, text_files
+from endx_jax.data.readers.columns import LABEL
 from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
@@ -166,7 +167,7 @@ def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
     both = sum(pair in right for pair in wrong)
     yield "answers that are right in one row and wrong in another, and count as right", both
     for name, distinct in values.items():
-        labels = len(distinct) > 1 and all(map(examples.LABEL.fullmatch, distinct))
+        labels = len(distinct) > 1 and all(map(LABEL.fullmatch, distinct))
         few = f" (values {_listed(sorted(distinct))[:60]})" * (len(distinct) <= FEW_VALUES)
         ids = " (it looks like ids)" * (not few and all(re.fullmatch(r"\S*\d\S*", value) for value in distinct))
         remedy = ": rename it to label, if 0 marks wrong answers" * labels

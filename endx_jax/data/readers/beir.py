@@ -25,6 +25,7 @@ from endx_jax.files import replace_folder, staging_folder
 
 HEADER = "query-id\tcorpus-id\tscore"
 NEGATIVES_HEADER = f"{HEADER}\trank"
+QA_START = re.compile(r'\s*\{\s*"(queries|corpus|relevant_docs)"\s*:\s*\{')  # of a file for `read_qa_dataset`
 
 
 def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip_invalid: bool = False) -> RetrievalSet:
@@ -78,6 +79,28 @@ def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip
     if scores is not None:
         _check_scored(records, scores_path)
     return records
+
+
+def read_qa_dataset(path: str) -> RetrievalSet:
+    """Reads an `EmbeddingQAFinetuneDataset` of LlamaIndex: `queries` and `corpus` by id, `relevant_docs` by query.
+
+    Equal texts are merged as by `read_beir`.
+
+    Raises:
+      EndxError: the file is invalid, or names an unknown id.
+    """
+    contents, merged = text_files.read_json(path), RetrievalSetBuilder()
+    keys = ("corpus", "queries", "relevant_docs")
+    texts, queries, right = (
+        json_files.as_object(json_files.value(contents, key, path), f"{path}: {key}") for key in keys
+    )
+    row = {name: merged.candidate(json_files.text_at(texts, name, f"{path}: corpus"), name) for name in texts}
+    for name, listed in right.items():
+        where = f"{path}: relevant_docs[{name!r:.100}]"
+        question = merged.question(json_files.text_at(queries, name, where), name)
+        for document in json_files.as_list(listed, where):
+            merged.judge(question, json_files.value(row, json_files.identifier(document, where), where))
+    return merged.build()
 
 
 def sets_of(folder: str) -> dict[str, str]:
