@@ -82,13 +82,7 @@ def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip
 
 
 def read_qa_dataset(path: str) -> RetrievalSet:
-    """Reads an `EmbeddingQAFinetuneDataset` of LlamaIndex: `queries` and `corpus` by id, `relevant_docs` by query.
-
-    Equal texts are merged as by `read_beir`.
-
-    Raises:
-      EndxError: the file is invalid, or names an unknown id.
-    """
+    """Reads LlamaIndex's `EmbeddingQAFinetuneDataset`; merges equal texts as `read_beir`, raises EndxError."""
     contents, merged = text_files.read_json(path), RetrievalSetBuilder()
     keys = ("corpus", "queries", "relevant_docs")
     texts, queries, right = (
@@ -254,7 +248,7 @@ def _tables(folder: str) -> dict[str, str]:
 
 def _named(judgements: str, negatives: str) -> set[str]:
     """Returns the ids of documents that are judged or are hard negatives."""
-    named = {columns[1] for _, columns in _judged_rows(judgements)}
+    named = {columns[1] for _, columns in judged_rows(judgements)}
     if os.path.exists(negatives):
         named.update(columns[1] for _, columns in _table(negatives, NEGATIVES_HEADER))
     return named
@@ -262,7 +256,7 @@ def _named(judgements: str, negatives: str) -> set[str]:
 
 def _asked(judgements: str) -> set[str]:
     """Returns the ids of the queries with a judgement above 0, or one that is not a number."""
-    return {query for _, (query, _, score) in _judged_rows(judgements) if not re.fullmatch(r"-.*|0(\.0)?", score)}
+    return {query for _, (query, _, score) in judged_rows(judgements) if not re.fullmatch(r"-.*|0(\.0)?", score)}
 
 
 def _documents(path: str, named: Container[str] | None, invalid: text_files.InvalidRows) -> dict[str, str]:
@@ -315,7 +309,7 @@ def _id(row: dict, where: str) -> str:
 
 def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[str, str, int, str]]:
     """Yields (query id, document id, score, place)."""
-    for where, (query, document, score) in _judged_rows(path):
+    for where, (query, document, score) in judged_rows(path):
         number = None
         with invalid.row():
             number = row_files.whole_number(score.removesuffix(".0"), f"{where}: score")
@@ -323,7 +317,7 @@ def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[st
             yield query, document, number, where
 
 
-def _judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+def judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
     """Yields (location, query id, document id and score as text) of judgements; tables without scores have ones."""
     if not path.endswith(".parquet"):
         yield from _table(path, HEADER)

@@ -31,10 +31,11 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
         ("input", CHATS[0]),
     ),
+    TEXT: (("contents", "content", "page_content"), (ANSWER,)),
     ANSWER: (
         ("positive", "passage", "document"),
         ("ground_truth", "ground_truths", "reference", "reference_answer", "expected_output", "expected_answer"),
-        ("response",),  # of evaluations, after what was expected
+        ("response",),  # which in evaluations may be wrong
         ("answers", "responses"),
         (
             "a", "completion", "output", "antwort", "respuesta", "resposta", "risposta", "réponse", "reponse",
@@ -91,17 +92,17 @@ def choose(name: str, default: str, row: Iterable[str], where: str) -> str:
     if len(set(matches)) > 1:
         choice = " or ".join(map(repr, matches))
         raise EndxError(f"{where}: the {default} could be {choice}; name it with data.{default}_column")
-    naming, hint = "name yours with data.question_column and data.answer_column", ""
+    pairs = "data.question_column and data.answer_column"
+    texts = {TEXT: "data.text_column, and the questions of pairs with data.question_column", "id": "data.id_column"}
+    naming = f"name yours with {texts.get(default, pairs)}"
     if not matches and (objects := matching(columns)):
         raise EndxError(f"{where}: column {objects[0]!r} holds an object: write its text in a column, or {naming}")
-    if not matches and any(not 0 < len(column) <= LONGEST_NAME for column in columns):
-        hint = "; if this line is a row, add a line of names above it, such as question and answer"
     if any(called(chat, columns) for chat in CHATS):
-        hint = "; chats need a text with the role user before one with the role assistant"
-    raise EndxError(
-        f"{where}: {'more than one' if matches else 'no'} column {(matches or [name])[0]!r} among "
-        f"{json_files.format_names(columns)}; {naming}{hint}"
-    )
+        naming += "; chats need a text with the role user before one with the role assistant"
+    if not matches and any(not 0 < len(column) <= LONGEST_NAME for column in columns):
+        naming += "; if this line is a row, add a line of names above it, such as question and answer"
+    count, names = "more than one" if matches else "no", json_files.format_names(columns)
+    raise EndxError(f"{where}: {count} column {(matches or [name])[0][:100]!r} among {names}; {naming}")
 
 
 def readable(cell: object) -> object:

@@ -122,25 +122,16 @@ class ExampleSet:
         """
         invalid = invalid or text_files.InvalidRows(path)
         if not self._merged.questions:
-            note = invalid.report or (
-                self._wrong_only and f"{counted(len(self._wrong_only), 'row')} with wrong ones only"
-            )
-            raise EndxError(f"{path}: no questions with a right passage in the file" + (f"; {note}" if note else ""))
-        used = 0
-        for example, where in self._wrong_only:
-            if example.question.text in self._merged.questions:
-                used += 1
-                with invalid.row():
-                    self._store(example, where)
+            wrong = f"{counted(len(self._wrong_only), 'row')} with wrong ones" if self._wrong_only else ""
+            note = "".join(f"; {part}" for part in (invalid.report or wrong,) if part)
+            raise EndxError(f"{path}: no questions with a right passage in the file{note}")
+        used = [(row, where) for row, where in self._wrong_only if row.question.text in self._merged.questions]
         if self._wrong_only:
-            left = len(self._wrong_only) - used
-            without = f"; left out {counted(left, 'row')} of questions without a right answer" if left else ""
-            text_files.LOG.warning(
-                "%s: wrong answers of %s are hard negatives, for data.hard_negatives%s",
-                path,
-                counted(used, "row"),
-                without,
-            )
+            rows = f"{len(used):,} of {counted(len(self._wrong_only), 'row')}"
+            text_files.LOG.warning("%s: wrong answers of %s are hard negatives, for data.hard_negatives", path, rows)
+        for row, where in used:
+            with invalid.row():
+                self._store(row, where)
         return self._merged.build()
 
 
@@ -287,6 +278,9 @@ class ColumnParser:
             for part in asked:
                 yield number, where, part
         file = where.rpartition(", ")[0] or where
+        if chats:
+            said = "each is paired with the reply after it, without what was said before"
+            text_files.LOG.warning("%s: %s with several questions: %s", file, counted(chats, "chat"), said)
         unused = sorted(name for name, values in flags.items() if len(values) == 2)
         if unused and count > 2:
             text_files.LOG.warning(
@@ -295,9 +289,6 @@ class ColumnParser:
                 file,
                 json_files.format_names(unused),
             )
-        if chats:
-            said = "each is paired with the reply after it, without what was said before"
-            text_files.LOG.warning("%s: %s with several questions: %s", file, counted(chats, "chat"), said)
 
     def asked(self, row: dict, where: str) -> list[dict]:
         """Returns the row with cells by `columns.readable`, once for each question of a list, or reply of a chat."""
@@ -307,9 +298,9 @@ class ColumnParser:
         except EndxError:  # parsing the row raises the same error
             return columns.turns(row, *self._names) or [cells]
         texts = cells[name]
-        return (
-            [cells | {name: text} for text in texts if str(text or "").strip()] if isinstance(texts, list) else [cells]
-        )
+        if not isinstance(texts, list):
+            return [cells]
+        return [cells | {name: text} for text in texts if str(text or "").strip()]
 
     def __call__(self, row: dict, where: str) -> Example:
         """Parses a row of `asked`."""

@@ -13,7 +13,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data import reqa
 from endx_jax.data.readers import document_files, examples, formats, msmarco, row_files, shards, text_files
-from endx_jax.data.readers.columns import ANSWER, ID_KEYS, QUESTION, TEXT, TITLE, called
+from endx_jax.data.readers.columns import ANSWER, ID_KEYS, QUESTION, TEXT, TITLE, called, choose
 from endx_jax.data.sets.documents import Document, Scalar, check_id
 from endx_jax.data.sets.paragraphs import POOLS
 from endx_jax.errors import EndxError
@@ -116,7 +116,7 @@ def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Docu
     for where, document in reader() if repeated else ():
         name = document.id
         if name in first:
-            hint = "ids must be unique; name their column with --id-column=NAME, or none with --id-column="
+            hint = "ids must be unique; name their column with data.id_column=NAME, or none with data.id_column="
             raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; {hint}")
         if hash(name) in repeated:
             first[name] = where
@@ -146,28 +146,22 @@ class _Columns:
         except EndxError:
             return False
 
-    def check(self, row: Iterable[str], where: str) -> None:
-        """Raises EndxError unless one of these is the column of the text."""
-        for flag, name in (("text", self.text), ("id", self.id)):
-            if name and len(columns := called(name, row)) != 1:
-                count, names = "more than one" if columns else "no", json_files.format_names(row)
-                raise EndxError(
-                    f"{where}: {count} column {name[:100]!r} among {names}; name yours with data.{flag}_column"
-                    + ", and the questions of pairs with data.question_column" * (flag == "text")
-                )
+    def chosen(self, row: Iterable[str], where: str) -> str:
+        """Returns the column of the text; raises EndxError unless there is one, and one of the id if that is named."""
+        if self.id:
+            choose(self.id, "id", row, where)
+        return choose(self.text, TEXT, row, where)
 
     def check_header(self, header: list[str], where: str) -> None:
         """Raises EndxError unless a header line has the column of the text, and no two columns of the same name."""
         if not self.are_pairs(header):
-            self.check(header, where)
+            self.chosen(header, where)
         if len(set(header)) < len(header):
             raise EndxError(f"{where}: two columns have the same name among {json_files.format_names(header)}")
 
     def document(self, row: dict, number: int | str, where: str) -> Document:
         """Returns the document of a row; `number` is its id if the row has none."""
-        self.check(row, where)
-        row = dict(row)
-        (text_key,) = called(self.text, row)
+        text_key, row = self.chosen(row, where), dict(row)
         text = json_files.as_text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
         keys = ID_KEYS if self.id is None else filter(None, [self.id])
         key = next((columns[0] for key in keys if (columns := called(key, row))), "")

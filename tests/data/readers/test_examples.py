@@ -62,8 +62,7 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
     records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *labelled])))
     assert (records.questions, records.candidates) == (("q", "r"), ("right", "Right", "wrong"))
     assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
-    left = "data.hard_negatives; left out 1 row of questions without a right answer"
-    assert f"x.csv: wrong answers of 3 rows are hard negatives, for {left}" in caplog.text
+    assert "x.csv: wrong answers of 3 of 4 rows are hard negatives, for data.hard_negatives" in caplog.text
     rows = [{"question": q, "answer": a, name: float(n)} for q, a, n in (("q", "wrong", 0), ("q", "right", 1))]
     for file in ("x.jsonl", "x.parquet"):
         assert read(written(tmp_path / file, rows)).hard_negatives == ((1,),)
@@ -75,7 +74,7 @@ def test_labels_that_do_not_say_what_is_right_are_refused(tmp_path):
     reason += "are right; write these, or leave out the wrong rows and the column"
     assert refusal(path) == refusal(path, skip_invalid=True) == reason
     path = write(tmp_path, "y.csv", "question,answer,label\nq,a,0\nr,b,0\n")
-    assert "no questions with a right passage in the file; 2 rows with wrong ones only" in refusal(path)
+    assert "no questions with a right passage in the file; 2 rows with wrong ones" in refusal(path)
     for values in (("premium", "0"), ("0", "premium")):  # groups of customers, say
         path = write(tmp_path, "t.csv", "question,answer,target\nq,a,{}\nr,b,{}\n".format(*values))
         assert "line 3: column 'target' is '{1}', and '{0}' above".format(*values) in refusal(path)

@@ -102,7 +102,7 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     first, second = read(tmp_path, "a.csv", text, title_column="head")
     assert first == Document("1", "T x", {"doc_id": "a", "title": "T"})
     assert second == Document("2", "y", {"doc_id": "a"})
-    with one_line_error(r"line 3: the id 'a' is .* unique; name their column with --id-column=NAME, or none with"):
+    with one_line_error(r"line 3: the id 'a' is .* unique; name their column with data.id_column=NAME, or none with"):
         read(tmp_path, "a.csv", text, id_column="doc_id")
     said = []
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
