@@ -16,7 +16,7 @@ import numpy as np
 from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document
-from endx_jax.errors import EndxError, InUse, ReadOnly
+from endx_jax.errors import EndxError, InUse, ReadOnly, counted
 from endx_jax.files import expanded
 from endx_jax.index.index_file import (
     COSINE,
@@ -208,7 +208,7 @@ class Index:
         source = f"{corpus.get('part', '')!s:.80}{shown(corpus['path'])}" if "path" in corpus else self.path
         known = self._snapshot.known
         asked = f" with {len(known):,} known questions" if known else ""
-        return f"{len(self):,} documents{asked} ({source}{', changed since' if self.info.changed else ''})"
+        return f"{counted(len(self), 'document')}{asked} ({source}{', changed since' if self.info.changed else ''})"
 
     @property
     def by_token(self) -> bool:

@@ -81,7 +81,11 @@ def test_messages_name_arguments_here_and_flags_in_a_shell(tmp_path, pairs_csv, 
     assert "--" not in str(refusal.value)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items() if name != "min_questions"]
     said = endx("evaluate", *flags, *(["--min-questions", "0"] if "min_questions" in arguments else []), status=2).err
-    named = (f"--{message.split()[0].replace('_', '-')}", "set --workdir=RUN or --model=NAME", "choose another --output")
+    named = (
+        f"--{message.split()[0].replace('_', '-')}",
+        "set --workdir=RUN or --model=NAME",
+        "choose another --output",
+    )
     assert any(flag in said for flag in named)
 
 

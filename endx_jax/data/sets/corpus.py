@@ -16,7 +16,7 @@ from endx_jax.data.readers import document_files, examples, formats, msmarco, ro
 from endx_jax.data.readers.columns import ANSWER, ID_KEYS, QUESTION, TEXT, TITLE, called, choose
 from endx_jax.data.sets.documents import Document, Scalar, check_id
 from endx_jax.data.sets.paragraphs import POOLS
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 from endx_jax.hub import local_path
 from endx_jax.settings import check_choice
 
@@ -220,7 +220,7 @@ def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Place
             questions.update({example.question.text: None} if example.right else {})
             other += first.metadata != document.metadata
     if other:
-        columns.say(f"{other:,} rows repeat an answer with other metadata: it keeps those of its first row")
+        columns.say(f"repeated answers with other metadata keep those of their first row: {counted(other, 'row')}")
     for where, document, questions in merged.values():
         yield where, dataclasses.replace(document, questions=tuple(questions))
 

@@ -115,7 +115,7 @@ def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
     ("name", "text", "reason"),
     [
         # The first row holds a newline inside quotes, so that the third row starts on line 4.
-        ("x.csv", 'question,answer\n"q\n1",a\nq2\n', f"line 4: 1 columns where the header has 2; {COMMAS}"),
+        ("x.csv", 'question,answer\n"q\n1",a\nq2\n', f"line 4: 1 column where the header has 2; {COMMAS}"),
         ("x.csv", 'question,answer\n"q\n1",a\nq2,a,b\n', f"line 4: 3 columns where the header has 2; {COMMAS}"),
         ("x.csv", 'question,answer\n\n"q\n1", \n', "line 3: 'answer' is empty"),
         ("x.tsv", "answer\tquestion\na\t\n", "line 2: 'question' is empty"),
@@ -184,7 +184,7 @@ def test_rows_that_are_not_valid_are_refused_or_skipped_and_counted(tmp_path, ca
     assert read(path, skip_invalid=True).questions == ("q",)
     assert caplog.messages[1].startswith(f"{path}: skipped 2 invalid rows, the first: {path}, line 2, column")
     path = write(tmp_path, "y.csv", "question,answer\nq,\n")
-    helpers.refused("a right passage in the file; skipped 1 invalid rows.*'answer' is", read, path, skip_invalid=True)
+    helpers.refused("a right passage in the file; skipped 1 invalid row.*'answer' is", read, path, skip_invalid=True)
 
 
 def test_negatives_become_hard_negatives(tmp_path):
@@ -331,7 +331,7 @@ def test_tables_of_excel_are_read(tmp_path, first, end):
     records = read(path, answer_column="answer, or")
     assert (records.questions, records.candidates) == (("q", "r"), ("a, b;c", "b"))
     write(tmp_path, "x.csv", end.join([first, 'question;"answer, or"', "q;a", "r"]))
-    assert f"{path}, line 4: 1 columns where the header has 2" in refusal(path, answer_column="answer, or")
+    assert f"{path}, line 4: 1 column where the header has 2" in refusal(path, answer_column="answer, or")
 
 
 def test_broken_dpr_is_refused_by_line(tmp_path):
