@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.readers import row_files, text_files
-from endx_jax.data.readers.columns import QUESTION, QUESTION_IDS, QUESTIONS, TEXT, called
+from endx_jax.data.readers.columns import NAMES, QUESTION, QUESTION_IDS, TEXT, called
 from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.errors import EndxError, printable
 from endx_jax.ranking import trec
@@ -25,7 +25,7 @@ class NamedQuestion(NamedTuple):
 
 
 # Columns of the question.
-TEXTS = (QUESTION, *QUESTIONS, TEXT)
+TEXTS = (QUESTION, *NAMES[QUESTION][0], TEXT)
 
 
 def read_questions(path: str) -> list[NamedQuestion]:

@@ -343,7 +343,7 @@ def notes(run: Run) -> Iterator[str]:
         )
     if (wrong := np.count_nonzero(np.diff(pairs.hard_negatives.offsets))) and settings.objective.takes_hard_negatives:
         used = f"{data.hard_negatives} per question in each step" if data.hard_negatives else "none is used"
-        yield f"note: the data has hard negatives of {counted(wrong, 'question')}: {used} (data.hard_negatives)"
+        yield f"note: the data has hard negatives of {counted(int(wrong), 'question')}: {used} (data.hard_negatives)"
     for side, table in (("question", pairs.questions), ("answer", pairs.answers)):
         if cut := getattr(table, "cut", 0):
             limit = f"{getattr(data, f'{side}_length')} tokens (data.{side}_length)"

@@ -84,16 +84,15 @@ def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip
 def read_qa_dataset(path: str) -> RetrievalSet:
     """Reads LlamaIndex's `EmbeddingQAFinetuneDataset`; merges equal texts as `read_beir`, raises EndxError."""
     contents, merged = text_files.read_json(path), RetrievalSetBuilder()
-    keys = ("corpus", "queries", "relevant_docs")
-    texts, queries, right = (
-        json_files.as_object(json_files.value(contents, key, path), f"{path}: {key}") for key in keys
-    )
-    row = {name: merged.candidate(json_files.text_at(texts, name, f"{path}: corpus"), name) for name in texts}
-    for name, listed in right.items():
+    texts, queries, right = (json_files.value(contents, key, path) for key in ("corpus", "queries", "relevant_docs"))
+    for name in json_files.as_object(texts, f"{path}: corpus"):
+        merged.candidate(json_files.text_at(texts, name, f"{path}: corpus"), name)
+    for name, listed in json_files.as_object(right, f"{path}: relevant_docs").items():
         where = f"{path}: relevant_docs[{name!r:.100}]"
         question = merged.question(json_files.text_at(queries, name, where), name)
         for document in json_files.as_list(listed, where):
-            merged.judge(question, json_files.value(row, json_files.identifier(document, where), where))
+            text = json_files.text_at(texts, json_files.identifier(document, where), where)
+            merged.judge(question, merged.candidate(text))
     return merged.build()
 
 

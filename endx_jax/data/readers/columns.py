@@ -19,10 +19,9 @@ CHATS = ("messages", "conversations")
 ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
 # Names of other tools in groups, tried in order if the setting has its default and there is no such column. Those of
 # several questions or answers may hold a list of texts in JSON and Arrow, as in files of chatbot intents.
-QUESTIONS = ("query", "anchor", "user_input")
 NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
     QUESTION: (
-        QUESTIONS,
+        ("query", "anchor", "user_input"),
         ("questions", "patterns"),
         (
             "q", "prompt", "instruction", "frage", "pregunta", "pergunta", "domanda", "vraag", "pytanie", "otázka",
@@ -33,7 +32,7 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     TEXT: (("contents", "content", "page_content"), (ANSWER,)),
     ANSWER: (
-        ("positive", "passage", "document"),
+        ("positive", "passage", "document", "positive_messages"),
         ("ground_truth", "ground_truths", "reference", "reference_answer", "expected_output", "expected_answer"),
         ("response",),  # which in evaluations may be wrong
         ("answers", "responses"),
@@ -43,7 +42,6 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
             "câu trả lời", "trả lời", "jawaban", "پاسخ", "جواب", "الجواب", "תשובה", "उत्तर", "คำตอบ", "答案", "回答",
             "答え", "답변", "답",
         ),
-        ("positive_messages",),
     ),
 }  # fmt: skip
 # Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, ...; and those of ms-swift.

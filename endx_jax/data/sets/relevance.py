@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from endx_jax import json_files
 from endx_jax.data.readers import beir, columns, msmarco, row_files, text_files
-from endx_jax.data.readers.formats import BEIR, MSMARCO, detect_format
+from endx_jax.data.readers.formats import BEIR, COLUMNS, MSMARCO, detect_format, row_examples
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 
@@ -103,11 +103,9 @@ Row = tuple[str, str, list[str]]
 
 
 def _objects(path: str) -> Iterator[Row]:
-    for _, where, row in row_files.read_rows(path):
-        key = "answers" if "answers" in row else "answer"
-        listed = enumerate(json_files.list_at(row, key, where))
-        answers = [json_files.as_text(answer, f"{where}: {key!r}, item {n}") for n, answer in listed]
-        yield where, json_files.text_at(row, "question", where), answers
+    names = columns.QUESTION, columns.ANSWER
+    for where, example in row_examples(path, COLUMNS, names, text_files.InvalidRows(path)):
+        yield where, example.question.text, [answer.text for answer in example.right]
 
 
 def _lines(path: str) -> Iterator[Row]:
