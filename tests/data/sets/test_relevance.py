@@ -50,7 +50,7 @@ def test_questions_with_answers(tmp_path, name, text, packed):
         ("a.tsv", "q\t['a']\nr\t[]\n", "line 2: the question has no answer"),
         ("a.tsv", "q\t['a']\nr\n", "line 2: 1 tab-separated columns; each line must have a question and its answers"),
         ("a.tsv", "q\t['a']\n\t['b']\n", "line 2: the question is empty"),
-        ("a.jsonl", '{"question": "q", "answer": ["a"]}\n{"question": "q"}\n', "line 2: no column 'answer' among 'quest"),
+        ("a.jsonl", '{"question": "q", "answer": ["a"]}\n{"question": "q"}\n', "line 2: no column 'answer' among 'q"),
         ("a.jsonl", '{"question": "q", "answer": ["a", 1]}', "line 1: 'answer', item 1 must be a string, not a whole"),
         ("a.jsonl", '{"question": "q", "answer": ["a"', "line 1, column 33: broken JSON"),
     ],
