@@ -16,6 +16,12 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda control: ascii(control[0])[1:-1], text)
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a count with its noun, such as `1 row`, `2,000 rows` and `2 queries`."""
+    plural = re.sub("y$", "ie", noun) + "s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
 class EndxError(ValueError):
     """User error, such as invalid data, an invalid setting or a missing file.
 

@@ -148,8 +148,9 @@ def text_at(holder: object, key: str, where: str, default: object = _MISSING, **
 
 
 def list_at(holder: object, key: str, where: str, default: object = _MISSING) -> list:
-    """Returns the list at `key` of an object: see `value` and `as_list`."""
-    return as_list(value(holder, key, where, default), f"{where}: {key!r}")
+    """Returns the list at `key` of an object, with a default also for null: see `value` and `as_list`."""
+    found = value(holder, key, where, default)
+    return as_list(default if found is None and default is not _MISSING else found, f"{where}: {key!r}")
 
 
 def format_names(names: Iterable[str]) -> str:

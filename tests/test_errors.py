@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, located, naming, nearest
+from endx_jax.errors import MAX_MESSAGE, DiskFull, EndxError, counted, located, naming, nearest
 from endx_jax.parallel.console import say
 
 
@@ -18,6 +18,12 @@ def test_a_message_is_one_line_of_bounded_length_without_control_characters(caps
     say("a\x1b[31m\tb\x9d\r")
     assert capsys.readouterr().out == "a\\x1b[31m\tb\\x9d\\r\n"
     assert str(EndxError("\x07 and \x7f")) == r"\x07 and \x7f"
+
+
+def test_a_count_agrees_with_its_noun():
+    assert [counted(n, noun) for n, noun in ((1, "row"), (0, "file"), (2000, "query"), (2, "right pair"))] == [
+        "1 row", "0 files", "2,000 queries", "2 right pairs"
+    ]  # fmt: skip
 
 
 def test_the_place_and_the_names_that_a_caller_sets_precede_those_of_the_error():

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.readers import examples, row_files, text_files
+from endx_jax.data.readers import row_files, text_files
+from endx_jax.data.readers.columns import NAMES, QUESTION, QUESTION_IDS, TEXT, called
 from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.errors import EndxError, printable
 from endx_jax.ranking import trec
@@ -23,15 +24,15 @@ class NamedQuestion(NamedTuple):
     text: str
 
 
-# Columns of the question, and of its id.
-TEXTS = ("question", "query", "text")
-IDS = ("_id", "id", "qid", "query_id", "query-id", "question_id")
+# Columns of the question.
+TEXTS = (QUESTION, *NAMES[QUESTION][0], TEXT)
 
 
 def read_questions(path: str) -> list[NamedQuestion]:
     """Returns all questions of a file, which may end in `.gz`; `-` is standard input.
 
-    - `.csv`, `.json`, Arrow tables, and `.tsv` with a header: a row for each, with one of `TEXTS` and perhaps of `IDS`;
+    - `.csv`, `.json`, Arrow tables, and `.tsv` with a header: a row for each, with one of `TEXTS` and perhaps of
+      `QUESTION_IDS`;
     - other files whose first line begins with `{`: lines of JSON objects with the same keys;
     - files whose first line is an id, a tab and a question, as of MS MARCO and Anserini: such lines;
     - other files: lines of questions.
@@ -44,7 +45,7 @@ def read_questions(path: str) -> list[NamedQuestion]:
     name, ending = ("standard input" if path == "-" else path), os.path.splitext(text_files.uncompressed(path))[1]
     header = re.split(r'["\t]+', text_files.first_text_line(path).casefold()) if ending == ".tsv" else ()
     rows: Iterable[tuple[int, str, NamedQuestion]]
-    if ending in (".csv", ".json", *text_files.ARROW_ENDINGS) or not {*header}.isdisjoint((*TEXTS, *IDS)):
+    if ending in (".csv", ".json", *text_files.ARROW_ENDINGS) or not {*header}.isdisjoint((*TEXTS, *QUESTION_IDS)):
         rows = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.read_rows(path))
     else:
         lines = text_files.stream_lines(sys.stdin.buffer, name) if path == "-" else text_files.lines(path)
@@ -79,7 +80,7 @@ def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int
 
 
 def _of_object(fields: dict, number: int, where: str) -> NamedQuestion:
-    key, name = (next((column for key in keys for column in examples.called(key, fields)), "") for keys in (TEXTS, IDS))
+    key, name = (next((column for key in keys for column in called(key, fields)), "") for keys in (TEXTS, QUESTION_IDS))
     if not key:
         raise EndxError(
             f"{where} needs a question in {' or '.join(map(repr, TEXTS))}, not in {json_files.format_names(fields)}"

@@ -12,7 +12,7 @@ from etils import epath
 from endx_jax.buckets import local_copy
 from endx_jax.cli.data_flags import add_corpus_flags, add_language_flag, add_product_flag, corpus_options
 from endx_jax.data.sets.paragraphs import POOLS
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 from endx_jax.settings import require
 
 
@@ -43,7 +43,7 @@ def _join(arguments: argparse.Namespace) -> None:
 
     require(bool(arguments.output), "--join needs --output=FILE, the file of the joined index")
     count = join_shards(arguments.output, list(map(local_copy, arguments.join)))
-    say(f"{count:,} documents of {len(arguments.join)} shards; the index is {arguments.output}")
+    say(f"{counted(count, 'document')} of {len(arguments.join)} shards; the index is {arguments.output}")
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -9,7 +9,8 @@ import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Iterator, Sequence
 
 import endx_jax
 from endx_jax.errors import INTERRUPTED, Disagreement, EndxError, RunInterrupted, first_line, naming, nearest
@@ -56,9 +57,10 @@ def run_verb(argv: list[str]) -> int:
     arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: flag[1] + home, argument) for argument in argv[1:]]
     try:
         _refuse_repeated(arguments)
-        with naming(FLAGS), contextlib.ExitStack() as stack:
+        verb = _verb(argv[0])
+        with naming(_flags(verb)), contextlib.ExitStack() as stack:
             keeps = argv[0] in KEEPS_JOURNAL
-            _verb(argv[0])(arguments if keeps else _with_local_outputs(arguments, stack))
+            verb.main(arguments if keeps else _with_local_outputs(arguments, stack))
     except (EndxError, RunInterrupted, Disagreement) as end:
         return _leave(end.status, str(end), argv[0])
     except BrokenPipeError:
@@ -146,41 +148,14 @@ RESUMES = {
     "generate": "after its last answers",
 }
 
-# Flags by the settings and arguments that messages replace with them, for verbs without a config: see `naming`.
-FLAGS = {
-    "output=": "--output=",
-    "another output": "another --output",
-    "batch_size": "--batch-size",
-    "reuse=": "--reuse=",
-    "shard=": "--shard=",
-    "shard needs": "--shard needs",
-    "truncate_dim=": "--truncate-dim=",
-    "truncate_dim needs": "--truncate-dim needs",
-    "set path_or_name": "set --model or --workdir",
-    "pass it as model": "pass it as --model",
-    "rerank needs": "--rerank needs",
-    "set model or workdir": "set --workdir, --model or --index",
-    "model needs data": "--model needs --data",
-    "bm25=True, workdir=RUN, model=NAME and index=DIR": "--bm25, --workdir=RUN, --model=NAME and --index=DIR",
-    "strata=True": "--strata",
-    "score_with": "--score-with",
-    "questions=": "--questions=",
-    "top=": "--top=",
-    "min_questions": "--min-questions",
-    "product_dtype": "--product-dtype",
-    "model.product_dtype": "--product-dtype",
+# Flags by other names that messages of the library have for them; see `_flags`.
+OTHERS = {
     "data.path": "--data",
-    "data.pool": "--pool",
-    "data.split": "--split",
     "data.test_split": "--split",
-    "data.question_column": "--question-column",
-    "data.answer_column": "--answer-column",
-    "data.text_column": "--text-column",
-    "data.id_column": "--id-column",
-    "data.title_column": "--title-column",
-    "data.language": "--language",
-    "data.skip_invalid=True": "--skip-invalid",
-    "data.skip_invalid": "--skip-invalid",
+    "data.answer_column": "--text-column",
+    "data.text_column": "--answer-column",
+    "model.product_dtype": "--product-dtype",
+    "path_or_name": "--model",
 }
 
 VERBS = (
@@ -189,13 +164,26 @@ VERBS = (
 )  # fmt: skip
 
 
-def _verb(name: str) -> Callable[[list[str]], None]:
+def _verb(name: str) -> types.ModuleType:
     if name not in VERBS:
         raise EndxError(f"unknown verb {name!r}{nearest(name, VERBS)}; the verbs are {', '.join(VERBS)}")
     # Silence XLA's messages about the machine. This has to precede the import of JAX.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Import only the module of this verb, as verbs need different libraries, some of them optional.
-    return importlib.import_module(f"endx_jax.cli.{name}").main
+    return importlib.import_module(f"endx_jax.cli.{name}")
+
+
+def _flags(verb: types.ModuleType) -> dict[str, str]:
+    """Returns the flags of a verb by the settings and arguments that messages replace with them: see `naming`."""
+    actions = verb._parser()._actions if hasattr(verb, "_parser") else ()
+    options = {option: action for action in actions for option in action.option_strings}
+    names = {other: option for other, option in OTHERS.items() if option in options}
+    for option, action in options.items():
+        name = option.lstrip("-").replace("-", "_")
+        names |= {f"{name}=": f"{option}=", f"{name} needs": f"{option} needs", f"another {name}": f"another {option}"}
+        names |= {f"data.{name}": option} | ({name: option} if "_" in name else {})
+        names |= {f"{name}=True": option, f"data.{name}=True": option} if action.nargs == 0 else {}
+    return dict(sorted(names.items(), key=lambda item: -len(item[0])))  # the first that matches counts
 
 
 # XLA allocates the buffers of each step anew, and the system maps them page by page. With large pages this takes a

@@ -62,7 +62,7 @@ def main(argv: list[str]) -> None:
                 chips = on_chips(settings, texts, CHIPS.values())
                 planned = Plan(texts, chips, machine=None if count else plan_machine(settings, texts))
             shown, contents = report.format_plan(planned, name), report.as_dict(planned, name)
-    say(shown)
+        say(shown)
     if options.json:
         write_text(options.json, json.dumps(contents, indent=1) + "\n")
 

@@ -8,7 +8,7 @@ import argparse
 import pathlib
 import sys
 
-from endx_jax.errors import naming
+from endx_jax.errors import counted, naming
 from endx_jax.settings import require
 
 
@@ -42,8 +42,8 @@ def _tokenize(argv: list[str]) -> None:
         settings = resolve(config)
         require(bool(settings.data.tokens), "data.tokens is not set: name the folder to write")
         pairs = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).pairs()
-    texts = f"{len(pairs.questions):,} questions, {len(pairs.answers):,} answers"
-    print(f"{settings.data.tokens} holds {len(pairs):,} pairs of {texts}")
+    texts = f"{counted(len(pairs.questions), 'question')}, {counted(len(pairs.answers), 'answer')}"
+    print(f"{settings.data.tokens} holds {counted(len(pairs), 'pair')} of {texts}")
 
 
 def _table(summary: dict[str, dict]) -> str:
@@ -59,8 +59,8 @@ def _table(summary: dict[str, dict]) -> str:
         lines.append(f"{split:<12}" + "".join(f"{counts[column]:>12,}" for column in columns))
         if counts["unplaced_answers"]:
             notes.append(
-                f"{split}: excluded {counts['unplaced_answers']:,} answers that start between sentences, and "
-                f"{counts['unplaced_questions']:,} questions without other answers"
+                f"{split}: excluded {counted(counts['unplaced_answers'], 'answer')} starting between sentences, and "
+                f"{counted(counts['unplaced_questions'], 'question')} without other answers"
             )
         if not counts["published"]:
             notes.append(f"{split}: not from the published files; sha256 of the text {counts['sha256'][:12]}...")

@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.errors import naming
+    from endx_jax.errors import counted, naming
     from endx_jax.index.index import Index
     from endx_jax.index.milvus import LARGEST, publish
     from endx_jax.parallel.console import say, showing_progress
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     if index.snapshot.known:
         say(f"{len(index.snapshot.known):,} known questions are not copied; the collection is searched without them")
     if done.removed:
-        say(f"deleted {done.removed:,} documents from the collection that were deleted from the index")
+        say(f"deleted {counted(done.removed, 'document')} from the collection that were deleted from the index")
     if done.cut:
         say(f"cut {done.cut:,} texts to {LARGEST:,} bytes, the limit of Milvus")
     if done.others:

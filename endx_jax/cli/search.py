@@ -15,7 +15,7 @@ from etils import epath
 
 from endx_jax import json_files
 from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, add_rerank_flag, corpus_options
-from endx_jax.errors import EndxError, printable
+from endx_jax.errors import EndxError, counted, printable
 from endx_jax.files import replacing
 from endx_jax.settings import require
 
@@ -109,6 +109,10 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
 
 def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
     """Applies the requested changes to the index; returns true if there are any."""
+
+    def held() -> str:
+        return f"{counted(len(search), 'document')} in {search.index.path}"
+
     if arguments.add:
         from endx_jax.data.sets.corpus import read_corpus
 
@@ -116,14 +120,14 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
         some = [*itertools.islice(documents, TOGETHER)]  # before the deletion, which can't be undone
     if arguments.delete:
         search.index.delete(arguments.delete)
-        _note(f"deleted {len(set(arguments.delete)):,}; {len(search):,} documents in {search.index.path}")
+        _note(f"deleted {len(set(arguments.delete)):,}; {held()}")
     if arguments.add:
         added, replaced = 0, 0
         while some:
             replaced += search.add(some)
             added += len(some)
             some = [*itertools.islice(documents, TOGETHER)]
-        _note(f"added {added:,} documents, replacing {replaced:,}; {len(search):,} documents in {search.index.path}")
+        _note(f"added {counted(added, 'document')}, replacing {replaced:,}; {held()}")
     return bool(arguments.delete or arguments.add)
 
 
@@ -143,7 +147,8 @@ def _answer_all(
     stream.flush()
     if arguments.output:
         seconds = time.monotonic() - started
-        _note(f"{len(questions):,} questions, {len(search):,} documents, {seconds:.1f} s: {arguments.output}")
+        counts = f"{counted(len(questions), 'question')}, {counted(len(search), 'document')}"
+        _note(f"{counts}, {seconds:.1f} s: {arguments.output}")
 
 
 def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["FoundDocument"]]:

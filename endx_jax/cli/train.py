@@ -95,7 +95,8 @@ def flags_of(config: ConfigDict) -> dict[str, str]:
     """Returns the flags of a config by dotted names, without those such as `seed` that may be words of a user."""
     from endx_jax.methods.config import names_of
 
-    return {name: f"--config.{name}" for name in names_of(config) if "." in name}
+    names = {name: f"--config.{name}" for name in names_of(config) if "." in name}
+    return {**names, "data.text_column": names["data.answer_column"]}  # as in `DataSettings.text_column`
 
 
 def _check_names(argv: list[str], config: ConfigDict) -> None:

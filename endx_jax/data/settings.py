@@ -133,6 +133,8 @@ class DataSettings:
 
     def __post_init__(self):
         shortest = min(self.question_length, self.answer_length)
+        for name in ("max_test_questions", "max_train_pairs", "reading_threads"):
+            require(getattr(self, name) >= 0, f"data.{name} is {getattr(self, name)}; it must be at least 0")
         require(
             shortest > 2, f"data.question_length and answer_length must exceed 2, the special tokens; one is {shortest}"
         )

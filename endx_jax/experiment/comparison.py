@@ -9,7 +9,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.readers import row_files, text_files
-from endx_jax.errors import EndxError, nearest
+from endx_jax.errors import EndxError, counted, nearest
 from endx_jax.experiment.config import config_changes
 from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config
 from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference, mean_over_sets, paired_difference
@@ -121,7 +121,7 @@ class Comparison:
             [
                 f"first:  {self.first.name}",
                 f"second: {self.second.name}",
-                f"{len(self.first.question_ids):,} questions{of_suite}, the same for both",
+                f"{counted(len(self.first.question_ids), 'question')}{of_suite}, the same for both",
                 "",
                 *self._lines("measure", {row["measure"]: row for row in self.rows()}),
                 "",
@@ -193,7 +193,7 @@ def read_pair(
     rankings = [read_run(file.with_name(file.name.replace(ENDING, RUN))) for file, _ in located]
     depth = min(_depth(run) for run in rankings)
     notes = [
-        f"{name}: up to {_depth(run):,} candidates a question, of which {depth:,} count"
+        f"{name}: up to {counted(_depth(run), 'candidate')} a question, of which {depth:,} count"
         + _unmatched(name, run, right, judgements)
         for (_, name), run in zip(located, rankings, strict=True)
     ]

@@ -263,7 +263,7 @@ READERS: dict[str, Callable[[Source, DataSettings, bool], RetrievalSet]] = {
     NAMED: _read_named,
     DOCUMENTS: _read_cloze,
     **dict.fromkeys(formats.PARAGRAPH_READERS, _read_paragraphs),
-    **dict.fromkeys((*formats.TABLES, formats.ANSWERS, formats.BEIR, formats.MSMARCO), _read_file),
+    **dict.fromkeys((*formats.TABLES, formats.ANSWERS, formats.BEIR, formats.LLAMA_INDEX, formats.MSMARCO), _read_file),
 }
 
 

@@ -1,6 +1,7 @@
 """Check of training data before training (`endx check`, `endx_jax.check`)."""
 
 import collections
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -8,17 +9,19 @@ import re
 import shlex
 import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.data.readers import examples, formats, row_files, text_files
+from endx_jax.data.readers.columns import LABEL
 from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import MULTILINGUAL
-from endx_jax.errors import printable
+from endx_jax.errors import EndxError, counted, printable
 from endx_jax.experiment.data import Source, find_source, parted, rows_of
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
@@ -38,6 +41,13 @@ FEW_VALUES = 8  # different values of an unused column that are shown at most
 MEASURE = "mrr"
 # A finding and its count: None if nothing is counted, 0 if nothing was found.
 Finding = tuple[str, int | None]
+# Damage to texts by spreadsheets and wrong encodings, and the check for it.
+DAMAGE: dict[str, Callable[[str], object]] = {
+    "that are an error value of a spreadsheet": re.compile(r"#(REF!|N/A|NAME\?|VALUE!|DIV/0!|NULL!|NUM!)").fullmatch,
+    "with U+FFFD in place of lost letters": re.compile("\ufffd").search,
+    "with NUL characters": re.compile("\0").search,
+    "in UTF-8 that were read in another encoding": lambda text: not text.isascii() and is_misread(text),
+}
 ALIKE = ", apart from case, punctuation and spaces"
 
 
@@ -82,22 +92,25 @@ def check_data(
     source = find_source(settings.path, settings, settings.split, data_format=settings.format, strict=True)
     records, encoder = source.read(settings, whole=False), load(model)
     records = dataclasses.replace(records, language=settings.language)
-    parts = {"train": records}
+    parts, findings = {"train": records}, []
     if settings.test_path:
         parts["test"] = find_source(settings.test_path, settings, settings.test_split).read(settings)
     else:
-        parts = vars(parted(records, settings))
+        try:
+            parts = vars(parted(records, settings))
+        except EndxError as failure:
+            findings.append(f"training ends with an error: {failure}")
     counts = {"questions": len(records.questions), "answers": len(records.candidates), "pairs": len(records.pairs)}
-    counts |= {name: len(part.questions) for name, part in parts.items()}
-    counted = [*_rows(source, settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
-    findings = [text if count is None else f"{text}: {count:,}" for text, count in counted if count != 0]
+    counts |= {"test": 0} | {name: len(part.questions) for name, part in parts.items()}
+    found = [*_rows(source, settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
+    findings += [text if count is None else f"{text}: {count:,}" for text, count in found if count != 0]
     tokenizer = encoder.encoder.processors["answer"].tokenizer
     unfit = [line.removeprefix("warning: ") for line in tokenizer.describe_unfit(records.candidates, str(model))]
     findings += unfit
     metrics, table, deviation = _ranked(records, encoder)
     needed = {gain: questions_needed(deviation or DEVIATION, gain) for gain in GAINS}
     command = command or _next(settings, MULTILINGUAL if unfit else model, few=counts["pairs"] < WORTH_TRAINING)
-    sizes = f"{counts['questions']:,} questions, {counts['answers']:,} answers, {counts['pairs']:,} pairs"
+    sizes = ", ".join(counted(counts[f"{noun}s"], noun) for noun in ("question", "answer", "pair"))
     lines = [
         f"{name or settings.path}: {sizes}",
         f"language: {records.text_language.title()}",
@@ -107,8 +120,8 @@ def check_data(
         "",
         *table,
         "",
-        f"A gain of {_listed(f'{gain:.2f}' for gain in GAINS)} of {MEASURE} is seen in four of five cases with "
-        f"{_listed(f'{count:,}' for count in needed.values())} test questions; this data has {counts['test']:,}.",
+        f"A gain of {_listed(f'{gain:.2f}' for gain in GAINS)} of {MEASURE} is seen in four of five cases "
+        f"with {_listed(f'{count:,}' for count in needed.values())} test questions; this data has {counts['test']:,}.",
         "",
         f"next: {command}",
     ]
@@ -151,23 +164,23 @@ def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
     right: collections.Counter[tuple[str, str]] = collections.Counter()
     wrong: set[tuple[str, str]] = set()
     for _, where, row in row_files.read_rows(path, invalid, split=settings.split):
-        if parse is columns:
-            used = columns.choose(row, where)
-            for name in row:
-                taken = name in (used.question, used.answer, *used.negatives, *used.labels)
-                if not taken and len(values[name]) <= FEW_VALUES:
-                    values[name].add(str(row[name]).strip())
         for asked in columns.asked(row, where) if parse is columns else [row]:
             with invalid.row():
                 example = parse(asked, where)
+                if parse is columns:
+                    used = columns.choose(asked, where)
+                    taken = (used.question, used.answer, *used.negatives, *used.labels)
+                    for name in (name for name in asked if name not in taken and len(values[name]) <= FEW_VALUES):
+                        values[name].add("" if json_files.is_missing(asked[name]) else str(asked[name]).strip())
                 right.update((example.question.text, passage.text) for passage in example.right)
                 wrong.update((example.question.text, passage.text) for passage in example.wrong)
     yield "rows that repeat the question and answer of another row", right.total() - len(right)
     both = sum(pair in right for pair in wrong)
     yield "answers that are right in one row and wrong in another, and count as right", both
     for name, distinct in values.items():
-        labels = len(distinct) > 1 and all(map(examples.LABEL.fullmatch, distinct))
-        few = f" (values {_listed(sorted(distinct))[:60]})" * (len(distinct) <= FEW_VALUES)
+        distinct.discard("")
+        labels = len(distinct) > 1 and all(map(LABEL.fullmatch, distinct))
+        few = f" (values {_listed(sorted(distinct) or ['empty'])[:60]})" * (len(distinct) <= FEW_VALUES)
         ids = " (it looks like ids)" * (not few and all(re.fullmatch(r"\S*\d\S*", value) for value in distinct))
         remedy = ": rename it to label, if 0 marks wrong answers" * labels
         yield f"column {name!r} is not used{few}{ids}{remedy}", None
@@ -175,6 +188,9 @@ def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
 
 def _texts(records: RetrievalSet) -> Iterator[Finding]:
     """Yields findings about the texts of both sides."""
+    for damage, holds in DAMAGE.items():
+        damaged = [text for text in (*records.questions, *records.candidates) if holds(text)]
+        yield f"texts {damage}{f', such as {damaged[0]!r:.60}' if damaged else ''}", len(damaged)
     answers = set(records.candidates)
     same = sum(records.questions[q] == records.candidates[c] for q, c in records.pairs)
     yield "pairs with the same text on both sides", same
@@ -261,6 +277,15 @@ def _next(settings: DataSettings, model: str | os.PathLike, *, few: bool) -> str
     flags = [f"--config.data.{name}={value}" for name, value in changed.items()]
     flags += [f"--config.model.pretrained={model}"] * (model != MODEL)
     return shlex.join(["endx", "train", "--config=minilm", f"--config.data.path={settings.path}", *flags])
+
+
+def is_misread(text: str) -> bool:
+    """Returns true if letters of a text are bytes of UTF-8 that were read as Windows-1252 or Latin-1."""
+    for run in re.findall(r"[^\x00-\x7f]{2,}", text):
+        for encoding in ("windows-1252", "latin-1"):
+            with contextlib.suppress(UnicodeError):
+                return bool(run.encode(encoding).decode())
+    return False
 
 
 def _plain(text: str) -> str:

@@ -112,7 +112,7 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    require(bool(workdir or model), "nothing to evaluate: set model or workdir")
+    require(bool(workdir or model), "nothing to evaluate: set workdir=RUN or model=NAME")
     require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
     require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
     data = os.fspath(data or "")
@@ -166,7 +166,7 @@ def _read(
 ) -> tuple[str, Pools]:
     """Returns the name of the data set (`data`, or the run's test split), and its primary pool and subsets."""
     if not (data or workdir):
-        raise EndxError("model needs data, as a pretrained model has no test split")
+        raise EndxError("model needs data=FILE, as a pretrained model has no test split")
     settings = read_config(epath.Path(workdir)).data if workdir else DataSettings()
     if pool:
         settings = dataclasses.replace(settings, pool=pool)

@@ -8,6 +8,7 @@ from typing import Any
 from endx_jax.data.readers.beir import REPORT, write_mined
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.settings import DataSettings
+from endx_jax.errors import counted
 from endx_jax.experiment.data import paths_of, pools, read_records
 from endx_jax.experiment.evaluation import FolderOrName
 from endx_jax.experiment.model import load_pair_scorer
@@ -95,7 +96,7 @@ def mine(
     data_settings = DataSettings(path=data, pool=pool, split=split, **reading)
     records = read_records(paths_of(data_settings)[0], data_settings, split, whole=not index)
     records = limit_questions(pools(records, data_settings).primary, questions)
-    say(f"{len(records.questions):,} questions and {len(records.candidates):,} candidates in {data}")
+    say(f"{counted(len(records.questions), 'question')} and {counted(len(records.candidates), 'candidate')} in {data}")
     keep_programs()
     names = dict.fromkeys(name for name in (teacher, score_with) if name)
     scorers = {name: load_pair_scorer(name, embeddings=True, product_dtype=product_dtype) for name in names}

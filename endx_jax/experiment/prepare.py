@@ -23,7 +23,7 @@ from endx_jax.data.batches.packing import PackingPlan
 from endx_jax.data.batches.token_tables import TextReader, TrainingData
 from endx_jax.data.sets.splits import FEW, Splits
 from endx_jax.data.settings import DOCUMENTS
-from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.errors import EndxError, RunInterrupted, counted
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
@@ -343,7 +343,7 @@ def notes(run: Run) -> Iterator[str]:
         )
     if (wrong := np.count_nonzero(np.diff(pairs.hard_negatives.offsets))) and settings.objective.takes_hard_negatives:
         used = f"{data.hard_negatives} per question in each step" if data.hard_negatives else "none is used"
-        yield f"note: the data has hard negatives of {wrong:,} questions: {used} (data.hard_negatives)"
+        yield f"note: the data has hard negatives of {counted(int(wrong), 'question')}: {used} (data.hard_negatives)"
     for side, table in (("question", pairs.questions), ("answer", pairs.answers)):
         if cut := getattr(table, "cut", 0):
             limit = f"{getattr(data, f'{side}_length')} tokens (data.{side}_length)"

@@ -138,6 +138,7 @@ def train(
       >>> model.encode_query(["When does shop number 7 open?", "When does shop number 8 open?"]).shape
       (2, 384)
     """
+    require("data.path" not in (settings or {}), "data.path is where the pairs are written: leave it out of settings")
     rows, folder = rows_of(pairs), url_of(workdir) or pathlib.Path(workdir).expanduser()
     file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config

@@ -100,7 +100,7 @@ def read_config(workdir: Folder | os.PathLike) -> Settings:
         raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
     contents = json_files.read_json_file(file)
     if "objective" not in contents:
-        raise EndxError(f"{workdir} is a pretrained model, not a run: pass it as model")
+        raise EndxError(f"{workdir} is a pretrained model, not a run: pass it as model=")
     return resolve(contents, finished=True)
 
 

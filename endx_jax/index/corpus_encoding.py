@@ -21,7 +21,7 @@ from endx_jax.data.languages import detect
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.tokenization import SAMPLE
-from endx_jax.errors import EndxError, InUse
+from endx_jax.errors import EndxError, InUse, counted
 from endx_jax.files import expanded
 from endx_jax.index.index import ENCODED, rounded, starting
 from endx_jax.index.index_file import (
@@ -91,8 +91,8 @@ def encode_corpus(
     surveyed = dataclasses.replace(surveyed, language=language or surveyed.language)
     empty = f", {surveyed.empty:,} of them empty" if surveyed.empty else ""
     known = f" with {surveyed.questions:,} known questions" if surveyed.questions else ""
-    texts = "passages" if surveyed.split else "documents"
-    say(f"{surveyed.documents:,} {texts}{known} in {corpus}{empty}")
+    text = "passage" if surveyed.split else "document"
+    say(f"{counted(surveyed.documents, text)}{known} in {corpus}{empty}")
     model = load(path_or_name, product_dtype=product_dtype)
     require(not (model.by_token and truncate_dim), "truncate_dim needs a model with one vector for each text")
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
@@ -112,7 +112,7 @@ def encode_corpus(
         return path
     if done:
         say(f"{done:,} of them are encoded already")
-    say(f"encoding {total - done:,} {texts}; programs are compiled the first time only")
+    say(f"encoding {counted(total - done, text)}; programs are compiled the first time only")
     started, encoded = time.monotonic(), 0
     with bar(desc="encoding", total=total, initial=done) as progress:
         for count, new in encode_missing(path, info, read(), encode, encode_question=encode_question, reuse=older):
@@ -120,7 +120,7 @@ def encode_corpus(
             progress.update(count)
     seconds = time.monotonic() - started
     reused = f", took over {total - done - encoded:,} of {reuse}" if reuse else ""
-    say(f"encoded {encoded:,} {texts}{reused} in {seconds:,.0f} s, {(total - done) / seconds:,.0f} a second")
+    say(f"encoded {counted(encoded, text)}{reused} in {seconds:,.0f} s, {(total - done) / seconds:,.0f} a second")
     say(f"the index is {path}")
     if model.encoder.cut:
         say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
@@ -385,5 +385,5 @@ def _shard(info: IndexInfo) -> str:
 
 
 def _named(what: dict, key: str) -> str:
-    count = f"{what['documents']:,} documents, " if "documents" in what else ""
+    count = f"{counted(what['documents'], 'document')}, " if "documents" in what else ""
     return f"{what.get('name', what.get('path'))} ({count}{key} {str(what.get(key))[:12]})"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 from endx_jax.json_files import as_text, shown
 
 # Limits of the size of a filter, since the metadata of every document is compared with it.
@@ -66,7 +66,7 @@ def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
             values += [bound for sql, of in choices for bound in (*[path] * sql.count("?"), *of)]
     if len(parts) > MOST_CONDITIONS or len(values) > MOST_VALUES:
         most = f"a filter has at most {MOST_CONDITIONS} conditions and {MOST_VALUES:,} values"
-        raise FilterLimit(f"the filter has {len(parts):,} conditions and {len(values):,} values: {most}")
+        raise FilterLimit(f"the filter has {counted(len(parts), 'condition')} and {len(values):,} values: {most}")
     return " AND ".join(parts) or "1", values
 
 

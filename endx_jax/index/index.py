@@ -16,7 +16,7 @@ import numpy as np
 from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document, whole_document
-from endx_jax.errors import EndxError, InUse, ReadOnly
+from endx_jax.errors import EndxError, InUse, ReadOnly, counted
 from endx_jax.files import expanded
 from endx_jax.index.index_file import (
     COSINE,
@@ -208,7 +208,8 @@ class Index:
         known = self._snapshot.known
         asked = f" with {len(known):,} known questions" if known else ""
         split = f" in {passages:,} passages" if passages > len(self) else ""
-        return f"{len(self):,} documents{split}{asked} ({source}{', changed since' if self.info.changed else ''})"
+        changed = ", changed since" if self.info.changed else ""
+        return f"{counted(len(self), 'document')}{split}{asked} ({source}{changed})"
 
     @property
     def by_token(self) -> bool:

@@ -338,6 +338,8 @@ def insert(
     vectors = tokens if holds_objects(tokens) else itertools.repeat(None, len(documents))
     row, last = last_document(database)
     for document, (blob, scale), text_vectors in zip(documents, _blobs(documents, embeddings), vectors, strict=True):
+        if any(isinstance(value, int) and abs(value) >= 2**63 for value in document.metadata.values()):
+            raise EndxError(f"the metadata of document {document.id!r} hold a number of over 64 bits: write it as text")
         try:
             metadata = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
         except ValueError:  # SQLite can't parse such metadata, and every filter would fail

@@ -184,10 +184,11 @@ class Snapshot:
         if not filters:
             return self.living
         # A filter reads the metadata of all documents, so the rows of the last ones are kept.
-        key = json.dumps(filters, sort_keys=True)
+        chosen = condition(filters)
+        key = json.dumps(chosen)
         mask = self._filtered.get(key)
         if mask is None:
-            mask = self.living & np.isin(self.of, self._reader.rows_where(*condition(filters)))
+            mask = self.living & np.isin(self.of, self._reader.rows_where(*chosen))
             self._filtered = dict([*self._filtered.items(), (key, mask)][-FILTERS:])
         return mask
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.tokenization import read_specification, refusing_broken
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 from endx_jax.files import expanded, staging_folder, write_text
 from endx_jax.models.config_keys import check_keys
 from endx_jax.pretrained.module_list import MODULES, read_list
@@ -173,7 +173,7 @@ def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, normalize: bool, 
         tokenizer.add_special_tokens([PAD])
     size = 1 + max(tokenizer.get_vocab().values())
     if size > len(rows) + 1:  # the padding token may have been added
-        raise EndxError(f"{tokenizer_file} has ids up to {size - 1:,}; {weights} has {len(rows):,} rows")
+        raise EndxError(f"{tokenizer_file} has ids up to {size - 1:,}; {weights} has {counted(len(rows), 'row')}")
     table = np.zeros((max(len(rows), size), rows.shape[1]), np.float32)
     table[: len(rows)] = rows
     _write(folder, tokenizer.to_str(), table, {"pad_token": PAD}, tokenizer.get_vocab()[PAD], ["Normalize"] * normalize)

@@ -13,6 +13,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.sets.records import Pools
 from endx_jax.data.settings import PARAGRAPHS
+from endx_jax.errors import counted
 from endx_jax.files import write_text
 from endx_jax.metrics import TIE_RULE
 from endx_jax.metrics.ranking import RECALLS
@@ -129,7 +130,7 @@ class Results:
         for pool, systems in self.evaluations.items():
             if len(self.evaluations) > 1:
                 questions, candidates = len(self.pools[pool].questions), len(self.pools[pool].candidates)
-                lines.append(f"pool {pool}, {questions:,} questions, {candidates:,} candidates:")
+                lines.append(f"pool {pool}, {counted(questions, 'question')}, {counted(candidates, 'candidate')}:")
             columns = PARAGRAPH_COLUMNS if pool == PARAGRAPHS else COLUMNS
             lines += [format_table({name: evaluation.metrics for name, evaluation in systems.items()}, columns), ""]
         return lines

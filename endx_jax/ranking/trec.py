@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from endx_jax.data.readers.text_files import lines
+from endx_jax.data.readers.beir import HEADER, judged_rows
+from endx_jax.data.readers.text_files import first_text_line, lines
 from endx_jax.data.sets.records import pad_rows
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing
@@ -79,7 +80,9 @@ def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
 
 
 def read_qrels(path: pathlib.Path) -> dict[str, dict[str, float]]:
-    """Reads the right candidates of each question, those with a grade above 0, and their grades, from TREC judgements.
+    """Reads the right candidates of each question, those with a grade above 0, and their grades, from judgements.
+
+    The file has TREC's four columns, or the three of BEIR below their header, whose ids are encoded as those of a run.
 
     Raises:
       EndxError: a line has other columns, a grade is not finite, a candidate is judged twice for a question, or no
@@ -104,8 +107,11 @@ def read_run(path: pathlib.Path) -> dict[str, dict[str, float]]:
 def _read(path: pathlib.Path, names: Sequence[str], place: int) -> dict[str, dict[str, float]]:
     """Returns the number in column `place` by question and candidate."""
     table: dict[str, dict[str, float]] = {}
-    for number, line in lines(str(path)):
-        columns, where = line.split(), f"{path}, line {number}"
+    of_beir = first_text_line(str(path)).split() == HEADER.split()
+    rows = ((f"{path}, line {number}", line.split()) for number, line in lines(str(path)))
+    for where, columns in judged_rows(str(path)) if of_beir else rows:
+        if of_beir:
+            columns = [*encoded(path, names[0], columns[:1]), "0", *encoded(path, names[2], columns[1:2]), columns[2]]
         if len(columns) != len(names):
             raise EndxError(f"{where}: {len(columns)} columns in place of {len(names)}: {' '.join(names)}")
         of_question = table.setdefault(columns[0], {})

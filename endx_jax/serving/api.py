@@ -4,6 +4,8 @@ import asyncio
 import base64
 import collections
 import functools
+import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -62,7 +64,9 @@ class JSONRequest(Request):
 
     async def json(self) -> Any:
         """Returns the parsed body."""
-        return orjson.loads(await self.body())
+        body = await self.body()
+        parsed = orjson.loads(body)  # which rounds whole numbers of over 64 bits
+        return json.loads(body) if re.search(rb"\d{19}", body) else parsed
 
 
 class JSONRoute(APIRoute):

@@ -56,6 +56,8 @@ def _nullable(schema: dict[str, Any]) -> None:
 def _scalar(value: Any) -> Scalar:
     if not isinstance(value, Scalar):
         raise ValueError("must be text, a number, true or false")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError("must be a whole number of 64 bits; send a larger one as text")
     return value
 
 

@@ -71,7 +71,7 @@ def test_shards_are_encoded_and_joined_and_embeddings_reused(trained_workdir, co
     changed = tmp_path / "changed.jsonl"
     changed.write_text("\n".join([*lines[5:], json.dumps({"_id": "new", "text": "a new text"})]))
     again = [arguments[0], f"--corpus={changed}", f"--output={tmp_path / 'new'}", f"--reuse={tmp_path / 'all'}"]
-    assert f"encoded 1 documents, took over 195 of {tmp_path / 'all'} in" in endx("encode", *again).out
+    assert f"encoded 1 document, took over 195 of {tmp_path / 'all'} in" in endx("encode", *again).out
     found = Index(tmp_path / "new").snapshot
     texts = [document.text for _, document in found.documents()]
     expected = endx_jax.load(trained_workdir).encode_document(texts, normalize_embeddings=True)

@@ -54,7 +54,7 @@ def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, endx, 
 
 
 def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, endx, tmp_path, monkeypatch):
-    assert "nothing to evaluate: set --workdir, --model or --index" in endx("evaluate", status=2).err
+    assert "nothing to evaluate: set --workdir=RUN or --model=NAME" in endx("evaluate", status=2).err
     for part in ("a", "b"):  # a suite in the current folder, which no flag names
         for kind in ("corpus", "qrels"):
             (tmp_path / kind).mkdir(exist_ok=True)
@@ -66,10 +66,10 @@ def test_it_needs_something_to_evaluate_and_something_to_evaluate_on(tiny_bert, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "set model or workdir"),
+        ({}, "set workdir=RUN or model=NAME"),
         ({"model": "x", "top": -1}, "top=-1: give a number of answers"),
         ({"model": "x", "min_questions": [0]}, "min_questions takes whole numbers"),
-        ({"model": "x"}, "model needs data"),
+        ({"model": "x"}, "model needs data=FILE"),
         ({"model": "x", "data": "pairs.csv", "output": "pairs.csv/out"}, "choose another output"),
     ],
 )
@@ -81,7 +81,11 @@ def test_messages_name_arguments_here_and_flags_in_a_shell(tmp_path, pairs_csv, 
     assert "--" not in str(refusal.value)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items() if name != "min_questions"]
     said = endx("evaluate", *flags, *(["--min-questions", "0"] if "min_questions" in arguments else []), status=2).err
-    named = (f"--{message.split()[0].replace('_', '-')}", "--workdir, --model or --index", "choose another --output")
+    named = (
+        f"--{message.split()[0].replace('_', '-')}",
+        "set --workdir=RUN or --model=NAME",
+        "choose another --output",
+    )
     assert any(flag in said for flag in named)
 
 

@@ -15,7 +15,7 @@ def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
     assert train.split() == ["train", "4", "3", "6", "6", "5"]
     assert validation.split() == ["validation", "2", "2", "3", "2", "2"]
     assert notes[0].startswith("train: not from the published files; sha256 of the text ")
-    excluded = "1 answers that start between sentences, and 1 questions without other answers"
+    excluded = "1 answer starting between sentences, and 1 question without other answers"
     assert notes[1] == f"validation: excluded {excluded}"
     assert f"TFDS_DATA_DIR={data}" in advice
     assert "--config.data.path=reqa/squad" in advice

@@ -29,7 +29,7 @@ def test_an_index_is_published_and_says_so(index, tmp_path, endx):
     index.delete(["d/1"])
     first, deleted = endx("publish", *arguments).out.splitlines()
     assert first == f"2 documents of {index.path} are in collection animals at {to}"
-    assert deleted == "deleted 1 documents from the collection that were deleted from the index"
+    assert deleted == "deleted 1 document from the collection that were deleted from the index"
     with milvus._client(to, "") as client:
         client.load_collection("animals")
         ((best, _),) = client.search("animals", [[1, 0.5, 0]], limit=3, output_fields=["text", "metadata"])

@@ -222,6 +222,7 @@ def test_data_without_a_name_or_with_another_pool_are_refused():
         ({}, "data.path is not set: set a file or folder, or `docstrings` to try training without data"),
         ({"path": "reqa/squad"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
         ({"path": "reqa/squad", "pool": "paragraphs"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
+        ({"path": "x", "max_train_pairs": -5}, "data.max_train_pairs is -5; it must be at least 0"),
         ({"pool": "answers", "merge": True}, "data.merge needs data.pool=paragraphs"),
         ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "leave data.test_path empty"),
     ):

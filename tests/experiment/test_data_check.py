@@ -69,6 +69,43 @@ def test_a_column_of_labels_is_named_once(tiny_bert, tmp_path, caplog):
     assert caplog.text.count("only 0 and 1") == 1
 
 
+def test_damaged_cells_are_counted_and_empty_values_are_not_shown(tiny_bert, tmp_path):
+    cells = [
+        "#REF!",
+        "#N/A",
+        "G\ufffdste",
+        "fÃ¼r alle",
+        "â€œquotedâ€\x9d",
+        "nu\0ll",
+        "Gäste für «São»",
+        "# REF!",
+    ]
+    rows = [f"what of {n},{cell}{',' + str(n % 2) if n < 2 else ','},\n" for n, cell in enumerate(cells)]
+    checked = check_data(DataSettings(path=str(write(tmp_path, rows, "question,answer,kind,none"))), str(tiny_bert))
+    assert [*checked.findings][:6] == [
+        "column 'kind' is not used (values 0 and 1): rename it to label, if 0 marks wrong answers",
+        "column 'none' is not used (values empty)",
+        "texts that are an error value of a spreadsheet, such as '#REF!': 2",
+        "texts with U+FFFD in place of lost letters, such as 'G\ufffdste': 1",
+        "texts with NUL characters, such as 'nu\\x00ll': 1",
+        "texts in UTF-8 that were read in another encoding, such as 'fÃ¼r alle': 2",
+    ]
+
+
+def test_the_findings_are_reported_if_the_data_can_not_be_split(tiny_bert):
+    facts = [f"fact {n} holds" for n in range(12)]
+    checked = endx_jax.check(
+        [{"question": f"q {n}", "answer": [facts[n], facts[n - 1]]} for n in range(12)], model=tiny_bert
+    )
+    first, *others = checked.findings
+    assert first.startswith("training ends with an error: none of the 12 questions fell into validation")
+    assert others == [
+        "answers with several questions, which stay in one split: 12",
+        "questions with several answers: 12",
+    ]
+    assert (checked.counts["train"], checked.counts["test"]) == (12, 0)
+
+
 def test_leaks_of_given_test_data_are_found(tiny_bert, tmp_path):
     train, test = pairs(), [("Where is cat 3 ?", "cat 3 sat on mat 3"), ("who", "nobody")]
     found = endx_jax.check(train, test, model=tiny_bert).findings

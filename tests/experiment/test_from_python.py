@@ -103,6 +103,7 @@ def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
         ("pairs.csv", {}, "pairs is 'pairs.csv'; pass .question, answer. tuples"),
         ([("a", "b", "c")], {}, r"pairs\[0\] is .*; it must be"),
         (PAIRS, {"train.step": 3}, "unknown setting 'train.step'.*did you mean 'train.steps'"),
+        (PAIRS, {"data.path": "x.csv"}, "data.path is where the pairs are written: leave it out of settings"),
         (PAIRS, {"train.steps": "3"}, "train.steps is '3', a str; it must be int"),
     ],
 )

@@ -84,7 +84,7 @@ def test_an_index_names_its_source(index, tmp_path):
     found = Index(tmp_path / "of")
     assert found.contents == "2 documents (all answers of 'faq.csv')"
     found.delete(["a"])
-    assert found.contents == "1 documents (all answers of 'faq.csv', changed since)"
+    assert found.contents == "1 document (all answers of 'faq.csv', changed since)"
 
 
 @pytest.mark.parametrize("engine", ["exact", *ENGINES])

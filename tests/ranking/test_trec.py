@@ -5,7 +5,7 @@ import pytest
 from helpers import refused
 
 from endx_jax.ranking.evaluate import evaluate_scores
-from endx_jax.ranking.trec import write_qrels, write_run, write_system
+from endx_jax.ranking.trec import read_qrels, write_qrels, write_run, write_system
 
 IDS = np.array([[2, 0], [1, 2]], np.int32)
 SCORES = np.array([[0.5, 0.25], [3.0, -1.5]], np.float32)
@@ -22,6 +22,17 @@ def test_run_and_qrels_lines(tmp_path):
     scores = np.float32([[1.0, -np.inf]])
     write_run(tmp_path / "run", ["q1"], ["a", "b"], np.int32([[1, 0]]), scores, "t")
     assert (tmp_path / "run").read_text() == "q1 Q0 b 1 1 t\n"
+
+
+def test_judgements_of_trec_and_of_beir_read_alike(tmp_path):
+    (tmp_path / "trec").write_text("q%201 0 a 1\nq%201 0 b 0\nq2 0 c 2\n")
+    (tmp_path / "beir.tsv").write_text("query-id\tcorpus-id\tscore\nq 1\ta\t1\nq 1\tb\t0\nq2\tc\t2\n")
+    right = {"q%201": {"a": 1.0}, "q2": {"c": 2.0}}
+    assert read_qrels(tmp_path / "trec") == read_qrels(tmp_path / "beir.tsv") == right
+    (tmp_path / "beir.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\tx\n")
+    refused(
+        "line 2: 'a' must occur once for 'q' and have a finite grade; it has 'x'", read_qrels, tmp_path / "beir.tsv"
+    )
 
 
 def test_scores_read_back_exactly(tmp_path):

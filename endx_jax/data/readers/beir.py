@@ -25,6 +25,7 @@ from endx_jax.files import replace_folder, staging_folder
 
 HEADER = "query-id\tcorpus-id\tscore"
 NEGATIVES_HEADER = f"{HEADER}\trank"
+QA_START = re.compile(r'\s*\{\s*"(queries|corpus|relevant_docs)"\s*:\s*\{')  # of a file for `read_qa_dataset`
 
 
 def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip_invalid: bool = False) -> RetrievalSet:
@@ -78,6 +79,21 @@ def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip
     if scores is not None:
         _check_scored(records, scores_path)
     return records
+
+
+def read_qa_dataset(path: str) -> RetrievalSet:
+    """Reads LlamaIndex's `EmbeddingQAFinetuneDataset`; merges equal texts as `read_beir`, raises EndxError."""
+    contents, merged = text_files.read_json(path), RetrievalSetBuilder()
+    texts, queries, right = (json_files.value(contents, key, path) for key in ("corpus", "queries", "relevant_docs"))
+    for name in json_files.as_object(texts, f"{path}: corpus"):
+        merged.candidate(json_files.text_at(texts, name, f"{path}: corpus"), name)
+    for name, listed in json_files.as_object(right, f"{path}: relevant_docs").items():
+        where = f"{path}: relevant_docs[{name!r:.100}]"
+        question = merged.question(json_files.text_at(queries, name, where), name)
+        for document in json_files.as_list(listed, where):
+            text = json_files.text_at(texts, json_files.identifier(document, where), where)
+            merged.judge(question, merged.candidate(text))
+    return merged.build()
 
 
 def sets_of(folder: str) -> dict[str, str]:
@@ -231,7 +247,7 @@ def _tables(folder: str) -> dict[str, str]:
 
 def _named(judgements: str, negatives: str) -> set[str]:
     """Returns the ids of documents that are judged or are hard negatives."""
-    named = {columns[1] for _, columns in _judged_rows(judgements)}
+    named = {columns[1] for _, columns in judged_rows(judgements)}
     if os.path.exists(negatives):
         named.update(columns[1] for _, columns in _table(negatives, NEGATIVES_HEADER))
     return named
@@ -239,7 +255,7 @@ def _named(judgements: str, negatives: str) -> set[str]:
 
 def _asked(judgements: str) -> set[str]:
     """Returns the ids of the queries with a judgement above 0, or one that is not a number."""
-    return {query for _, (query, _, score) in _judged_rows(judgements) if not re.fullmatch(r"-.*|0(\.0)?", score)}
+    return {query for _, (query, _, score) in judged_rows(judgements) if not re.fullmatch(r"-.*|0(\.0)?", score)}
 
 
 def _documents(path: str, named: Container[str] | None, invalid: text_files.InvalidRows) -> dict[str, str]:
@@ -292,7 +308,7 @@ def _id(row: dict, where: str) -> str:
 
 def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[str, str, int, str]]:
     """Yields (query id, document id, score, place)."""
-    for where, (query, document, score) in _judged_rows(path):
+    for where, (query, document, score) in judged_rows(path):
         number = None
         with invalid.row():
             number = row_files.whole_number(score.removesuffix(".0"), f"{where}: score")
@@ -300,7 +316,7 @@ def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[st
             yield query, document, number, where
 
 
-def _judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+def judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
     """Yields (location, query id, document id and score as text) of judgements; tables without scores have ones."""
     if not path.endswith(".parquet"):
         yield from _table(path, HEADER)

@@ -1,7 +1,8 @@
 """Reader of rows with a question, right passages and hard negatives: tables and the training files of other tools.
 
-- DPR (Karpukhin et al. 2020): `question`, `positive_ctxs` and `hard_negative_ctxs`, each a list of `title`, `text` and
-  `passage_id` or `psg_id`. `negative_ctxs`, which are drawn at random, are ignored. Questions have no ids.
+- DPR (Karpukhin et al. 2020): `question`, `positive_ctxs` and optional `hard_negative_ctxs`, each a list of
+  `title`, `text` and `passage_id` or `psg_id`. `negative_ctxs`, which are drawn at random, are ignored. Questions
+  have no ids.
 - Tevatron (Gao et al. 2022): `query_id`, `query`, `positive_passages` and optional `negative_passages`, each a list of
   `docid`, `title` and `text`.
 - FlagEmbedding (the BGE models): `query`, a list of texts `pos` and an optional one `neg`. `prompt` and `type` are
@@ -13,45 +14,19 @@ as there are right passages and negatives. Then all rows must have them.
 A passage is its title, a space and its text. Empty passages, and questions without a right passage, are ignored.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.readers import text_files
+from endx_jax.data.readers import columns, text_files
+from endx_jax.data.readers.columns import ANSWER, FLAGS, JUDGING, LABEL, NEGATIVE, QUESTION
 from endx_jax.data.readers.row_files import MOST_SCORE, Row
 from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 
-QUESTION, ANSWER = "question", "answer"
-# Column names of other tools, tried if the setting has its default and there is no such column.
-QUESTIONS = ("query", "anchor")
-ANSWERS = ("positive", "passage", "document", "response")
-# Names that are tried next; in JSON and Arrow such a column may hold a list of texts, as in files of chatbot intents.
-QUESTION_LISTS = ("questions", "patterns")
-ANSWER_LISTS = ("answers", "responses")
-# Names that are tried last: short ones, and those of other languages.
-QUESTION_WORDS = (
-    "q", "prompt", "instruction", "frage", "pregunta", "pergunta", "domanda", "vraag", "pytanie", "otázka", "întrebare",
-    "intrebare", "soru", "вопрос", "питання", "câu hỏi", "pertanyaan", "سؤال", "السؤال", "שאלה", "प्रश्न", "คำถาม",
-    "问题", "問題", "質問", "질문",
-)  # fmt: skip
-ANSWER_WORDS = (
-    "a", "completion", "output", "antwort", "respuesta", "resposta", "risposta", "réponse", "reponse", "antwoord",
-    "odpowiedź", "odpověď", "răspuns", "raspuns", "cevap", "yanıt", "ответ", "відповідь", "câu trả lời", "trả lời",
-    "jawaban", "پاسخ", "جواب", "الجواب", "תשובה", "उत्तर", "คำตอบ", "答案", "回答", "答え", "답변", "답",
-)  # fmt: skip
-# Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, `negative_2`, ...
-NEGATIVE = re.compile(r"(hard_)?negative(_\d+)?", re.IGNORECASE)
-# Columns that say if the answer is right, and their values for right and wrong ones.
-LABELS = ("label", "score", "similarity")
-# Further names of such columns, which are used if their values are numbers or truth values.
-_JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
-FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "target")
-JUDGING = frozenset((*LABELS, *FLAGS))
-LONGEST_NAME = 40  # a longer name of a column is a text: the file has no header
 NUMBER = re.compile(r"[+-]?[\d.]+")
-LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
 
 
 class Named(NamedTuple):
@@ -139,32 +114,32 @@ class ExampleSet:
             name += "_"
         return name
 
-    def records(self, path: str, note: str = "") -> RetrievalSet:
+    def records(self, path: str, invalid: text_files.InvalidRows | None = None) -> RetrievalSet:
         """Returns the retrieval set; `hard_negatives` is None if no row has any.
 
         Raises:
-          EndxError: there are no questions; the message ends with `note`.
+          EndxError: there are no questions, or a row is invalid; `invalid` skips it if asked to.
         """
+        invalid = invalid or text_files.InvalidRows(path)
         if not self._merged.questions:
-            if self._wrong_only and not note:
-                note = f"{len(self._wrong_only):,} rows have wrong ones"
-            raise EndxError(f"{path}: no questions with a right passage in the file" + (note and f"; {note}"))
+            wrong = f"{counted(len(self._wrong_only), 'row')} with wrong ones" if self._wrong_only else ""
+            note = "".join(f"; {part}" for part in (invalid.report or wrong,) if part)
+            raise EndxError(f"{path}: no questions with a right passage in the file{note}")
+        used = [(row, where) for row, where in self._wrong_only if row.question.text in self._merged.questions]
         if self._wrong_only:
-            text_files.LOG.warning(
-                "%s: wrong answers of %d rows are hard negatives, for data.hard_negatives", path, len(self._wrong_only)
-            )
-        for example, where in self._wrong_only:
-            if example.question.text in self._merged.questions:
-                self._store(example, where)
+            rows = f"{len(used):,} of {counted(len(self._wrong_only), 'row')}"
+            text_files.LOG.warning("%s: wrong answers of %s are hard negatives, for data.hard_negatives", path, rows)
+        for row, where in used:
+            with invalid.row():
+                self._store(row, where)
         return self._merged.build()
 
 
 def parse_dpr(row: dict, where: str) -> Example:
     """Parses a row of DPR's training files."""
     question = json_files.text_at(row, "question", where)
-    right, wrong = (
-        _passages(row, key, where, ("passage_id", "psg_id")) for key in ("positive_ctxs", "hard_negative_ctxs")
-    )
+    right = _passages(row, "positive_ctxs", where, ("passage_id", "psg_id"))
+    wrong = _passages(row, "hard_negative_ctxs", where, ("passage_id", "psg_id"), [])
     return Example(Named(question), _filled(right), _filled(wrong))
 
 
@@ -173,7 +148,7 @@ def parse_tevatron(row: dict, where: str) -> Example:
     name = json_files.identifier_at(row, "query_id", where, "")
     query = json_files.text_at(row, "query", where)
     right = _passages(row, "positive_passages", where, ("docid",))
-    wrong = _passages({"negative_passages": [], **row}, "negative_passages", where, ("docid",))
+    wrong = _passages(row, "negative_passages", where, ("docid",), [])
     return _example(Named(query, name), right, wrong, row, where)
 
 
@@ -208,10 +183,10 @@ def _filled(passages: list[Named]) -> list[Named]:
     return [passage for passage in passages if passage.text]
 
 
-def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...]) -> list[Named]:
-    """Returns the passages of a list; the text of empty ones is empty."""
+def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...], *default: list) -> list[Named]:
+    """Returns the passages of a list, which may be absent if there is a default; the text of empty ones is empty."""
     passages = []
-    for place, passage in enumerate(json_files.list_at(row, key, where)):
+    for place, passage in enumerate(json_files.list_at(row, key, where, *default)):
         at = f"{where}: {key}[{place}]"
         title = json_files.value(passage, "title", at, "")
         title = "" if json_files.is_missing(title) else json_files.as_text(title, f"{at}: 'title'", may_be_empty=True)
@@ -238,38 +213,14 @@ class Columns(NamedTuple):
     labels: tuple[str, ...]
 
 
-def called(name: str, columns: Iterable[str]) -> list[str]:
-    """Returns the columns with this name or, if there are none, those that differ in case or `_` at their ends."""
-    columns = list(columns)
-    return [other for other in columns if other == name] or [
-        other for other in columns if other.casefold().strip("_ ") == name.casefold().strip("_ ")
-    ]
-
-
-def _choose(name: str, default: str, others: Iterable[Iterable[str]], columns: list[str], where: str) -> str:
-    matches = called(name, columns)
-    for names in others if name == default else ():
-        matches = matches or [column for other in names for column in called(other, columns)]
-    if len(matches) == 1:
-        return matches[0]
-    if len(set(matches)) > 1:
-        choice = " or ".join(map(repr, matches))
-        raise EndxError(f"{where}: the {default} could be {choice}; name it with data.{default}_column")
-    unnamed = not matches and any(not 0 < len(column) <= LONGEST_NAME for column in columns)
-    header = "; if this line is a row, add a line of names above it, such as question and answer" * unnamed
-    raise EndxError(
-        f"{where}: {'more than one' if matches else 'no'} column {(matches or [name])[0]!r} among "
-        f"{json_files.format_names(columns)}; name yours with data.question_column and data.answer_column{header}"
-    )
-
-
 class ColumnParser:
     """Parser of rows with a question and an answer each.
 
-    A question may have several rows with different answers. In JSON and Arrow, questions and answers may be lists of
-    texts, each an answer of each question; empty ones are ignored. Columns named `negative`, `negative_1`, ... hold
-    hard negatives, each a text, or a list of texts as well. An answer with a 0 in one of the columns `LABELS` is a hard
-    negative of its question. Empty hard negatives and other columns are ignored.
+    A question may have several rows with different answers. Questions and answers may be lists of texts, also written
+    as text (`columns.strings`), each an answer of each question; empty ones are ignored. Columns named `negative`,
+    `negative_1`, ... hold hard negatives, each a text, or a list of texts as well. An answer with a 0 in one of the
+    columns `LABELS` is a hard negative of its question. Empty hard negatives and other columns are ignored. A text may
+    be a chat with one message; each reply of a longer chat is the answer of the message before it (`columns.turns`).
     """
 
     def __init__(self, names: tuple[str, str] = (QUESTION, ANSWER)):
@@ -282,24 +233,28 @@ class ColumnParser:
         keys = tuple(name for name in row if not (isinstance(row, dict) and isinstance(row[name], dict)))
         if keys not in self._known:
             self._known.clear()  # nearly all rows have the keys of the previous row
-            question = _choose(self._names[0], QUESTION, (QUESTIONS, QUESTION_LISTS, QUESTION_WORDS), list(keys), where)
-            answer = _choose(self._names[1], ANSWER, (ANSWERS, ANSWER_LISTS, ANSWER_WORDS), list(keys), where)
+            sides = zip(self._names, (QUESTION, ANSWER), strict=True)
+            question, answer = (columns.choose(name, default, row, where) for name, default in sides)
             labels = tuple(name for name in keys if name.casefold() in JUDGING and name not in (question, answer))
             negatives = tuple(name for name in keys if NEGATIVE.fullmatch(name))
             self._known[keys] = Columns(question, answer, negatives, labels)
         return self._known[keys]
 
     def labelled(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields the rows, one for each question of a list, and logs columns of 0 and 1 that are not used.
+        """Yields the rows as `asked` returns them, and logs unused columns of 0 and 1, and chats of several turns.
 
         Raises:
           EndxError: a label varies and is not 0 or 1, even if invalid rows are skipped.
         """
         first: dict[str, str] = {}
         flags: dict[str, set[bool]] = {}  # values of unused columns that hold only 0 and 1
-        count, where = 0, ""
+        count, where, chats = 0, "", 0
         for count, (number, where, row) in enumerate(rows, start=1):
-            labels = [name for name in row if name.casefold() in JUDGING and name not in self._names]
+            asked = self.asked(row, where)
+            chats += len(asked) > 1 and not row.keys() <= asked[0].keys()
+            labels: tuple[str, ...] = ()
+            with contextlib.suppress(EndxError):  # parsing the row raises the same error
+                labels = self.choose(asked[0] if asked else row, where).labels
             for name in labels:
                 value = str(row[name]).strip()
                 before = first.setdefault(name, value)
@@ -320,35 +275,44 @@ class ColumnParser:
                     flags[name].add(bool(flag["right"]))
                 elif value not in ("", "None", "nan"):
                     del flags[name]
-            for asked in self.asked(row, where):
-                yield number, where, asked
+            for part in asked:
+                yield number, where, part
+        file = where.rpartition(", ")[0] or where
+        if chats:
+            said = "each is paired with the reply after it, without what was said before"
+            text_files.LOG.warning("%s: %s with several questions: %s", file, counted(chats, "chat"), said)
         unused = sorted(name for name, values in flags.items() if len(values) == 2)
         if unused and count > 2:
             text_files.LOG.warning(
                 "%s: only 0 and 1 (or true and false) in %s, which is not used; if they say which answers are right, "
                 "name the column `label`",
-                where.rpartition(", ")[0] or where,
+                file,
                 json_files.format_names(unused),
             )
 
-    def asked(self, row: dict, where: str) -> Iterable[dict]:
-        """Returns a copy of the row for each question in a list that is not empty; the row itself if it has no list."""
+    def asked(self, row: dict, where: str) -> list[dict]:
+        """Returns the row with cells by `columns.readable`, once for each question of a list, or reply of a chat."""
+        cells = {name: columns.readable(value) for name, value in row.items()}
         try:
-            name = self.choose(row, where).question
+            name = self.choose(cells, where).question
         except EndxError:  # parsing the row raises the same error
-            return [row]
-        texts = row[name] if isinstance(row[name], list) else None
-        return [row] if texts is None else [row | {name: text} for text in texts if str(text or "").strip()]
+            return columns.turns(row, *self._names) or [cells]
+        texts = cells[name]
+        if not isinstance(texts, list):
+            return [cells]
+        return [cells | {name: text} for text in texts if str(text or "").strip()]
 
     def __call__(self, row: dict, where: str) -> Example:
-        """Parses a row."""
-        columns = self.choose(row, where)
-        question, answers = json_files.text_at(row, columns.question, where), row[columns.answer]
+        """Parses a row of `asked`."""
+        used = self.choose(row, where)
+        for name in (used.question, used.answer, *used.negatives):
+            columns.check_list(row[name], f"{where}: {name!r}")
+        question, answers = json_files.text_at(row, used.question, where), row[used.answer]
         if not isinstance(answers, list):
-            answers = [json_files.as_text(answers, f"{where}: {columns.answer!r}")]
-        right = _filled(_texts(answers, f"{where}: {columns.answer!r}"))
-        wrong = [text for name in columns.negatives for text in _texts(row.get(name), f"{where}: {name!r}")]
-        labels = (LABEL.fullmatch(str(row[name]).strip()) for name in columns.labels)
+            answers = [json_files.as_text(answers, f"{where}: {used.answer!r}")]
+        right = _filled(_texts(answers, f"{where}: {used.answer!r}"))
+        wrong = [text for name in used.negatives for text in _texts(row.get(name), f"{where}: {name!r}")]
+        labels = (LABEL.fullmatch(str(row[name]).strip()) for name in used.labels)
         if any(label and not label["right"] for label in labels):
             return Example(Named(question), [], [*right, *_filled(wrong)])
         return Example(Named(question), right, _filled(wrong))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from endx_jax.data.readers import (
     beir,
+    columns,
     document_files,
     examples,
     mrqa,
@@ -19,7 +20,7 @@ from endx_jax.data.sets.paragraphs import Paragraph, whole_paragraphs
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 
-BEIR, MSMARCO, MULTIREQA = "beir", "msmarco", "multireqa"
+BEIR, MSMARCO, MULTIREQA, LLAMA_INDEX = "beir", "msmarco", "multireqa", "llama_index"
 SQUAD, SQUAD_ROWS, MRQA, NATURAL_QUESTIONS = "squad", "squad_rows", "mrqa", "natural_questions"
 DPR, TEVATRON, FLAG_EMBEDDING, COLUMNS = "dpr", "tevatron", "flag_embedding", "columns"
 # Questions with answer strings and without passages: NQ-open, and DPR's question files.
@@ -66,8 +67,8 @@ def read(
     path: str | os.PathLike,
     *,
     split: str | None = None,
-    question_column: str = examples.QUESTION,
-    answer_column: str = examples.ANSWER,
+    question_column: str = columns.QUESTION,
+    answer_column: str = columns.ANSWER,
     whole: bool = True,
     skip_invalid: bool = False,
     kind: str = "",
@@ -76,9 +77,10 @@ def read(
 
     Supported file formats, those of text also with `.gz`:
 
-    - `.json`: SQuAD 1.1 and 2.0, or a list of the objects of a `.jsonl` file, also as the only such list in an object;
+    - `.json`: SQuAD 1.1 and 2.0, LlamaIndex's `EmbeddingQAFinetuneDataset`, or a list of the objects of a `.jsonl`
+      file, also as the only such list in an object;
     - `.jsonl`: Natural Questions and MRQA; SQuAD with a question a row, also in Arrow tables; training files of DPR,
-      Tevatron and FlagEmbedding; or one question and answer per line, with optional hard negatives;
+      Tevatron and FlagEmbedding; or one question and answer per line, with optional hard negatives, or a chat;
     - `.csv` and `.tsv` with a header line, delimited by comma, semicolon, tab or bar: one question and answer per row,
       with optional hard negatives;
     - `.parquet`, `.arrow` and `.feather` (pyarrow): rows with the same columns.
@@ -91,9 +93,9 @@ def read(
       path: file or folder.
       split: split of a folder that has several; None if it has only one. Ignored by other formats.
       question_column: column or key of the question, in any case. For the default, `question`, the names in
-        `examples.QUESTIONS` are tried too.
+        `columns.NAMES` are tried too.
       answer_column: column or key of the answer, in any case. For the default, `answer`, the names in
-        `examples.ANSWERS` are tried too.
+        `columns.NAMES` are tried too.
       whole: true for a pool of the whole corpus of a BEIR folder; false for one of the documents in judgements and
         negatives, which is enough for training and needs less memory.
       skip_invalid: true to skip invalid rows, such as those with an empty answer, and to log a warning with their
@@ -124,6 +126,8 @@ def read(
     if data_format == BEIR:
         _check_not_squad(path)
         return beir.read_beir(path, split, whole=whole, skip_invalid=skip_invalid)
+    if data_format == LLAMA_INDEX:
+        return beir.read_qa_dataset(path)
     if data_format == MSMARCO:
         return msmarco.read_msmarco(path, split)
     invalid = text_files.InvalidRows(path, skip=skip_invalid)
@@ -131,8 +135,9 @@ def read(
     for where, example in row_examples(path, data_format, (question_column, answer_column), invalid, split=split):
         with invalid.row():
             merged.add(example, where)
+    records = merged.records(path, invalid)
     invalid.log()
-    return merged.records(path, invalid.report)
+    return records
 
 
 def row_examples(
@@ -148,10 +153,10 @@ def row_examples(
 
     Its format `kind` is one of `TABLES`; `names` are the columns of question and answer of `COLUMNS`.
     """
-    columns = examples.ColumnParser(names)
-    rows = row_files.read_rows(path, invalid, check=columns.choose, split=split, part=part)
-    parse = ROW_PARSERS.get(kind, columns)
-    for _, where, row in columns.labelled(rows) if parse is columns else rows:
+    parser = examples.ColumnParser(names)
+    rows = row_files.read_rows(path, invalid, check=parser.choose, split=split, part=part)
+    parse = ROW_PARSERS.get(kind, parser)
+    for _, where, row in parser.labelled(rows) if parse is parser else rows:
         with invalid.row():
             yield where, parse(row, where)
 
@@ -219,7 +224,7 @@ def format_of(path: str) -> str:
     if ending in (".csv", ".tsv"):
         return ANSWERS if _is_answers_line(text_files.first_text_line(file)) else COLUMNS
     if ending == ".json" and not text_files.holds_list(file) and not text_files.list_inside(file):
-        return SQUAD
+        return LLAMA_INDEX if beir.QA_START.match(text_files.head(file, 1000)) else SQUAD
     rows = (row for part in files for _, _, row in row_files.read_rows(part, text_files.InvalidRows(path, skip=True)))
     row = next((row for row in rows if row.get("answers") != []), {})
     if squad.has_spans(row):

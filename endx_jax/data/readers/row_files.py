@@ -9,7 +9,7 @@ from endx_jax import json_files
 from endx_jax.data.readers import arrow, text_files
 from endx_jax.data.readers.shards import FilePart, files
 from endx_jax.data.readers.text_files import InvalidRows
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 
 MOST_SCORE = 3e38  # float32, the type of scores in training, has no number much beyond it
 
@@ -88,7 +88,7 @@ def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) 
             continue
         with invalid.row():
             if len(fields) != len(header):
-                counts = f"{len(fields)} columns where the header has {len(header)}"
+                counts = f"{counted(len(fields), 'column')} where the header has {len(header)}"
                 raise EndxError(f"{where}: {counts}; put quotes around every text that contains {delimiter!r}")
             yield number, where, dict(zip(header, fields, strict=True))
 

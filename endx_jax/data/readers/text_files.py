@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from endx_jax import json_files
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 
 # Maximum bytes of a line, and characters of an item of a JSON list, since each is held in memory. The longest pages of
 # Natural Questions have a tenth of this.
@@ -64,7 +64,7 @@ class InvalidRows:
     @property
     def report(self) -> str:
         """Number of skipped rows and the first reason; empty if none was skipped."""
-        return f"skipped {self._count:,} invalid rows, the first: {self._first}" if self._count else ""
+        return f"skipped {counted(self._count, 'invalid row')}, the first: {self._first}" if self._count else ""
 
     def log(self) -> None:
         """Logs `report` as a warning."""

@@ -13,9 +13,10 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data import reqa
 from endx_jax.data.readers import document_files, examples, formats, msmarco, row_files, shards, text_files
+from endx_jax.data.readers.columns import ANSWER, ID_KEYS, QUESTION, TEXT, TITLE, called, choose
 from endx_jax.data.sets.documents import Document, Scalar, check_id
 from endx_jax.data.sets.paragraphs import POOLS
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 from endx_jax.hub import local_path
 from endx_jax.settings import check_choice
 
@@ -25,20 +26,15 @@ IN_FOLDERS = ("corpus.jsonl", msmarco.COLLECTION, "psgs_w100.tsv")
 # (location in the file for messages, document)
 Placed = tuple[str, Document]
 
-# Default columns of the text and the title, and names of the id column. A passage's own id comes before that of its
-# document.
-TEXT_KEY, TITLE_KEY = "text", "title"
-ID_KEYS = ("_id", "id", "pid", "passage_id", "psg_id", "docno", "docid", "doc_id", "document_id", "corpus-id", "uuid")
-
 
 def read_corpus(
     path: str | os.PathLike,
     *,
     pool: str = "",
-    text_column: str = TEXT_KEY,
-    question_column: str = examples.QUESTION,
+    text_column: str = TEXT,
+    question_column: str = QUESTION,
     id_column: str | None = None,
-    title_column: str = TITLE_KEY,
+    title_column: str = TITLE,
     split: str | None = None,
     say: Callable = str,
 ) -> Iterator[Document]:
@@ -102,7 +98,8 @@ def read_corpus(
 def _holds_paragraphs(path: str) -> bool:
     endings = (".json", ".jsonl", *text_files.ARROW_ENDINGS)
     may = os.path.isdir(path) or text_files.uncompressed(path).endswith(endings)
-    return may and os.path.exists(path) and formats.format_of(path) in formats.PARAGRAPH_READERS
+    kinds = (*formats.PARAGRAPH_READERS, formats.LLAMA_INDEX)
+    return may and os.path.exists(path) and formats.format_of(path) in kinds
 
 
 def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Document]:
@@ -120,7 +117,7 @@ def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Docu
     for where, document in reader() if repeated else ():
         name = document.name
         if name in first:
-            hint = "ids must be unique; name their column with --id-column=NAME, or none with --id-column="
+            hint = "ids must be unique; name their column with data.id_column=NAME, or none with data.id_column="
             raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; {hint}")
         if hash(name) in repeated:
             first[name] = where
@@ -132,60 +129,56 @@ class _Columns:
 
     text: str
     id: str | None = None
-    title: str = TITLE_KEY
+    title: str = TITLE
     say: Callable = str
-    question: str = examples.QUESTION
+    question: str = QUESTION
 
     @functools.cached_property
     def pairs(self) -> examples.ColumnParser:
         """Parser of rows with a question and an answer."""
-        return examples.ColumnParser((self.question, examples.ANSWER if self.text == TEXT_KEY else self.text))
+        return examples.ColumnParser((self.question, ANSWER if self.text == TEXT else self.text))
 
     def are_pairs(self, row: Iterable[str]) -> bool:
-        """Returns true if a row with these columns holds a question and an answer."""
+        """Returns true if a row, or one with these columns, holds a question and an answer."""
+        if isinstance(row, dict):
+            row = next(iter(self.pairs.asked(row, "")), row)
         try:
-            return not (self.text == TEXT_KEY and examples.called(TEXT_KEY, row)) and bool(self.pairs.choose(row, ""))
+            return not (self.text == TEXT and called(TEXT, row)) and bool(self.pairs.choose(row, ""))
         except EndxError:
             return False
 
-    def check(self, row: Iterable[str], where: str) -> None:
-        """Raises EndxError unless one of these is the column of the text."""
-        for flag, name in (("text", self.text), ("id", self.id)):
-            if name and len(columns := examples.called(name, row)) != 1:
-                count, names = "more than one" if columns else "no", json_files.format_names(row)
-                raise EndxError(
-                    f"{where}: {count} column {name[:100]!r} among {names}; name yours with data.{flag}_column"
-                    + ", and the questions of pairs with data.question_column" * (flag == "text")
-                )
+    def chosen(self, row: Iterable[str], where: str) -> str:
+        """Returns the column of the text; raises EndxError unless there is one, and one of the id if that is named."""
+        if self.id:
+            choose(self.id, "id", row, where)
+        return choose(self.text, TEXT, row, where)
 
     def check_header(self, header: list[str], where: str) -> None:
         """Raises EndxError unless a header line has the column of the text, and no two columns of the same name."""
         if not self.are_pairs(header):
-            self.check(header, where)
+            self.chosen(header, where)
         if len(set(header)) < len(header):
             raise EndxError(f"{where}: two columns have the same name among {json_files.format_names(header)}")
 
     def document(self, row: dict, number: int | str, where: str) -> Document:
         """Returns the document of a row; `number` is its id if the row has none."""
-        self.check(row, where)
-        row = dict(row)
-        (text_key,) = examples.called(self.text, row)
+        text_key, row = self.chosen(row, where), dict(row)
         text = json_files.as_text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
         keys = ID_KEYS if self.id is None else filter(None, [self.id])
-        key = next((columns[0] for key in keys if (columns := examples.called(key, row))), "")
+        key = next((columns[0] for key in keys if (columns := called(key, row))), "")
         name = row.pop(key) if key else number
         if not key:
             self.say("the corpus has no column of ids: line numbers are the ids; name yours with data.id_column")
         name = json_files.as_text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
-        title_key = next(iter(examples.called(self.title, row)), self.title)
+        title_key = next(iter(called(self.title, row)), self.title)
         given = row.get(title_key)
         title = json_files.as_text(
             "" if json_files.is_missing(given) else given, f"{where}: {title_key!r}", may_be_empty=True
         )
         if title:
             del row[title_key]
-            row[TITLE_KEY] = title
-        inner = row.pop("metadata", None)
+            row[TITLE] = title
+        inner = row.get("metadata")
         metadata = _scalars(row, where) | (_scalars(inner, where) if isinstance(inner, dict) else {})
         return Document(name, f"{title} {text}".strip(), metadata)
 
@@ -228,14 +221,14 @@ def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Place
             questions.update({example.question.text: None} if example.right else {})
             other += first.metadata != document.metadata
     if other:
-        columns.say(f"{other:,} rows repeat an answer with other metadata: it keeps those of its first row")
+        columns.say(f"repeated answers with other metadata keep those of their first row: {counted(other, 'row')}")
     for where, document, questions in merged.values():
         yield where, dataclasses.replace(document, questions=tuple(questions))
 
 
 def _tsv(path: str, columns: _Columns) -> Iterator[Placed]:
     first = text_files.first_text_line(path).split("\t")
-    has_header = len(first) != 2 or columns.text != TEXT_KEY or not any(map(str.isdigit, first[0]))
+    has_header = len(first) != 2 or columns.text != TEXT or not any(map(str.isdigit, first[0]))
     if has_header:
         return _rows(path, columns)
     return ((where, Document(name, text)) for where, name, text in msmarco.ids_and_texts(path))
@@ -253,6 +246,9 @@ def _paragraphs(path: str, pool: str, split: str | None) -> Iterator[Placed]:
         records = conversion.records
         for name, text, title in zip(records.candidate_ids, records.candidates, conversion.articles, strict=True):
             yield path, Document(name, text, {"title": title})
+        return
+    if formats.format_of(path) == formats.LLAMA_INDEX:
+        yield from ((path, document) for document in formats.read(path).documents)
         return
     titles: dict[str, str] = {}
     for paragraph in formats.read_paragraphs(path, split=split):

@@ -14,7 +14,7 @@ from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.token_tables import Counts, Pairs, TextReader
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 
 # Columns of a retrieval set with one entry per question.
 COLUMNS = ("questions", "qrels", "question_ids", "groups", "hard_negatives", "sources", "scores", "grades", "excluded")
@@ -71,8 +71,8 @@ class RetrievalSet:
 
     def __repr__(self) -> str:
         return (
-            f"RetrievalSet({len(self.questions):,} questions, {len(self.candidates):,} candidates, "
-            f"{len(self.pairs):,} right pairs)"
+            f"RetrievalSet({counted(len(self.questions), 'question')}, {counted(len(self.candidates), 'candidate')}, "
+            f"{counted(len(self.pairs), 'right pair')})"
         )
 
     @property

@@ -6,15 +6,13 @@ single characters except white space and control characters. They are compared i
 answer if it contains the answer's tokens in sequence.
 """
 
-import ast
 import dataclasses
 import unicodedata
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from endx_jax import json_files
-from endx_jax.data.readers import beir, msmarco, row_files, text_files
-from endx_jax.data.readers.formats import BEIR, MSMARCO, detect_format
+from endx_jax.data.readers import beir, columns, msmarco, row_files, text_files
+from endx_jax.data.readers.formats import BEIR, COLUMNS, MSMARCO, detect_format, row_examples
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 
@@ -105,11 +103,9 @@ Row = tuple[str, str, list[str]]
 
 
 def _objects(path: str) -> Iterator[Row]:
-    for _, where, row in row_files.read_rows(path):
-        key = "answers" if "answers" in row else "answer"
-        listed = enumerate(json_files.list_at(row, key, where))
-        answers = [json_files.as_text(answer, f"{where}: {key!r}, item {n}") for n, answer in listed]
-        yield where, json_files.text_at(row, "question", where), answers
+    names = columns.QUESTION, columns.ANSWER
+    for where, example in row_examples(path, COLUMNS, names, text_files.InvalidRows(path)):
+        yield where, example.question.text, [answer.text for answer in example.right]
 
 
 def _lines(path: str) -> Iterator[Row]:
@@ -119,33 +115,13 @@ def _lines(path: str) -> Iterator[Row]:
             raise EndxError(
                 f"{where}: {len(row)} tab-separated columns; each line must have a question and its answers"
             )
-        answers = strings(row[1], where)
+        answers = columns.strings(row[1])
+        if answers is None:
+            most = f"of at most {columns.LONGEST_LIST:,} characters"
+            raise EndxError(f"{where}: the answers must be a list of strings {most}, such as ['one', 'two']")
         for answer in answers:
             json_files.as_text(answer, f"{where}: an answer", may_be_empty=True)
         yield where, json_files.as_text(row[0], f"{where}: the question"), answers
-
-
-# Maximum characters of a list of answers, since parsing needs up to a hundred times its memory.
-LONGEST_LIST = 100_000
-
-
-def strings(text: str, where: str) -> list[str]:
-    """Parses a list of strings in Python's notation, such as `['one', "two's"]`, without executing any of it.
-
-    Raises:
-      EndxError: the text is not such a list, or longer than `LONGEST_LIST`.
-    """
-    if len(text) > LONGEST_LIST:
-        raise EndxError(f"{where}: the answers are longer than {LONGEST_LIST:,} characters")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # unknown escape sequences
-            parsed = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, list) or not all(isinstance(item, str) for item in parsed):
-        raise EndxError(f"{where}: the answers must be a list of strings, such as ['one', 'two']")
-    return parsed
 
 
 # Separator of tokens in one string; no token contains it, as it is a control character.

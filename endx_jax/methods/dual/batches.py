@@ -16,7 +16,7 @@ from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.sampler import Drawn, Sampler, sampler_options
 from endx_jax.data.batches.token_tables import Pairs
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 from endx_jax.inference import load
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.losses import Guide
@@ -174,7 +174,7 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
     check_equal(lambda: {"model to learn from": guide.identity})
     texts, drawn = {"question": records.questions, "answer": records.candidates}, rows_drawn(pairs, settings)
     count = sum(map(len, drawn.values()))
-    say(f"embedding {count:,} texts by {guide.name}, or reading them from {settings.data.cache or 'no cache'}")
+    say(f"embedding {counted(count, 'text')} by {guide.name}, or reading them from {settings.data.cache or 'no cache'}")
     embedded = {
         side: DrawnRows(
             rows,

@@ -13,7 +13,7 @@ from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.tokenization import TextProcessor
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.text_batches import Shapes, batches, compute_batches
 from endx_jax.methods.pair.batches import join_texts
@@ -132,7 +132,7 @@ class PairEvaluator:
         top = self.settings.top
         results.notes.append(
             f"trained: the pair classifier ranks {f'the top {top} of bm25' if top else 'all candidates'} for "
-            f"{len(results.pools.primary.questions):,} questions (objective.top, objective.questions)"
+            f"{counted(len(results.pools.primary.questions), 'question')} (objective.top, objective.questions)"
         )
 
     def _rank(self, params: dict, records: RetrievalSet) -> Evaluation:

@@ -111,7 +111,7 @@ def test_rows_and_columns_that_will_not_do_are_named(tmp_path):
     path = write(tmp_path / "x.parquet", [{"question": "q", "answer": "a"}, {"question": "q", "answer": ""}])
     refused(r"x.parquet, row 2: 'answer' is empty; data.skip_invalid=True skips", read, path)
     path = write(tmp_path / "squad.parquet", [{"question": "q", "context": "c", "answers": {"text": ["c"]}}])
-    refused("no column 'answer' among 'question', 'context'; .*data.answer_column", read, path)
+    refused("column 'answers' holds an object: .*data.answer_column", read, path)
     assert read(path, answer_column="context").candidates == ("c",)
     parquet.write_table(pa.table([["q"], ["a"], ["b"]], ["question", "answer", "answer"]), tmp_path / "two.parquet")
     refused("no column 'answer' among 'question'; name", read, tmp_path / "two.parquet")

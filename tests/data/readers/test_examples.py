@@ -62,7 +62,7 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
     records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *labelled])))
     assert (records.questions, records.candidates) == (("q", "r"), ("right", "Right", "wrong"))
     assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
-    assert "x.csv: wrong answers of 4 rows are hard negatives, for data.hard_negatives" in caplog.text
+    assert "x.csv: wrong answers of 3 of 4 rows are hard negatives, for data.hard_negatives" in caplog.text
     rows = [{"question": q, "answer": a, name: float(n)} for q, a, n in (("q", "wrong", 0), ("q", "right", 1))]
     for file in ("x.jsonl", "x.parquet"):
         assert read(written(tmp_path / file, rows)).hard_negatives == ((1,),)
@@ -74,7 +74,7 @@ def test_labels_that_do_not_say_what_is_right_are_refused(tmp_path):
     reason += "are right; write these, or leave out the wrong rows and the column"
     assert refusal(path) == refusal(path, skip_invalid=True) == reason
     path = write(tmp_path, "y.csv", "question,answer,label\nq,a,0\nr,b,0\n")
-    assert "no questions with a right passage in the file; 2 rows have wrong ones" in refusal(path)
+    assert "no questions with a right passage in the file; 2 rows with wrong ones" in refusal(path)
     for values in (("premium", "0"), ("0", "premium")):  # groups of customers, say
         path = write(tmp_path, "t.csv", "question,answer,target\nq,a,{}\nr,b,{}\n".format(*values))
         assert "line 3: column 'target' is '{1}', and '{0}' above".format(*values) in refusal(path)
@@ -83,7 +83,7 @@ def test_labels_that_do_not_say_what_is_right_are_refused(tmp_path):
     path = write(tmp_path, "z.csv", "question,answer,label\nq,a,faq\nr,b,faq\n")  # constant
     assert read(path).hard_negatives is None
     path = write(tmp_path, "z.csv", "label,score\nq,a\nr,b\n")  # the question and the answer
-    assert read(path, question_column="label", answer_column="score").questions == ("q", "r")
+    assert read(path, question_column="Label", answer_column="score").questions == ("q", "r")
 
 
 def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
@@ -115,7 +115,7 @@ def test_missing_columns_are_refused_with_those_that_are_there(tmp_path):
     ("name", "text", "reason"),
     [
         # The first row holds a newline inside quotes, so that the third row starts on line 4.
-        ("x.csv", 'question,answer\n"q\n1",a\nq2\n', f"line 4: 1 columns where the header has 2; {COMMAS}"),
+        ("x.csv", 'question,answer\n"q\n1",a\nq2\n', f"line 4: 1 column where the header has 2; {COMMAS}"),
         ("x.csv", 'question,answer\n"q\n1",a\nq2,a,b\n', f"line 4: 3 columns where the header has 2; {COMMAS}"),
         ("x.csv", 'question,answer\n\n"q\n1", \n', "line 3: 'answer' is empty"),
         ("x.tsv", "answer\tquestion\na\t\n", "line 2: 'question' is empty"),
@@ -184,7 +184,7 @@ def test_rows_that_are_not_valid_are_refused_or_skipped_and_counted(tmp_path, ca
     assert read(path, skip_invalid=True).questions == ("q",)
     assert caplog.messages[1].startswith(f"{path}: skipped 2 invalid rows, the first: {path}, line 2, column")
     path = write(tmp_path, "y.csv", "question,answer\nq,\n")
-    helpers.refused("a right passage in the file; skipped 1 invalid rows.*'answer' is", read, path, skip_invalid=True)
+    helpers.refused("a right passage in the file; skipped 1 invalid row.*'answer' is", read, path, skip_invalid=True)
 
 
 def test_negatives_become_hard_negatives(tmp_path):
@@ -248,8 +248,10 @@ def test_dpr(tmp_path, indent):
 def test_tevatron_and_flag_embedding(tmp_path):
     path = written(tmp_path / "train.jsonl", tevatron())
     assert read(path) == EXPECTED
-    written(path, [{k: v for k, v in row.items() if k != "negative_passages"} for row in tevatron()])
-    assert read(path).hard_negatives is None
+    for rows, key in ((tevatron, "negative_passages"), (dpr, "hard_negative_ctxs"), (flag_embedding, "neg")):
+        for without in ({}, {key: None}):
+            written(path, [{k: v for k, v in row.items() if k != key} | without for row in rows()])
+            assert read(path).hard_negatives is None
     written(path, flag_embedding())
     assert read(path) == dataclasses.replace(EXPECTED, candidate_ids=("d0", "d1", "d2"))
 
@@ -329,7 +331,7 @@ def test_tables_of_excel_are_read(tmp_path, first, end):
     records = read(path, answer_column="answer, or")
     assert (records.questions, records.candidates) == (("q", "r"), ("a, b;c", "b"))
     write(tmp_path, "x.csv", end.join([first, 'question;"answer, or"', "q;a", "r"]))
-    assert f"{path}, line 4: 1 columns where the header has 2" in refusal(path, answer_column="answer, or")
+    assert f"{path}, line 4: 1 column where the header has 2" in refusal(path, answer_column="answer, or")
 
 
 def test_broken_dpr_is_refused_by_line(tmp_path):
@@ -352,6 +354,14 @@ def test_broken_dpr_is_refused_by_line(tmp_path):
     assert "0xe9 is not UTF-8" in refusal(path)
     path.write_text("[]")
     assert refusal(path) == f"{path}: no questions with a right passage in the file"
+
+
+def test_a_wrong_answer_whose_row_comes_first_is_skipped_if_it_is_invalid(tmp_path):
+    rows = tevatron()[:1]
+    clash = rows[0] | {"positive_passages": [], "negative_passages": [{"docid": "7", "text": "Another."}]}
+    path = written(tmp_path / "x.jsonl", [clash, *rows])
+    assert "line 1: the passage id '7' belongs to two texts" in refusal(path)
+    assert read(path, skip_invalid=True).candidates == TEXTS[:2]
 
 
 def test_one_id_for_two_texts_is_refused(tmp_path):

@@ -110,7 +110,7 @@ def test_invalid_questions_can_be_skipped_and_ids_may_be_whole_numbers(tmp_path,
     path = write(tmp_path, tree)
     assert "Who?" not in read(path, skip_invalid=True).questions
     reason = f"{path}: {ANSWER}: 'text' is empty"
-    assert caplog.messages == [f"{path}: skipped 1 invalid rows, the first: {reason}"]
+    assert caplog.messages == [f"{path}: skipped 1 invalid row, the first: {reason}"]
 
 
 def rows_of(tree: dict, listed: bool = False) -> list[dict]:

@@ -79,11 +79,17 @@ def test_columns_by_other_names_or_left_out(tmp_path):
     assert [one.id for one in read(tmp_path, "pairs.csv", text, id_column="number")] == ["1", "2"]
 
 
+def test_texts_of_other_tools_are_found_and_a_text_column_metadata_is_kept(tmp_path):
+    for name in ("contents", "page_content", "answer"):
+        (document,) = read(tmp_path, "c.csv", f"id,{name},metadata\n7,a,kept\n")
+        assert (document.id, document.text, document.metadata) == ("7", "a", {"metadata": "kept"})
+
+
 def test_pairs_are_answers_with_their_known_questions(tmp_path):
     rows = "Query,Answer,title,lang,label\nhow,by card,Pay,en,1\nwith,by card,Pay,de,1\nwho,she,,en,1\nhow,it,,en,0\n"
     said = []
     first, *others = read(tmp_path, "faq.csv", rows, say=said.append)
-    assert said == ["1 rows repeat an answer with other metadata: it keeps those of its first row"]
+    assert said == ["repeated answers with other metadata keep those of their first row: 1 row"]
     assert first == Document("d0", "Pay by card", {"title": "Pay", "lang": "en"}, ("how", "with"))
     assert others == [Document("d1", "she", {"lang": "en"}, ("who",)), Document("d2", "it", {"lang": "en"})]
     (found,) = read(tmp_path, "faq.csv", "question,answer,text\nq,a,t\n")
@@ -102,7 +108,7 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     first, second = read(tmp_path, "a.csv", text, title_column="head")
     assert first == Document("1", "T x", {"doc_id": "a", "title": "T"})
     assert second == Document("2", "y", {"doc_id": "a"})
-    with one_line_error(r"line 3: the id 'a' is .* unique; name their column with --id-column=NAME, or none with"):
+    with one_line_error(r"line 3: the id 'a' is .* unique; name their column with data.id_column=NAME, or none with"):
         read(tmp_path, "a.csv", text, id_column="doc_id")
     said = []
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
@@ -156,7 +162,7 @@ def test_documents_come_one_at_a_time(tmp_path):
         ("a.csv", "text\n", {}, "a.csv: no documents in it"),
         ("a.csv", "1,one\n2,two\n", {}, "line 1: no column 'text' among '1', 'one'"),
         ("a.csv", "text,a,a\n", {}, "line 1: two columns have the same name"),
-        ("a.csv", "text,a\nb\n", {}, "line 2: 1 columns where the header has 2"),
+        ("a.csv", "text,a\nb\n", {}, "line 2: 1 column where the header has 2"),
         ("a.csv", 'text\n"a" b\n', {}, "row from line 2: .* must be quoted"),
         ("a.tsv", "id\tpassage\n1\tone\n", {}, "line 1: no column 'text' among 'id', 'passage'; name yours"),
         ("a.tsv", "1\tone\n2\ttwo\tthree\n", {}, "line 2: 3 tab-separated columns where each line has an id and a"),
