@@ -372,6 +372,10 @@ def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, i
     return tokenizers.Tokenizer.from_str(json.dumps(state)).post_processor
 
 
+# transformers replaces itself in sys.modules while it is imported, and its parts are imported when they are used.
+_importing = threading.Lock()
+
+
 def _load(folder: pathlib.Path):
     """Loads a tokenizer of transformers, imported here since that takes one to two seconds."""
     if (folder / "tokenizer.json").is_file():
@@ -382,11 +386,12 @@ def _load(folder: pathlib.Path):
     # Suppresses the warning about frameworks that are not installed.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    import transformers
+    with _importing:
+        import transformers
 
-    with refusing_broken(folder, *BROKEN):
-        kind = getattr(transformers, name) if name in list(NAMED_CLASSES) else transformers.AutoTokenizer
-        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        with refusing_broken(folder, *BROKEN):
+            kind = getattr(transformers, name) if name in list(NAMED_CLASSES) else transformers.AutoTokenizer
+            return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
 @dataclasses.dataclass(frozen=True)

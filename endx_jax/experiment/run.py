@@ -246,9 +246,9 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
         with preemption.deferred():
             state = fit(state, train_step, _batches(run, start, stop, monitor), hooks, trace.step)
             checkpoints.wait()
-    except EndxError as failure:
-        # A checkpoint that is still being written would be lost. All processes see the same loss; after other errors
-        # they may be waiting for this one.
+    except BaseException as failure:
+        # A checkpoint that is still being written would be lost, or written without the lock of the workdir. All
+        # processes see the same loss; after other errors they may be waiting for this one.
         if jax.process_count() == 1 or isinstance(failure, NonFiniteLoss):
             with contextlib.suppress(EndxError, RunInterrupted):
                 checkpoints.close()
