@@ -3,12 +3,14 @@
 import contextlib
 import glob
 import importlib
+import io
 import itertools
 import os
 import pathlib
 import re
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 import endx_jax
@@ -51,10 +53,14 @@ def run_verb(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(endx_jax.__version__)
         return 0
-    # Shells expand `~` in `--workdir ~/runs/a` and not in `--workdir=~/runs/a`, which would make a folder named `~`.
-    home = os.path.expanduser("~")
-    arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: flag[1] + home, argument) for argument in argv[1:]]
+    from endx_jax.files import expanded
+
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # as stderr, for characters that its encoding does not have
     try:
+        # Shells expand `~` in `--workdir ~/runs/a`, not in `--workdir=~/runs/a`, which would make a folder named `~`.
+        arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: f"{flag[1]}{expanded('~')}", one) for one in argv[1:]]
         _refuse_repeated(arguments)
         with naming(FLAGS), contextlib.ExitStack() as stack:
             keeps = argv[0] in KEEPS_JOURNAL
@@ -73,8 +79,10 @@ def run_verb(argv: list[str]) -> int:
         # XLA and JAX name these only in the message.
         if isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED"):
             reason = f"out of memory: {first_line(failure)}; {SMALLER.get(argv[0], SMALLER_DATA)}"
-        elif str(failure).startswith("Unable to initialize backend"):  # the rest says what to set
-            reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {first_line(failure)}"
+        elif _is_about_platform(failure):
+            absent = "JAX has no such device here; unset it, or install JAX for it, such as jax[cuda13]"
+            said = first_line(failure) if failure.args else absent
+            reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {said}"
         else:
             if "jax" in sys.modules:
                 from endx_jax.parallel.distributed import exit_after
@@ -83,6 +91,12 @@ def run_verb(argv: list[str]) -> int:
             raise
         return _leave(2, reason, argv[0])
     return 0
+
+
+def _is_about_platform(failure: Exception) -> bool:
+    """Returns true for JAX's errors about a platform without devices, some of which have no message."""
+    *_, (frame, _) = traceback.walk_tb(failure.__traceback__)
+    return frame.f_globals.get("__name__") == "jax._src.xla_bridge"
 
 
 def _refuse_repeated(arguments: Sequence[str]) -> None:

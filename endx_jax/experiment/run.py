@@ -11,7 +11,6 @@ import contextlib
 import functools
 import operator
 import os
-import pathlib
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +31,7 @@ from endx_jax.experiment.model import best_params, save_adapters, save_descripti
 from endx_jax.experiment.prepare import Run, compile_and_restore, log_summary, prepare_run
 from endx_jax.experiment.run_index import fit_hybrid, searched_answers, with_known, write_pool
 from endx_jax.experiment.workdir import Workdir, opened
-from endx_jax.files import reporting_full_disk
+from endx_jax.files import expanded, reporting_full_disk
 from endx_jax.index.index_file import metric_of
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.saved import MANIFEST, MODEL
@@ -138,7 +137,7 @@ def train(
       >>> model.encode_query(["When does shop number 7 open?", "When does shop number 8 open?"]).shape
       (2, 384)
     """
-    rows, folder = rows_of(pairs), url_of(workdir) or pathlib.Path(workdir).expanduser()
+    rows, folder = rows_of(pairs), url_of(workdir) or expanded(workdir)
     file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
     tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}

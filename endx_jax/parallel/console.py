@@ -51,9 +51,7 @@ def silenced() -> Iterator[None]:
         yield
     finally:
         with _changing:
-            level = _levels.pop()
-            if not _levels:
-                LOG.setLevel(level)
+            LOG.setLevel(_levels.pop())
 
 
 class _Lines(logging.Handler):

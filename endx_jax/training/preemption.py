@@ -55,7 +55,7 @@ class Preemption:
             outer = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
             self._undo.callback(wakeup.close)
             self._undo.callback(signal.set_wakeup_fd, outer)
-            threading.Thread(target=self._watch, args=(received, outer), daemon=True).start()
+            threading.Thread(target=self._watch, args=(received,), daemon=True).start()
         for number in NAMES:
             # A shell makes background jobs ignore interrupts; None is a handler that is not Python's.
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -89,11 +89,9 @@ class Preemption:
         previous, self._pending = self._pending, _largest(asked, mesh)
         return 0 if previous is None else int(jax.device_get(previous))
 
-    def _watch(self, received: socket.socket, outer: int) -> None:
+    def _watch(self, received: socket.socket) -> None:
         with received:
             while number := received.recv(1):
-                if number[0] not in NAMES and outer >= 0:
-                    _write(outer, number)  # for the program's own handler, such as an event loop's
                 self._handle(number[0])
 
     def _handle(self, number: int, frame: object = None) -> None:
@@ -103,34 +101,24 @@ class Preemption:
             if again or not self._deferred:
                 self._leave(number)
             elif number == signal.SIGINT:
-                _write(2, NOTICE)
+                with suppress(OSError):  # the terminal may be gone
+                    os.write(2, NOTICE)
 
     def _leave(self, number: int) -> None:
         listing = futures.ThreadPoolExecutor(1).submit(newest_step, self._workdir)
         futures.wait([listing], LISTING)
-        if not listing.done() or listing.exception():  # such as a bucket that can't be reached
-            resume = "resume"
-        elif (step := listing.result()) is None:
-            resume = "start again: there is no checkpoint yet"
-        else:
-            resume = f"resume at step {step}, its checkpoint"
-        message = f"stopped by {NAMES[number]}; run the same command to {resume}"
+        listed = listing.done() and not listing.exception()  # false for a bucket that can't be reached
+        step = listing.result() if listed else None
+        resume = "start again: there is no checkpoint yet" if step is None else f"resume at step {step}, its checkpoint"
+        message = f"stopped by {NAMES[number]}; run the same command to {resume if listed else 'resume'}"
         if number == signal.SIGINT and self._interactive:
             raise KeyboardInterrupt(message)
         _exit_now(INTERRUPTED if number == signal.SIGINT else TRY_AGAIN, message)
 
 
 _entered: list[ExitStack] = []  # of the contexts that are open
-
-
-def _leave_all() -> None:
-    """Gives a forked process its signals back: the thread that reacts to them is its parent's."""
-    while _entered:
-        _entered[-1].close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all)
+if hasattr(os, "register_at_fork"):  # in a forked process no thread reacts: it gets its signals back
+    os.register_at_fork(after_in_child=lambda: [undo.close() for undo in reversed(_entered[:])])
 
 
 def _largest(local: int, mesh: Mesh) -> jax.Array:
@@ -148,11 +136,7 @@ def _reduction(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 
 def _exit_now(status: int, message: str) -> None:
     """Exits without Python's cleanup, which may wait for a compilation; files on disk are complete at any time."""
-    _write(2, f"endx_jax: {message}\n".encode())
+    with suppress(OSError):
+        os.write(2, f"endx_jax: {message}\n".encode())
     exit_if_distributed(status, message)
     os._exit(status)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    with suppress(OSError):  # the terminal may be gone
-        os.write(descriptor, data)
