@@ -1,11 +1,10 @@
-"""Atomic replacement of files and folders, lock files, and folders of caches."""
+"""Atomic replacement of files and folders, lock files, and caches."""
 
 import contextlib
 import errno
 import glob
 import hashlib
 import json
-import logging
 import os
 import pathlib
 import platform
@@ -13,7 +12,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
@@ -247,11 +247,7 @@ def sha256_of(file: pathlib.Path) -> str:
 
 
 def expanded(path: str | os.PathLike, instead: str = "name another path") -> pathlib.Path:
-    """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` where that is set.
-
-    Raises:
-      EndxError: the home folder is unknown; the line says to set a variable or what to do `instead`.
-    """
+    """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` if set; raises EndxError if no home folder is known."""
     if home := os.environ.get("XDG_CACHE_HOME"):
         path = re.sub(r"^~/\.cache(?=/|$)", lambda _: home, os.fspath(path))
     try:
@@ -260,11 +256,30 @@ def expanded(path: str | os.PathLike, instead: str = "name another path") -> pat
         raise EndxError(f"{path}: no home folder is known: set HOME or XDG_CACHE_HOME, or {instead}") from None
 
 
-def cache_folder(path: str | os.PathLike, left_out: str = "") -> pathlib.Path | None:
-    """Expands the path of a cache; returns None if no home folder is known, and logs what is `left_out` if stated."""
-    try:
-        return expanded(path)
-    except EndxError as failure:
-        if left_out:
-            logging.getLogger(__name__).warning("%s: %s", left_out, failure)
-        return None
+class CacheFolder:
+    """Folder of cache files that several processes may write; writes are skipped if it is not writable."""
+
+    def __init__(self, folder: str | os.PathLike):
+        """Expands the path as `expanded` does, to one without files if no home folder is known; creates nothing yet."""
+        self.folder = pathlib.Path(os.devnull)
+        with contextlib.suppress(EndxError):
+            self.folder = expanded(folder)
+        self._writable = True
+
+    def path(self, name: str) -> pathlib.Path:
+        """Returns the path of a cache file, which may not exist."""
+        return self.folder / name
+
+    def write(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
+        """Writes a file with `fill`; if that fails, warns and writes no further files."""
+        if not self._writable:
+            return
+        try:
+            with replacing(self.path(name), "wb") as stream:
+                fill(stream)
+        except (OSError, EndxError) as failure:
+            self._writable = False
+            warnings.warn(
+                f"nothing is cached for the next run: {failure}; set data.cache to a writable folder or leave it empty",
+                stacklevel=2,
+            )

@@ -79,9 +79,9 @@ def run_verb(argv: list[str]) -> int:
         # XLA and JAX name these only in the message.
         if isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED"):
             reason = f"out of memory: {first_line(failure)}; {SMALLER.get(argv[0], SMALLER_DATA)}"
-        elif _is_about_platform(failure):
+        elif traceback.extract_tb(failure.__traceback__)[-1].filename.endswith("xla_bridge.py"):
             absent = "JAX has no such device here; unset it, or install JAX for it, such as jax[cuda13]"
-            said = first_line(failure) if failure.args else absent
+            said = first_line(failure) if failure.args else absent  # JAX's assertion has no message
             reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {said}"
         else:
             if "jax" in sys.modules:
@@ -91,12 +91,6 @@ def run_verb(argv: list[str]) -> int:
             raise
         return _leave(2, reason, argv[0])
     return 0
-
-
-def _is_about_platform(failure: Exception) -> bool:
-    """Returns true for JAX's errors about a platform without devices, some of which have no message."""
-    *_, (frame, _) = traceback.walk_tb(failure.__traceback__)
-    return frame.f_globals.get("__name__") == "jax._src.xla_bridge"
 
 
 def _refuse_repeated(arguments: Sequence[str]) -> None:

@@ -372,8 +372,7 @@ def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, i
     return tokenizers.Tokenizer.from_str(json.dumps(state)).post_processor
 
 
-# transformers replaces itself in sys.modules while it is imported, and its parts are imported when they are used.
-_importing = threading.Lock()
+_importing = threading.Lock()  # transformers replaces itself in sys.modules while it is imported
 
 
 def _load(folder: pathlib.Path):

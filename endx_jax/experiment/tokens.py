@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from endx_jax import json_files
@@ -150,7 +150,7 @@ def _write(
     say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")
     tokenize = functools.partial(_tokenize, processors=processors, settings=settings, held_out=held_out)
     with contextlib.ExitStack() as stack:
-        done = map(tokenize, missing, missing.values())
+        done: Iterable[None] = map(tokenize, missing, missing.values())
         if count > 1:
             context, script = multiprocessing.get_context("spawn"), sys.modules["__main__"]
             try:

@@ -9,7 +9,6 @@ import functools
 import os
 import pathlib
 import tokenize
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, cast
@@ -22,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from endx_jax.batch import Vectors
 from endx_jax.data.batches.token_tables import VectorTable, content_key
 from endx_jax.errors import EndxError
-from endx_jax.files import cache_folder, replacing
+from endx_jax.files import CacheFolder
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.identity import model_identity
 from endx_jax.inference.text_batches import compute_batches, equal_batches
@@ -40,9 +39,7 @@ class VectorCache:
 
     def __init__(self, folder: str | os.PathLike = ""):
         """Stores the folder, in which `~` is the home directory, or "" to cache nothing; creates nothing yet."""
-        home = cache_folder(folder, "embeddings are not cached") if folder else None
-        # Several processes take the same steps, also if one of them has no home folder and finds nothing.
-        self._folder, self._writable = (home or pathlib.Path(os.devnull)) if folder else None, home is not None
+        self._folder = CacheFolder(folder) if folder else None
 
     def vectors(self, key: str, shape: tuple[int, ...], blocks: Callable[[], Iterable[np.ndarray]]) -> np.ndarray:
         """Returns the vectors of a key, computing them if missing; of several processes, all compute them or none.
@@ -57,18 +54,12 @@ class VectorCache:
         """
         if self._folder is None:
             return np.concatenate([*blocks()])
-        file = self._folder / f"vectors-{key}.npy"
+        name = f"vectors-{key}.npy"
+        file = self._folder.path(name)
         vectors = _read(file, shape)
         if not all(gathered(vectors is not None, "cached")):
             computed = iter(blocks())
-            try:
-                if self._writable:
-                    with replacing(file, "wb") as stream:
-                        _write(stream, shape, computed)
-            except (OSError, EndxError) as failure:
-                self._writable = False
-                remedy = "set data.cache to a writable folder or leave it empty"
-                warnings.warn(f"nothing is cached for the next run: {failure}; {remedy}", stacklevel=2)
+            self._folder.write(name, lambda stream: _write(stream, shape, computed))
             rest = [*computed]  # of several processes, those that can't write take part too
             vectors = _read(file, shape)
             if vectors is None and sum(map(len, rest)) == shape[0]:

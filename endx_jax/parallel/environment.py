@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
+import logging
 import math
 import os
 import pathlib
@@ -16,7 +17,7 @@ import jax
 
 from endx_jax.buckets import url_of
 from endx_jax.errors import EndxError, RunInterrupted
-from endx_jax.files import cache_folder
+from endx_jax.files import CacheFolder
 
 # Default folder of the cache of compiled programs.
 PROGRAMS = "~/.cache/endx_jax/xla"
@@ -127,9 +128,12 @@ def _from_tpu_pod() -> DistributedConfig | None:
 
 def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
     """Caches programs that took at least `least_seconds` to compile in `folder`; no effect if `folder` is empty."""
-    place = folder and (url_of(folder) or cache_folder(folder, "compiled programs are not cached"))
-    if place:
-        jax.config.update("jax_compilation_cache_dir", str(place))
+    place = folder and (url_of(folder) or str(CacheFolder(folder).folder))
+    if place == os.devnull:
+        line = "%s: no home folder is known, so nothing is cached: set HOME or XDG_CACHE_HOME"
+        logging.getLogger(__name__).warning(line, folder)
+    elif place:
+        jax.config.update("jax_compilation_cache_dir", place)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
 
 

@@ -118,7 +118,7 @@ class Preemption:
 
 _entered: list[ExitStack] = []  # of the contexts that are open
 if hasattr(os, "register_at_fork"):  # in a forked process no thread reacts: it gets its signals back
-    os.register_at_fork(after_in_child=lambda: [undo.close() for undo in reversed(_entered[:])])
+    os.register_at_fork(after_in_child=lambda: [*map(ExitStack.close, reversed(_entered[:]))])
 
 
 def _largest(local: int, mesh: Mesh) -> jax.Array:
