@@ -247,7 +247,7 @@ def sha256_of(file: pathlib.Path) -> str:
 
 
 def expanded(path: str | os.PathLike, instead: str = "name another path") -> pathlib.Path:
-    """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` if set; raises EndxError if no home folder is known."""
+    """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` if set; raises EndxError if no home is known."""
     if home := os.environ.get("XDG_CACHE_HOME"):
         path = re.sub(r"^~/\.cache(?=/|$)", lambda _: home, os.fspath(path))
     try:

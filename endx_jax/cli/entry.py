@@ -53,12 +53,12 @@ def run_verb(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(endx_jax.__version__)
         return 0
-    from endx_jax.files import expanded
-
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # as stderr, for characters that its encoding does not have
     try:
+        from endx_jax.files import expanded
+
         # Shells expand `~` in `--workdir ~/runs/a`, not in `--workdir=~/runs/a`, which would make a folder named `~`.
         arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: f"{flag[1]}{expanded('~')}", one) for one in argv[1:]]
         _refuse_repeated(arguments)
@@ -80,8 +80,7 @@ def run_verb(argv: list[str]) -> int:
         if isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED"):
             reason = f"out of memory: {first_line(failure)}; {SMALLER.get(argv[0], SMALLER_DATA)}"
         elif traceback.extract_tb(failure.__traceback__)[-1].filename.endswith("xla_bridge.py"):
-            absent = "JAX has no such device here; unset it, or install JAX for it, such as jax[cuda13]"
-            said = first_line(failure) if failure.args else absent  # JAX's assertion has no message
+            said = first_line(failure) if failure.args else "JAX has no such device; unset it, or install jax[cuda13]"
             reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {said}"
         else:
             if "jax" in sys.modules:

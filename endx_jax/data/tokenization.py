@@ -31,6 +31,7 @@ LARGEST_ID = 10_000_000
 NAMED_CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
 # Exceptions that transformers raises for broken files, since it checks few values before it uses them.
 BROKEN = (OSError, ValueError, ImportError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
+_importing = threading.Lock()  # transformers replaces itself in sys.modules while it is imported
 
 
 class Tokenizer:
@@ -370,9 +371,6 @@ def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, i
     for token in filter(None, (begin, end)):
         template["special_tokens"][token] = {"id": token, "ids": [ids[token]], "tokens": [token]}
     return tokenizers.Tokenizer.from_str(json.dumps(state)).post_processor
-
-
-_importing = threading.Lock()  # transformers replaces itself in sys.modules while it is imported
 
 
 def _load(folder: pathlib.Path):

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from endx_jax import json_files
@@ -149,33 +149,39 @@ def _write(
     paths = [source.path for source in settings.sets]
     say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")
     tokenize = functools.partial(_tokenize, processors=processors, settings=settings, held_out=held_out)
-    with contextlib.ExitStack() as stack:
-        done: Iterable[None] = map(tokenize, missing, missing.values())
-        if count > 1:
-            context, script = multiprocessing.get_context("spawn"), sys.modules["__main__"]
-            try:
-                pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(count, context, _start))
-                # The processes would run the program's script, which may have no `if __name__ == "__main__"`.
-                sys.modules["__main__"] = types.ModuleType("__main__")
-                done = pool.map(tokenize, missing, missing.values())
-            except (OSError, ImportError, AssertionError) as failure:  # no shared memory, or no more processes allowed
-                stack.close()
-                say(f"processes of data.tokenizing_processes={count} can't be started ({failure}): one tokenizes")
-            finally:
-                sys.modules["__main__"] = script
-        try:
-            for n, _ in enumerate(done, 1):
-                say(f"tokenized {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
-        except concurrent.futures.process.BrokenProcessPool:
-            raise EndxError(
-                "a tokenizing process was killed, possibly for lack of memory: set data.tokenizing_processes "
-                f"below {count} and run again; finished parts are kept"
-            ) from None
+    try:
+        for n, _ in enumerate(_in_processes(count, tokenize, missing), 1):
+            say(f"tokenized {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
+    except concurrent.futures.process.BrokenProcessPool:
+        raise EndxError(
+            "a tokenizing process was killed, possibly for lack of memory: set data.tokenizing_processes "
+            f"below {count} and run again; finished parts are kept"
+        ) from None
     say("merging equal texts")
     join_parts(folder, files, paths, about)
     for file in folder.glob("part-*"):
         file.unlink()
     say(f"tokenized in {time.perf_counter() - began:.0f} s")
+
+
+def _in_processes(count: int, tokenize: Callable, parts: Mapping[pathlib.Path, SourcePart]) -> Iterator[None]:
+    """Tokenizes parts in `count` processes, or in this one if no others can be started; yields after each part."""
+    script = sys.modules["__main__"]
+    done: Iterator[None] = map(tokenize, parts, parts.values())
+    with contextlib.ExitStack() as stack:
+        try:
+            if count > 1:
+                context = multiprocessing.get_context("spawn")
+                pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(count, context, _start))
+                # The processes would run the program's script, which may have no `if __name__ == "__main__"`.
+                sys.modules["__main__"] = types.ModuleType("__main__")
+                done = pool.map(tokenize, parts, parts.values())
+        except (OSError, ImportError, AssertionError) as failure:  # no shared memory, or no further process
+            stack.close()
+            say(f"processes of data.tokenizing_processes={count} can't be started ({failure}): one tokenizes")
+        finally:
+            sys.modules["__main__"] = script
+        yield from done
 
 
 def _file(folder: pathlib.Path, part: SourcePart, common: str) -> pathlib.Path:

@@ -130,8 +130,7 @@ def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
     """Caches programs that took at least `least_seconds` to compile in `folder`; no effect if `folder` is empty."""
     place = folder and (url_of(folder) or str(CacheFolder(folder).folder))
     if place == os.devnull:
-        line = "%s: no home folder is known, so nothing is cached: set HOME or XDG_CACHE_HOME"
-        logging.getLogger(__name__).warning(line, folder)
+        logging.getLogger(__name__).warning("no home folder is known: nothing is cached; set HOME or XDG_CACHE_HOME")
     elif place:
         jax.config.update("jax_compilation_cache_dir", place)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)

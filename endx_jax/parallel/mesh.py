@@ -14,6 +14,7 @@ from endx_jax.errors import EndxError
 from endx_jax.settings import key, require
 
 AXES = ("data", "fsdp", "tensor")
+_process: int | None = None  # the one that used devices first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +34,6 @@ class MeshSettings:
                 size == -1 or size > 0, f"mesh.{name} is {size}; it must be positive, or -1 for the devices left over"
             )
         require([self.data, self.fsdp, self.tensor].count(-1) <= 1, "only one axis of mesh may be -1")
-
-
-_process: int | None = None  # the one that used devices first
 
 
 def check_process() -> None:

@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from contextlib import ExitStack, contextmanager, suppress
 
 import jax
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from endx_jax.errors import INTERRUPTED, TRY_AGAIN
+from endx_jax.errors import INTERRUPTED, TRY_AGAIN, RunInterrupted
 from endx_jax.parallel.distributed import exit_if_distributed
 from endx_jax.training.checkpoints import newest_step
 
@@ -28,6 +27,9 @@ SAVE = 1  # request for a checkpoint only; less than the numbers of the signals
 LISTING = 2.0  # seconds within which the newest checkpoint has to be found to be named in the last line
 NAMES: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 NOTICE = b"endx_jax: Ctrl-C: the run saves after this step and ends; a second Ctrl-C ends it at once, without saving\n"
+_entered: list[ExitStack] = []  # of the contexts that are open
+if hasattr(os, "register_at_fork"):  # in a forked process no thread reacts: it gets its signals back
+    os.register_at_fork(after_in_child=lambda: [*map(ExitStack.close, reversed(_entered[:]))])
 
 
 class Preemption:
@@ -39,8 +41,7 @@ class Preemption:
 
     def __init__(self, workdir: str | os.PathLike) -> None:
         """Takes the run's folder, whose newest checkpoint the last line names."""
-        self._workdir, self._undo = workdir, ExitStack()
-        self._received: set[int] = set()
+        self._workdir, self._undo, self._received = workdir, ExitStack(), set[int]()
         self._deferred, self._interactive = False, hasattr(sys, "ps1")
         self._pending: jax.Array | None = None
 
@@ -105,20 +106,20 @@ class Preemption:
                     os.write(2, NOTICE)
 
     def _leave(self, number: int) -> None:
-        listing = futures.ThreadPoolExecutor(1).submit(newest_step, self._workdir)
-        futures.wait([listing], LISTING)
-        listed = listing.done() and not listing.exception()  # false for a bucket that can't be reached
-        step = listing.result() if listed else None
-        resume = "start again: there is no checkpoint yet" if step is None else f"resume at step {step}, its checkpoint"
-        message = f"stopped by {NAMES[number]}; run the same command to {resume if listed else 'resume'}"
+        resume = ["resume"]  # where the workdir, such as a bucket, can't be listed, or not in time
+        listing = threading.Thread(target=self._list, args=(resume,), daemon=True)
+        listing.start()
+        listing.join(LISTING)
+        message = f"stopped by {NAMES[number]}; run the same command to {resume[-1]}"
         if number == signal.SIGINT and self._interactive:
             raise KeyboardInterrupt(message)
         _exit_now(INTERRUPTED if number == signal.SIGINT else TRY_AGAIN, message)
 
-
-_entered: list[ExitStack] = []  # of the contexts that are open
-if hasattr(os, "register_at_fork"):  # in a forked process no thread reacts: it gets its signals back
-    os.register_at_fork(after_in_child=lambda: [*map(ExitStack.close, reversed(_entered[:]))])
+    def _list(self, resume: list[str]) -> None:
+        with suppress(RunInterrupted, OSError, ValueError):
+            step = newest_step(self._workdir)
+            again = "start again: there is no checkpoint yet"
+            resume.append(again if step is None else f"resume at step {step}, its checkpoint")
 
 
 def _largest(local: int, mesh: Mesh) -> jax.Array:
