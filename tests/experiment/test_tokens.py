@@ -304,25 +304,16 @@ def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
         stored(several, processors, read_splits(several))
 
 
-@pytest.mark.parametrize("failure", [FileNotFoundError("no /dev/shm"), ImportError("no sem_open")])
-def test_without_shared_memory_one_process_tokenizes(settings, processors, monkeypatch, capsys, failure):
-    monkeypatch.setattr(concurrent.futures.process, "_SafeQueue", mock.Mock(side_effect=failure))
-    several = dataclasses.replace(settings, tokenizing_processes=2)
-    assert texts(stored(several, processors, read_splits(several)).pairs()) == texts(in_memory(settings, processors))
-    assert f"data.tokenizing_processes=2 can't be started ({failure}): one tokenizes" in capsys.readouterr().out
-
-
-def test_processes_do_not_run_the_script(settings, processors, monkeypatch):
-    def no_pool(*_):
+def test_processes_do_not_run_the_script_and_one_tokenizes_if_none_can_be_started(settings, processors, monkeypatch):
+    def start(*_):
         scripts.append(vars(sys.modules["__main__"]).get("__file__"))
-        raise OSError
+        raise FileNotFoundError  # as without /dev/shm
 
     scripts, before = [], sys.modules["__main__"]
-    monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", no_pool)
+    monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", start)
     several = dataclasses.replace(settings, tokenizing_processes=2)
-    stored(several, processors, read_splits(several))
-    assert scripts == [None]
-    assert sys.modules["__main__"] is before
+    assert texts(stored(several, processors, read_splits(several)).pairs()) == texts(in_memory(settings, processors))
+    assert (scripts, sys.modules["__main__"]) == ([None], before)
 
 
 def test_a_folder_that_is_a_file_and_sources_without_a_pair_are_refused(settings, processors, tmp_path):

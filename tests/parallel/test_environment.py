@@ -85,26 +85,22 @@ def test_a_jax_that_does_not_tell_the_hosts_of_a_tpu_is_told_them(variables, mon
     assert read_environment() is None
 
 
-QUOTA_2 = {"proc/self/cgroup": "0::/jobs/mine\n", "sys/fs/cgroup/jobs/mine/cpu.max": "max 100000\n"}
-QUOTA_1 = {"proc/self/cgroup": "3:cpu,cpuacct:/docker/1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}
-
-
-@pytest.mark.parametrize(
-    ("files", "count"),
-    [
-        ({}, 8),
-        (QUOTA_2, 8),
-        (QUOTA_2 | {"sys/fs/cgroup/jobs/cpu.max": "250000 100000\n"}, 3),  # of the group above
-        (QUOTA_1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n"}, 8),
-        (QUOTA_1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n"}, 1),
-    ],
-)
-def test_cores_are_those_of_the_affinity_and_of_the_quota(monkeypatch, tmp_path, files, count):
+def test_cores_are_those_of_the_affinity_and_of_the_quota(monkeypatch, tmp_path):
     monkeypatch.setattr(environment.os, "sched_getaffinity", lambda process: range(8))
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert environment.cores(tmp_path) == count
+    second, first, period = "0::/jobs/mine", "3:cpu,cpuacct:/docker/1", {"cpu/cpu.cfs_period_us": "100000"}
+    for n, (group, files, count) in enumerate(
+        [
+            ("", {}, 8),
+            (second, {"jobs/mine/cpu.max": "max 100000"}, 8),
+            (second, {"jobs/mine/cpu.max": "max 100000", "jobs/cpu.max": "250000 100000"}, 3),  # of the group above
+            (first, period | {"cpu/cpu.cfs_quota_us": "-1"}, 8),
+            (first, period | {"cpu/cpu.cfs_quota_us": "50000"}, 1),
+        ]
+    ):
+        for name, text in {"proc/self/cgroup": group, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+            (tmp_path / str(n) / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / str(n) / name).write_text(f"{text}\n" if text else "")
+        assert environment.cores(tmp_path / str(n)) == count
 
 
 @pytest.fixture

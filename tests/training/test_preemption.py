@@ -2,6 +2,7 @@ import contextlib
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -83,14 +84,12 @@ def test_a_request_for_a_checkpoint_is_agreed_on_and_a_signal_comes_first(left, 
 
 
 def test_the_wake_up_descriptor_is_given_back_too():
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.set_wakeup_fd(write)
-    with Preemption(WORKDIR):
-        pass
-    assert signal.set_wakeup_fd(-1) == write
-    os.close(read)
-    os.close(write)
+    with socket.socket() as own:
+        own.setblocking(False)
+        signal.set_wakeup_fd(own.fileno())
+        with Preemption(WORKDIR):
+            pass
+        assert signal.set_wakeup_fd(-1) == own.fileno()
 
 
 def test_a_forked_process_has_the_signals_that_it_had_without_a_run():
