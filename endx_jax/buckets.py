@@ -221,7 +221,7 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = (), *, by_version:
     """
     url = url_of(path)
     if url is None:
-        return pathlib.Path(path).expanduser()
+        return expanded(path)
     cache = expanded(CACHE)
     place, versions = (cache / part / url.replace("://", "/") for part in ("files", "versions"))
     lock = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"

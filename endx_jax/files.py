@@ -246,19 +246,24 @@ def sha256_of(file: pathlib.Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def expanded(path: str | os.PathLike) -> pathlib.Path:
-    """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` where that is set."""
+def expanded(path: str | os.PathLike, instead: str = "name another path") -> pathlib.Path:
+    """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` if set; raises EndxError if no home is known."""
     if home := os.environ.get("XDG_CACHE_HOME"):
         path = re.sub(r"^~/\.cache(?=/|$)", lambda _: home, os.fspath(path))
-    return pathlib.Path(path).expanduser()
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError:  # neither HOME nor a line in /etc/passwd
+        raise EndxError(f"{path}: no home folder is known: set HOME or XDG_CACHE_HOME, or {instead}") from None
 
 
 class CacheFolder:
     """Folder of cache files that several processes may write; writes are skipped if it is not writable."""
 
     def __init__(self, folder: str | os.PathLike):
-        """Expands the path as `expanded` does; creates nothing yet."""
-        self.folder = expanded(folder)
+        """Expands the path as `expanded` does, to one without files if no home folder is known; creates nothing yet."""
+        self.folder = pathlib.Path(os.devnull)
+        with contextlib.suppress(EndxError):
+            self.folder = expanded(folder)
         self._writable = True
 
     def path(self, name: str) -> pathlib.Path:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from endx_jax.buckets import local_copy, url_of
 from endx_jax.errors import EndxError
+from endx_jax.files import expanded
 
 PATIENCE = 10.0  # seconds
 # Errors of the hub's client about responses that are not the hub's, such as a login page or a list.
@@ -36,6 +37,7 @@ def download(
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, IncompleteSnapshotError
 
+    expanded(huggingface_hub.constants.HF_HUB_CACHE, "set HF_HOME")  # the hub's client would make a folder `~`
     # Errors of the hub, of the connection, and of malformed ids.
     failures = (OSError, HTTPError, *MALFORMED)
     reason = None

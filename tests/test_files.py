@@ -4,13 +4,16 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from helpers import one_line_error, refused
 
-from endx_jax import files
+from endx_jax import files, load
 from endx_jax.errors import DiskFull
 from endx_jax.files import AppendOnlyFile, expanded, replace_folder, reporting_full_disk, staging_folder, write_text
+from endx_jax.index.corpus_encoding import encode_corpus
+from endx_jax.parallel.environment import use_compilation_cache
 
 FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
 
@@ -23,6 +26,18 @@ def test_caches_are_where_the_environment_says(monkeypatch):
     assert expanded("~/.cache/endx_jax") == pathlib.Path("/caches/endx_jax")
     assert expanded("~/.cached") == pathlib.Path("/home/of/tests/.cached")
     assert expanded("/data/.cache") == pathlib.Path("/data/.cache")
+
+
+def test_without_a_home_folder_nothing_is_cached_and_what_needs_it_names_the_variables(monkeypatch, tmp_path, caplog):
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", mock.Mock(side_effect=KeyError))  # no entry in /etc/passwd
+    use_compilation_cache("~/.cache/endx_jax/xla")
+    assert caplog.messages == ["no home folder is known: nothing is cached; set HOME or XDG_CACHE_HOME"]
+    with pytest.warns(UserWarning, match="nothing is cached for the next run: .* set data.cache to a writable folder"):
+        files.CacheFolder("~/.cache/endx_jax/data").write("name", print)
+    refused("~/model: no home folder is known: set HOME or XDG_CACHE_HOME, or name another path", load, "~/model")
+    refused("set HOME or XDG_CACHE_HOME, or encode with output=FILE", encode_corpus, "model", tmp_path)
 
 
 def test_a_full_disk_is_one_line_with_the_file_and_what_to_do(tmp_path):

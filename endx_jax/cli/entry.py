@@ -3,12 +3,14 @@
 import contextlib
 import glob
 import importlib
+import io
 import itertools
 import os
 import pathlib
 import re
 import shlex
 import sys
+import traceback
 import types
 from collections.abc import Iterator, Sequence
 
@@ -52,10 +54,14 @@ def run_verb(argv: list[str]) -> int:
     if argv[0] == "--version":
         print(endx_jax.__version__)
         return 0
-    # Shells expand `~` in `--workdir ~/runs/a` and not in `--workdir=~/runs/a`, which would make a folder named `~`.
-    home = os.path.expanduser("~")
-    arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: flag[1] + home, argument) for argument in argv[1:]]
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # as stderr, for characters that its encoding does not have
     try:
+        from endx_jax.files import expanded
+
+        # Shells expand `~` in `--workdir ~/runs/a`, not in `--workdir=~/runs/a`, which would make a folder named `~`.
+        arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: f"{flag[1]}{expanded('~')}", one) for one in argv[1:]]
         _refuse_repeated(arguments)
         verb = _verb(argv[0])
         with naming(_flags(verb)), contextlib.ExitStack() as stack:
@@ -75,8 +81,9 @@ def run_verb(argv: list[str]) -> int:
         # XLA and JAX name these only in the message.
         if isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED"):
             reason = f"out of memory: {first_line(failure)}; {SMALLER.get(argv[0], SMALLER_DATA)}"
-        elif str(failure).startswith("Unable to initialize backend"):  # the rest says what to set
-            reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {first_line(failure)}"
+        elif traceback.extract_tb(failure.__traceback__)[-1].filename.endswith("xla_bridge.py"):
+            said = first_line(failure) if failure.args else "JAX has no such device; unset it, or install jax[cuda13]"
+            reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {said}"
         else:
             if "jax" in sys.modules:
                 from endx_jax.parallel.distributed import exit_after

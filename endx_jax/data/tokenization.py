@@ -31,6 +31,7 @@ LARGEST_ID = 10_000_000
 NAMED_CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
 # Exceptions that transformers raises for broken files, since it checks few values before it uses them.
 BROKEN = (OSError, ValueError, ImportError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
+_importing = threading.Lock()  # transformers replaces itself in sys.modules while it is imported
 
 
 class Tokenizer:
@@ -382,11 +383,12 @@ def _load(folder: pathlib.Path):
     # Suppresses the warning about frameworks that are not installed.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    import transformers
+    with _importing:
+        import transformers
 
-    with refusing_broken(folder, *BROKEN):
-        kind = getattr(transformers, name) if name in list(NAMED_CLASSES) else transformers.AutoTokenizer
-        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        with refusing_broken(folder, *BROKEN):
+            kind = getattr(transformers, name) if name in list(NAMED_CLASSES) else transformers.AutoTokenizer
+            return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
 @dataclasses.dataclass(frozen=True)

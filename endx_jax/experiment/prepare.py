@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -31,6 +30,7 @@ from endx_jax.experiment.model import Model, build_model, with_token_weights
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import StepMemory, TrainPlan, complete, plan_training
 from endx_jax.experiment.workdir import Workdir
+from endx_jax.files import expanded
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.vector_cache import HeadEncoder, VectorCache
 from endx_jax.models.attention import seen_reasons
@@ -280,7 +280,7 @@ def write_choice(folder: str, key: str, choice: StepMemory) -> None:
 
 
 def _choice_file(folder: str, key: str) -> str:
-    return f"{url_of(folder) or pathlib.Path(folder).expanduser()}/choice-{key}.json"
+    return f"{url_of(folder) or expanded(folder)}/choice-{key}.json"
 
 
 def log_summary(run: Run, logged: Iterable[str]) -> None:

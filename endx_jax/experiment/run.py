@@ -11,7 +11,6 @@ import contextlib
 import functools
 import operator
 import os
-import pathlib
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +31,7 @@ from endx_jax.experiment.model import best_params, save_adapters, save_descripti
 from endx_jax.experiment.prepare import Run, compile_and_restore, log_summary, prepare_run
 from endx_jax.experiment.run_index import fit_hybrid, searched_answers, with_known, write_pool
 from endx_jax.experiment.workdir import Workdir, opened
-from endx_jax.files import reporting_full_disk
+from endx_jax.files import expanded, reporting_full_disk
 from endx_jax.index.index_file import metric_of
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.saved import MANIFEST, MODEL
@@ -139,7 +138,7 @@ def train(
       (2, 384)
     """
     require("data.path" not in (settings or {}), "data.path is where the pairs are written: leave it out of settings")
-    rows, folder = rows_of(pairs), url_of(workdir) or pathlib.Path(workdir).expanduser()
+    rows, folder = rows_of(pairs), url_of(workdir) or expanded(workdir)
     file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
     tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}
@@ -247,9 +246,9 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
         with preemption.deferred():
             state = fit(state, train_step, _batches(run, start, stop, monitor), hooks, trace.step)
             checkpoints.wait()
-    except EndxError as failure:
-        # A checkpoint that is still being written would be lost. All processes see the same loss; after other errors
-        # they may be waiting for this one.
+    except BaseException as failure:
+        # A checkpoint that is still being written would be lost, or written without the lock of the workdir. All
+        # processes see the same loss; after other errors they may be waiting for this one.
         if jax.process_count() == 1 or isinstance(failure, NonFiniteLoss):
             with contextlib.suppress(EndxError, RunInterrupted):
                 checkpoints.close()

@@ -11,9 +11,11 @@ import math
 import multiprocessing
 import os
 import pathlib
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Set
+import types
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from endx_jax import json_files
@@ -26,7 +28,7 @@ from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import MADE, NAMED, Source, find_source
 from endx_jax.experiment.workdir import check_writable
-from endx_jax.files import locked, sha256_of
+from endx_jax.files import expanded, locked, sha256_of
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import cores
@@ -63,7 +65,7 @@ def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], spli
         or pairs with questions that are held out now.
     """
     require(not url_of(settings.tokens), f"data.tokens={settings.tokens} is in a bucket: name a local folder")
-    folder = pathlib.Path(settings.tokens).expanduser()
+    folder = expanded(settings.tokens)
     held_out = {*splits.validation.questions, *splits.test.questions}
     on_primary(lambda: _ensure(folder, settings, processors, held_out), "tokenized")
     if not json_files.read_optional(folder / MANIFEST):  # on another host, whose folder is its own
@@ -147,25 +149,39 @@ def _write(
     paths = [source.path for source in settings.sets]
     say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")
     tokenize = functools.partial(_tokenize, processors=processors, settings=settings, held_out=held_out)
-    if count > 1:
-        context = multiprocessing.get_context("spawn")
-        try:
-            with concurrent.futures.ProcessPoolExecutor(count, context, _start) as pool:
-                for n, _ in enumerate(pool.map(tokenize, missing, missing.values()), 1):
-                    say(f"tokenized {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
-        except concurrent.futures.process.BrokenProcessPool:
-            raise EndxError(
-                "a tokenizing process was killed, possibly for lack of memory: set data.tokenizing_processes "
-                f"below {count} and run again; finished parts are kept"
-            ) from None
-    else:
-        for file, part in missing.items():
-            tokenize(file, part)
+    try:
+        for n, _ in enumerate(_in_processes(count, tokenize, missing), 1):
+            say(f"tokenized {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
+    except concurrent.futures.process.BrokenProcessPool:
+        raise EndxError(
+            "a tokenizing process was killed, possibly for lack of memory: set data.tokenizing_processes "
+            f"below {count} and run again; finished parts are kept"
+        ) from None
     say("merging equal texts")
     join_parts(folder, files, paths, about)
     for file in folder.glob("part-*"):
         file.unlink()
     say(f"tokenized in {time.perf_counter() - began:.0f} s")
+
+
+def _in_processes(count: int, tokenize: Callable, parts: Mapping[pathlib.Path, SourcePart]) -> Iterator[None]:
+    """Tokenizes parts in `count` processes, or in this one if no others can be started; yields after each part."""
+    script = sys.modules["__main__"]
+    done: Iterator[None] = map(tokenize, parts, parts.values())
+    with contextlib.ExitStack() as stack:
+        try:
+            if count > 1:
+                context = multiprocessing.get_context("spawn")
+                pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(count, context, _start))
+                # The processes would run the program's script, which may have no `if __name__ == "__main__"`.
+                sys.modules["__main__"] = types.ModuleType("__main__")
+                done = pool.map(tokenize, parts, parts.values())
+        except (OSError, ImportError, AssertionError) as failure:  # no shared memory, or no further process
+            stack.close()
+            say(f"processes of data.tokenizing_processes={count} can't be started ({failure}): one tokenizes")
+        finally:
+            sys.modules["__main__"] = script
+        yield from done
 
 
 def _file(folder: pathlib.Path, part: SourcePart, common: str) -> pathlib.Path:
@@ -185,7 +201,7 @@ def _parts(source: Source, settings: DataSettings) -> list[SourcePart]:
     else:
         inside = (str(file) for file in sorted(pathlib.Path(path).rglob("*")) if file.is_file())
         files = [path] if os.path.isfile(path) else list(inside)
-    with concurrent.futures.ThreadPoolExecutor() as pool:
+    with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:
         return [SourcePart(source, part, digests[part.file]) for part in shards.file_parts(path, settings.split, ROWS)]

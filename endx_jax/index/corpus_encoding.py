@@ -84,6 +84,7 @@ def encode_corpus(
     """
     check_range("batch_size", batch_size, 1, 2**31 - 1)
     require(bool(output) or shard[1] == 1, "shard needs output=FILE, a file for each shard")
+    folder = pathlib.Path() if output else expanded(ENCODED, "encode with output=FILE")
     corpus = os.fspath(corpus)
     read = functools.partial(read_corpus, corpus, **reading)
     bar = functools.partial(tqdm.tqdm, unit="text", disable=not showing_progress(), leave=False)
@@ -98,8 +99,8 @@ def encode_corpus(
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)
     info = encoding_of(model, corpus, surveyed, width=truncate_dim, precision=precision, shard=shard)
-    name = f"{ENCODED}/{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
-    path = pathlib.Path(output) if output else expanded(name)
+    name = f"{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
+    path = pathlib.Path(output) if output else folder / name
     embeddings = Output(info.width, model.cosine, "int8" if model.by_token else precision)
     options: dict[str, Any] = {"batch_size": batch_size, "progress": showing_progress(), "output": embeddings}
     encode = functools.partial(model.encoder, model.params, "answer", **options)

@@ -17,7 +17,7 @@ from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
-from endx_jax.files import expanded
+from endx_jax.files import CacheFolder
 from endx_jax.index.index_file import (
     COSINE,
     PRECISIONS,
@@ -318,7 +318,7 @@ class Index:
         It raises ReadOnly for an index in a cache, which is replaced when its source changes.
         """
         for folder, reason in READ_ONLY.items():
-            if expanded(folder).resolve() in self.path.resolve().parents:
+            if CacheFolder(folder).folder.resolve() in self.path.resolve().parents:
                 raise ReadOnly(f"{self._source} {reason}")
         if not self.path.is_file():
             raise InUse(f"{self.path} was moved or deleted since it was opened: restore it, or open another index")

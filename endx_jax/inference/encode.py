@@ -21,6 +21,7 @@ from endx_jax.inference.text_batches import Shapes, batches, compute_batches
 from endx_jax.json_files import as_whole
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import Quantized, l2_normalize, quantize
+from endx_jax.parallel.environment import cores
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.sharding import local_rows, to_global
 from endx_jax.settings import check_choice
@@ -151,7 +152,7 @@ class TextEncoder:
             new = [shape for shape in shapes if (tower, *shape) not in self.compiled]
             if new:
                 bar.set_postfix_str(f"programs to compile (first use): {len(new)}")
-                with ThreadPoolExecutor() as pool:
+                with ThreadPoolExecutor(cores()) as pool:
                     list(pool.map(compile_one, new))
                 self.compiled.update((tower, *shape) for shape in new)
                 bar.set_postfix_str("")

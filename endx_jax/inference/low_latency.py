@@ -15,6 +15,7 @@ import numpy as np
 from endx_jax.batch import Tokens
 from endx_jax.inference.encode import PLAIN, Output, TextEncoder
 from endx_jax.inference.text_batches import with_batch
+from endx_jax.parallel.mesh import check_process
 
 Array = jax.Array
 
@@ -121,6 +122,7 @@ class LowLatencyEncoder:
         return Encoded(embeddings, table.lengths, np.zeros(0, bool) if table.truncated is None else table.truncated)
 
     def _run(self, side: str, ids: Array | np.ndarray, lengths: np.ndarray) -> Array:
+        check_process()
         with jax.default_device(self._device):
             return self._encode(self._params[side], self._tower[side], ids, lengths)
 

@@ -17,6 +17,7 @@ from endx_jax.parallel.distributed import is_primary
 
 LOG = logging.getLogger("endx_jax")
 LOG.setLevel(LOG.level or logging.INFO)
+_changing, _levels = threading.Lock(), list[int]()  # levels before the contexts of `silenced` that are open
 INTERVAL = 1.0  # seconds between updates of a progress bar while no item is finished, such as during compilation
 
 
@@ -42,13 +43,15 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Context without messages and progress bars; warnings are logged."""
-    level = LOG.level
-    LOG.setLevel(logging.WARNING)
+    """Context without messages and progress bars; warnings are logged. Several may overlap in threads."""
+    with _changing:
+        _levels.append(LOG.level)
+        LOG.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        LOG.setLevel(level)
+        with _changing:
+            LOG.setLevel(_levels.pop())
 
 
 class _Lines(logging.Handler):

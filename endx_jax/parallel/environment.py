@@ -4,17 +4,20 @@ import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
+import logging
+import math
 import os
 import pathlib
 import platform
 import re
 import subprocess
+from collections.abc import Iterator
 
 import jax
 
 from endx_jax.buckets import url_of
 from endx_jax.errors import EndxError, RunInterrupted
-from endx_jax.files import expanded
+from endx_jax.files import CacheFolder
 
 # Default folder of the cache of compiled programs.
 PROGRAMS = "~/.cache/endx_jax/xla"
@@ -125,8 +128,11 @@ def _from_tpu_pod() -> DistributedConfig | None:
 
 def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
     """Caches programs that took at least `least_seconds` to compile in `folder`; no effect if `folder` is empty."""
-    if folder:
-        jax.config.update("jax_compilation_cache_dir", url_of(folder) or str(expanded(folder)))
+    place = folder and (url_of(folder) or str(CacheFolder(folder).folder))
+    if place == os.devnull:
+        logging.getLogger(__name__).warning("no home folder is known: nothing is cached; set HOME or XDG_CACHE_HOME")
+    elif place:
+        jax.config.update("jax_compilation_cache_dir", place)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
 
 
@@ -135,6 +141,7 @@ def keep_programs() -> None:
 
     No effect if a cache is configured already, such as by `JAX_COMPILATION_CACHE_DIR`.
     """
+    jax.local_devices()  # an error about the platform comes before all work
     if not jax.config.values["jax_compilation_cache_dir"]:
         use_compilation_cache(PROGRAMS, least_seconds=0.0)
 
@@ -178,12 +185,40 @@ def _commit(folder: pathlib.Path) -> str:
 
 def processor() -> str:
     """Returns the model name of this machine's processor."""
-    information = pathlib.Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
+    lines = read_system("/proc/cpuinfo").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def cores() -> int:
-    """Returns the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores(root: pathlib.Path = pathlib.Path("/")) -> int:
+    """Returns the number of CPU cores that this process may use, by its affinity and its control groups' quotas."""
+    counts = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    for folder in control_groups(root, "cpu"):
+        stated = " ".join(read_system(folder / name) for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
+        if limit := re.fullmatch(r"\s*(\d+)\s+(\d+)\s*", stated):  # a quota and its period; `max` or -1: no quota
+            counts.append(math.ceil(int(limit[1]) / int(limit[2])))
+    return min(counts)
+
+
+def control_groups(root: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
+    """Yields the folders of this process's control groups (v1 and v2) with a controller, and of those above them."""
+    for line in read_system(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            base = root / "sys/fs/cgroup" / (controller if controllers else "")
+            # In a container, the path may be that of the host, and only the mounted root of it is visible.
+            group = base / path.lstrip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(base))
+
+
+def read_system(file: str | os.PathLike) -> str:
+    """Returns the text of a file such as `/proc/meminfo`; empty if the system does not have it."""
+    try:
+        return pathlib.Path(file).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+# XLA reads this when a device is first used; without it, it starts threads for all CPUs of the machine.
+if cores() < cores(pathlib.Path(os.devnull)):
+    os.environ.setdefault("NPROC", str(cores()))

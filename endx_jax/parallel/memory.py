@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from endx_jax.parallel.agreement import gathered
+from endx_jax.parallel.environment import control_groups, read_system
 from endx_jax.parallel.execution import Tree
 
 UNKNOWN = 16 * 2**30  # bytes; assumed if neither the device nor the system reports its memory
@@ -79,7 +80,7 @@ def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:
     Returns:
       Bytes; None if the system has no `/proc/meminfo`, as outside Linux.
     """
-    for line in _read(root / "proc/meminfo").splitlines():
+    for line in read_system(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return max(0, min([1024 * int(line.split()[1]), *_left_in_cgroups(root)]))
     return None
@@ -87,7 +88,7 @@ def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:
 
 def resident() -> int:
     """Returns the resident memory of this process in bytes; 0 if the system does not report it."""
-    fields = _read(pathlib.Path("/proc/self/statm")).split()
+    fields = read_system("/proc/self/statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
@@ -125,29 +126,13 @@ def bytes_kept(function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree)
 
 def _left_in_cgroups(root: pathlib.Path) -> Iterator[int]:
     """Yields the bytes that each memory limit leaves, for this process's control group and those above (v1 and v2)."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            base = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        # In a container, the path may be that of the host, and only the mounted root of it is visible.
-        group = base / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if not folder.is_relative_to(base):
-                break
-            limit, used = _read(folder / names[0]).strip(), _read(folder / names[1]).strip()
+    for folder in control_groups(root, "memory"):
+        for names in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit, used = read_system(folder / names[0]).strip(), read_system(folder / names[1]).strip()
             if limit.isdigit() and used.isdigit():
                 # The system drops cached files before it runs out of memory.
-                statistics = dict(entry.split() for entry in _read(folder / "memory.stat").splitlines())
+                statistics = dict(entry.split() for entry in read_system(folder / "memory.stat").splitlines())
                 yield int(limit) - int(used) + int(statistics.get(names[2], 0))
-
-
-def _read(file: pathlib.Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError:
-        return ""

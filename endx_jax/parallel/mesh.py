@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
 
 import jax
@@ -13,6 +14,7 @@ from endx_jax.errors import EndxError
 from endx_jax.settings import key, require
 
 AXES = ("data", "fsdp", "tensor")
+_process: int | None = None  # the one that used devices first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,15 @@ class MeshSettings:
         require([self.data, self.fsdp, self.tensor].count(-1) <= 1, "only one axis of mesh may be -1")
 
 
+def check_process() -> None:
+    """Raises EndxError in a process that was forked after its parent had used devices: JAX would hang there."""
+    global _process
+    _process = _process or os.getpid()
+    if _process != os.getpid():
+        reason = "this process was forked after a model had been loaded, and JAX can't run in it"
+        raise EndxError(f"{reason}: start processes by spawn, as by multiprocessing.get_context('spawn')")
+
+
 def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Builds the mesh over devices, by default all of all processes, in an order that follows their links.
 
@@ -42,6 +53,7 @@ def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = Non
     Raises:
       EndxError: the axes do not multiply to the number of devices, or `data` can't be divided by the slices.
     """
+    check_process()
     devices = jax.devices() if devices is None else devices
     count = len(devices)
     sizes = [settings.data, settings.fsdp, settings.tensor]

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from endx_jax.errors import EndxError
 from endx_jax.models.sharding_hints import BATCH_AXES
 from endx_jax.numerics import round_up
-from endx_jax.parallel.mesh import AXES
+from endx_jax.parallel.mesh import AXES, check_process
 from endx_jax.settings import check_choice
 
 
@@ -174,6 +174,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 def to_global(tree, mesh: Mesh, batch_size: int):
     """Builds sharded arrays of the global batch from each process's rows, a tree of NumPy arrays."""
+    check_process()
     sharding = batch_sharding(mesh)
 
     def assemble(rows):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Sequence
 
 import jax
@@ -17,6 +16,7 @@ from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
 from endx_jax.experiment.model import Model, build_model, checked_length
 from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
+from endx_jax.files import expanded
 from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.memory import DeviceMemory, measure
@@ -52,7 +52,7 @@ def read_texts(settings: Settings) -> RunPairs:
         if model.method.frozen_towers:
             return RunPairs(None, "only heads are trained, on vectors")
         if settings.data.tokens:
-            return RunPairs(TokenStore.open(pathlib.Path(settings.data.tokens).expanduser()).pairs())
+            return RunPairs(TokenStore.open(expanded(settings.data.tokens)).pairs())
         train, most = read_splits(settings.data).train, settings.data.max_train_pairs
         pairs = (train.first(most) if most else train).tokenize(model.processors)
         return RunPairs(pairs.first(most) if most else pairs)

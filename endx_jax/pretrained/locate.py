@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 
 from endx_jax.errors import EndxError, nearest
-from endx_jax.files import sha256_of
+from endx_jax.files import expanded, sha256_of
 from endx_jax.hub import download, local_path
 from endx_jax.pretrained.static import GLOVE, package_folder, static_folder
 
@@ -62,7 +62,7 @@ def locate(name: str) -> pathlib.Path:
       EndxError: it cannot be found, or its hash differs from the published one.
     """
     name = local_path(name)
-    folder = pathlib.Path(name).expanduser()
+    folder = expanded(name)
     static = static_folder(name) if name else None
     if static is not None:
         return static

@@ -57,7 +57,7 @@ def static_folder(name: str) -> pathlib.Path | None:
     Raises:
       EndxError: the vectors are damaged, or their package is not installed.
     """
-    path = pathlib.Path(name).expanduser()
+    path = expanded(name)
     if is_word_vectors(path):
         return cached_folder([path], lambda folder: write_words(folder, *read_word_vectors(path)))
     table = _token_vectors(path)

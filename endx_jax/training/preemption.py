@@ -12,20 +12,24 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from endx_jax.errors import INTERRUPTED, TRY_AGAIN
+from endx_jax.errors import INTERRUPTED, TRY_AGAIN, RunInterrupted
 from endx_jax.parallel.distributed import exit_if_distributed
 from endx_jax.training.checkpoints import newest_step
 
 SAVE = 1  # request for a checkpoint only; less than the numbers of the signals
+LISTING = 2.0  # seconds within which the newest checkpoint has to be found to be named in the last line
 NAMES: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 NOTICE = b"endx_jax: Ctrl-C: the run saves after this step and ends; a second Ctrl-C ends it at once, without saving\n"
+_entered: list[ExitStack] = []  # of the contexts that are open
+if hasattr(os, "register_at_fork"):  # in a forked process no thread reacts: it gets its signals back
+    os.register_at_fork(after_in_child=lambda: [*map(ExitStack.close, reversed(_entered[:]))])
 
 
 class Preemption:
@@ -37,30 +41,32 @@ class Preemption:
 
     def __init__(self, workdir: str | os.PathLike) -> None:
         """Takes the run's folder, whose newest checkpoint the last line names."""
-        self._workdir = workdir
-        self._received, self._deferred, self._interactive = 0, False, hasattr(sys, "ps1")
+        self._workdir, self._undo, self._received = workdir, ExitStack(), set[int]()
+        self._deferred, self._interactive = False, hasattr(sys, "ps1")
         self._pending: jax.Array | None = None
 
     def __enter__(self) -> "Preemption":
-        self._previous, self._wakeup = {}, None
-        if threading.current_thread() is threading.main_thread():
-            handler: Callable[..., None] = self._handle if self._interactive else lambda *_: None
-            if not self._interactive:
-                # Python calls handlers only after the step that the main thread waits for; a thread reacts at once.
-                received, self._wakeup = socket.socketpair()
-                self._wakeup.setblocking(False)
-                signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
-                threading.Thread(target=self._watch, args=(received,), daemon=True).start()
-            # A shell makes background jobs ignore interrupts.
-            self._previous = {n: signal.signal(n, handler) for n in NAMES if signal.getsignal(n) != signal.SIG_IGN}
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        handler: Callable[..., None] = self._handle if self._interactive else lambda *_: None
+        if not self._interactive:
+            # Python calls handlers only after the step that the main thread waits for; a thread reacts at once.
+            received, wakeup = socket.socketpair()
+            wakeup.setblocking(False)
+            outer = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+            self._undo.callback(wakeup.close)
+            self._undo.callback(signal.set_wakeup_fd, outer)
+            threading.Thread(target=self._watch, args=(received,), daemon=True).start()
+        for number in NAMES:
+            # A shell makes background jobs ignore interrupts; None is a handler that is not Python's.
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                self._undo.callback(signal.signal, number, signal.signal(number, handler))
+        _entered.append(self._undo)
+        self._undo.callback(_entered.remove, self._undo)
         return self
 
     def __exit__(self, *failure) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        if self._wakeup:
-            signal.set_wakeup_fd(-1)
-            self._wakeup.close()
+        self._undo.close()
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -71,14 +77,14 @@ class Preemption:
         finally:
             self._deferred = False
         if self._received:
-            self._leave(self._received)
+            self._leave(max(self._received))
 
     def agreed(self, mesh: Mesh, save: bool = False) -> int:
         """Returns the largest request of any process: the number of a signal, `SAVE` if it asks to `save`, or 0.
 
         Every process of the mesh must call this once after each step; all get the same value.
         """
-        asked = max(self._received, SAVE * save)
+        asked = max(self._received, default=SAVE * save)
         if jax.process_count() == 1:
             return asked
         previous, self._pending = self._pending, _largest(asked, mesh)
@@ -91,19 +97,29 @@ class Preemption:
 
     def _handle(self, number: int, frame: object = None) -> None:
         if number in NAMES:
-            again, self._received = self._received == number == signal.SIGINT, number
+            again = number == signal.SIGINT and number in self._received
+            self._received.add(number)
             if again or not self._deferred:
                 self._leave(number)
             elif number == signal.SIGINT:
-                os.write(2, NOTICE)
+                with suppress(OSError):  # the terminal may be gone
+                    os.write(2, NOTICE)
 
     def _leave(self, number: int) -> None:
-        step = newest_step(self._workdir)
-        resume = "start again: there is no checkpoint yet" if step is None else f"resume at step {step}, its checkpoint"
-        message = f"stopped by {NAMES[number]}; run the same command to {resume}"
+        resume = ["resume"]  # where the workdir, such as a bucket, can't be listed, or not in time
+        listing = threading.Thread(target=self._list, args=(resume,), daemon=True)
+        listing.start()
+        listing.join(LISTING)
+        message = f"stopped by {NAMES[number]}; run the same command to {resume[-1]}"
         if number == signal.SIGINT and self._interactive:
             raise KeyboardInterrupt(message)
         _exit_now(INTERRUPTED if number == signal.SIGINT else TRY_AGAIN, message)
+
+    def _list(self, resume: list[str]) -> None:
+        with suppress(RunInterrupted, OSError, ValueError):
+            step = newest_step(self._workdir)
+            again = "start again: there is no checkpoint yet"
+            resume.append(again if step is None else f"resume at step {step}, its checkpoint")
 
 
 def _largest(local: int, mesh: Mesh) -> jax.Array:
@@ -121,6 +137,7 @@ def _reduction(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 
 def _exit_now(status: int, message: str) -> None:
     """Exits without Python's cleanup, which may wait for a compilation; files on disk are complete at any time."""
-    os.write(2, f"endx_jax: {message}\n".encode())
+    with suppress(OSError):
+        os.write(2, f"endx_jax: {message}\n".encode())
     exit_if_distributed(status, message)
     os._exit(status)

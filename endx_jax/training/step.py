@@ -17,6 +17,7 @@ import optax
 
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
+from endx_jax.parallel.environment import cores
 from endx_jax.parallel.sharding import batch_sharding
 from endx_jax.settings import require
 
@@ -187,7 +188,7 @@ def compile_ahead(
         return train_step.lower(state, abstract_batch(batch, mesh)).compile()
 
     try:
-        with concurrent.futures.ThreadPoolExecutor() as pool:
+        with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
             programs = dict(zip(map(shape_of, batches), pool.map(compile_one, batches), strict=True))
     except jax.errors.JaxRuntimeError as refused:
         return CompiledStep({}, train_step, used_and_limit(refused)[0])

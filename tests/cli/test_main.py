@@ -1,6 +1,10 @@
+import io
+import sys
 from unittest import mock
 
+import jax
 import pytest
+from jax._src import xla_bridge
 
 import endx_jax.__main__ as program
 from endx_jax.cli import entry
@@ -51,12 +55,39 @@ def test_running_out_of_memory_is_one_line(failure, monkeypatch, endx):
     assert "--config.train.tower_chunk" in error
 
 
-def test_an_unknown_platform_is_one_line(monkeypatch, endx):
-    said = "Unable to initialize backend 'tpuu': it is unknown. (set JAX_PLATFORMS='')"
-    monkeypatch.setenv("JAX_PLATFORMS", "tpuu")
-    monkeypatch.setattr(entry, "_verb", failing(RuntimeError(said)))
-    error = endx("train", status=2).err
-    assert error == f"endx train: JAX_PLATFORMS=tpuu: {said}\n"
+@pytest.mark.parametrize(
+    ("platform", "line"),
+    [
+        ("tpuu", "Unable to initialize backend 'tpuu': Backend 'tpuu' is not in the list of known backends: "),
+        ("cuda", "JAX has no such device; unset it, or install jax[cuda13]"),
+    ],
+)
+def test_a_platform_that_is_absent_is_one_line(monkeypatch, endx, platform, line):
+    monkeypatch.setenv("JAX_PLATFORMS", platform)
+    monkeypatch.setattr("jax._src.hardware_utils.has_visible_nvidia_gpu", lambda: False)
+    monkeypatch.setattr(xla_bridge, "_backends", {})
+    monkeypatch.setattr(xla_bridge, "_default_backend", None)
+    monkeypatch.setattr(entry, "_verb", lambda name: lambda arguments: xla_bridge.backends())
+    before = jax.config.jax_platforms
+    jax.config.update("jax_platforms", platform)
+    try:
+        error = endx("check", status=2).err
+    finally:
+        jax.config.update("jax_platforms", before)
+    assert error.startswith(f"endx check: JAX_PLATFORMS={platform}: {line}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("encoding", "printed"),
+    [("ascii", rb"caf\xe9 \u2192"), ("latin-1", b"caf\xe9 \\u2192"), ("utf-8", "caf\xe9 \u2192".encode())],
+)
+def test_characters_that_an_encoding_does_not_have_are_printed_as_escapes(monkeypatch, encoding, printed):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    monkeypatch.setattr(entry, "_verb", lambda name: lambda arguments: print("caf\xe9 \u2192"))
+    assert entry.run_verb(["models"]) == 0
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue() == printed + b"\n"
 
 
 def test_a_tilde_in_a_flag_is_the_home_folder(tmp_path, monkeypatch, endx):

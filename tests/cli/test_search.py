@@ -122,6 +122,15 @@ def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, search):
     assert f"2 questions, {len(texts)} documents" in said
 
 
+def test_jsonl_is_utf_8_whatever_the_encoding_of_standard_output(tmp_path, monkeypatch, search):
+    documents = [Document("caf\xe9", "a caf\xe9 \u2192 a bar")]
+    write_index(tmp_path / "i", np.eye(1, dtype=np.float32), documents, metric="cosine", model={})
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    search(f"--index={tmp_path / 'i'}", "--mode=bm25", "--format=jsonl", "bar")
+    (answer,) = json.loads(sys.stdout.buffer.getvalue())["answers"]
+    assert (answer["id"], answer["text"]) == (documents[0].id, documents[0].text)
+
+
 def test_standard_input_to_jsonl(workdir, tmp_path, monkeypatch, search):
     lines = ['{"_id": "a", "text": "the dog"}', '{"id": 7, "question": "the cat"}', '{"text": "the mat"}']
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))

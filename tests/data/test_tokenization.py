@@ -129,16 +129,18 @@ def test_t5_agrees(test_data):
 
 PROGRAM = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from endx_jax.data.tokenization import Tokenizer
 assert "transformers" not in sys.modules
-tokenizer = Tokenizer(sys.argv[1])
+with ThreadPoolExecutor(3) as pool:
+    tokenizer, *_ = pool.map(Tokenizer, [sys.argv[1]] * 3)
 tokenizer(["the cat"], 8)
 tokenizer.save(sys.argv[2])
 assert "transformers" in sys.modules and "torch" not in sys.modules
 """
 
 
-def test_a_tokenizer_imports_transformers_at_first_use_and_never_torch(folder, tmp_path):
+def test_tokenizers_import_transformers_at_first_use_in_several_threads_and_never_torch(folder, tmp_path):
     command = [sys.executable, "-W", "error", "-c", PROGRAM, folder, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

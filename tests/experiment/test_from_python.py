@@ -1,6 +1,7 @@
 import json
 import pathlib
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -48,6 +49,21 @@ def test_pairs_are_written_by_the_holder_of_the_workdir(config, tmp_path, monkey
     monkeypatch.setattr("endx_jax.experiment.run.run", run)
     monkeypatch.setattr("endx_jax.experiment.run.load", lambda path: path)
     endx_jax.train(PAIRS, tmp_path, config=config)
+
+
+def test_checkpoints_are_closed_under_the_lock_after_any_error(config, tmp_path, monkeypatch):
+    def close(checkpoints):
+        with one_line_error("is in use by"), opened(tmp_path):
+            pass
+        checkpoints.wait()
+        closed.append(checkpoints)
+
+    closed = []
+    monkeypatch.setattr("endx_jax.experiment.run.fit", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("endx_jax.experiment.run.Checkpoints.close", close)
+    with pytest.raises(KeyboardInterrupt):
+        endx_jax.train(PAIRS, tmp_path, config=config, settings=SETTINGS)
+    assert len(closed) == 1
 
 
 @pytest.mark.parametrize(

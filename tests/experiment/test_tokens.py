@@ -304,6 +304,18 @@ def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
         stored(several, processors, read_splits(several))
 
 
+def test_processes_do_not_run_the_script_and_one_tokenizes_if_none_can_be_started(settings, processors, monkeypatch):
+    def start(*_):
+        scripts.append(vars(sys.modules["__main__"]).get("__file__"))
+        raise FileNotFoundError  # as without /dev/shm
+
+    scripts, before = [], sys.modules["__main__"]
+    monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", start)
+    several = dataclasses.replace(settings, tokenizing_processes=2)
+    assert texts(stored(several, processors, read_splits(several)).pairs()) == texts(in_memory(settings, processors))
+    assert (scripts, sys.modules["__main__"]) == ([None], before)
+
+
 def test_a_folder_that_is_a_file_and_sources_without_a_pair_are_refused(settings, processors, tmp_path):
     wrong = dataclasses.replace(settings, tokens=settings.test_path)
     with one_line_error(r"test.jsonl can't be written \(.*\); choose another data.tokens"):
@@ -372,23 +384,23 @@ def test_a_hostile_manifest_is_one_line(settings, processors):
 # Tokenizes in two processes, which never finish a block, so that the parent can be killed meanwhile.
 KILLED = """
 import os, sys, time
-from endx_jax.data.batches import token_store
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.tokens import stored
+from endx_jax.experiment import tokens as module
 
 path, test_path, tokens, bert, slow = sys.argv[1:]
 settings = DataSettings(path=path, test_path=test_path, tokens=tokens, tokenizing_processes=2)
 
-def never(*args):
+def never(*args, **options):
     open(f"{slow}-{os.getpid()}", "w").close()
     time.sleep(600)
 
-token_store._columns = never
 if __name__ == "__main__":
+    import killed  # this file, as the processes import it
+    module._tokenize = killed.never
     processor = TextProcessor(Tokenizer(bert), 16)
-    stored(settings, dict.fromkeys(("question", "answer"), processor), read_splits(settings))
+    module.stored(settings, dict.fromkeys(("question", "answer"), processor), read_splits(settings))
 """
 
 

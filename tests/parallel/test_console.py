@@ -38,6 +38,16 @@ def test_the_level_of_the_logger_silences_messages_but_no_warnings(capfd, caplog
     assert capfd.readouterr().out == "again\n"
 
 
+def test_contexts_of_silence_that_overlap_restore_the_level():
+    before, first, second = LOG.level, silenced(), silenced()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert LOG.level == logging.WARNING
+    second.__exit__(None, None, None)
+    assert LOG.level == before
+
+
 def test_warnings_among_the_messages_are_logged_where_messages_are_silenced(capfd, caplog):
     with silenced(), gathering() as lines:
         say("warning: at step 2, the embeddings collapse")

@@ -85,6 +85,24 @@ def test_a_jax_that_does_not_tell_the_hosts_of_a_tpu_is_told_them(variables, mon
     assert read_environment() is None
 
 
+def test_cores_are_those_of_the_affinity_and_of_the_quota(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment.os, "sched_getaffinity", lambda process: range(8))
+    second, first, period = "0::/jobs/mine", "3:cpu,cpuacct:/docker/1", {"cpu/cpu.cfs_period_us": "100000"}
+    for n, (group, files, count) in enumerate(
+        [
+            ("", {}, 8),
+            (second, {"jobs/mine/cpu.max": "max 100000"}, 8),
+            (second, {"jobs/mine/cpu.max": "max 100000", "jobs/cpu.max": "250000 100000"}, 3),  # of the group above
+            (first, period | {"cpu/cpu.cfs_quota_us": "-1"}, 8),
+            (first, period | {"cpu/cpu.cfs_quota_us": "50000"}, 1),
+        ]
+    ):
+        for name, text in {"proc/self/cgroup": group, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+            (tmp_path / str(n) / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / str(n) / name).write_text(f"{text}\n" if text else "")
+        assert environment.cores(tmp_path / str(n)) == count
+
+
 @pytest.fixture
 def settings():
     """The two settings of JAX, which are as they were afterwards."""

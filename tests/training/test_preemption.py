@@ -2,13 +2,16 @@ import contextlib
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
+import warnings
 
 import pytest
 
-from endx_jax.errors import INTERRUPTED, TRY_AGAIN
+from endx_jax.errors import INTERRUPTED, TRY_AGAIN, RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.training import preemption
 from endx_jax.training.preemption import SAVE, Preemption
@@ -80,11 +83,48 @@ def test_a_request_for_a_checkpoint_is_agreed_on_and_a_signal_comes_first(left, 
         raise KeyError
 
 
+def test_the_wake_up_descriptor_is_given_back_too():
+    with socket.socket() as own:
+        own.setblocking(False)
+        signal.set_wakeup_fd(own.fileno())
+        with Preemption(WORKDIR):
+            pass
+        assert signal.set_wakeup_fd(-1) == own.fileno()
+
+
+def test_a_forked_process_has_the_signals_that_it_had_without_a_run():
+    def state():
+        return [signal.getsignal(number) for number in preemption.NAMES], signal.set_wakeup_fd(-1)
+
+    before = state()
+    with Preemption(WORKDIR), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other threads are not needed here
+        if not (child := os.fork()):
+            os._exit(state() != before)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert state() != before
+
+
+def unreachable(workdir):
+    raise RunInterrupted("the bucket can't be reached")
+
+
+@pytest.mark.parametrize("newest", [unreachable, os.listdir, lambda workdir: time.sleep(1)])
+def test_a_workdir_that_cannot_be_listed_in_time_does_not_keep_a_process(monkeypatch, newest):
+    found = []
+    monkeypatch.setattr(preemption, "LISTING", 0.1)
+    monkeypatch.setattr(preemption, "newest_step", newest)
+    monkeypatch.setattr(preemption, "_exit_now", lambda *how: found.append(how))
+    Preemption(WORKDIR)._handle(signal.SIGTERM)
+    assert found == [(TRY_AGAIN, "stopped by SIGTERM; run the same command to resume")]
+
+
 def test_in_a_notebook_a_second_interrupt_is_an_exception(left):
     mesh = make_mesh(MeshSettings())
     with Preemption(WORKDIR) as told, contextlib.suppress(KeyError), told.deferred():
         tell(signal.SIGINT)
         assert told.agreed(mesh) == signal.SIGINT
+        tell(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt, match="^stopped by Ctrl-C; run the same .* no checkpoint yet$"):
             tell(signal.SIGINT)
         raise KeyError

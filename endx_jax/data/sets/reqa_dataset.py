@@ -26,7 +26,7 @@ from endx_jax.data.sets.origins import ORIGINS, SPLITS, Origin, PublishedFile
 from endx_jax.data.sets.paragraphs import convert_paragraphs
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
-from endx_jax.files import sha256_of
+from endx_jax.files import expanded, sha256_of
 from endx_jax.settings import check_choice
 
 NAMES = tuple(ORIGINS)
@@ -259,8 +259,8 @@ def _find(name: str, source: str | os.PathLike) -> Sources:
 
 def _builder(name: str, data_dir: str | os.PathLike | None, sources: Sources | None = None) -> Reqa:
     kind, _, config = name.partition("/")
-    where = None if data_dir is None else pathlib.Path(data_dir).expanduser()
-    return BUILDERS[kind](config=config, data_dir=where, sources=sources)
+    where = expanded(tfds.core.constants.DATA_DIR if data_dir is None else data_dir)  # tfds would make a folder `~`
+    return BUILDERS[kind](config=config, data_dir=where if data_dir else None, sources=sources)
 
 
 def _is_whole(builder: Reqa) -> bool:
