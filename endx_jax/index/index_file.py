@@ -264,15 +264,23 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
     for name in ("changed", "complete"):
         if not isinstance(field(name), bool):
             raise EndxError(f"{path}: {name!r} must be true or false, not {json_files.shown(field(name))}")
-    model = json_files.as_object(field("model"), f"{path}: 'model'")
+    model, corpus = (json_files.as_object(field(name), f"{path}: {name!r}") for name in ("model", "corpus"))
     for key in ("name", "identity"):
         json_files.as_text(model.get(key, ""), f"{path}: {key!r} of the model", may_be_empty=True)
+    if not corpus.keys().isdisjoint(("documents", "shard")):
+        json_files.as_whole(corpus.get("documents"), f"{path}: 'documents' of the corpus", most=2**53)
+        match corpus.get("shard", [1, 1]):
+            case [int(number), int(count)] if 1 <= number <= count:
+                pass
+            case shard:
+                wrong = json_files.shown(shard)
+                raise EndxError(f"{path}: 'shard' of the corpus must be its number and their number, not {wrong}")
     return IndexInfo(
         width=json_files.as_whole(field("width"), f"{path}: 'width'", least=1),
         precision=str(field("precision")),
         metric=str(field("metric")),
         model=model,
-        corpus=json_files.as_object(field("corpus"), f"{path}: 'corpus'"),
+        corpus=corpus,
         changed=field("changed") is True,
         complete=field("complete") is True,
         content=json_files.as_text(field("content"), f"{path}: 'content'"),
