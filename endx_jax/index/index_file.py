@@ -30,7 +30,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.languages import ENGLISH, LANGUAGES
 from endx_jax.data.sets.documents import Document
-from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.numerics import Quantized, holds_objects, quantize
 
 VERSION = 3
@@ -146,6 +146,7 @@ def sqlite_errors(path: pathlib.Path) -> Iterator[None]:
     Raises:
       InUse: another process's transaction lasted longer than the time limit.
       DiskFull: the disk is full.
+      ReadOnly: the file, its folder or its disk allows no changes.
       EndxError: the file can't be read or written, or is damaged.
     """
     try:
@@ -159,7 +160,8 @@ def sqlite_errors(path: pathlib.Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_FULL:
             raise DiskFull(f"can't write {path}: the disk is full; free some space and repeat the command") from None
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR):
-            raise EndxError(f"can't read or write {path}: {failure}; check the file, its folder and the disk") from None
+            kind = ReadOnly if code == sqlite3.SQLITE_READONLY else EndxError
+            raise kind(f"can't read or write {path}: {failure}; check the file, its folder and the disk") from None
         if code == sqlite3.SQLITE_NOTADB:
             json_files.check_contents(path)
         raise EndxError(f"{path} is not an index or is damaged ({failure}): {REMEDY}") from None
