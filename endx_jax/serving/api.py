@@ -158,10 +158,13 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 scores = answers.embeddings @ asked.embeddings[0]
                 read = {"usage": usage(asked, answers), **note_of("answer", answers)}
             else:
-                job, tokens = await run_in_threadpool(service.read_pairs, body.query, body.documents)
+                job, tokens, cut = await run_in_threadpool(service.read_pairs, body.query, body.documents)
                 pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
                 parts = await in_pieces(batcher, request.receive, job, pairs)
                 scores, read = np.concatenate(parts), {"usage": usage(Encoded(np.empty(0), tokens))}
+                if cut():
+                    longer = f"{cut():,} of {len(pairs):,} documents are longer than what is read"
+                    read["note"] = f"{longer}: only their beginnings are scored; split them into passages"
         best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
         results: list[dict[str, Any]] = [{"index": n, "relevance_score": scores[n]} for n in best]
         for result in results if body.return_documents else ():

@@ -384,7 +384,7 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
 
     other = Service(service.model, service.search, pairs=pairs)
     other.preparations = lambda: []
-    documents = ["x" * n for n in (3, 1, 2, 4096)]
+    documents = [*("x" * n for n in (3, 1, 2)), "cat " * 1024]
     _, content = serve(service=other).post("/v1/rerank", {"query": "why", "documents": documents})
     results = [(result["index"], result["relevance_score"]) for result in content["results"]]
     assert results == [(3, 4099.0), (0, 6.0), (2, 5.0), (1, 4.0)]
@@ -393,6 +393,7 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
     sides = (("question", ["why"] * 4), ("answer", documents))  # the question is read with each document
     counted = sum(service.model.encoder.processors[side](texts).lengths.sum() for side, texts in sides)
     assert content["usage"]["total_tokens"] == counted
+    assert content["note"].startswith("1 of 4 documents are longer than what is read: only their beginnings are scored")
 
 
 ITEMS, FIELDS = ",".join("1" * 1_000_000), ",".join(f'"{n}":[]' for n in range(300_000))
