@@ -189,10 +189,9 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         mode = body.mode or search.default_mode
         ask = Ask(body.query, body.k, mode, body.where)
         with batcher.request():
-            results = await while_connected(request.receive, batcher.submit(ask, cost([body.query])))
-        reason = ""
-        if body.where and not results:
-            reason = await run_in_threadpool(why_nothing, search.index.snapshot.where, body.where)
+            results, reason = await while_connected(request.receive, batcher.submit(ask, cost([body.query]))), ""
+            if body.where and not results:
+                reason = await run_in_threadpool(lambda: why_nothing(search.index.snapshot.where, body.where or {}))
         note = {"note": reason} if reason else {}
         took = round(1e3 * (time.perf_counter() - start), 3)
         return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(search), **note})

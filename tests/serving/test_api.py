@@ -419,7 +419,7 @@ def test_many_wrong_items_or_fields_have_one_error(served, path, content, param)
     assert time.process_time() - began < 1  # reporting the errors of all of them would take longer
 
 
-def test_a_filter_selects_documents_by_their_metadata(served):
+def test_a_filter_selects_documents_by_their_metadata(served, monkeypatch):
     documents = [{"id": f"filter {n}", "text": "the cat of 7", "metadata": {"year": 2018 + n}} for n in range(3)]
     assert served.post("/documents", {"documents": documents})[0] == 201
     try:
@@ -428,7 +428,12 @@ def test_a_filter_selects_documents_by_their_metadata(served):
             found = served.post("/search", {**asked, "where": {"year": {"gte": 2019}}})[1]["results"]
             assert {result["id"] for result in found} == {"filter 1", "filter 2"}
             assert len(served.post("/search", asked)[1]["results"]) > 3
-        found = served.post("/search", {**asked, "where": {"year": 1}})[1]
+        threads, snapshot = [], Index.snapshot.fget
+        with monkeypatch.context() as patch:
+            noted = lambda index: threads.append(threading.current_thread()) or snapshot(index)  # noqa: E731
+            patch.setattr(Index, "snapshot", property(noted))
+            found = served.post("/search", {**asked, "where": {"year": 1}})[1]
+        assert served._thread not in threads  # the event loop reads no metadata
         assert (found["results"], found["note"]) == ([], "no document has a 'year' that matches 1")
         status, content = served.post("/search", {**asked, "where": {"year": {"from": 2019}}})
         assert (status, content["error"]["param"]) == (422, "where")
