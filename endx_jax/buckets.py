@@ -216,12 +216,19 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = (), *, by_version:
       by_version: true to give each version of a file in a bucket its own path, so that an open file is not replaced.
 
     Raises:
-      EndxError: there is no such object, the bucket can't be read, or the disk is full.
+      EndxError: there is no such object, the bucket or the local path can't be read, or the disk is full.
       InUse: the objects change while they are copied.
     """
     url = url_of(path)
     if url is None:
-        return expanded(path)
+        local = expanded(path)
+        try:
+            os.stat(local)
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # a new output, or the name of a model
+            pass
+        except OSError as failure:
+            raise EndxError(f"{path!s:.200} can't be read: {failure.strerror}") from None
+        return local
     cache = expanded(CACHE)
     place, versions = (cache / part / url.replace("://", "/") for part in ("files", "versions"))
     lock = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"

@@ -54,7 +54,7 @@ class InUse(EndxError):
 
 
 class ReadOnly(EndxError):
-    """Error about a change to an index whose changes would be lost, such as a copy of an index in a bucket."""
+    """Error about a change to an index that allows none: its file is read-only, or a copy of one in a bucket."""
 
 
 class DiskFull(EndxError):

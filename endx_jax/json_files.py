@@ -153,8 +153,8 @@ def list_at(holder: object, key: str, where: str, default: object = _MISSING) ->
     return as_list(default if found is None and default is not _MISSING else found, f"{where}: {key!r}")
 
 
-def format_names(names: Iterable[str]) -> str:
-    """Formats up to 20 names for messages, each shortened to 30 characters."""
+def format_names(names: Iterable[object]) -> str:
+    """Formats up to 20 names or numbers for messages, each shortened to 30 characters."""
     first = [reprlib.repr(name) for name in itertools.islice(names, 21)]
     return ", ".join([*first[:20], "..."] if len(first) > 20 else first)
 

@@ -185,10 +185,11 @@ def test_what_does_not_exist_is_one_line(url, scheme):
         ("gs://bucket/a/../b", "may not contain //, /./, /../"),
         ("gs://bucket/a*", "may not contain"),
         ("gs://bucket/a\nb", "may not contain"),
+        ("x" * 300, "xxx can't be read: File name too long"),
     ],
 )
 def test_a_wrong_path_is_one_line(path, message):
-    refused(message, buckets.url_of, path)
+    refused(message, buckets.local_copy, path)
 
 
 @pytest.mark.parametrize(

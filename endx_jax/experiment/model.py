@@ -370,7 +370,7 @@ def load_pair_scorer(
     method = None if embedding else find_method(read_config(folder).objective.name)
     if method is None or method.by_token:
         loaded = load(name, product_dtype=product_dtype)
-        return SimilaritiesOfTexts(loaded.ranked, loaded.by_token)
+        return SimilaritiesOfTexts(loaded.ranked, loaded.by_token, loaded.encoder.processors)
     if method.pair_scorer is None:
         raise EndxError(
             f"{name} holds a run of objective.name={method.name}: rerank needs a pair classifier, a run of "

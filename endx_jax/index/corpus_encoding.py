@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import tqdm
 
+from endx_jax import json_files
 from endx_jax.buckets import local_copy
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.corpus import read_corpus
@@ -367,8 +368,8 @@ def join_shards(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
             raise EndxError(f"{reader.path} was changed since it was encoded: encode this shard again")
         by_number[number] = reader
     count = first.info.corpus["shard"][1]
-    if absent := [str(number) for number in range(1, count + 1) if number not in by_number]:
-        raise EndxError(f"of {count} shards these are missing: {', '.join(absent)}; name the files of all")
+    if absent := json_files.format_names(number for number in range(1, count + 1) if number not in by_number):
+        raise EndxError(f"of {count} shards these are missing: {absent}; name the files of all")
     corpus = {key: value for key, value in first.info.corpus.items() if key != "shard"}
     with starting(path) as database:
         if not is_new(database):

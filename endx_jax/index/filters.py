@@ -16,7 +16,8 @@ MOST_CONDITIONS, MOST_VALUES, LONGEST_NAME = 100, 10_000, 200
 COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _VALUE = "json_extract(metadata, ?)"
 # Columns of CSV files are stored as text, so text that is a number compares as one.
-_NUMERAL = f"{_VALUE} GLOB '*[0-9]*' AND {_VALUE} NOT GLOB '*.*.*' AND ltrim({_VALUE}, '-') NOT GLOB '*[^0-9.]*'"
+_DIGITS = f"{_VALUE} GLOB '[-.0-9]*' AND substr({_VALUE}, 2) NOT GLOB '*[^.0-9]*'"
+_NUMERAL = f"{_DIGITS} AND {_VALUE} GLOB '*[0-9]*' AND {_VALUE} NOT GLOB '*.*.*'"
 _NUMBER = f"(typeof({_VALUE}) IN ('integer', 'real') OR ({_NUMERAL})) AND CAST({_VALUE} AS NUMERIC)"
 
 

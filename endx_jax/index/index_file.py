@@ -31,7 +31,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.languages import ENGLISH, LANGUAGES
 from endx_jax.data.sets.documents import Document
-from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.numerics import Quantized, holds_objects, quantize
 
 VERSION = 4
@@ -143,6 +143,7 @@ def sqlite_errors(path: pathlib.Path) -> Iterator[None]:
     Raises:
       InUse: another process's transaction lasted longer than the time limit.
       DiskFull: the disk is full.
+      ReadOnly: the file, its folder or its disk allows no changes.
       EndxError: the file can't be read or written, or is damaged.
     """
     try:
@@ -156,7 +157,8 @@ def sqlite_errors(path: pathlib.Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_FULL:
             raise DiskFull(f"can't write {path}: the disk is full; free some space and repeat the command") from None
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR):
-            raise EndxError(f"can't read or write {path}: {failure}; check the file, its folder and the disk") from None
+            kind = ReadOnly if code == sqlite3.SQLITE_READONLY else EndxError
+            raise kind(f"can't read or write {path}: {failure}; check the file, its folder and the disk") from None
         if code == sqlite3.SQLITE_NOTADB:
             json_files.check_contents(path)
         raise EndxError(f"{path} is not an index or is damaged ({failure}): {REMEDY}") from None
@@ -260,15 +262,23 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
     for name in ("changed", "complete"):
         if not isinstance(field(name), bool):
             raise EndxError(f"{path}: {name!r} must be true or false, not {json_files.shown(field(name))}")
-    model = json_files.as_object(field("model"), f"{path}: 'model'")
+    model, corpus = (json_files.as_object(field(name), f"{path}: {name!r}") for name in ("model", "corpus"))
     for key in ("name", "identity"):
         json_files.as_text(model.get(key, ""), f"{path}: {key!r} of the model", may_be_empty=True)
+    if not corpus.keys().isdisjoint(("documents", "shard")):
+        json_files.as_whole(corpus.get("documents"), f"{path}: 'documents' of the corpus", most=2**53)
+        match corpus.get("shard", [1, 1]):
+            case [int(number), int(count)] if 1 <= number <= count:
+                pass
+            case shard:
+                wrong = json_files.shown(shard)
+                raise EndxError(f"{path}: 'shard' of the corpus must be its number and their number, not {wrong}")
     return IndexInfo(
         width=json_files.as_whole(field("width"), f"{path}: 'width'", least=1),
         precision=str(field("precision")),
         metric=str(field("metric")),
         model=model,
-        corpus=json_files.as_object(field("corpus"), f"{path}: 'corpus'"),
+        corpus=corpus,
         changed=field("changed") is True,
         complete=field("complete") is True,
         content=json_files.as_text(field("content"), f"{path}: 'content'"),

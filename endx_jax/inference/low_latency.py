@@ -4,6 +4,7 @@
 into the shapes that cost least, so that three short questions are not padded to sixteen long ones.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
@@ -79,9 +80,9 @@ class LowLatencyEncoder:
         self._device = encoder.mesh.local_devices[0]
         self._programs = PROGRAMS.get(self._device.platform, ACCELERATOR)
         self._processors = encoder.processors
-        self._params = {
-            side: jax.device_put(towers.encoding_params(params, side), self._device) for side in encoder.processors
-        }
+        placed = functools.cache(lambda side: jax.device_put(towers.encoding_params(params, side), self._device))
+        siamese = towers.is_siamese(params)  # whose kernels need no second copy in bfloat16
+        self._params = {side: placed("question" if siamese else side) for side in encoder.processors}
         one_tower = towers.question == towers.answer
         self._tower = {side: "question" if one_tower else side for side in encoder.processors}
         lengths: dict[str, int] = {}

@@ -238,7 +238,8 @@ def attend(
 def _attend_by_cudnn(query: Array, key: Array, value: Array, mask: Array, scale: float, causal: bool) -> Array:
     """Computes `attend` by cuDNN on each device, with its texts and heads.
 
-    JAX cannot let the compiler partition cuDNN's attention if only some of the mesh axes are automatic.
+    JAX cannot let the compiler partition cuDNN's attention if only some of the mesh axes are automatic. A text without
+    tokens attends to its first padding: cuDNN's result for length 0 is undefined, and could be nan.
     """
 
     def attend_rows(query, key, value, lengths):
@@ -246,7 +247,8 @@ def _attend_by_cudnn(query: Array, key: Array, value: Array, mask: Array, scale:
             query, key, value, scale=scale, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
         )
 
-    arrays, axes = (query, key, value, jnp.sum(mask, axis=1, dtype=jnp.int32)), axes_left()
+    lengths = jnp.maximum(jnp.sum(mask, axis=1, dtype=jnp.int32), 1)
+    arrays, axes = (query, key, value, lengths), axes_left()
     if not axes:
         return attend_rows(*arrays)
     by_row = PartitionSpec(_row_axes())

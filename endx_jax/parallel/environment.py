@@ -155,7 +155,7 @@ def environment() -> dict:
     """Returns versions of Python and packages, commit of the code (empty if not a checkout), and hardware."""
     devices = jax.devices()
     return {
-        "commit": _commit(pathlib.Path(__file__).parent),
+        "commit": _commit(pathlib.Path(__file__)),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "system": platform.platform(),
@@ -173,10 +173,11 @@ def _version(package: str) -> str:
         return ""
 
 
-def _commit(folder: pathlib.Path) -> str:
-    """Returns the checked-out commit of a folder, followed by `+` if files are modified; empty if not a checkout."""
+def _commit(file: pathlib.Path) -> str:
+    """Returns the checked-out commit of a file, followed by `+` if files are modified; empty if not a checkout."""
     try:
-        run = functools.partial(subprocess.run, cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+        run = functools.partial(subprocess.run, cwd=file.parent, capture_output=True, text=True, check=True, timeout=10)
+        run(["git", "ls-files", "--error-unmatch", file.name])  # or it is installed inside another project
         modified = run(["git", "status", "--porcelain", "--untracked-files=no"]).stdout.strip()
         return run(["git", "rev-parse", "HEAD"]).stdout.strip() + ("+" if modified else "")
     except (OSError, subprocess.SubprocessError):

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -320,6 +320,7 @@ class SimilaritiesOfTexts:
 
     encode: EncodeSide
     by_token: bool = False
+    processors: Mapping[str, Callable] | None = None  # of the texts of each side, to count tokens
 
     def __call__(self, questions: Sequence[str], candidates: Sequence[str]) -> Similarities:
         """Returns the scorer of pairs of rows of the texts."""

@@ -291,14 +291,14 @@ class Corpus:
                 raise EndxError(
                     f"{name} is {column.shape} for {len(candidates)} candidates: it needs one entry for each"
                 )
-        if len(candidates) > NO_CANDIDATE:
-            raise EndxError(f"{len(candidates)} candidates exceed 32-bit ids: search them in parts")
         self._mesh: Mesh = before._mesh if before else mesh or make_mesh(MeshSettings(), jax.local_devices())
         self._tile = TILES.get(platform(self._mesh), LARGE_TILE)
         self._candidates, self._scales, self._where = candidates, scales, where
         unit = self._tile.candidates * self._mesh.size
         self._tiles = _tiles(len(candidates), unit, block)
         self._size = self._tiles * unit
+        if len(candidates) + self._size > NO_CANDIDATE:  # the ids of padding too
+            raise EndxError(f"{len(candidates)} candidates exceed 32-bit ids: search them in parts")
         self._resident: list[Block] | None = None
         if resident:
             reused = before._resident or [] if before and before._size == self._size else []

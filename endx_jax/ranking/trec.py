@@ -128,7 +128,8 @@ def _read(path: pathlib.Path, names: Sequence[str], place: int) -> dict[str, dic
 def measure_run(run: Mapping, right: Mapping, depth: int) -> tuple[tuple[str, ...], np.ndarray]:
     """Returns the names of M metrics and their values [Q, M] on the questions of `right`.
 
-    Candidates below the first `depth` are not found. Metrics that count more than `depth` candidates are left out.
+    Candidates below the first `depth` are not found; they count 0 in `mrr` and `map`, as in trec_eval. Metrics that
+    count a larger number of candidates are left out.
     """
     ranks, gains = [], []
     for question, grades in right.items():

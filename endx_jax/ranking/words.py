@@ -21,6 +21,7 @@ _RUN, _CHARACTER = regex.compile(rf"((?:{_SPACELESS}\p{{M}}*)+)"), regex.compile
 _INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
 # Pattern for words in bm25s and scikit-learn, which counts the length of English texts.
 _PLAIN = re.compile(r"\w\w+")
+_flat = itertools.chain.from_iterable
 # Vowel signs of Hebrew and Arabic, which are usually left out, tatweel, forms of alef and yeh, and digits.
 _EQUAL: dict[int, int | str | None] = {
     **dict.fromkeys((*range(0x591, 0x5C8), *range(0x610, 0x61B), *range(0x64B, 0x660), 0x640, 0x670)),
@@ -68,7 +69,8 @@ class WordTokenizer:
 
     Words are runs of two or more letters, digits and marks, in NFKC. Of scripts without spaces between words, and of
     Hangul, they are all pairs of neighbouring characters. 3.14, C++, C# and .NET are words. Hebrew and Arabic lose
-    vowel signs. Apart from these cases, English texts have the words of bm25s with the English Snowball stemmer.
+    vowel signs, and ı equals i. Apart from these cases, English texts have the words of bm25s with the English Snowball
+    stemmer.
 
     Attributes:
       language: language of the stemmer; of a language without one, words are not stemmed.
@@ -83,7 +85,10 @@ class WordTokenizer:
         stemmer = library("Stemmer")
 
         def stem_of(name: str) -> Callable[[str], str]:
-            return stemmer.Stemmer(name, 0).stemWord if name in stemmer.algorithms() else str
+            stem = stemmer.Stemmer(name, 0).stemWord if name in stemmer.algorithms() else str
+            # Only Turkish suffixes depend on the dot of i. Other stemmers read the letter that capitals yield.
+            read = "ı" if name == "turkish" else "i"
+            return lambda word: stem(word.replace("ı", read)).replace("ı", "i")
 
         self.language = language
         self._stem = stem_of(language)
@@ -113,16 +118,17 @@ class WordTokenizer:
     def _split(self, texts: Sequence[str], cache: "_Known") -> Iterator[tuple[list[str], Iterator[str]]]:
         for text in texts:
             runs = (self._ascii if text.isascii() else self._any).findall(text)
-            yield runs, itertools.chain.from_iterable(map(cache.__getitem__, runs))
+            yield runs, _flat(map(cache.__getitem__, runs))
 
     def _words_and_parts(self, run: str) -> tuple[str, ...]:
         words, parts = self._words(run), _PLAIN.findall(run)
-        return words if run in parts or not run.isascii() else (*words, *map(self._stem_ascii, map(str.lower, parts)))
+        return words if run in parts or not run.isascii() else (*words, *_flat(map(self._words, parts)))
 
     def _words(self, run: str) -> tuple[str, ...]:
         """Returns the words of a run of characters."""
-        if self.language == "turkish":
-            run = unicodedata.normalize("NFC", run).replace("I", "ı")
+        if self.language == "turkish" and "I" in (run := unicodedata.normalize("NFC", run)):
+            # The capital of ı, and in foreign words (API) of i; the stems may differ.
+            return tuple(_flat(dict.fromkeys(self._words(run.replace("I", small)) for small in "ıi")))
         if run.isascii():
             return (self._stem_ascii(run.lower()),) if len(run) > 1 else ()
         run = unicodedata.normalize("NFKC", _INVISIBLE.sub("", run)).translate(_EQUAL)

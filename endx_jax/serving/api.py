@@ -162,10 +162,13 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 scores = answers.embeddings @ asked.embeddings[0]
                 read = {"usage": usage(asked, answers), **note_of("answer", answers)}
             else:
-                job, tokens = await run_in_threadpool(service.read_pairs, body.query, body.documents)
+                job, tokens, cut = await run_in_threadpool(service.read_pairs, body.query, body.documents)
                 pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
                 parts = await in_pieces(batcher, request.receive, job, pairs)
                 scores, read = np.concatenate(parts), {"usage": usage(Encoded(np.empty(0), tokens))}
+                if cut():
+                    longer = f"{cut():,} of {len(pairs):,} documents are longer than what is read"
+                    read["note"] = f"{longer}: only their beginnings are scored; split them into passages"
         best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
         results: list[dict[str, Any]] = [{"index": n, "relevance_score": scores[n]} for n in best]
         for result in results if body.return_documents else ():
@@ -190,10 +193,9 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
         mode = body.mode or search.default_mode
         ask = Ask(body.query, body.k, mode, body.where)
         with batcher.request():
-            results = await while_connected(request.receive, batcher.submit(ask, cost([body.query])))
-        reason = ""
-        if body.where and not results:
-            reason = await run_in_threadpool(why_nothing, search.index.snapshot.where, body.where)
+            results, reason = await while_connected(request.receive, batcher.submit(ask, cost([body.query]))), ""
+            if body.where and not results:
+                reason = await run_in_threadpool(lambda: why_nothing(search.index.snapshot.where, body.where or {}))
         note = {"note": reason} if reason else {}
         took = round(1e3 * (time.perf_counter() - start), 3)
         return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(search), **note})

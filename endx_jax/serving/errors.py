@@ -92,7 +92,8 @@ def handle_errors(app: FastAPI) -> None:
             return error_response(Refusal(503, str(failure), code="in_use", headers={"Retry-After": "1"}))
         if isinstance(failure, DiskFull):
             return error_response(Refusal(507, "the server's disk is full: nothing was changed", code="disk_full"))
-        return error_response(Refusal(409 if isinstance(failure, ReadOnly) else 500, str(failure), code="failed"))
+        status, code = (409, "read_only") if isinstance(failure, ReadOnly) else (500, "failed")
+        return error_response(Refusal(status, str(failure), code=code))
 
     @app.exception_handler(HTTPException)
     async def not_there(request: Request, failure: HTTPException) -> Response:

@@ -51,8 +51,6 @@ class Guard:
                     headers[name] = value
             await send(message)
 
-        if scope["method"] == "HEAD":  # the server sends no body
-            scope = {**scope, "method": "GET"}
         try:
             self._check(scope["path"], Headers(scope=scope))
         except Refusal as refusal:
@@ -148,7 +146,9 @@ class Measured:
         """Serves one request."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        start, status = time.perf_counter(), 500
+        start, status, method = time.perf_counter(), 500, scope["method"]
+        if method == "HEAD":  # the server sends no body
+            scope = {**scope, "method": "GET"}
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -161,4 +161,4 @@ class Measured:
         finally:
             # The path of the route and not of the request, which can be anything; refused requests have no route.
             route = getattr(scope.get("route"), "path", "none")
-            self._telemetry.request(route, scope["method"], status, time.perf_counter() - start)
+            self._telemetry.request(route, method, status, time.perf_counter() - start)

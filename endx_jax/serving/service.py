@@ -189,13 +189,16 @@ class Service:
         index = self.search.index
         return identifier in index and index.delete([identifier], missing_ok=True) > 0
 
-    def read_pairs(self, question: str, texts: Sequence[str]) -> tuple[Callable[[Sequence], Work], np.ndarray]:
-        """Returns a function that makes the job of the next texts, and numbers of tokens [n]; in any thread."""
+    def read_pairs(
+        self, question: str, texts: Sequence[str]
+    ) -> tuple[Callable[[Sequence], Work], np.ndarray, Callable[[], int]]:
+        """Returns functions for the next texts' job and the number of cut texts, and tokens [n]; in any thread."""
         assert self.pairs is not None
-        sides = zip(SIDES, ([question], texts), strict=True)
-        first, second = (self.model.encoder.processors[side](of).lengths for side, of in sides)
+        processors = getattr(self.pairs, "processors", None) or self.model.encoder.processors
+        first, second = (processors[side](of) for side, of in zip(SIDES, ([question], texts), strict=True))
         score, rows = self.pairs([question], texts), iter(np.ndindex(1, len(texts)))  # each text is tokenized once
-        return lambda piece: functools.partial(score, np.array([*itertools.islice(rows, len(piece))])), first + second
+        job = lambda piece: functools.partial(score, np.array([*itertools.islice(rows, len(piece))]))  # noqa: E731
+        return job, first.lengths + second.lengths, lambda: getattr(score, "cut", second.cut)
 
     def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
         """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""

@@ -93,11 +93,13 @@ def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workd
     running = Running(service)
     try:
         status, content = running.post("/v1/rerank", {"query": "where is the cat 3", "documents": documents})
+        _, cut = running.post("/v1/rerank", {"query": "where is the cat 3", "documents": [*documents, "mat " * 2000]})
     finally:
         running.stop()
     found = [(result["index"], result["relevance_score"]) for result in content["results"]]
     assert (status, [n for n, _ in found]) == (200, np.argsort(-expected).tolist())
     np.testing.assert_allclose([score for _, score in found], np.sort(expected)[::-1], rtol=1e-6)
+    assert (content.get("note"), cut["note"][:18]) == (None, "1 of 4 documents a")
 
 
 def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):

@@ -180,6 +180,8 @@ def test_shards_that_do_not_make_a_whole_are_refused(tmp_path):
     run(tmp_path / "model", info_of(shard=[4, 4], model={"name": "n", "identity": "2" * 64}))
     run(tmp_path / "corpus", info_of([*DOCUMENTS[:-1], Document("e", "")], shard=[4, 4]))
     begin_index(tmp_path / "begun", info_of(shard=[4, 4]))
+    begin_index(tmp_path / "many", info_of(shard=[1, 2**40]))
+    refused(r"these are missing: 2, 3, .* 21, \.\.\.; name the", join_shards, tmp_path / "joined", [tmp_path / "many"])
     for last, message in (
         ([], "of 4 shards these are missing: 4; name the files of all"),
         ([shards[2]], "shard3 and .*shard3 are both shard 3 of 4"),

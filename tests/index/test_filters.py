@@ -10,7 +10,7 @@ METADATA = [
     {"lang": "en", "year": 2019, "public": True},
     {"lang": "de", "year": 2020.5, "date": "2024-11-24"},
     {"lang": "fr", "year": "2021", "a.b": 1, "': --": "x", "depth": "-3.5", "public": "True"},
-    {"a\\b": 1, "\n": "x", "version": "1.10.2", "count": "7.0"},
+    {"a\\b": 1, "\n": "x", "version": "1.10.2", "count": "7.0", "flag": "--5", "range": "1-5"},
 ]
 
 
@@ -39,6 +39,8 @@ def snapshot(tmp_path):
         ({"year": [2019, 2021]}, [0, 2]),
         ({"count": [7, 8]}, [3]),
         ({"version": {"lt": 2}}, []),
+        ({"flag": {"lte": 0}}, []),
+        ({"range": {"lte": 9}}, []),
         ({"lang": {"gte": 0}}, []),
         ({"date": {"gte": "2024-01-01", "lt": "2025"}}, [1]),
         ({"date": {"gte": 0}}, []),

@@ -68,6 +68,14 @@ def test_programs_for_very_long_texts_are_compiled_when_one_comes(model, monkeyp
     assert low_latency._widths(32_768)[-5:] == [8192, 12288, 16384, 24576, 32768]
 
 
+def test_both_sides_of_a_siamese_model_have_one_copy_of_rounded_kernels(tiny_bert):
+    model = make_model(tiny_bert, product_dtype="bfloat16")
+    encoder = LowLatencyEncoder(model.encoder, model.params)
+    sides = zip(*(jax.tree.leaves(encoder._params[side]) for side in ("question", "answer")), strict=True)
+    assert all(first is second for first, second in sides)
+    assert any(leaf.dtype == "bfloat16" for leaf in jax.tree.leaves(encoder._params))
+
+
 def test_nothing_is_compiled_once_it_is_warm(model, monkeypatch):
     monkeypatch.setitem(low_latency.PROGRAMS, "cpu", Programs(rows=(4, 1), tokens=128, call=24))
     traced = []

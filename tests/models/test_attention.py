@@ -117,6 +117,15 @@ def test_the_reason_why_attention_is_plain(monkeypatch, changes, expected):
         assert plain_because(query, key, given["backend"], dropout_rate=given.get("dropout_rate", 0)) == expected
 
 
+def test_a_text_without_tokens_has_a_finite_result(monkeypatch):
+    lengths, mask = [], jnp.array([[False, False], [True, False]])
+    fused = lambda query, *_, key_value_seq_lengths, **options: lengths.append(key_value_seq_lengths) or query  # noqa: E731
+    monkeypatch.setattr(jax.nn, "dot_product_attention", fused)
+    attention._attend_by_cudnn(*[jnp.ones((2, 2, 1, 8))] * 3, mask, 1.0, causal=False)
+    assert lengths[0].tolist() == [1, 1]
+    assert jnp.isfinite(attend(*[jnp.ones((2, 2, 1, 8))] * 3, mask, scale=1.0)).all()  # the plain path
+
+
 def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch):
     card = types.SimpleNamespace(platform="gpu", device_kind="Tesla T4", compute_capability="7.5")
     monkeypatch.setattr(jax, "local_devices", lambda: [card])

@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-NEEDED = ("openai", "cohere", "litellm", "langchain_cohere", "langchain_openai", "schemathesis", "pytest_asyncio")
+NEEDED = ("openai", "cohere", "litellm", "langchain_cohere", "langchain_openai", "schemathesis")
 for name in NEEDED:
     pytest.importorskip(name, reason="the extra [outside] is not installed")
+pytest_asyncio = pytest.importorskip("pytest_asyncio", reason="the extra [outside] is not installed")
 standard = pytest.importorskip("langchain_tests.integration_tests", reason="the extra [outside] is not installed")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of the clients
@@ -26,25 +27,27 @@ def order(served):
 def test_openai(served):
     import openai
 
-    client, model = openai.OpenAI(base_url=f"{served.url}/v1", api_key="x"), served.service.model
-    for given in (DOCUMENTS, [f"the cat {n}" for n in range(2048)], ["cat " * 30_000]):
-        found = np.array([entry.embedding for entry in client.embeddings.create(model="m", input=given).data])
-        np.testing.assert_allclose(found, model.encode_document(given), atol=1e-5)
-    name = client.models.list().data[1].id
-    assert client.models.retrieve(name).id == name
-    with pytest.raises(openai.UnprocessableEntityError, match="check_embedding_ctx_length=False"):
-        client.embeddings.create(model="m", input=[[1, 2], [3]])
+    model = served.service.model
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="x") as client:
+        for given in (DOCUMENTS, [f"the cat {n}" for n in range(2048)], ["cat " * 30_000]):
+            found = np.array([entry.embedding for entry in client.embeddings.create(model="m", input=given).data])
+            np.testing.assert_allclose(found, model.encode_document(given), atol=1e-5)
+        name = client.models.list().data[1].id
+        assert client.models.retrieve(name).id == name
+        with pytest.raises(openai.UnprocessableEntityError, match="check_embedding_ctx_length=False"):
+            client.embeddings.create(model="m", input=[[1, 2], [3]])
 
 
 def test_cohere(served, order):
     import cohere
 
     about = {"model": "m", "query": QUERY, "top_n": 3}
-    found = cohere.ClientV2(api_key="x", base_url=served.url).rerank(documents=DOCUMENTS, **about)
+    with cohere.ClientV2(api_key="x", base_url=served.url) as client:
+        found = client.rerank(documents=DOCUMENTS, **about)
     assert [result.index for result in found.results] == order[:3]
     objects = [{"text": text} for text in DOCUMENTS]
-    first = cohere.Client(api_key="x", base_url=served.url)
-    found = first.rerank(documents=objects, return_documents=True, **about)
+    with cohere.Client(api_key="x", base_url=served.url) as first:
+        found = first.rerank(documents=objects, return_documents=True, **about)
     assert [result.document.text for result in found.results] == [DOCUMENTS[n] for n in order[:3]]
 
 
@@ -78,9 +81,15 @@ def test_langchain_reranks(served, order):
 class TestLangChain(standard.EmbeddingsIntegrationTests):
     """LangChain's standard tests of embeddings."""
 
-    @pytest.fixture(autouse=True)
-    def _server(self, served):
-        self.url = f"{served.url}/v1"
+    @pytest_asyncio.fixture(autouse=True)
+    async def _server(self, served):
+        import openai
+
+        # LangChain's own clients are never closed, and only their event loop could close those of coroutines.
+        async with openai.DefaultAsyncHttpxClient() as other:
+            with openai.DefaultHttpxClient() as client:
+                self.server = {"base_url": f"{served.url}/v1", "http_client": client, "http_async_client": other}
+                yield
 
     @property
     def embeddings_class(self):
@@ -90,7 +99,7 @@ class TestLangChain(standard.EmbeddingsIntegrationTests):
 
     @property
     def embedding_model_params(self):
-        return {"base_url": self.url, "api_key": "x", "model": "m:query", "check_embedding_ctx_length": False}
+        return {**self.server, "api_key": "x", "model": "m:query", "check_embedding_ctx_length": False}
 
 
 def test_schemathesis_has_no_finding(served, tmp_path):

@@ -1,4 +1,5 @@
 import importlib.util
+import subprocess
 import sys
 
 import jax
@@ -111,6 +112,16 @@ def settings():
     yield lambda: tuple(getattr(jax.config, name) for name in names)
     for name, value in before.items():
         jax.config.update(name, value)
+
+
+def test_the_commit_is_that_of_the_code_and_of_no_project_around_it(tmp_path):
+    git = ("git", "-c", "user.name=n", "-c", "user.email=e", "-c", "init.defaultBranch=main")
+    for name in ("own.py", "installed.py"):
+        (tmp_path / name).touch()
+    for arguments in (["init", "-q"], ["add", "own.py"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
+    assert len(environment._commit(tmp_path / "own.py")) == 40
+    assert environment._commit(tmp_path / "installed.py") == ""
 
 
 def test_a_cache_that_is_configured_stays(settings):

@@ -21,7 +21,10 @@ WORDS = [
     ("hindi", "पासवर्ड", ["पासवर्ड"]),
     ("hebrew", "שָׁלוֹם", ["שלום"]),
     ("arabic", "كـــتاب كِتَاب أحمد احمد ٣٫١٤", ["كتاب", "كتاب", "احمد", "احمد", "3.14"]),
-    ("turkish", "IŞIK İSTANBUL", ["ışık", "istanbul"]),
+    ("turkish", "IŞIK ışıklar İSTANBUL Istanbul PIN", ["işik", "işik", "istanbul", "istanbul", "pin"]),
+    ("turkish", "API api", ["ap", "api", "api"]),  # the stem of "apı" differs
+    ("english", "IŞIK Işık ışık İzmir TATLI tatlı", ["işik", "işik", "işik", "izmir", "tat", "tat"]),
+    ("none", "KAPI kapı", ["kapi", "kapi"]),
     ("french", "L'eau d’été", ["eau", "été"]),
     ("vietnamese", "Mật khẩu", ["mật", "khẩu"]),
     ("russian", "пароли settings", ["парол", "set"]),

@@ -395,7 +395,7 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
 
     other = Service(service.model, service.search, pairs=pairs)
     other.preparations = lambda: []
-    documents = ["x" * n for n in (3, 1, 2, 4096)]
+    documents = [*("x" * n for n in (3, 1, 2)), "cat " * 1024]
     _, content = serve(service=other).post("/v1/rerank", {"query": "why", "documents": documents})
     results = [(result["index"], result["relevance_score"]) for result in content["results"]]
     assert results == [(3, 4099.0), (0, 6.0), (2, 5.0), (1, 4.0)]
@@ -404,6 +404,7 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
     sides = (("question", ["why"] * 4), ("answer", documents))  # the question is read with each document
     counted = sum(service.model.encoder.processors[side](texts).lengths.sum() for side, texts in sides)
     assert content["usage"]["total_tokens"] == counted
+    assert content["note"].startswith("1 of 4 documents are longer than what is read: only their beginnings are scored")
 
 
 ITEMS, FIELDS = ",".join("1" * 1_000_000), ",".join(f'"{n}":[]' for n in range(300_000))
@@ -429,7 +430,7 @@ def test_many_wrong_items_or_fields_have_one_error(served, path, content, param)
     assert time.process_time() - began < 1  # reporting the errors of all of them would take longer
 
 
-def test_a_filter_selects_documents_by_their_metadata(served):
+def test_a_filter_selects_documents_by_their_metadata(served, monkeypatch):
     documents = [{"id": f"filter {n}", "text": "the cat of 7", "metadata": {"year": 2018 + n}} for n in range(3)]
     assert served.post("/documents", {"documents": documents})[0] == 201
     try:
@@ -438,7 +439,12 @@ def test_a_filter_selects_documents_by_their_metadata(served):
             found = served.post("/search", {**asked, "where": {"year": {"gte": 2019}}})[1]["results"]
             assert {result["id"] for result in found} == {"filter 1", "filter 2"}
             assert len(served.post("/search", asked)[1]["results"]) > 3
-        found = served.post("/search", {**asked, "where": {"year": 1}})[1]
+        threads, snapshot = [], Index.snapshot.fget
+        with monkeypatch.context() as patch:
+            noted = lambda index: threads.append(threading.current_thread()) or snapshot(index)  # noqa: E731
+            patch.setattr(Index, "snapshot", property(noted))
+            found = served.post("/search", {**asked, "where": {"year": 1}})[1]
+        assert served._thread not in threads  # the event loop reads no metadata
         assert (found["results"], found["note"]) == ([], "no document has a 'year' that matches 1")
         status, content = served.post("/search", {**asked, "where": {"year": {"from": 2019}}})
         assert (status, content["error"]["param"]) == (422, "where")

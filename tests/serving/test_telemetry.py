@@ -1,3 +1,6 @@
+from http_server import wait_for
+
+
 def test_requests_texts_and_documents_are_counted_and_timed(served):
     line = 'endx_requests_total{method="POST",route="/search",status="%d"}'
     before = [served.metric(line % status) for status in (200, 422)]
@@ -16,6 +19,13 @@ def test_requests_texts_and_documents_are_counted_and_timed(served):
     assert served.metric("endx_documents") == len(served.service.search)
     assert served.metric("endx_waiting_requests") == 0
     assert served.metric("process_resident_memory_bytes") > 1e7
+
+
+def test_head_is_counted_with_its_route(served):
+    line = 'endx_requests_total{method="HEAD",route="/",status="200"}'
+    before = served.metric(line)
+    assert served.ask("HEAD", "/")[0] == 200
+    wait_for(lambda: served.metric(line) == before + 1, 10)  # the response has no body to wait for
 
 
 def test_ids_and_methods_that_clients_invent_do_not_become_labels(served):

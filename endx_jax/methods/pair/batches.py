@@ -128,13 +128,14 @@ def join_texts(
       limit: maximum length of a pair; longer ones are cut as transformers' `longest_first` does. 0: none are.
 
     Returns:
-      The table of N joined texts; its `second` holds the positions where the second texts start.
+      The table of N joined texts; `truncated` is true where the second text was, and `second` is where it starts.
     """
     begins = first.offsets[rows[:, 0]], second.offsets[rows[:, 1]] + 1
     whole = lengths = first.length_of(rows[:, 0]), second.length_of(rows[:, 1]) - 1
     if limit:
         texts = longest_first(lengths[0] - 2, lengths[1] - 1, limit - 3 - len(between))
         lengths = texts[0] + 2, texts[1] + 1
+    cut = (lengths[1] < whole[1]) | (False if second.truncated is None else second.truncated[rows[:, 1]])
     seconds = lengths[0] + len(between)
     table = TokenTable.from_lengths(np.empty(0, np.int32), seconds + lengths[1], first.pad_id)
     ids = np.empty(table.offsets[-1], np.int32)
@@ -144,7 +145,7 @@ def join_texts(
     for source, begin, start, length, uncut in zip((first, second), begins, starts, lengths, whole, strict=True):
         ids[concatenated_ranges(start, length)] = source.ids[concatenated_ranges(begin, length)]
         ids[start + length - 1] = source.ids[begin + uncut - 1]  # the [SEP] of a text that was cut
-    return TokenTable(ids, table.offsets, first.pad_id, second=seconds.astype(np.int32))
+    return TokenTable(ids, table.offsets, first.pad_id, cut, seconds.astype(np.int32))
 
 
 def longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

@@ -87,16 +87,22 @@ class ClassifierScorer:
 
         Returns:
           A function from int [n, 2], rows of questions and of answers, to scores, float32 [n], the same on every
-          process.
+          process. Its attribute `cut` is the number of pairs so far whose answers were longer than what is read.
         """
         joined = self.tokenized(questions, answers)
 
         def score(pairs: np.ndarray) -> np.ndarray:
-            prepared = batches(lambda rows: joined(pairs[list(rows)]), range(len(pairs)), self._shapes)
+            def tokenize(rows: Sequence[int]) -> TokenTable:
+                table = joined(pairs[list(rows)])
+                score.cut += table.cut  # type: ignore[attr-defined]
+                return table
+
+            prepared = batches(tokenize, range(len(pairs)), self._shapes)
             bar = tqdm.tqdm(total=len(pairs), desc="scoring pairs", unit="pair", disable=not progress, leave=False)
             scores = compute_batches(prepared, functools.partial(self._score, params), self._mesh, bar)
             return np.empty(0, np.float32) if scores is None else scores
 
+        score.cut = 0  # type: ignore[attr-defined]
         return score
 
     def tokenized(self, questions: Sequence[str], answers: Sequence[str]) -> Callable[[np.ndarray], TokenTable]:

@@ -65,9 +65,9 @@ class PromptScorer(ClassifierScorer):
             texts = [f"{before}{questions[q][:most]}{between}{answers[a][:most]}{after}" for q, a in pairs]
             table = self._tokenizer(texts, NO_LIMIT)
             rows = [table.ids[start:end] for start, end in itertools.pairwise(table.offsets)]
-            room = self._length - len(ending)
-            rows = [row if len(row) <= self._length else np.append(row[:room], ending) for row in rows]
-            return TokenTable.from_lengths(np.concatenate(rows), np.array([*map(len, rows)]), table.pad_id)
+            room, cut = self._length - len(ending), np.array([len(row) > self._length for row in rows])
+            rows = [np.append(row[:room], ending) if longer else row for row, longer in zip(rows, cut, strict=True)]
+            return TokenTable.from_lengths(np.concatenate(rows), np.array([*map(len, rows)]), table.pad_id, cut)
 
         return written
 

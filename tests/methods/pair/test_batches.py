@@ -132,6 +132,10 @@ def test_the_seconds_first_token_is_left_out_and_its_place_is_known():
     rows = [joined.ids[a:b].tolist() for a, b in zip(joined.offsets, joined.offsets[1:], strict=False)]
     assert rows == [[101, 2, 3, 102, 7, 8, 102], [101, 1, 102, 7, 8, 102], [101, 2, 3, 102, 102]]
     assert joined.second.tolist() == [4, 3, 4]
+    assert (joined.cut, join_texts(questions, answers, np.array([[1, 0], [0, 1]]), limit=5).truncated.tolist()) == (
+        0,
+        [True, False],
+    )
     tokens = joined.pad(np.array([2, 1]), 8)
     assert tokens.ids.tolist() == [[101, 2, 3, 102, 102, 0, 0, 0], [101, 1, 102, 7, 8, 102, 0, 0]]
     assert tokens.mask.sum(1).tolist() == [5, 6]
