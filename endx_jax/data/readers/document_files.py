@@ -123,7 +123,7 @@ def _names(folder: str) -> list[str]:
 
 def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
     """Returns title, passages and front matter of a document; raises EndxError with the reason to skip it."""
-    file, (stem, ending) = os.path.join(folder, name), os.path.splitext(os.path.basename(name).lower())
+    file, stem, ending = os.path.join(folder, name), pathlib.PurePath(name).stem, os.path.splitext(name.lower())[1]
     if ending not in ENDINGS:
         raise EndxError("of another type")
     if os.path.islink(file) or not os.path.isfile(file):
@@ -173,7 +173,7 @@ def _fields(front: str) -> Iterator[tuple[str, Scalar]]:
         if quoted := re.fullmatch(r"""(["'])(.*)\1(?:\s#.*)?""", value):
             value = quoted[2].replace("''" if quoted[1] == "'" else '\\"', quoted[1])
         else:
-            value = "" if re.match(r"[\[{&*!]|- ", value) else re.sub(r"(?:^|\s)#.*", "", value)
+            value = "" if re.match(r"[\[{&*!]|- |(?:null|~)\s*(?:#|$)", value) else re.sub(r"(?:^|\s)#.*", "", value)
         if value:
             yield name, value == "true" if value in ("true", "false") else value
 

@@ -51,6 +51,7 @@ tags: [a, b]
 description: >-
   Two
   lines
+none: null
 list:
 - a
 params:
@@ -78,6 +79,7 @@ empty:
         ("a.rst", ":title: docutils\n:date: 1\n\nBody.", "docutils", "Body."),
         ("a.rst", ".. title: Nikola\n.. slug: x\n\nBody.", "Nikola", "Body."),
         ("a.md", "Price: 3\nColour: red\n\nTitle: x\n\nBody.", "a", "Price: 3\nColour: red\n\nTitle: x\n\nBody."),
+        ("Der Anfang.MD", "Body.", "Der Anfang", "Body."),
         ("a.md", "Title: all there is", "a", "Title: all there is"),
         ("a.txt", "Title: T\nPrice: 3\n\nBody.", "a", "Title: T\nPrice: 3\n\nBody."),
         ("a.mdx", "---\n---\n# Title {#its-id}\n\nBody.", "Title", "Body."),
