@@ -38,12 +38,12 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def find(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns inner products and rows [Q, k], best first; arguments are as in `search`, and None is all rows."""
+        """Returns inner products and rows [Q, k], best first, -1 where fewer are found; arguments as in `search`."""
 
     def search(
         self, snapshot: "Snapshot", questions: np.ndarray, k: int, where: np.ndarray | None = None
     ) -> "Neighbours":
-        """Finds up to k rows for questions [Q, E]; where fewer are found, the row is -1.
+        """Finds up to k rows for questions [Q, E], exactly if the engine finds fewer, as behind a narrow filter.
 
         `where`, bool [rows], is true for rows to search; None: all that are not deleted.
         """
@@ -57,6 +57,8 @@ class Engine(abc.ABC):
             self.update(snapshot, self._generation != snapshot.generation)
             self._generation = snapshot.generation
             scores, rows = self.find(questions, k, None if where.all() else where)
+        if (rows < 0).any():
+            return snapshot.search(questions, k, where)
         return Neighbours(scores, rows.astype(np.int32))
 
 

@@ -45,6 +45,16 @@ def test_an_engine_finds_most_of_the_exact_answers(index, engine, least):
     np.testing.assert_allclose(found.scores[same], exact.scores[same], atol=1e-5)
 
 
+@pytest.mark.parametrize("engine", ["ivf", "hnsw"])
+def test_a_narrow_filter_misses_no_document(tmp_path, engine):
+    count, questions = 4000, unit(20, 1)
+    write_index(tmp_path / "i", unit(count, 0), documents(count), metric="cosine", model={})
+    snapshot, where = Index(tmp_path / "i").snapshot, np.zeros(count, bool)
+    where[::1500] = True
+    found, exact = ENGINES[engine]().search(snapshot, questions, 10, where), snapshot.search(questions, 10, where)
+    np.testing.assert_array_equal(found.rows, exact.rows)
+
+
 def test_clusters_are_found_anew_when_they_were_outgrown(tmp_path):
     write_index(tmp_path / "i", unit(40, 0), documents(40), metric="cosine", model={})
     index = Index(tmp_path / "i")

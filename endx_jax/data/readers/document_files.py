@@ -24,10 +24,16 @@ INLINE = re.compile("a|abbr|b|cite|code|em|font|i|kbd|mark|q|s|small|span|strong
 HEADINGS = {"title": "# ", **{f"h{level}": "#" * level + " " for level in range(1, 7)}}
 # Front matter of Markdown in YAML or TOML, one of its fields, and the fields that are titles, the first of them first.
 FRONT_MATTER = re.compile(
-    r"\s*(---|\+\+\+)[ \t]*\n((?:[ \t]*\n|#.*\n)*(?:[\w.-]+[ \t]*[:=](?s:.*?)\n)?)(?:\1|\.\.\.)[ \t]*(?:\n|\Z)"
+    r"\s*(---|\+\+\+)[ \t]*\n(?P<fields>(?:[ \t]*\n|#.*\n)*(?:[\w.-]+[ \t]*[:=](?s:.*?)\n)?)"
+    r"(?:\1|\.\.\.)[ \t]*(?:\n|\Z)"
 )
-FIELD = re.compile(r"^([\w.-]+)[ \t]*[:=][ \t]*(\S.*(?:\n[ \t]+.*)*)", re.MULTILINE)
-TITLES = ("title", "question", "linkTitle", "sidebar_label")
+# Fields without such lines around them, one of them a title, as of Pelican, MultiMarkdown, Nikola, docutils and PEPs.
+HEADER = re.compile(
+    r"\s*+(?=(?:.+\n)*?(?:\.\. |:)?[Tt]itle:)"
+    r"(?P<fields>(?:(?:\.\. |:)?\w[\w -]*:(?:[ \t].*)?\n(?:[ \t]+\S.*\n)*)++)(?=[ \t]*\n\s*\S)"
+)
+FIELD = re.compile(r"^(?:\.\. |:)?([\w.-]+)[ \t]*[:=][ \t]*(\S.*(?:\n[ \t]+.*)*)", re.MULTILINE)
+TITLES = ("title", "question", "linktitle", "sidebar_label")
 # Fenced code, and the headings of Markdown: `# `, HTML's, and underlined ones.
 MARKDOWN = re.compile(
     r"^[ \t]*(?P<fence>`{3,}+(?!.*`)|~{3,}).*(?s:.*?)(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)"
@@ -116,7 +122,7 @@ def _names(folder: str) -> list[str]:
 
 def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
     """Returns title, passages and front matter of a document; raises EndxError with the reason to skip it."""
-    file, (stem, ending) = os.path.join(folder, name), os.path.splitext(os.path.basename(name).lower())
+    file, stem, ending = os.path.join(folder, name), pathlib.PurePath(name).stem, os.path.splitext(name.lower())[1]
     if ending not in ENDINGS:
         raise EndxError("of another type")
     if os.path.islink(file) or not os.path.isfile(file):
@@ -143,13 +149,14 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         reason = "can't be read as PDF" if ending == ".pdf" else f"are not UTF-8: {text_files.conversion(data)}"
         raise EndxError(f"that {reason}") from None
     fields: dict[str, Scalar] = {}
-    if front := FRONT_MATTER.match(text):
-        fields, text = dict(_fields(front[2])), text[front.end() :]
+    if front := FRONT_MATTER.match(text) or (HEADER.match(text) if ending[:3] in (".md", ".ma", ".rs") else None):
+        fields, text = dict(_fields(front["fields"])), text[front.end() :]
     if ending.startswith(".htm"):
         page = _Page()
         page.feed(text + "<p>")  # ends the last text; `close` takes quadratic time for broken markup
         text = "".join(page.parts)
-    given_title = next((str(fields[key]) for key in TITLES if key in fields), "")
+    named = {name.casefold(): str(value) for name, value in fields.items()}
+    given_title = next((named[key] for key in TITLES if key in named), "")
     title, text = _without_title(text, given_title[:200], rst=ending == ".rst")
     if not (texts := split_passages(text)):
         raise EndxError("without text")
@@ -165,7 +172,7 @@ def _fields(front: str) -> Iterator[tuple[str, Scalar]]:
         if quoted := re.fullmatch(r"""(["'])(.*)\1(?:\s#.*)?""", value):
             value = quoted[2].replace("''" if quoted[1] == "'" else '\\"', quoted[1])
         else:
-            value = "" if re.match(r"[\[{&*!]|- ", value) else re.sub(r"(?:^|\s)#.*", "", value)
+            value = "" if re.match(r"[\[{&*!]|- |(?:null|~)\s*(?:#|$)", value) else re.sub(r"(?:^|\s)#.*", "", value)
         if value:
             yield name, value == "true" if value in ("true", "false") else value
 

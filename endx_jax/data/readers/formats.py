@@ -226,12 +226,18 @@ def format_of(path: str) -> str:
     if ending == ".json" and not text_files.holds_list(file) and not text_files.list_inside(file):
         return LLAMA_INDEX if beir.QA_START.match(text_files.head(file, 1000)) else SQUAD
     rows = (row for part in files for _, _, row in row_files.read_rows(part, text_files.InvalidRows(path, skip=True)))
-    row = next((row for row in rows if row.get("answers") != []), {})
+    kind, row = next(
+        ((kind, row) for row in rows if (kind := _kind(row)) != COLUMNS or row.get("answers") != []), (COLUMNS, {})
+    )
     if squad.has_spans(row):
         return SQUAD_ROWS
-    kind = next((name for name, choices in _KEYS.items() if any(keys <= row.keys() for keys in choices)), COLUMNS)
     has_list = any(isinstance(row.get(key), list) for key in ("answer", "answers"))
     return ANSWERS if kind == COLUMNS and "question" in row and has_list else kind
+
+
+def _kind(row: dict) -> str:
+    """Returns the format of `_KEYS` that a row has, or `COLUMNS`."""
+    return next((name for name, choices in _KEYS.items() if any(keys <= row.keys() for keys in choices)), COLUMNS)
 
 
 def holds_squad(path: str) -> bool:

@@ -4,6 +4,8 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+import regex
+
 from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
@@ -171,17 +173,27 @@ RULES = (
 
 # A line without white space at its ends.
 _SENTENCE = re.compile(r"\S(?:.*\S)?")
+# Sentences of other scripts than Latin: up to one of their full stops, or to a stop, except of an abbreviation, before
+# a letter of such a script that is not small.
+_OTHER_SCRIPTS = regex.compile(
+    r"""(?s)\S.*?(?:[。！？｡।॥۔։።។။]["'”’»」』）)]*"""
+    r"""|(?:(?<=\w{3}|\d)\.|[?!؟])["'”’»)]*(?=\s+["'“‘«(]?(?!\p{Latin})[\p{Lu}\p{Lo}\p{Georgian}])|\Z)"""
+)
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
     """Returns the sentences of a paragraph as spans `(start, end)`, in order and without white space at their ends.
 
     A newline in the paragraph counts as a space, so a sentence may contain one. Only white space is outside the spans.
+    In a text that is mostly in another script than Latin, the full stops of other scripts end sentences too.
     """
     marked = text.replace("\n", " ")
     for rule in RULES:
         marked = rule.pattern.sub(rule.replacement, marked)
-    return [match.span() for match in _SENTENCE.finditer(marked)]
+    spans = [match.span() for match in _SENTENCE.finditer(marked)]
+    if 2 * sum(map(str.isascii, text)) > len(text):
+        return spans
+    return [match.span() for first, last in spans for match in _OTHER_SCRIPTS.finditer(text, first, last)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,6 +51,7 @@ tags: [a, b]
 description: >-
   Two
   lines
+none: null
 list:
 - a
 params:
@@ -67,6 +68,20 @@ empty:
         ("a.md", "---\nid: 7\nquestion: 'Where''s the key?'\n...\nUnder it.", "Where's the key?", "Under it."),
         ("a.md", '+++\ntitle = "TOML"\nweight = 3\n+++\n\nBody.', "TOML", "Body."),
         ("a.html", "---\ntitle: Jekyll's\n---\n<h1>Head</h1><p>Body.", "Jekyll's", "# Head\nBody."),
+        ("a.md", "---\nTitle: Hugo's\n---\nBody.", "Hugo's", "Body."),
+        (
+            "a.rst",
+            "PEP: 8\nTitle: Style\nAuthor: A,\n  B\nPost-History:\n\n\nAbstract\n====\n\nx",
+            "Style",
+            "# Abstract\nx",
+        ),
+        ("a.md", "Date: 2010-12-03 10:20\nTitle: Pelican\n\nBody.", "Pelican", "Body."),
+        ("a.rst", ":title: docutils\n:date: 1\n\nBody.", "docutils", "Body."),
+        ("a.rst", ".. title: Nikola\n.. slug: x\n\nBody.", "Nikola", "Body."),
+        ("a.md", "Price: 3\nColour: red\n\nTitle: x\n\nBody.", "a", "Price: 3\nColour: red\n\nTitle: x\n\nBody."),
+        ("Der Anfang.MD", "Body.", "Der Anfang", "Body."),
+        ("a.md", "Title: all there is", "a", "Title: all there is"),
+        ("a.txt", "Title: T\nPrice: 3\n\nBody.", "a", "Title: T\nPrice: 3\n\nBody."),
         ("a.mdx", "---\n---\n# Title {#its-id}\n\nBody.", "Title", "Body."),
         ("a.md", "---\ntitle: Same\n---\n# Same\n\nBody.", "Same", "Body."),
         ("a.md", "---\n\nA line.\n\n---\n\nBody.", "a", "---\n\nA line.\n\n---\n\nBody."),

@@ -25,6 +25,7 @@ PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
         (".json", '[{"query": "q", "pos": ["a"]}]', "flag_embedding"),
         (".jsonl", '{"question": "q {\\" [", "x": {"answers": []}, "answer": "a"}', "columns"),
         (".json", "\n [\n" + json.dumps({"question": "q", **PASSAGES}) + "]", "dpr"),
+        (".json", json.dumps([{"question": "q", "answers": [], **PASSAGES}]), "dpr"),
         (".jsonl", '\n{"header": {"dataset": "HotpotQA"}}\n', "mrqa"),
         (".jsonl", '{"id": "", "context": "c", "qas": []}', "mrqa"),
         (".jsonl", '{"document_text": "x", "annotations": []}', "natural_questions"),

@@ -85,6 +85,22 @@ def test_words_that_begin_a_sentence_break_again_and_white_space_is_in_none():
     assert split_sentences("One.\u2009Two.\u3000\u00e9t\u00e9") == [(0, 4), (5, 13)]
 
 
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["यह पहला है।", "यह दूसरा है।"],
+        ["هذا أول 3.5 من 10.", "هل هذا ثان؟", "نعم قال د. محمد."],
+        ["這是第一句。", "這是「第二句！」", "第三句？"],
+        ["Это А. С. Пушкин, г. Москва.", "Он жил в 1820.", "«Да!»"],
+        ["이것은 첫째다.", "둘째다."],
+        ["პირველი.", "მეორე."],
+        ["Most of this is in Latin script. 第一。第二。 Это. Он."],
+    ],
+)
+def test_full_stops_of_other_scripts_end_sentences(sentences):
+    assert split(" ".join(sentences)) == sentences
+
+
 def test_spans_of_real_paragraphs_cover_all_but_white_space(test_data):
     paragraphs = squad.squad_paragraphs(str(test_data / "data/squad/dev-v1.1.json.gz"))
     for context in (paragraph.context for paragraph in paragraphs):
@@ -97,7 +113,9 @@ def test_spans_of_real_paragraphs_cover_all_but_white_space(test_data):
         assert not context[at:].strip()
 
 
-@pytest.mark.parametrize(("part", "count"), [(".[", 1_000_000), (".[a][", 40_000)])
+@pytest.mark.parametrize(
+    ("part", "count"), [(".[", 1_000_000), (".[a][", 40_000), ("。»", 200_000), ("же.» ", 50_000), ("!   ", 60_000)]
+)
 def test_the_time_is_linear(part, count):
     began = time.process_time()
     split(part * count)
