@@ -246,6 +246,15 @@ def sha256_of(file: pathlib.Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def state_of(file: pathlib.Path) -> tuple[int, ...]:
+    """Returns numbers that differ once a file has other contents: time of writing, of change, size and inode.
+
+    Copies and packages keep sizes and times of writing, but no program can set the time of change.
+    """
+    about = file.stat()
+    return about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino
+
+
 def expanded(path: str | os.PathLike) -> pathlib.Path:
     """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` where that is set."""
     if home := os.environ.get("XDG_CACHE_HOME"):
