@@ -1,5 +1,6 @@
 """Environment of a process: variables of launchers and schedulers, compilation cache, versions and hardware."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -9,8 +10,12 @@ import pathlib
 import platform
 import re
 import subprocess
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+from etils import epath
 
 from endx_jax.buckets import url_of
 from endx_jax.errors import EndxError, RunInterrupted
@@ -124,19 +129,40 @@ def _from_tpu_pod() -> DistributedConfig | None:
 
 
 def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
-    """Caches programs that took at least `least_seconds` to compile in `folder`; no effect if `folder` is empty."""
+    """Caches programs that took at least `least_seconds` to compile in `folder`; an empty one leaves JAX's settings.
+
+    Damaged entries of the folder are replaced.
+    """
     if folder:
         jax.config.update("jax_compilation_cache_dir", url_of(folder) or str(expanded(folder)))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
+    if not isinstance(warnings.showwarning, _DamagedPrograms):
+        warnings.showwarning = _DamagedPrograms(warnings.showwarning)
 
 
 def keep_programs() -> None:
     """Caches all programs in training's default folder, for verbs that encode with many small programs.
 
-    No effect if a cache is configured already, such as by `JAX_COMPILATION_CACHE_DIR`.
+    If a cache is configured already, such as by `JAX_COMPILATION_CACHE_DIR`, it is used as it is.
     """
-    if not jax.config.values["jax_compilation_cache_dir"]:
-        use_compilation_cache(PROGRAMS, least_seconds=0.0)
+    use_compilation_cache("" if jax.config.values["jax_compilation_cache_dir"] else PROGRAMS, least_seconds=0.0)
+
+
+class _DamagedPrograms(NamedTuple):
+    """Function for `warnings.showwarning` that removes the entries of the cache that JAX warns it can't read.
+
+    JAX then writes the program that it compiles instead. It overwrites no entry, and would warn in each process.
+    """
+
+    show: Callable[..., None]
+
+    def __call__(self, message: Warning | str, *args: Any, **options: Any) -> None:
+        if named := re.match(r"Error reading persistent compilation cache entry for '([\w.-]+)'", str(message)):
+            with contextlib.suppress(OSError):  # the folder can't be written
+                for entry in epath.Path(jax.config.values["jax_compilation_cache_dir"]).glob(f"{named[1]}-*"):
+                    entry.unlink(missing_ok=True)
+                return
+        self.show(message, *args, **options)
 
 
 # Packages whose versions can affect results.

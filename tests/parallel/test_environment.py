@@ -1,9 +1,12 @@
 import importlib.util
 import sys
+import warnings
 
 import jax
+import numpy as np
 import pytest
 from helpers import refused
+from jax.experimental.compilation_cache import compilation_cache
 
 from endx_jax.parallel import environment
 from endx_jax.parallel.environment import DistributedConfig, first_node, read_environment
@@ -93,6 +96,30 @@ def settings():
     yield lambda: tuple(getattr(jax.config, name) for name in names)
     for name, value in before.items():
         jax.config.update(name, value)
+
+
+def test_damaged_entries_are_replaced(settings, tmp_path):
+    def compiled():
+        """Compiles a function that is new to this process; returns the size of its entry."""
+
+        def five_times(x):
+            return x * 5
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # after those that the function below takes
+            warnings.filterwarnings("always", "Error reading persistent compilation cache")
+            environment.use_compilation_cache(str(tmp_path), 0.0)
+            assert jax.jit(five_times)(np.float32(2)) == 10
+        return sum(file.stat().st_size for file in tmp_path.glob("jit_five_times-*-cache"))
+
+    compilation_cache.reset_cache()
+    whole = compiled()
+    (entry,) = tmp_path.glob("jit_five_times-*-cache")
+    entry.write_bytes(entry.read_bytes()[:50])
+    assert compiled() > whole - 50
+    written = entry.stat().st_mtime_ns
+    assert (compiled() > whole - 50, entry.stat().st_mtime_ns) == (True, written)
+    compilation_cache.reset_cache()
 
 
 def test_a_cache_that_is_configured_stays(settings):
