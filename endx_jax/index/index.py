@@ -129,6 +129,8 @@ def _make_empty(database: sqlite3.Connection, path: pathlib.Path, info: IndexInf
         )
     for table in ("documents", "deleted"):
         database.execute(f"DELETE FROM {table}")
+    for schema in ("TRIGGER IF EXISTS deletes_tokens", f"TABLE IF EXISTS {TOKENS}"):  # of a model of another kind
+        database.execute(f"DROP {schema}")
     store_info(database, **vars(info))
 
 

@@ -1,5 +1,6 @@
 """Rerankers that are language models, such as Qwen3-Reranker (Zhang et al. 2025), read as pair classifiers."""
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Sequence
@@ -61,10 +62,21 @@ class PromptScorer(ClassifierScorer):
         (before, between, after), most = self._around, LETTERS * self._length
         ending = np.array(_ids(self._tokenizer, after), np.int32)
 
+        @functools.cache  # a request has many answers to one question
+        def asked(q: int) -> tuple[str, np.ndarray | None]:
+            """Returns the text before an answer, and its ids if they fill the pair, so that no answer is read."""
+            text = f"{before}{questions[q][:most]}{between}"
+            ids = self._tokenizer([text], NO_LIMIT).ids
+            # An answer may change the last ids, of `between`, of which there are at most as many as bytes.
+            return text, ids if len(ids) - len(between.encode()) > self._length else None
+
         def written(pairs: np.ndarray) -> TokenTable:
-            texts = [f"{before}{questions[q][:most]}{between}{answers[a][:most]}{after}" for q, a in pairs]
+            starts = [asked(q) for q in pairs[:, 0].tolist()]
+            ends = (f"{answers[a][:most]}{after}" for a in pairs[:, 1].tolist())
+            texts = [text + end if ids is None else "" for (text, ids), end in zip(starts, ends, strict=True)]
             table = self._tokenizer(texts, NO_LIMIT)
-            rows = [table.ids[start:end] for start, end in itertools.pairwise(table.offsets)]
+            read = (table.ids[start:end] for start, end in itertools.pairwise(table.offsets))
+            rows = [row if ids is None else ids for (_, ids), row in zip(starts, read, strict=True)]
             room = self._length - len(ending)
             rows = [row if len(row) <= self._length else np.append(row[:room], ending) for row in rows]
             return TokenTable.from_lengths(np.concatenate(rows), np.array([*map(len, rows)]), table.pad_id)
