@@ -91,6 +91,14 @@ def test_a_newer_index_replaces_the_old_one_also_where_it_is_open(path, opened):
     refused("was replaced by an index of another model: open it again", opened.search, ASKED, 1)
 
 
+def test_scales_that_are_no_scales_are_damage(path):
+    write(path, quantize(EMBEDDINGS, np))
+    for scale in ("-0.5", "9e999", "-9e999"):
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute(f"UPDATE documents SET scale = {scale} WHERE row = 5")
+        refused("an embedding contains nan or infinity, or has a negative scale", names, path)
+
+
 def test_a_write_that_fails_leaves_the_old_one_and_nothing_else(path):
     with one_line_error("embedding of document 'd1' contains nan or infinity"):
         write(path, np.where(np.arange(3)[:, None] == 1, np.nan, EMBEDDINGS))
