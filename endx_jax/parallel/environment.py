@@ -128,6 +128,25 @@ def _from_tpu_pod() -> DistributedConfig | None:
     return None
 
 
+# Values of JAX's settings with which programs fail, most of them for debugging; the last four fail in training only.
+FAILING = {
+    "jax_debug_infs": (True,),
+    "jax_transfer_guard": ("disallow", "disallow_explicit"),
+    "jax_transfer_guard_host_to_device": ("disallow", "disallow_explicit"),
+    "jax_enable_x64": (True,),
+    "jax_numpy_dtype_promotion": ("strict",),
+    "jax_disable_jit": (True,),
+    "jax_check_tracer_leaks": (True,),
+}
+
+
+def check_flags(*, training: bool = False) -> None:
+    """Raises EndxError, before anything is compiled, if JAX has a setting with which it would fail."""
+    for name, values in [*FAILING.items()][: None if training else -4]:
+        if (value := getattr(jax.config, name)) in values:
+            raise EndxError(f"JAX is set to {name}={value}, with which this fails: unset {name.upper()}")
+
+
 def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
     """Caches programs that took at least `least_seconds` to compile in `folder`; an empty one leaves JAX's settings.
 
