@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-# Some images set these, by which OpenBLAS takes slower kernels than the processor's, in NumPy and faiss too. Every script
-# imports this file before NumPy, and the processes of sides inherit the environment.
+# Some images set these, by which OpenBLAS, in NumPy and faiss too, takes slower kernels than the processor's. Scripts
+# import this file before NumPy, and the processes of sides inherit the environment.
 for _name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
     os.environ.pop(_name, None)
 

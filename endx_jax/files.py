@@ -247,11 +247,8 @@ def sha256_of(file: pathlib.Path) -> str:
 
 
 def state_of(file: pathlib.Path) -> tuple[int, ...]:
-    """Returns numbers that differ once a file has other contents: time of writing, of change, size and inode.
-
-    Copies and packages keep sizes and times of writing, but no program can set the time of change.
-    """
-    about = file.stat()
+    """Returns times of writing and of change, size and inode, which differ once a file has other contents."""
+    about = file.stat()  # copies and packages set the time of writing, but nothing can set that of change
     return about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino
 
 

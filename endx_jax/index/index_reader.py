@@ -155,8 +155,9 @@ class IndexReader:
         embeddings = np.frombuffer(b"".join(blobs), self.info.dtype).reshape(-1, self.info.width)
         floats = np.array(scales, np.float32) if quantized else embeddings
         if not (_are_scales(floats) if quantized else np.isfinite(floats).all()):
-            what = "contains nan or infinity, or has a negative scale"
-            raise EndxError(f"{self.path} is damaged: an embedding {what}; {REMEDY}")
+            raise EndxError(
+                f"{self.path} is damaged: an embedding contains nan, infinity or a negative scale; {REMEDY}"
+            )
         return StoredEmbeddings(
             np.array(rows, np.int64),
             embeddings,

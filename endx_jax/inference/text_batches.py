@@ -23,9 +23,8 @@ T = TypeVar("T")
 # Texts that are tokenized and sorted together: enough that neighbours have similar lengths, few enough for memory.
 WINDOW = 32768
 
-# Widths are rounded up: (maximum length, step) in tokens, and the step of longer texts.
-LADDER = ((32, 4), (64, 8), (128, 16), (256, 32), *((1024 << n, 64 << n) for n in range(7)))
-LAST_STEP = 8192
+# Widths are rounded up: (maximum length, step) in tokens.
+LADDER = ((32, 4), (64, 8), (128, 16), (256, 32), *((1024 << n, 64 << n) for n in range(20)))
 
 LONG = 8192  # tokens; a batch of longer texts than these has fewer than `batch_size`
 
@@ -75,7 +74,7 @@ class Shapes:
 
     def width(self, length: int) -> int:
         """Returns the padded width of texts of up to `length` tokens."""
-        step = next((step for maximum, step in LADDER if length <= maximum), LAST_STEP)
+        step = next(step for maximum, step in LADDER if length <= maximum)
         return padded_length(length, self.limit, step)
 
     def rows(self, width: int, texts: int) -> int:

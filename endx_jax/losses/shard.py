@@ -65,10 +65,7 @@ class Tiles(NamedTuple):
 
 
 def cut_rows(operands: Tree, marks: Tree, tile: int) -> Tiles:
-    """Cuts rows into as few tiles of equal size as possible; the last is padded with copies of its last row.
-
-    Of no rows there is one tile, of size 0.
-    """
+    """Cuts rows into as few tiles of equal size as possible, at least one; the last is padded with its last row."""
     rows = length(operands)
     count = max(1, -(-rows // tile))
     size = -(-rows // count)

@@ -11,8 +11,7 @@ import platform
 import re
 import subprocess
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from etils import epath
@@ -128,23 +127,17 @@ def _from_tpu_pod() -> DistributedConfig | None:
     return None
 
 
-# Values of JAX's settings with which programs fail, most of them for debugging; the last four fail in training only.
-FAILING = {
-    "jax_debug_infs": (True,),
-    "jax_transfer_guard": ("disallow", "disallow_explicit"),
-    "jax_transfer_guard_host_to_device": ("disallow", "disallow_explicit"),
-    "jax_enable_x64": (True,),
-    "jax_numpy_dtype_promotion": ("strict",),
-    "jax_disable_jit": (True,),
-    "jax_check_tracer_leaks": (True,),
-}
+# Settings of JAX, most of them for debugging, with which programs fail, and those with which only training does.
+FAILING = "jax_debug_infs=True jax_transfer_guard=disallow jax_transfer_guard_host_to_device=disallow "
+OF_TRAINING = "jax_enable_x64=True jax_numpy_dtype_promotion=strict jax_disable_jit=True jax_check_tracer_leaks=True"
 
 
 def check_flags(*, training: bool = False) -> None:
     """Raises EndxError, before anything is compiled, if JAX has a setting with which it would fail."""
-    for name, values in [*FAILING.items()][: None if training else -4]:
-        if (value := getattr(jax.config, name)) in values:
-            raise EndxError(f"JAX is set to {name}={value}, with which this fails: unset {name.upper()}")
+    for setting in (FAILING + OF_TRAINING * training).split():
+        name, value = setting.split("=")
+        if str(getattr(jax.config, name)).startswith(value):
+            raise EndxError(f"JAX is set to {setting}, with which this fails: unset {name.upper()}")
 
 
 def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
@@ -155,8 +148,7 @@ def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
     if folder:
         jax.config.update("jax_compilation_cache_dir", url_of(folder) or str(expanded(folder)))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
-    if not isinstance(warnings.showwarning, _DamagedPrograms):
-        warnings.showwarning = _DamagedPrograms(warnings.showwarning)
+    warnings.showwarning = _replace_damaged
 
 
 def keep_programs() -> None:
@@ -167,21 +159,17 @@ def keep_programs() -> None:
     use_compilation_cache("" if jax.config.values["jax_compilation_cache_dir"] else PROGRAMS, least_seconds=0.0)
 
 
-class _DamagedPrograms(NamedTuple):
-    """Function for `warnings.showwarning` that removes the entries of the cache that JAX warns it can't read.
+_show = warnings.showwarning
 
-    JAX then writes the program that it compiles instead. It overwrites no entry, and would warn in each process.
-    """
 
-    show: Callable[..., None]
-
-    def __call__(self, message: Warning | str, *args: Any, **options: Any) -> None:
-        if named := re.match(r"Error reading persistent compilation cache entry for '([\w.-]+)'", str(message)):
-            with contextlib.suppress(OSError):  # the folder can't be written
-                for entry in epath.Path(jax.config.values["jax_compilation_cache_dir"]).glob(f"{named[1]}-*"):
-                    entry.unlink(missing_ok=True)
-                return
-        self.show(message, *args, **options)
+def _replace_damaged(message: Warning | str, *args: Any, **options: Any) -> None:
+    """Shows a warning, or removes entries that JAX warns it can't read, so that it writes them; it overwrites none."""
+    if named := re.match(r"Error reading persistent compilation cache entry for '([\w.-]+)'", str(message)):
+        with contextlib.suppress(OSError):  # the folder can't be written
+            for entry in epath.Path(jax.config.values["jax_compilation_cache_dir"]).glob(f"{named[1]}-*"):
+                entry.unlink(missing_ok=True)
+            return
+    _show(message, *args, **options)
 
 
 # Packages whose versions can affect results.

@@ -11,7 +11,6 @@ import tqdm
 
 from endx_jax.data.readers.beir import Negative
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.errors import EndxError
 from endx_jax.inference.maxsim import maxsim_of
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import holds_objects

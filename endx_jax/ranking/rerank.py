@@ -19,10 +19,7 @@ def finite_scores(scores: np.ndarray, pairs: Sequence) -> np.ndarray:
     """Returns the scores [n] of pairs; raises EndxError if one is not finite, as it would have any rank."""
     if not (finite := np.isfinite(scores)).all():
         question, row = pairs[int(finite.argmin())]
-        raise EndxError(
-            f"the score of question {question} and candidate {row} is not finite: use another model, and make an index "
-            "that holds it again"
-        )
+        raise EndxError(f"the score of question {question} and candidate {row} is not finite: use another model")
     return scores
 
 

@@ -23,7 +23,6 @@ from endx_jax.errors import EndxError
 from endx_jax.index.filters import FilterLimit, condition, why_nothing
 from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
-from endx_jax.ranking.rerank import finite_scores
 from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, encode_in_pieces, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.middleware import refuse
@@ -157,7 +156,6 @@ def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
                 asked = await encode_in_pieces(batcher, request.receive, "question", [body.query])
                 answers = await encode_in_pieces(batcher, request.receive, "answer", body.documents)
                 scores = answers.embeddings @ asked.embeddings[0]
-                finite_scores(scores, [*np.ndindex(1, len(scores))])
                 read = {"usage": usage(asked, answers), **note_of("answer", answers)}
             else:
                 job, tokens = await run_in_threadpool(service.read_pairs, body.query, body.documents)

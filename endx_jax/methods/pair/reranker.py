@@ -63,20 +63,19 @@ class PromptScorer(ClassifierScorer):
         ending = np.array(_ids(self._tokenizer, after), np.int32)
 
         @functools.cache  # a request has many answers to one question
-        def asked(q: int) -> tuple[str, np.ndarray | None]:
-            """Returns the text before an answer, and its ids if they fill the pair, so that no answer is read."""
+        def asked(q: int) -> tuple[str, np.ndarray]:
             text = f"{before}{questions[q][:most]}{between}"
-            ids = self._tokenizer([text], NO_LIMIT).ids
-            # An answer may change the last ids, of `between`, of which there are at most as many as bytes.
-            return text, ids if len(ids) - len(between.encode()) > self._length else None
+            return text, self._tokenizer([text], NO_LIMIT).ids
 
         def written(pairs: np.ndarray) -> TokenTable:
             starts = [asked(q) for q in pairs[:, 0].tolist()]
+            # No answer is read if the rest fills the pair. One changes only ids of `between`, at most one for a byte.
+            full = [len(ids) - len(between.encode()) > self._length for _, ids in starts]
             ends = (f"{answers[a][:most]}{after}" for a in pairs[:, 1].tolist())
-            texts = [text + end if ids is None else "" for (text, ids), end in zip(starts, ends, strict=True)]
+            texts = ["" if fills else text + end for (text, _), end, fills in zip(starts, ends, full, strict=True)]
             table = self._tokenizer(texts, NO_LIMIT)
             read = (table.ids[start:end] for start, end in itertools.pairwise(table.offsets))
-            rows = [row if ids is None else ids for (_, ids), row in zip(starts, read, strict=True)]
+            rows = [ids if fills else row for (_, ids), row, fills in zip(starts, read, full, strict=True)]
             room = self._length - len(ending)
             rows = [row if len(row) <= self._length else np.append(row[:room], ending) for row in rows]
             return TokenTable.from_lengths(np.concatenate(rows), np.array([*map(len, rows)]), table.pad_id)

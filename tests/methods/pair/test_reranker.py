@@ -71,7 +71,9 @@ def test_a_question_that_fills_a_pair_is_tokenized_once(tmp_path, monkeypatch):
     scorer = PromptScorer.__new__(PromptScorer)  # without a model
     scorer._tokenizer, scorer._around, scorer._length = tokenizer, (BEFORE, CARD[1], AFTER), 400
     encode = Tokenizer.__call__
-    monkeypatch.setattr(Tokenizer, "__call__", lambda self, texts, most: read.extend(texts) or encode(self, texts, most))
+    monkeypatch.setattr(
+        Tokenizer, "__call__", lambda self, texts, most: read.extend(texts) or encode(self, texts, most)
+    )
     questions = ["where is the cat?", "who sat on the mat " * 200]
     written = scorer.tokenized(questions, ANSWERS)
     for pairs in ([[0, 0], [1, 1], [1, 0]], [[1, 4], [0, 4]]):  # in two pieces
