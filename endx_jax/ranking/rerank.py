@@ -15,7 +15,7 @@ PairScorer = Callable[[np.ndarray], np.ndarray]
 PairScorerFactory = Callable[[Sequence[str], Sequence[str]], PairScorer]
 
 
-def finite_scores(scores: np.ndarray, pairs: Sequence) -> np.ndarray:
+def finite_scores(scores: np.ndarray, pairs: Sequence | np.ndarray) -> np.ndarray:
     """Returns the scores [n] of pairs; raises EndxError if one is not finite, as it would have any rank."""
     if not (finite := np.isfinite(scores)).all():
         question, row = pairs[int(finite.argmin())]
