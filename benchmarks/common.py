@@ -16,6 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+# Some images set these, by which OpenBLAS, in NumPy and faiss too, takes slower kernels than the processor's. Scripts
+# import this file before NumPy, and the processes of sides inherit the environment.
+for _name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+    os.environ.pop(_name, None)
+
 median = statistics.median
 # Seconds of the wall, or with CLOCK=processor those of all threads of this process, for machines that others use too.
 clock = time.process_time if os.environ.get("CLOCK") == "processor" else time.perf_counter

@@ -177,6 +177,24 @@ class Part:
         dtype = jax.numpy.dtype(self.dtype)
         self.row(**mfu.measure(shape, options, mfu.measure_product(64 if self.tiny else 8192, dtype, 10)))
 
+    def units(self, shape: str, batch: str, length: str) -> None:
+        """Texts of one length that a tower with random weights encodes per second, without tokenization.
+
+        Others publish texts of 512 tokens by BERT-base (vLLM #23000: 1,011), answers by ModernBERT-base
+        (text-embeddings-inference #897: 3,319 to 3,815 on an RTX 5090; here they have 128 tokens), and pairs of 512
+        tokens by MiniLM-L6 (Hugging Face on ettin-reranker: 3,817 on an H100; the head is left out here).
+        """
+        import jax
+        import mfu
+
+        about, rows = mfu.SHAPES[shape], int(batch)
+        tower = about.tower(jax.numpy.dtype(self.dtype))
+        tokens = mfu.random_batch(about, rows, (int(length), 1), seed=0).question
+        encode = _blocking(jax.jit(tower.apply), jax.jit(tower.init)(jax.random.key(0), tokens), tokens)
+        encode()
+        texts = rows / self.time(encode, 30)["median"]
+        self.row(weights="random", texts_per_s=texts, tokens_per_s=texts * int(length))
+
     def _texts(self) -> list[str]:
         from cpu import read_texts
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from endx_jax.batch import Batch, Tokens
 from endx_jax.encoders.bert import BertConfig
+from endx_jax.encoders.modernbert import ModernBertConfig
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.models.dual_encoder import DualEncoder
@@ -66,6 +67,10 @@ def _t5(width: int, mlp_width: int, layers: int, heads: int, pairs: int) -> Shap
     return Shape(T5Config(vocab_size=32128, **sizes), 768, "adafactor", pairs)
 
 
+MODERNBERT = ModernBertConfig.from_hugging_face({
+    "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12,
+    "intermediate_size": 1152, "max_position_embeddings": 8192,
+})  # fmt: skip
 SHAPES = {
     "minilm": Shape(
         BertConfig(vocab_size=30522, width=384, layers=6, heads=12, mlp_width=1536, positions=512), 0, "adamw", 256
@@ -73,6 +78,7 @@ SHAPES = {
     "bert-base": Shape(
         BertConfig(vocab_size=30522, width=768, layers=12, heads=12, mlp_width=3072, positions=512), 0, "adamw", 128
     ),
+    "modernbert-base": Shape(MODERNBERT, 0, "adamw", 128),
     "t5-small": _t5(512, 1024, 8, 6, 256),
     "t5-base": _t5(768, 2048, 12, 12, 128),
     "t5-large": _t5(1024, 2816, 24, 16, 48),

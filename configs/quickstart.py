@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import take
-from endx_jax.files import CacheFolder
+from endx_jax.files import CacheFolder, state_of
 from endx_jax.methods.config import base_config
 
 
@@ -219,7 +219,7 @@ Found = tuple[str, str, str]
 
 
 def sources_key(sources: Iterable[tuple[str, tuple[str, ...]]], *code: str) -> str:
-    """Returns the sha256, in hexadecimal, of the names, sizes and times of sources and of the code that reads them.
+    """Returns the sha256, in hexadecimal, of the names and states of sources and of the code that reads them.
 
     Args:
       sources: (path, public name in parts) of each source file.
@@ -233,12 +233,11 @@ def sources_key(sources: Iterable[tuple[str, tuple[str, ...]]], *code: str) -> s
     return digest.hexdigest()
 
 
-def _status(path: str) -> tuple[int, int]:
+def _status(path: str) -> tuple[int, ...]:
     try:
-        status = os.stat(path)
+        return state_of(pathlib.Path(path))
     except OSError:  # a broken link, which is not read either
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
+        return ()
 
 
 def cached(folder: CacheFolder, key: str, find: Callable[[], Iterable[Found]]) -> list[Found]:

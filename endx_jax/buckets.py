@@ -24,7 +24,7 @@ import filelock
 import tqdm
 
 from endx_jax.errors import EndxError, InUse, RunInterrupted, first_line
-from endx_jax.files import expanded, replacing, reporting_full_disk, write_text
+from endx_jax.files import expanded, replacing, reporting_full_disk, state_of, write_text
 
 EXTRAS = {"gs": "gcs", "s3": "s3"}  # the extra of endx_jax for each scheme
 CACHE = "~/.cache/endx_jax/buckets"  # local copies, by scheme, bucket and path
@@ -377,14 +377,13 @@ class Mirror:
     def _at(self, name: str) -> str:
         return f"{self._url}/{name}" if name else self._url
 
-    def _files(self, patterns: Sequence[str]) -> dict[str, tuple[int, int, int]]:
-        """Returns time of writing, size and inode of each file; names of temporary files begin with a dot."""
+    def _files(self, patterns: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """Returns `state_of` each file; names of temporary files begin with a dot."""
         files = {}
         for path in [self.folder] if self.folder.is_file() else self.folder.rglob("*"):
             name = "" if path == self.folder else path.relative_to(self.folder).as_posix()
             if "/." not in f"/{name}" and _matches(name, patterns) and path.is_file():
-                about = path.stat()
-                files[name] = (about.st_mtime_ns, about.st_size, about.st_ino)
+                files[name] = state_of(path)
         return files
 
 

@@ -246,6 +246,12 @@ def sha256_of(file: pathlib.Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def state_of(file: pathlib.Path) -> tuple[int, ...]:
+    """Returns times of writing and of change, size and inode, which differ once a file has other contents."""
+    about = file.stat()  # copies and packages set the time of writing, but nothing can set that of change
+    return about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino
+
+
 def expanded(path: str | os.PathLike, instead: str = "name another path") -> pathlib.Path:
     """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` if set; raises EndxError if no home is known."""
     if home := os.environ.get("XDG_CACHE_HOME"):

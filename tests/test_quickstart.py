@@ -139,6 +139,10 @@ def test_the_key_follows_sources_names_and_code(tmp_path):
     keys.append(sources_key(sources, str(code)))
     os.utime(source, (1, 1))
     keys.append(sources_key(sources, str(code)))
+    (fresh := tmp_path / "fresh.py").write_text("21")
+    os.utime(fresh, (1, 1))
+    fresh.replace(source)  # of one size and time
+    keys.append(sources_key(sources, str(code)))
     code.write_text("3")
     keys.append(sources_key(sources, str(code)))
     assert len(set(keys)) == len(keys)

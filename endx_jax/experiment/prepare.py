@@ -39,7 +39,7 @@ from endx_jax.models.products import AUTO, BFLOAT16, FLOAT32, chosen_product_dty
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import check_equal, decided
 from endx_jax.parallel.console import say, working
-from endx_jax.parallel.environment import use_compilation_cache
+from endx_jax.parallel.environment import check_flags, use_compilation_cache
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import place
@@ -94,6 +94,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     Raises:
       EndxError: settings, data, model or workdir are invalid.
     """
+    check_flags(training=True)
     settings = resolve(config)
     workdir = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
     workdirs.check_writable(workdir.folder)

@@ -120,7 +120,7 @@ class IndexReader:
         width, found = self.info.width, {}
         for row, codes, scales in self._rows(query, json.dumps(rows)):
             valid = type(codes) is type(scales) is bytes and len(codes) * 4 == len(scales) * width
-            if not valid or not np.isfinite(np.frombuffer(scales, "<f4")).all():
+            if not valid or not _are_scales(np.frombuffer(scales, "<f4")):
                 raise EndxError(f"{self.path} is damaged: a document has no token vectors of width {width}; {REMEDY}")
             found[row] = Quantized(np.frombuffer(codes, np.int8).reshape(-1, width), np.frombuffer(scales, "<f4"))
         return {row: found[row] for row in rows if row in found}
@@ -145,8 +145,10 @@ class IndexReader:
             raise EndxError(f"{self.path} is damaged: an embedding has no document; {REMEDY}")
         embeddings = np.frombuffer(b"".join(blobs), self.info.dtype).reshape(-1, self.info.width)
         floats = np.array(scales, np.float32) if quantized else embeddings
-        if not np.isfinite(floats).all():
-            raise EndxError(f"{self.path} is damaged: an embedding contains nan or infinity; {REMEDY}")
+        if not (_are_scales(floats) if quantized else np.isfinite(floats).all()):
+            raise EndxError(
+                f"{self.path} is damaged: an embedding contains nan, infinity or a negative scale; {REMEDY}"
+            )
         return StoredEmbeddings(
             np.array(rows, np.int64),
             embeddings,
@@ -226,6 +228,10 @@ class IndexReader:
     def _rows(self, query: str, *values: object) -> list[Any]:
         with self._lock, sqlite_errors(self.path):
             return self._database.execute(query, values).fetchall()
+
+
+def _are_scales(values: np.ndarray) -> np.bool:
+    return ((values >= 0) & (values < np.inf)).all()
 
 
 def check_is_file(path: pathlib.Path) -> None:

@@ -16,6 +16,7 @@ from endx_jax.index.snapshot import Snapshot, to_rankings
 from endx_jax.inference.maxsim import maxsim_of, pooled
 from endx_jax.numerics import dequantize, holds_objects
 from endx_jax.ranking.hybrid import FUSED, Hybrid, Ranking, default_hybrid, reciprocal_ranks
+from endx_jax.ranking.rerank import finite_scores
 from endx_jax.settings import check_choice, require
 
 EncodeBatch = Callable[[list[str]], np.ndarray]
@@ -192,8 +193,9 @@ class TextSearch:
 def _ranked_again(snapshot: Snapshot, questions: np.ndarray, rankings: Sequence[Ranking]) -> list[Ranking]:
     """Ranks documents by MaxSim divided by the question's tokens, as `Hybrid` takes it; those deleted are omitted."""
     again: list[Ranking] = []
-    for question, ranking in zip(questions, rankings, strict=True):
+    for number, (question, ranking) in enumerate(zip(questions, rankings, strict=True)):
         stored = snapshot.token_vectors([row for row, _ in ranking])
         scores = maxsim_of(question, [*map(dequantize, stored.values())]) / max(1, len(question))
+        finite_scores(scores, [(number, row) for row in stored])
         again.append(sorted(zip(stored, scores.tolist(), strict=True), key=lambda pair: -pair[1]))
     return again

@@ -24,7 +24,9 @@ NO_EMBEDDINGS = (
     "to --rerank of `endx evaluate` or `endx search`, together with an embedding model; in Python, to "
     "endx_jax.experiment.model.load_pair_scorer"
 )
-LONGEST = 512  # maximum length in tokens for pretrained encoders that have no limit of their own
+# Maximum lengths in tokens for pretrained encoders that have no limit of their own, and for static token vectors, which
+# sentence-transformers does not truncate; beyond it, the vectors of a text's tokens would take gigabytes.
+LONGEST, LONGEST_STATIC = 512, 1 << 17
 
 
 def load_folder(name: str, mesh: Mesh, product_dtype: str = FLOAT32) -> EmbeddingModel:
@@ -102,4 +104,4 @@ def _assemble(
 def _length(source: PretrainedEncoder) -> int:
     """Returns the maximum length in tokens that the folder and the encoder allow."""
     limits = [limit for limit in (source.head.max_length, source.config.positions) if limit]
-    return min(limits, default=LONGEST)
+    return min(limits, default=LONGEST if source.config.layers else LONGEST_STATIC)

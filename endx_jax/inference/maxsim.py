@@ -11,7 +11,7 @@ import numpy as np
 from endx_jax.batch import TokenVectors
 from endx_jax.data.batches.token_tables import padded_length
 from endx_jax.errors import EndxError
-from endx_jax.inference.text_batches import LADDER, LAST_STEP
+from endx_jax.inference.text_batches import LADDER
 from endx_jax.losses.maxsim import maxsim
 from endx_jax.numerics import Quantized, dequantize, holds_objects, unit_rows
 
@@ -92,7 +92,7 @@ def _blocks(texts: np.ndarray, tokens: int) -> list[tuple[np.ndarray, int, int]]
     order, start, blocks = np.argsort(-lengths, kind="stable"), 0, []
     while start < len(order):
         longest = max(1, int(lengths[order[start]]))
-        step = next((step for maximum, step in LADDER if longest <= maximum), LAST_STEP)
+        step = next(step for maximum, step in LADDER if longest <= maximum)
         length = padded_length(longest, longest + step, step)
         rows = max(1, tokens // length)
         blocks.append((order[start : start + rows], rows, length))

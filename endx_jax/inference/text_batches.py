@@ -23,9 +23,10 @@ T = TypeVar("T")
 # Texts that are tokenized and sorted together: enough that neighbours have similar lengths, few enough for memory.
 WINDOW = 32768
 
-# Widths are rounded up: (maximum length, step) in tokens, and the step of longer texts.
-LADDER = ((32, 4), (64, 8), (128, 16), (256, 32))
-LAST_STEP = 64
+# Widths are rounded up: (maximum length, step) in tokens.
+LADDER = ((32, 4), (64, 8), (128, 16), (256, 32), *((1024 << n, 64 << n) for n in range(20)))
+
+LONG = 8192  # tokens; a batch of longer texts than these has fewer than `batch_size`
 
 # Maximum padded tokens of a batch on a CPU. Buffers of larger batches are new pages, which the system clears first.
 CPU_TOKENS = 1024
@@ -65,15 +66,15 @@ class Shapes:
 
     @classmethod
     def of(cls, mesh: Mesh, limit: int, batch_size: int) -> "Shapes":
-        """Sets the budget to `batch_size` texts of maximum length, and on a CPU to at most `CPU_TOKENS`."""
-        budget = -(-batch_size // batch_shards(mesh)) * limit
+        """Sets the budget to `batch_size` texts of maximum length, at most `LONG`, and on a CPU to `CPU_TOKENS`."""
+        budget = -(-batch_size // batch_shards(mesh)) * min(limit, LONG)
         if platform(mesh) == "cpu":
             budget = min(budget, CPU_TOKENS)
         return cls(mesh, limit, budget)
 
     def width(self, length: int) -> int:
         """Returns the padded width of texts of up to `length` tokens."""
-        step = next((step for maximum, step in LADDER if length <= maximum), LAST_STEP)
+        step = next(step for maximum, step in LADDER if length <= maximum)
         return padded_length(length, self.limit, step)
 
     def rows(self, width: int, texts: int) -> int:

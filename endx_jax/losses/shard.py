@@ -65,10 +65,10 @@ class Tiles(NamedTuple):
 
 
 def cut_rows(operands: Tree, marks: Tree, tile: int) -> Tiles:
-    """Cuts rows into as few tiles of equal size as possible; the last is padded with copies of its last row."""
+    """Cuts rows into as few tiles of equal size as possible, at least one; the last is padded with its last row."""
     rows = length(operands)
-    count = -(-rows // tile)
-    size = -(-rows // max(count, 1))
+    count = max(1, -(-rows // tile))
+    size = -(-rows // count)
     missing = count * size - rows
     real = jnp.arange(count * size) < rows
 

@@ -67,6 +67,8 @@ def vocabulary_nll(
     if tile < 1:
         raise EndxError(f"tile is {tile}; it must be at least 1")
     weights = jax.lax.stop_gradient(at_least_float32(weights))
+    if not len(hidden):
+        return jnp.zeros((), at_least_float32(hidden).dtype), {"words": jnp.sum(weights)}
     counts = weights != 0
     # Replace padding by zeros before the products: a NaN would reach the gradients even if the sums exclude it.
     hidden = jnp.where(jnp.any(counts, axis=1, keepdims=True), hidden, 0)

@@ -56,6 +56,9 @@ def ranks(scores: Array, positives: Array) -> Array:
        [1.5 inf]]
     """
     check_arrays({"scores": (scores, "[B, N]"), "positives": (positives, "integer [B, P]")})
+    unranked = jnp.full(positives.shape, jnp.inf, jnp.float32)
+    if not scores.size or not positives.size:
+        return unranked
     scores = scores * 1.0  # integers have no nan
     is_positive = positives >= 0
     counts = jnp.sum(is_positive, axis=1)
@@ -73,7 +76,6 @@ def ranks(scores: Array, positives: Array) -> Array:
         doubled = jnp.sum(jnp.where(wrong, beats, 0), axis=1)
         return result.at[:, i].set(jnp.where(i < counts, i + 1 + doubled / 2, jnp.inf).astype(jnp.float32))
 
-    unranked = jnp.full(positives.shape, jnp.inf, jnp.float32)
     return jax.lax.fori_loop(0, jnp.max(counts, initial=0), rank_column, unranked)
 
 
@@ -98,12 +100,11 @@ def ranked_gains(scores: Array, gains: Array) -> Array:
     order = jnp.argsort(-scores, axis=1)  # best first; nan last
     scores, gains = (jnp.take_along_axis(x, order, axis=1) for x in (scores, gains.astype(jnp.float32)))
 
-    def mean_column(i, result):
-        tied = scores == scores[:, i][:, None]
-        total = jnp.sum(jnp.where(tied, gains, 0), axis=1)
-        return result.at[:, i].set(total / jnp.maximum(jnp.sum(tied, axis=1), 1))
+    def mean_gain(score):
+        tied = scores == score[:, None]
+        return jnp.sum(jnp.where(tied, gains, 0), axis=1) / jnp.maximum(jnp.sum(tied, axis=1), 1)
 
-    return jax.lax.fori_loop(0, scores.shape[1], mean_column, jnp.zeros_like(gains))
+    return jax.lax.map(mean_gain, scores.T).T
 
 
 def reciprocal_rank(ranks: Array, cutoff: int | None = None) -> Array:
@@ -203,7 +204,7 @@ def _checked(ranks: Array, cutoff: int | None = None) -> Array:
     ranks = jnp.asarray(ranks)
     check_arrays({"ranks": (ranks, "[Q, P]")})
     check_positive("cutoff", cutoff)
-    return ranks
+    return ranks if ranks.shape[1] else jnp.full((len(ranks), 1), jnp.inf)
 
 
 def _right(ranks: Array) -> Array:

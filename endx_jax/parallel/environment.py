@@ -1,5 +1,6 @@
 """Environment of a process: variables of launchers and schedulers, compilation cache, versions and hardware."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -11,9 +12,12 @@ import pathlib
 import platform
 import re
 import subprocess
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import jax
+from etils import epath
 
 from endx_jax.buckets import url_of
 from endx_jax.errors import EndxError, RunInterrupted
@@ -126,24 +130,53 @@ def _from_tpu_pod() -> DistributedConfig | None:
     return None
 
 
+# Settings of JAX, most of them for debugging, with which programs fail, and those with which only training does.
+FAILING = "jax_debug_infs=True jax_transfer_guard=disallow jax_transfer_guard_host_to_device=disallow "
+OF_TRAINING = "jax_enable_x64=True jax_numpy_dtype_promotion=strict jax_disable_jit=True jax_check_tracer_leaks=True"
+
+
+def check_flags(*, training: bool = False) -> None:
+    """Raises EndxError, before anything is compiled, if JAX has a setting with which it would fail."""
+    for setting in (FAILING + OF_TRAINING * training).split():
+        name, value = setting.split("=")
+        if str(getattr(jax.config, name)).startswith(value):
+            raise EndxError(f"JAX is set to {setting}, with which this fails: unset {name.upper()}")
+
+
 def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
-    """Caches programs that took at least `least_seconds` to compile in `folder`; no effect if `folder` is empty."""
+    """Caches programs that took at least `least_seconds` to compile in `folder`; an empty one leaves JAX's settings.
+
+    Damaged entries of the folder are replaced.
+    """
     place = folder and (url_of(folder) or str(CacheFolder(folder).folder))
     if place == os.devnull:
         logging.getLogger(__name__).warning("no home folder is known: nothing is cached; set HOME or XDG_CACHE_HOME")
     elif place:
         jax.config.update("jax_compilation_cache_dir", place)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
+    warnings.showwarning = _replace_damaged
 
 
 def keep_programs() -> None:
     """Caches all programs in training's default folder, for verbs that encode with many small programs.
 
-    No effect if a cache is configured already, such as by `JAX_COMPILATION_CACHE_DIR`.
+    If a cache is configured already, such as by `JAX_COMPILATION_CACHE_DIR`, it is used as it is.
     """
     jax.local_devices()  # an error about the platform comes before all work
-    if not jax.config.values["jax_compilation_cache_dir"]:
-        use_compilation_cache(PROGRAMS, least_seconds=0.0)
+    use_compilation_cache("" if jax.config.values["jax_compilation_cache_dir"] else PROGRAMS, least_seconds=0.0)
+
+
+_show = warnings.showwarning
+
+
+def _replace_damaged(message: Warning | str, *args: Any, **options: Any) -> None:
+    """Shows a warning, or removes entries that JAX warns it can't read, so that it writes them; it overwrites none."""
+    if named := re.match(r"Error reading persistent compilation cache entry for '([\w.-]+)'", str(message)):
+        with contextlib.suppress(OSError):  # the folder can't be written
+            for entry in epath.Path(jax.config.values["jax_compilation_cache_dir"]).glob(f"{named[1]}-*"):
+                entry.unlink(missing_ok=True)
+            return
+    _show(message, *args, **options)
 
 
 # Packages whose versions can affect results.

@@ -11,6 +11,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
 from endx_jax.errors import EndxError
+from endx_jax.parallel.environment import check_flags
 from endx_jax.settings import key, require
 
 AXES = ("data", "fsdp", "tensor")
@@ -54,6 +55,7 @@ def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = Non
       EndxError: the axes do not multiply to the number of devices, or `data` can't be divided by the slices.
     """
     check_process()
+    check_flags()
     devices = jax.devices() if devices is None else devices
     count = len(devices)
     sizes = [settings.data, settings.fsdp, settings.tensor]

@@ -19,6 +19,7 @@ from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
 from endx_jax.files import expanded
 from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.environment import check_flags
 from endx_jax.parallel.memory import DeviceMemory, measure
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.chips import Chip
@@ -74,6 +75,7 @@ def plan_run(
     Raises:
       EndxError: training would refuse the settings.
     """
+    check_flags(training=True)
     mesh = make_mesh(settings.mesh, devices)
     memory, platform = (
         (DeviceMemory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))

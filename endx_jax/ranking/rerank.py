@@ -6,12 +6,21 @@ import numpy as np
 
 from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.errors import EndxError
 from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
 
 # (question, answer) rows, int [n, 2], to scores float32 [n].
 PairScorer = Callable[[np.ndarray], np.ndarray]
 # (question texts, answer texts) to the scorer of their pairs, given by rows.
 PairScorerFactory = Callable[[Sequence[str], Sequence[str]], PairScorer]
+
+
+def finite_scores(scores: np.ndarray, pairs: Sequence | np.ndarray) -> np.ndarray:
+    """Returns the scores [n] of pairs; raises EndxError if one is not finite, as it would have any rank."""
+    if not (finite := np.isfinite(scores)).all():
+        question, row = pairs[int(finite.argmin())]
+        raise EndxError(f"the score of question {question} and candidate {row} is not finite: use another model")
+    return scores
 
 
 def evaluate_pairs(

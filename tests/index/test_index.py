@@ -91,6 +91,14 @@ def test_a_newer_index_replaces_the_old_one_also_where_it_is_open(path, opened):
     refused("was replaced by an index of another model: open it again", opened.search, ASKED, 1)
 
 
+def test_scales_that_are_no_scales_are_damage(path):
+    write(path, quantize(EMBEDDINGS, np))
+    for scale in ("-0.5", "9e999", "-9e999"):
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute(f"UPDATE documents SET scale = {scale} WHERE row = 5")
+        refused("an embedding contains nan, infinity or a negative scale", names, path)
+
+
 def test_a_write_that_fails_leaves_the_old_one_and_nothing_else(path):
     with one_line_error("embedding of document 'd1' contains nan or infinity"):
         write(path, np.where(np.arange(3)[:, None] == 1, np.nan, EMBEDDINGS))
@@ -447,7 +455,10 @@ def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
         ("UPDATE documents SET metadata = '[' WHERE row = 2", "metadata of document 'd1'.*: broken JSON"),
         ("UPDATE passages SET text = x'ff' WHERE row = 2", "document 'd1' is not text"),
         (r"""UPDATE documents SET metadata = '{"a": "\udfff"}' WHERE row = 2""", "document 'd1' holds .*half a surr"),
-        ("UPDATE passages SET embedding = x'0000c07f00000000' WHERE row = 2", "an embedding contains nan or infinity"),
+        (
+            "UPDATE passages SET embedding = x'0000c07f00000000' WHERE row = 2",
+            "an embedding contains nan, infinity or a negative",
+        ),
         ("UPDATE documents SET row = -5 WHERE row = 2", "a row has number -5; restore it"),
         ("UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2", "a row has number 9223372036854"),
         ("UPDATE sqlite_sequence SET seq = 0x7fffffffffffffff", "a row has number 9223372036854"),

@@ -10,7 +10,7 @@ from late_folders import write_multi_vector
 import endx_jax
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.corpus_encoding import encode_corpus, join_shards
-from endx_jax.index.index import Index
+from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_model import IndexModel
 from endx_jax.index.milvus import publish
 from endx_jax.index.text_search import TextSearch
@@ -148,18 +148,32 @@ def test_a_server_searches_and_adds_by_token_vectors(path, model):
     np.testing.assert_allclose(job(range(3))() / asked, scores[:3], rtol=1e-4)
 
 
+DAMAGED = "is damaged: a document has no token vectors of width 4"
+
+
 @pytest.mark.parametrize(
-    "change", ["UPDATE tokens SET codes = x'00'", "UPDATE tokens SET scales = ?", "DELETE FROM tokens"]
+    ("change", "scale", "message"),
+    [
+        ("UPDATE tokens SET codes = x'00'", None, DAMAGED),
+        ("DELETE FROM tokens", None, DAMAGED),
+        *(("UPDATE tokens SET codes = x'01010101', scales = ?", scale, DAMAGED) for scale in (np.nan, np.inf, -1)),
+        ("UPDATE tokens SET codes = x'7f7f7f7f', scales = ?", 3e38, "the score of question 0 and candidate .* is not"),
+    ],
 )
-def test_damaged_token_vectors_are_one_line(path, change):
+def test_damaged_token_vectors_are_one_line(path, change, scale, message):
     with contextlib.closing(sqlite3.connect(path)) as database, database:
-        if "?" in change:  # of the right number, and not finite
-            database.execute("UPDATE tokens SET codes = zeroblob(4)")
-            database.execute(change, [np.full(1, np.nan, "<f4").tobytes()])
-        else:
-            database.execute(change)
-    with one_line_error("is damaged: a document has no token vectors of width 4"):
+        database.execute(change, [] if scale is None else [np.full(1, scale, "<f4").tobytes()])
+    with one_line_error(message), np.errstate(over="ignore", invalid="ignore"):
         search_of(path).search(ASKED[:1], 1, mode="dense")
+
+
+def test_an_index_of_another_kind_of_model_has_no_token_vectors(path):
+    document = Document("new", "a text")
+    write_index(path, np.ones((1, 4), np.float32), [document], metric="cosine", model={"name": "m", "identity": "1"})
+    index = Index(path)
+    assert not index._reader.has("tokens")
+    np.testing.assert_array_equal(index._reader.embeddings_of([index.snapshot._rows[0].item()]), np.ones((1, 4)))
+    index.delete(["new"])
 
 
 def test_token_vectors_are_not_published(path, tmp_path):

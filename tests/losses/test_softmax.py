@@ -162,6 +162,14 @@ def test_a_hard_negative_counts_where_there_is_one():
         assert float(found) == pytest.approx(math.log(candidates))
 
 
+@pytest.mark.parametrize("tile", [None, 2])
+def test_no_hard_negatives_for_each_question_are_none(tile):
+    question, answer = jnp.eye(3), jnp.ones((3, 3))
+    none = {"hard_negatives": jnp.zeros((3, 0, 3)), "hard_negative_ids": jnp.zeros((3, 0), int)}
+    value = jax.value_and_grad(lambda question, **more: in_batch_softmax(question, answer, tile=tile, **more)[0])
+    chex.assert_trees_all_close(value(question, **none, answer_id=jnp.arange(3)), value(question), rtol=1e-6)
+
+
 def test_a_missing_hard_negative_is_as_if_it_were_not_there():
     question, answer = map(jnp.asarray, drawn(np.float32))
     one, known = jnp.asarray(np.random.default_rng(5).normal(size=(B, 1, E)), jnp.float32), ids(IDS)

@@ -65,6 +65,12 @@ def test_rows_without_weight_affect_nothing():
     np.testing.assert_array_equal(found[1][0][4], 0)
 
 
+def test_of_no_rows_the_loss_and_its_gradients_are_zero():
+    (hidden, *others), words, weights = drawn(2)
+    value, gradients = value_and_gradient(nll, (hidden[:0], *others), words[:0], weights[:0])
+    chex.assert_trees_all_equal((value, gradients), jax.tree.map(np.zeros_like, (np.float32(0), (hidden[:0], *others))))
+
+
 def test_padding_is_not_computed():
     """Of 11 rows 3 count: they fill two tiles of 2, and no other tile is gone through."""
     weights = jnp.zeros(N).at[jnp.array([2, 7, 10])].set(0.5)

@@ -54,8 +54,11 @@ def test_numpy_jax_and_jit_agree_and_padding_changes_nothing(name):
     check(measure(np.pad(RANKS, ((0, 0), (0, 5)), constant_values=INF)), expected)
 
 
-def test_a_question_without_right_candidates_has_no_share_to_find():
-    nothing = np.full((1, 2), INF, np.float32)
+@pytest.mark.parametrize("width", [0, 2])
+def test_a_question_without_right_candidates_has_no_share_to_find(width):
+    nothing = metrics.ranks(jnp.ones((1, 3)), jnp.full((1, width), -1))
+    assert nothing.tolist() == [[INF] * width]
+    assert metrics.ranked_gains(nothing, nothing).shape == (1, width)
     found = {name: float(measure(nothing)[0]) for name, measure in MEASURES.items()}
     shares = ("recall@5", "ndcg@10", "map")
     assert str(found) == str({name: float("nan") if name in shares else 0.0 for name in MEASURES})

@@ -1,12 +1,15 @@
 import importlib.util
 import subprocess
 import sys
+import warnings
 
 import jax
+import numpy as np
 import pytest
 from helpers import refused
+from jax.experimental.compilation_cache import compilation_cache
 
-from endx_jax.parallel import environment
+from endx_jax.parallel import MeshSettings, environment, make_mesh
 from endx_jax.parallel.environment import DistributedConfig, first_node, read_environment
 
 NAMES = ("COORDINATOR", "COUNT", "INDEX", "PORT", "SLURM_JOB", "SLURM_NODES", "SLURM_COUNT", "SLURM_INDEX")
@@ -112,6 +115,52 @@ def settings():
     yield lambda: tuple(getattr(jax.config, name) for name in names)
     for name, value in before.items():
         jax.config.update(name, value)
+
+
+def test_damaged_entries_are_replaced(settings, tmp_path):
+    def compiled():
+        """Compiles a function that is new to this process; returns the size of its entry."""
+
+        def five_times(x):
+            return x * 5
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # after those that the function below takes
+            warnings.filterwarnings("always", "Error reading persistent compilation cache")
+            environment.use_compilation_cache(str(tmp_path), 0.0)
+            assert jax.jit(five_times)(np.float32(2)) == 10
+        return sum(file.stat().st_size for file in tmp_path.glob("jit_five_times-*-cache"))
+
+    compilation_cache.reset_cache()
+    whole = compiled()
+    (entry,) = tmp_path.glob("jit_five_times-*-cache")
+    entry.write_bytes(entry.read_bytes()[:50])
+    assert compiled() > whole - 50
+    written = entry.stat().st_mtime_ns
+    assert (compiled() > whole - 50, entry.stat().st_mtime_ns) == (True, written)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message", "of_training"),
+    [
+        (lambda: jax.debug_infs(True), "jax_debug_infs=True, with which this fails: unset JAX_DEBUG_INFS", False),
+        (lambda: jax.transfer_guard("disallow"), "unset JAX_TRANSFER_GUARD$", False),
+        (lambda: jax.transfer_guard_host_to_device("disallow"), "unset JAX_TRANSFER_GUARD_HOST_TO_DEVICE", False),
+        (lambda: jax.enable_x64(True), "jax_enable_x64=True, .* unset JAX_ENABLE_X64", True),
+        (lambda: jax.numpy_dtype_promotion("strict"), "jax_numpy_dtype_promotion=strict, ", True),
+        (jax.disable_jit, "jax_disable_jit=True", True),
+        (jax.checking_leaks, "jax_check_tracer_leaks=True", True),
+    ],
+)
+def test_settings_of_jax_that_fail_are_named_before_anything_is_compiled(setting, message, of_training):
+    environment.check_flags(training=True)
+    with setting():
+        refused(message, environment.check_flags, training=True)
+        if of_training:
+            make_mesh(MeshSettings())
+        else:
+            refused(message, make_mesh, MeshSettings())
 
 
 def test_the_commit_is_that_of_the_code_and_of_no_project_around_it(tmp_path):

@@ -133,6 +133,21 @@ def test_an_adapter_of_fewer_layers_than_the_targets_is_refused(decoder, tmp_pat
         read_adapters(tmp_path, params, sources, LORA, "ab")
 
 
+def test_what_is_wrong_with_an_adapter_is_not_blamed_on_its_base(tiny_bert, tmp_path):
+    _, source, _ = write(tmp_path, tiny_bert, LORA)
+    found, file = read_adapter(tmp_path, source, LORA, "ab"), tmp_path / "adapter_model.safetensors"
+    weights, matrix = load_file(file), np.ones((4, source.config.width), np.float32)
+    pooler = {f"base_model.model.pooler.dense.lora_{name}.weight": matrix for name in "AB"}
+    save_file(weights | pooler, file)  # which embeddings do not use
+    assert read_adapter(tmp_path, source, LORA, "ab").keys() == found.keys()
+    save_file(weights | {"base_model.model.classifier.lora_A.weight": matrix}, file)
+    refused("adapter_model.safetensors: 'classifier' is outside the blocks", read_adapter, tmp_path, source, LORA, "ab")
+    one = "base_model.model.encoder.layer.0.attention.self.query.lora_A.weight"
+    save_file(weights | {one: matrix[:2]}, file)
+    change(tmp_path, rank_pattern={"layer.0.attention.self.query": 2})
+    refused("rank_pattern is not supported: all layers must", read_adapter, tmp_path, source, LORA, "ab")
+
+
 def test_the_pooler_which_has_the_name_of_linear_layers_gets_no_adapter(tiny_bert, tmp_path):
     _, source, config = write(tmp_path, tiny_bert, LORA)
     assert source.architecture.pooler == "pooler.dense"

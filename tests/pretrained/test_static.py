@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 
 import numpy as np
 import pytest
@@ -22,8 +23,8 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def write_glove(path, words=WORDS, header=""):
-    lines = [f"{word} {' '.join(f'{value:.6f}' for value in row)}\n" for word, row in zip(words, VECTORS, strict=True)]
+def write_glove(path, words=WORDS, header="", vectors=VECTORS):
+    lines = [f"{word} {' '.join(f'{value:.6f}' for value in row)}\n" for word, row in zip(words, vectors, strict=True)]
     text = (header + "".join(lines)).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
@@ -46,6 +47,28 @@ def test_words_of_a_text_file_find_their_vectors(tmp_path, name, header):
     found = rows(file, "The cat's mat?")
     np.testing.assert_allclose(found, [vector(w) for w in ("the", "cat", "'s", "mat", "?")], atol=1e-6)
     np.testing.assert_allclose(rows(file, "don’t"), [vector("do"), vector("n't")], atol=1e-6)
+
+
+@pytest.mark.parametrize("named", ["a file", "a folder"])
+def test_vectors_that_replace_others_of_one_size_and_time_are_read(tmp_path, token_vectors, named):
+    source = tmp_path / "v.vec" if named == "a file" else token_vectors[0]
+    replaced = source if named == "a file" else source / "model.safetensors"
+    found = []
+    for scale in (1, 2):
+        fresh = tmp_path / "fresh.vec"
+        if named == "a file":
+            write_glove(fresh, vectors=VECTORS * scale)
+        else:
+            save_file({"embeddings": token_vectors[1] * scale}, fresh)
+        os.utime(fresh, (1_700_000_000, 1_700_000_000))
+        fresh.replace(replaced)  # as rsync and package managers do
+        found.append(rows(source, "the cat"))
+    np.testing.assert_allclose(found[1], found[0] * 2, atol=1e-5)
+
+
+def test_no_text_is_cut(tmp_path):
+    found = endx_jax.load(write_glove(tmp_path / "v.txt")).encode(["the " * 600 + "cat " * 1400])[0]
+    np.testing.assert_allclose(found, 0.3 * vector("the") + 0.7 * vector("cat"), rtol=1e-4)
 
 
 def test_text_is_cut_as_the_treebank_does():

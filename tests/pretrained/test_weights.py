@@ -83,6 +83,18 @@ def test_a_missing_shard_is_named(tmp_path):
     refused("has no model-00002-of-00002.safetensors", read_tensors, tmp_path)
 
 
+def test_a_tensor_is_that_of_the_file_which_the_index_names(tmp_path):
+    good, stale = np.full(2, 7, np.float32), np.zeros(2, np.float32)
+    save_file({"w": stale, "u": good, "unnamed": good}, tmp_path / "a.safetensors")
+    save_file({"w": good}, tmp_path / "b.safetensors")
+    save_file({"w": stale}, tmp_path / "c.safetensors")
+    places = {"w": "b.safetensors", "u": "a.safetensors"}
+    (tmp_path / SHARD_INDEX).write_text(json.dumps({"weight_map": places}))
+    chex.assert_trees_all_equal(read_tensors(tmp_path), {"w": good, "u": good})
+    (tmp_path / SHARD_INDEX).write_text(json.dumps({"weight_map": places | {"u": "c.safetensors"}}))
+    refused(f"c.safetensors has no tensor 'u', which {SHARD_INDEX} assigns to it: take", read_tensors, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("contents", "reason"),
     [

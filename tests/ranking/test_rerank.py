@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+from helpers import one_line_error
 
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.ranking.mining import Similarities
 from endx_jax.ranking.rerank import evaluate_pairs, rerank_answers
 
 Q, N = 5, 9
@@ -47,6 +49,13 @@ def test_the_best_of_the_first_stage_are_ordered_by_pair_scores_and_the_others_s
         rest = [c for c in np.argsort(-FIRST[question], kind="stable") if c not in best]
         assert found.top_ids[question].tolist() == [*order, *rest]
         np.testing.assert_array_equal(found.top_scores[question, :top], PAIRS[question, order])
+
+
+def test_scores_that_are_not_finite_order_nothing():
+    rows = np.float32([[1, 2], [np.inf, 0], [np.nan, 1]])
+    for row in (1, 2):
+        with one_line_error(f"the score of question 1 and candidate {row} is not finite: use another model"):
+            Similarities(rows[:2].__getitem__, rows.__getitem__)(np.array([[0, 0], [1, row]]))
 
 
 @pytest.mark.parametrize("top", [0, N, 100])

@@ -23,7 +23,7 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import Evaluation, EvaluationSettings
-from endx_jax.ranking.rerank import PairScorer, evaluate_pairs
+from endx_jax.ranking.rerank import PairScorer, evaluate_pairs, finite_scores
 from endx_jax.ranking.results import Results
 
 
@@ -100,7 +100,7 @@ class ClassifierScorer:
             prepared = batches(tokenize, range(len(pairs)), self._shapes)
             bar = tqdm.tqdm(total=len(pairs), desc="scoring pairs", unit="pair", disable=not progress, leave=False)
             scores = compute_batches(prepared, functools.partial(self._score, params), self._mesh, bar)
-            return np.empty(0, np.float32) if scores is None else scores
+            return np.empty(0, np.float32) if scores is None else finite_scores(scores, pairs)
 
         score.cut = 0  # type: ignore[attr-defined]
         return score

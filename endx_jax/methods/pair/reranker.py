@@ -1,5 +1,6 @@
 """Rerankers that are language models, such as Qwen3-Reranker (Zhang et al. 2025), read as pair classifiers."""
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Sequence
@@ -61,10 +62,20 @@ class PromptScorer(ClassifierScorer):
         (before, between, after), most = self._around, LETTERS * self._length
         ending = np.array(_ids(self._tokenizer, after), np.int32)
 
+        @functools.cache  # a request has many answers to one question
+        def asked(q: int) -> tuple[str, np.ndarray]:
+            text = f"{before}{questions[q][:most]}{between}"
+            return text, self._tokenizer([text], NO_LIMIT).ids
+
         def written(pairs: np.ndarray) -> TokenTable:
-            texts = [f"{before}{questions[q][:most]}{between}{answers[a][:most]}{after}" for q, a in pairs]
+            starts = [asked(q) for q in pairs[:, 0].tolist()]
+            # No answer is read if the rest fills the pair. One changes only ids of `between`, at most one for a byte.
+            full = [len(ids) - len(between.encode()) > self._length for _, ids in starts]
+            ends = (f"{answers[a][:most]}{after}" for a in pairs[:, 1].tolist())
+            texts = ["" if fills else text + end for (text, _), end, fills in zip(starts, ends, full, strict=True)]
             table = self._tokenizer(texts, NO_LIMIT)
-            rows = [table.ids[start:end] for start, end in itertools.pairwise(table.offsets)]
+            read = (table.ids[start:end] for start, end in itertools.pairwise(table.offsets))
+            rows = [ids if fills else row for (_, ids), row, fills in zip(starts, read, full, strict=True)]
             room, cut = self._length - len(ending), np.array([len(row) > self._length for row in rows])
             rows = [np.append(row[:room], ending) if longer else row for row, longer in zip(rows, cut, strict=True)]
             return TokenTable.from_lengths(np.concatenate(rows), np.array([*map(len, rows)]), table.pad_id, cut)

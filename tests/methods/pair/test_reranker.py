@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from helpers import refused
 
+from endx_jax.data.tokenization import Tokenizer
 from endx_jax.experiment.model import load_pair_scorer
-from endx_jax.methods.pair.reranker import CARD, INSTRUCTION, load_reranker
+from endx_jax.methods.pair.reranker import CARD, INSTRUCTION, PromptScorer, load_reranker
 
 QUESTIONS = ["where is the cat?", "who sat", "what is 3"]
 ANSWERS = ["the cat sat on a mat", '"3" dogs', "", " two  spaces\nand a line", "the mat " * 9000]
@@ -62,6 +63,27 @@ def folder(request, tmp_path):
             parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(tmp_path)
     return tmp_path
+
+
+def test_a_question_that_fills_a_pair_is_tokenized_once(tmp_path, monkeypatch):
+    size, read = write_tokenizer(tmp_path), []
+    tokenizer = Tokenizer(tmp_path, rows=size)
+    scorer = PromptScorer.__new__(PromptScorer)  # without a model
+    scorer._tokenizer, scorer._around, scorer._length = tokenizer, (BEFORE, CARD[1], AFTER), 400
+    encode = Tokenizer.__call__
+    monkeypatch.setattr(
+        Tokenizer, "__call__", lambda self, texts, most: read.extend(texts) or encode(self, texts, most)
+    )
+    questions = ["where is the cat?", "who sat on the mat " * 200]
+    written = scorer.tokenized(questions, ANSWERS)
+    for pairs in ([[0, 0], [1, 1], [1, 0]], [[1, 4], [0, 4]]):  # in two pieces
+        table = written(np.array(pairs))
+        for n, (q, a) in enumerate(pairs):
+            ids = encode(tokenizer, [f"{BEFORE}{questions[q]}{CARD[1]}{ANSWERS[a]}{AFTER}"], 99_999).ids
+            after = encode(tokenizer, [AFTER], 99_999).ids
+            expected = ids if len(ids) <= 400 else [*ids[: 400 - len(after)], *after]
+            np.testing.assert_array_equal(table.ids[slice(*table.offsets[n : n + 2])], expected)
+    assert sum(questions[1] in text for text in read) == 1
 
 
 def expected_scores(folder) -> np.ndarray:
