@@ -20,12 +20,13 @@ MOST = 800
 # Data inside a text, such as an image; and ASCII words that no passage can hold, such as data without a name.
 INLINE_DATA = re.compile(r"data:[\w.+-]+/[\w.+-]+[;,][^\s\"'<>()\[\]]*")
 LONG_WORD = re.compile(rf"(?<![!-~])[!-~]{{{MOST + 1},}}")
-# Parts of a text: lines, and as many words as a passage holds, or fewer sentences of scripts without spaces.
-LINES = "[^\n]+"
+# Parts of a text: lines with the headings before them, and as many words as a passage holds, which end with a sentence
+# in scripts without spaces.
+LINES = r"(?:#{1,6} .*\n)*[^\n]+"
 WORDS = rf"(?s)\S.{{0,{MOST - 1}}}(?:(?<=[。！？])|(?!\S))|\S.{{{MOST - 1}}}"
 # Encoding that a page or an editor's comment declares, and wider encodings by names that are used for them.
 DECLARED = re.compile(
-    rb"""(?i)(?:coding|charset)[ =:"']{1,9}((?:big5|cp|euc|gb|iso|koi8|mac|shift|us-|utf|windows)[\w-]{1,20})"""
+    rb"""(?i)(?:coding|charset)[ =:"']{1,9}((?:big5|cp|euc|gb|iso|koi8|latin|mac|shift|us-|utf|windows)[\w-]{1,20})"""
 )
 WIDER = {"iso-8859-1": "cp1252", "us-ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932"}
 # Elements of HTML that do not end a paragraph; headings in HTML and Markdown.
@@ -139,7 +140,10 @@ def _is_wrapped(paragraph: str) -> bool:
     """Returns true if many lines begin with a small letter after a line that is not short."""
     lines = paragraph.split("\n")
     least = max(map(len, lines)) / 2
-    wrapped = sum(after.lstrip()[:1].islower() and len(line) > least for line, after in itertools.pairwise(lines))
+    wrapped = sum(
+        len(line) > least and after.lstrip()[:1].islower() and after.split(maxsplit=1)[0][-1] != ":"  # no speaker
+        for line, after in itertools.pairwise(lines)
+    )
     return 3 * wrapped > len(lines) - 1
 
 

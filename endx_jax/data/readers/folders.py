@@ -14,22 +14,17 @@ _LEFT_OUT = re.compile(r"\.|~\$|node_modules$")
 def files_at(path: str) -> list[str]:
     """Returns the files at a path, sorted; of a folder, also one that matches a pattern, all below it.
 
-    Each file is there once: if links lead to it or to its folder too, under its name without links. A link to a folder
-    above is not followed. Folders that can't be read are listed like files.
+    Each folder is read once, without links if it can be, and so not in circles; a link to a folder above is not
+    followed. A link to one of the files is left out. Folders that can't be read are listed like files.
     """
     place = base(path)
-    if "**" in path and not os.path.exists(path):  # `glob` follows links in circles
-        return [
-            name
-            for name in files_at(place)
-            if _matches(os.path.relpath(name, place).split(os.sep), os.path.relpath(path, place).split(os.sep))
-        ]
-    found = [path] if os.path.exists(path) else sorted(glob.glob(path), key=lambda name: (os.path.islink(name), name))
-    waiting = collections.deque(
-        name
-        for name in found
-        if name == path or not any(map(_LEFT_OUT.match, os.path.relpath(name, place).split(os.sep)))
-    )
+    if os.path.exists(path):
+        found = [path]
+    elif "**" in path:  # `glob` follows links in circles
+        return [name for name in files_at(place) if _matches(_parts(name, place), _parts(path, place))]
+    else:
+        found = [name for name in glob.glob(path) if not any(map(_LEFT_OUT.match, _parts(name, place)))]
+    waiting = collections.deque(sorted(found, key=lambda name: (os.path.islink(name), name)))
     seen = {*map(str, pathlib.Path(os.path.realpath(place)).parents)}
     files: list[tuple[bool, str, str]] = []  # (is a link, path, path without links)
     while waiting:
@@ -50,7 +45,8 @@ def files_at(path: str) -> list[str]:
                 waiting.appendleft(entry.path)
             else:
                 files.append((False, entry.path, os.path.join(real, entry.name)))
-    return sorted({real: name for _, name, real in sorted(files, reverse=True)}.values())
+    plain = {real for linked, _, real in files if not linked}
+    return sorted(name for linked, name, real in files if not linked or real not in plain)
 
 
 def base(path: str) -> str:
@@ -58,6 +54,10 @@ def base(path: str) -> str:
     if os.path.isdir(path):
         return path
     return os.path.dirname(path if os.path.exists(path) else re.split(r"[*?[]", path, maxsplit=1)[0]) or "."
+
+
+def _parts(name: str, folder: str) -> list[str]:
+    return os.path.relpath(name, folder).split(os.sep)
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:

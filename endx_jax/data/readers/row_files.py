@@ -72,15 +72,17 @@ def check_columns(path: str, tables: Sequence[str]) -> None:
         columns |= {frozenset(row): file} if row else {}
     if len(columns) > 1:
         (one, first), (other, second), *_ = columns.items()
-        differ = f"{json_files.format_names(sorted(one - other))} or {json_files.format_names(sorted(other - one))}"
-        remedy = f"name the folder of one, or all files by {path}/**/*{os.path.splitext(first)[1]}"
-        raise EndxError(f"{path}: {first} and {second} are tables with different columns, {differ}: {remedy}")
+        differ = (
+            f"{first} and {second} have different columns ({json_files.format_names(sorted(one ^ other))} in one only)"
+        )
+        remedy = f"name the folder of one table, or {path}/**/*{os.path.splitext(first)[1]} for all"
+        raise EndxError(f"{path}: {differ}: {remedy}")
 
 
 def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:
     if text_files.holds_list(path):
-        for number, (line, item) in enumerate(text_files.items(path), start=1):
-            yield number, f"{path}, line {line}", item
+        for number, (first, item) in enumerate(text_files.items(path), start=1):
+            yield number, f"{path}, line {first}", item
         return
     if inside := text_files.list_inside(path):
         for number, item in enumerate(inside[1], start=1):

@@ -104,8 +104,7 @@ def read_corpus(
 def _holds_paragraphs(path: str) -> bool:
     endings = (".json", ".jsonl", *text_files.ARROW_ENDINGS)
     may = os.path.isdir(path) or text_files.uncompressed(path).endswith(endings)
-    is_there = os.path.exists(path) or shards.holds_shards(path)
-    return may and is_there and formats.format_of(path) in formats.PARAGRAPH_READERS
+    return may and any(folders.files_at(path)) and formats.format_of(path) in formats.PARAGRAPH_READERS
 
 
 def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Document]:

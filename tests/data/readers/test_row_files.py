@@ -1,0 +1,79 @@
+import json
+
+import pytest
+from helpers import refusal, refused, written
+
+from endx_jax.data.readers import formats, row_files
+from endx_jax.data.sets.corpus import read_corpus
+
+PAIR = {"question": "q", "answer": "a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("x.csv", " ,\nquestion,answer\n,\nq,a\n , \t\n"),
+        ("x.tsv", "question\tanswer\n\t\nq\ta\n"),
+        ("x.json", json.dumps([{"question": None, "answer": " "}, PAIR, {}])),
+        ("x.jsonl", [{"question": None, "answer": " "}, PAIR, {}]),
+        ("x.parquet", [{"question": None, "answer": None}, PAIR]),
+    ],
+)
+def test_rows_of_empty_cells_are_blank(tmp_path, name, contents):
+    rows = row_files.read_rows(str(written(tmp_path / name, contents)))
+    assert [row for _, _, row in rows] == [PAIR]
+
+
+QUOTED = [
+    ('"The oven is cold', "said the baker"),
+    ("Who lights it?", "The apprentice"),
+    ('It was warm"', "said Ann"),
+    ("q", "a"),
+]
+
+
+def table(rows, delimiter):
+    return "".join(f"{delimiter.join(row)}\n" for row in [("question", "answer"), *rows])
+
+
+def test_quotes_that_swallow_rows_are_named(tmp_path, caplog):
+    path = written(tmp_path / "x.tsv", table(QUOTED, "\t"))
+    reason = "lines 2 to 4 are one row in quotes, but look like several rows; a field that holds quotes must be quoted"
+    assert refusal(lambda: formats.read(path)).startswith(f"{path}: {reason}")
+    path = written(tmp_path / "x.csv", table(QUOTED, ","))
+    assert len(formats.read(path).questions) == 2  # a comma may be part of a text
+    assert f"{path}: {reason}" in caplog.text
+    corpus = 'id\ttext\na\t"The oven is cold.\nb\tThe apprentice lights it.\nc\tIt was warm."\n'
+    refused("lines 2 to 4 are one row", list, read_corpus(written(tmp_path / "c.tsv", corpus)))
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+def test_quoted_fields_may_hold_lines_and_delimiters(tmp_path, caplog, delimiter):
+    rows = [
+        ('"What is\nit?"', '"A list:\n- one, or\n- two"'),
+        ("q", f'"a{delimiter}{delimiter}\nb, c"'),
+        ('"say ""\n"', "x"),
+    ]
+    path = written(tmp_path / ("x.csv" if delimiter == "," else "x.tsv"), table(rows, delimiter))
+    assert formats.read(path).candidates == ("A list:\n- one, or\n- two", f"a{delimiter}{delimiter}\nb, c", "x")
+    assert not caplog.text
+
+
+def test_tables_with_other_columns_are_not_joined(tmp_path, caplog):
+    for name, header in {
+        "pair": "anchor,positive",
+        "triplet": "anchor,positive,negative",
+        "more/pair": "anchor,positive",
+    }.items():
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "train.csv").write_text(f"{header}\n{header.replace('or', name)}\n")
+    differ = r"triplet/train.csv and .*more/pair/train.csv have different columns \('negative' in one only\): name the"
+    refused(differ, formats.read, tmp_path)
+    refused(differ, read_corpus, tmp_path)
+    assert len(formats.read(f"{tmp_path}/**/*.csv").questions) == 3
+    caplog.clear()
+    assert len(formats.read(tmp_path / "pair").questions) == 1
+    assert not caplog.text
+    (tmp_path / "triplet" / "train.csv").unlink()
+    assert len(formats.read(tmp_path).questions) == 2
+    assert f"are read as one table: 2, such as {tmp_path}/more/pair, {tmp_path}/pair; name one" in caplog.text
