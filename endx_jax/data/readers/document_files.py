@@ -20,14 +20,11 @@ MOST = 800
 # Data inside a text, such as an image; and ASCII words that no passage can hold, such as data without a name.
 INLINE_DATA = re.compile(r"data:[\w.+-]+/[\w.+-]+[;,][^\s\"'<>()\[\]]*")
 LONG_WORD = re.compile(rf"(?<![!-~])[!-~]{{{MOST + 1},}}")
-# Parts of a text: lines with the headings before them, and as many words as a passage holds, which end with a sentence
-# in scripts without spaces.
+# Parts of a text: lines with the headings before them, and as many words as a passage holds.
 LINES = r"(?:#{1,6} .*\n)*[^\n]+"
-WORDS = rf"(?s)\S.{{0,{MOST - 1}}}(?:(?<=[。！？])|(?!\S))|\S.{{{MOST - 1}}}"
+WORDS = rf"(?s)\S.{{0,{MOST - 1}}}(?!\S)|\S.{{{MOST - 1}}}"
 # Encoding that a page or an editor's comment declares, and wider encodings by names that are used for them.
-DECLARED = re.compile(
-    rb"""(?i)(?:coding|charset)[ =:"']{1,9}((?:big5|cp|euc|gb|iso|koi8|latin|mac|shift|us-|utf|windows)[\w-]{1,20})"""
-)
+DECLARED = re.compile(rb"""(?i)(?:coding|charset)[ =:"']{1,9}((?:big|cp|euc|gb|iso|koi|lat|mac|shi|us|win)[\w-]+)""")
 WIDER = {"iso-8859-1": "cp1252", "us-ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932"}
 # Elements of HTML that do not end a paragraph; headings in HTML and Markdown.
 INLINE = re.compile("a|abbr|b|cite|code|em|font|i|kbd|mark|q|s|small|span|strong|sub|sup|u|var")
@@ -72,10 +69,10 @@ def names_in(path: str) -> list[str]:
 def passages(path: str, names: list[str], say: Callable[[str], object]) -> Iterator[tuple[str, Document]]:
     """Yields (file, passage) for the files of `names_in` at a path.
 
-    `split_passages` splits them. A passage's text begins with the document's title: that of its front matter, else the
-    first heading, else the file's name. Metadata are `title`, `source`, the path in the folder, and the texts and truth
-    values of the front matter; the id adds a number to the path. At the end, `say` receives a line with the numbers of
-    files, links out of the folder, passages and skipped files, with reasons.
+    A passage is whole paragraphs, or parts of a long one. Its text begins with the document's title: that of its
+    front matter, else the first heading, else the file's name. Metadata are `title`, `source`, the path in the folder,
+    and the texts and truth values of the front matter; the id adds a number to the path. At the end, `say` receives a
+    line with the numbers of files, passages and skipped files, with reasons.
 
     Raises:
       EndxError: no file has a text.

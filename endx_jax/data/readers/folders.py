@@ -1,7 +1,6 @@
 """Files at a path: a file, those that match a pattern such as `docs/*.md`, or those in a folder and all below it."""
 
 import collections
-import fnmatch
 import glob
 import os
 import pathlib
@@ -17,13 +16,12 @@ def files_at(path: str) -> list[str]:
     Each folder is read once, without links if it can be, and so not in circles; a link to a folder above is not
     followed. A link to one of the files is left out. Folders that can't be read are listed like files.
     """
-    place = base(path)
-    if os.path.exists(path):
-        found = [path]
-    elif "**" in path:  # `glob` follows links in circles
-        return [name for name in files_at(place) if _matches(_parts(name, place), _parts(path, place))]
-    else:
-        found = [name for name in glob.glob(path) if not any(map(_LEFT_OUT.match, _parts(name, place)))]
+    head, recursive, tail = path.rpartition(f"**{os.sep}")
+    if recursive and head[-1:] in ("", os.sep) and not os.path.exists(path):  # `glob` follows links in circles
+        return [name for name in files_at(head or ".") if pathlib.PurePath(name).match(tail or "*")]
+    place, found = base(path), [path] if os.path.exists(path) else glob.glob(path)
+    if found != [path]:
+        found = [n for n in found if not any(map(_LEFT_OUT.match, os.path.relpath(n, place).split(os.sep)))]
     waiting = collections.deque(sorted(found, key=lambda name: (os.path.islink(name), name)))
     seen = {*map(str, pathlib.Path(os.path.realpath(place)).parents)}
     files: list[tuple[bool, str, str]] = []  # (is a link, path, path without links)
@@ -54,18 +52,6 @@ def base(path: str) -> str:
     if os.path.isdir(path):
         return path
     return os.path.dirname(path if os.path.exists(path) else re.split(r"[*?[]", path, maxsplit=1)[0]) or "."
-
-
-def _parts(name: str, folder: str) -> list[str]:
-    return os.path.relpath(name, folder).split(os.sep)
-
-
-def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Returns true if the parts of a path match those of a pattern, of which `**` stands for any number."""
-    if not parts or not pattern:
-        return not parts and set(pattern) <= {"**"}
-    rest = fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
-    return rest or (pattern[0] == "**" and (_matches(parts, pattern[1:]) or _matches(parts[1:], pattern)))
 
 
 def endings_in(folder: str) -> str:

@@ -1,9 +1,8 @@
 """Reader of the rows of JSONL, JSON lists, CSV, TSV and Arrow tables, one row at a time."""
 
 import csv
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from endx_jax import json_files
@@ -61,22 +60,6 @@ def read_rows(
         for last, where, row in rows:
             if any(not json_files.is_missing(v) and (not isinstance(v, str) or v.strip()) for v in row.values()):
                 yield total + last, where, row
-
-
-def check_columns(path: str, tables: Sequence[str]) -> None:
-    """Raises EndxError if the tables in different folders below a path have different columns; reads a row of each."""
-    firsts = {os.path.dirname(file): file for file in reversed(tables)}
-    columns: dict[frozenset[str], str] = {}
-    for file in firsts.values() if len(firsts) > 1 else ():
-        row = next((row for _, _, row in read_rows(file, InvalidRows(file, skip=True))), {})
-        columns |= {frozenset(row): file} if row else {}
-    if len(columns) > 1:
-        (one, first), (other, second), *_ = columns.items()
-        differ = (
-            f"{first} and {second} have different columns ({json_files.format_names(sorted(one ^ other))} in one only)"
-        )
-        remedy = f"name the folder of one table, or {path}/**/*{os.path.splitext(first)[1]} for all"
-        raise EndxError(f"{path}: {differ}: {remedy}")
 
 
 def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:

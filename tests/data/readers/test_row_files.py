@@ -57,23 +57,3 @@ def test_quoted_fields_may_hold_lines_and_delimiters(tmp_path, caplog, delimiter
     path = written(tmp_path / ("x.csv" if delimiter == "," else "x.tsv"), table(rows, delimiter))
     assert formats.read(path).candidates == ("A list:\n- one, or\n- two", f"a{delimiter}{delimiter}\nb, c", "x")
     assert not caplog.text
-
-
-def test_tables_with_other_columns_are_not_joined(tmp_path, caplog):
-    for name, header in {
-        "pair": "anchor,positive",
-        "triplet": "anchor,positive,negative",
-        "more/pair": "anchor,positive",
-    }.items():
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "train.csv").write_text(f"{header}\n{header.replace('or', name)}\n")
-    differ = r"triplet/train.csv and .*more/pair/train.csv have different columns \('negative' in one only\): name the"
-    refused(differ, formats.read, tmp_path)
-    refused(differ, read_corpus, tmp_path)
-    assert len(formats.read(f"{tmp_path}/**/*.csv").questions) == 3
-    caplog.clear()
-    assert len(formats.read(tmp_path / "pair").questions) == 1
-    assert not caplog.text
-    (tmp_path / "triplet" / "train.csv").unlink()
-    assert len(formats.read(tmp_path).questions) == 2
-    assert f"are read as one table: 2, such as {tmp_path}/more/pair, {tmp_path}/pair; name one" in caplog.text

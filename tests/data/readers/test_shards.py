@@ -41,3 +41,14 @@ def test_files_of_other_types_are_named(tmp_path, caplog, name):
     assert caplog.messages == [f"{tmp_path}: files of other types are left out: 1, such as {tmp_path}/{name}"]
     os.symlink("nothing", tmp_path / "gone.csv")
     refused("gone.csv: no such file", read, tmp_path)
+
+
+def test_tables_of_several_folders_are_not_joined_in_silence(tmp_path, caplog):
+    for name in ("pair", "more/pair"):
+        (tmp_path / name).mkdir(parents=True)
+        written(tmp_path / name / "train.csv", f"anchor,positive\nq {name},a\n")
+    assert len(read(tmp_path / "pair").questions) == len(read(f"{tmp_path}/*/*.csv").questions) == 1
+    assert not caplog.text
+    assert len(read(tmp_path).questions) == 2
+    (line,) = caplog.messages
+    assert line.endswith(f"are read as one table: 2, such as {tmp_path}/more/pair, {tmp_path}/pair; name one of them")
