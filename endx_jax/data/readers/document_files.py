@@ -18,7 +18,7 @@ ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", ".pdf")
 # Maximum characters of a passage, about 130 English words.
 MOST = 800
 # Data inside a text, such as an image; and ASCII words that no passage can hold, such as data without a name.
-INLINE_DATA = re.compile(r"data:[\w.+-]+/[\w.+-]+[;,][^\s\"'<>()\[\]]*")
+INLINE_DATA = re.compile(r"\bdata:[\w.+-]+/[\w.+-]+[;,][^\s\"'<>()\[\]]*")
 LONG_WORD = re.compile(rf"(?<![!-~])[!-~]{{{MOST + 1},}}")
 # Parts of a text: lines with the headings before them, and as many words as a passage holds.
 LINES = r"(?:#{1,6} .*\n)*[^\n]+"

@@ -24,12 +24,7 @@ def test_rows_of_empty_cells_are_blank(tmp_path, name, contents):
     assert [row for _, _, row in rows] == [PAIR]
 
 
-QUOTED = [
-    ('"The oven is cold', "said the baker"),
-    ("Who lights it?", "The apprentice"),
-    ('It was warm"', "said Ann"),
-    ("q", "a"),
-]
+QUOTED = [('"The oven is cold', "said he"), ("Who lights it?", "Ann"), ('It was warm"', "said Ann"), ("q", "a")]
 
 
 def table(rows, delimiter):
@@ -49,11 +44,8 @@ def test_quotes_that_swallow_rows_are_named(tmp_path, caplog):
 
 @pytest.mark.parametrize("delimiter", ["\t", ","])
 def test_quoted_fields_may_hold_lines_and_delimiters(tmp_path, caplog, delimiter):
-    rows = [
-        ('"What is\nit?"', '"A list:\n- one, or\n- two"'),
-        ("q", f'"a{delimiter}{delimiter}\nb, c"'),
-        ('"say ""\n"', "x"),
-    ]
+    listed, cells = '"A list:\n- one, or\n- two"', f'"a{delimiter}{delimiter}\nb, c"'
+    rows = [('"What is\nit?"', listed), ("q", cells), ('"say ""\n"', "x")]
     path = written(tmp_path / ("x.csv" if delimiter == "," else "x.tsv"), table(rows, delimiter))
-    assert formats.read(path).candidates == ("A list:\n- one, or\n- two", f"a{delimiter}{delimiter}\nb, c", "x")
+    assert formats.read(path).candidates == (listed.strip('"'), cells.strip('"'), "x")
     assert not caplog.text
