@@ -50,11 +50,11 @@ def read_questions(path: str) -> list[NamedQuestion]:
     else:
         lines = text_files.stream_lines(sys.stdin.buffer, name) if path == "-" else text_files.lines(path)
         rows = _of_lines(lines, name)
-    questions: dict[str, tuple[int, NamedQuestion]] = {}
-    for number, where, question in rows:
+    questions: dict[str, tuple[str, NamedQuestion]] = {}
+    for _, where, question in rows:
         if question.id in questions:
-            raise EndxError(f"{where}: line {questions[question.id][0]} has the same id {question.id[:100]!r}")
-        questions[question.id] = number, question
+            raise EndxError(f"{where}: {questions[question.id][0]} has the same id {question.id[:100]!r}")
+        questions[question.id] = where, question
     if not questions:
         raise EndxError(f"{name} contains no questions: give one per line")
     return [question for _, question in questions.values()]

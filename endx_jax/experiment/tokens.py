@@ -21,7 +21,7 @@ from typing import NamedTuple
 from endx_jax import json_files
 from endx_jax.buckets import url_of
 from endx_jax.data.batches.token_store import MANIFEST, SIDES, TEXTS, TokenStore, is_whole, join_parts, write_part
-from endx_jax.data.readers import examples, formats, shards, text_files
+from endx_jax.data.readers import examples, folders, formats, shards, text_files
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor
@@ -196,11 +196,7 @@ def _parts(source: Source, settings: DataSettings) -> list[SourcePart]:
     if source.kind in (MADE, NAMED):
         return [SourcePart(source, shards.FilePart(path), source.read(settings, whole=False).sha256)]
     is_table = source.kind in formats.TABLES
-    if is_table:
-        files = shards.files(path, settings.split)
-    else:
-        inside = (str(file) for file in sorted(pathlib.Path(path).rglob("*")) if file.is_file())
-        files = [path] if os.path.isfile(path) else list(inside)
+    files = shards.files(path, settings.split) if is_table else folders.files_at(path)
     with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:

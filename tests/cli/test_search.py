@@ -257,7 +257,7 @@ def test_questions_keep_the_ids_of_their_file(tmp_path, name, text):
         ('{"text": "a"}\nb', "line 2, column 1: broken JSON"),
         ('{"text": "a"}\n[1]', "line 2 must be an object, not a list"),
         ('{"text": " "}', "line 1: 'text' is empty"),
-        ('{"text": "a", "id": 1}\n{"text": "b", "id": "1"}', "line 2: line 1 has the same id '1'"),
+        ('{"text": "a", "id": 1}\n{"text": "b", "id": "1"}', "q, line 1 has the same id '1'"),
         ('{"text": "a", "id": [1]}', "line 1: the id must be a string, not a list"),
     ],
 )

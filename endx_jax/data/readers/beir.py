@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.readers import row_files, text_files
+from endx_jax.data.readers import folders, row_files, text_files
 from endx_jax.data.readers.shards import BEIR_PARTS
 from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
@@ -201,7 +201,7 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     """Returns the split and the file of its judgements."""
     qrels, parts = os.path.join(folder, "qrels"), ("corpus.jsonl", "queries.jsonl", "qrels")
     if missing := [name for name in parts if not _holds(folder, name)]:
-        there = text_files.endings_in(folder)
+        there = folders.endings_in(folder)
         if len(missing) == len(parts):
             rows = f"a .csv or .jsonl file with a question and an answer in each row, or BEIR's {', '.join(parts)}"
             raise EndxError(f"{folder}: no file can be read as questions and answers; it has {there}: write {rows}")

@@ -199,9 +199,9 @@ def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...], *defaul
 
 def _texts(value: object, where: str) -> list[Named]:
     """Returns the texts of a string or a list of strings."""
-    if not isinstance(value, list):
-        return [Named("" if json_files.is_missing(value) else json_files.as_text(value, where, may_be_empty=True))]
-    return [Named(json_files.as_text(item, f"{where}, item {n}", may_be_empty=True)) for n, item in enumerate(value)]
+    items = {f"{where}, item {n}": item for n, item in enumerate(value)} if isinstance(value, list) else {where: value}
+    texts = {at: "" if json_files.is_missing(item) else item for at, item in items.items()}
+    return [Named(json_files.as_text(text, at, may_be_empty=True)) for at, text in texts.items()]
 
 
 class Columns(NamedTuple):

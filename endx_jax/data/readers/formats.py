@@ -8,6 +8,7 @@ from endx_jax.data.readers import (
     columns,
     document_files,
     examples,
+    folders,
     mrqa,
     msmarco,
     natural_questions,
@@ -167,10 +168,10 @@ def read_paragraphs(
     """Yields the paragraphs of reading-comprehension data in file order, without merging.
 
     Args:
-      path: file or folder.
+      path: file, folder or pattern.
       kind: format of `detect_format`; empty to detect it.
       skip_invalid: true to skip invalid questions, contexts and pages; ignored for MultiReQA.
-      split: split of a folder of rows.
+      split: split of a folder.
 
     Raises:
       EndxError: the data has another format, or is invalid (the message has the line or key).
@@ -184,7 +185,8 @@ def read_paragraphs(
             "data.pool empty"
         )
     invalid = text_files.InvalidRows(path, skip=skip_invalid)
-    yield from PARAGRAPH_READERS[kind](path, invalid, split)
+    for file in [path] if kind in (SQUAD_ROWS, MULTIREQA) else shards.files(path, split):
+        yield from PARAGRAPH_READERS[kind](file, invalid, split)
     invalid.log()
 
 
@@ -198,11 +200,10 @@ def detect_format(path: str) -> str:
       EndxError: there is nothing at the path, its ending is unknown, or it can't be read.
     """
     if document_files.names_in(path):
-        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
         raise EndxError(
             f"{path} holds documents, which have no questions: search them with `endx serve --model=all-MiniLM-L6-v2 "
-            f"--corpus={folder}`, train with data.format=documents, or give questions with answers, such as a "
-            "CSV file with the columns question and answer"
+            f"--corpus={folders.base(path)}`, train with data.format=documents, or give questions with answers, such "
+            "as a CSV file with the columns question and answer"
         )
     return format_of(path)
 
@@ -216,9 +217,9 @@ def format_of(path: str) -> str:
                 f"{path} holds several data sets ({', '.join(sets[:3])}{', ...' * (len(sets) > 3)}): name one of them; "
                 "only `endx evaluate --data` and evaluation.sets take them all"
             )
-        if kind or not shards.holds_shards(path):
+        if kind or holds_squad(path) or not shards.holds_shards(path):
             return kind or BEIR
-    files = shards.first_split(path)
+    files = next(iter(shards.files_by_split(path).values()))
     file = files[0]
     ending = text_files.ending(file, ENDINGS)
     if ending in (".csv", ".tsv"):

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from endx_jax import json_files
@@ -39,30 +39,33 @@ def read_rows(
       part: part of the table to read; None for all.
 
     Yields:
-      (line or row number from 1, which continues from one Arrow file to the next; `file, line number` for messages;
-      values by key). Blank lines are skipped.
+      (line or row number from 1, which continues from one file to the next, and so is unique; `file, line number` for
+      messages; values by key). Blank lines, and rows of empty cells, are skipped.
 
     Raises:
       EndxError: the file is missing or invalid.
     """
     invalid = invalid or InvalidRows(path)
-    total = 0
+    total = last = 0
     for file, groups, before in [part] if part else map(FilePart, files(path, split)):
         ending = text_files.uncompressed(file)[-4:]
+        rows: Iterable[Row]
         if arrow.is_table(file):
-            for number, row in arrow.arrow_rows(file, groups, before):
-                total += 1
-                yield total, f"{file}, row {number}", row
+            rows = ((n - before, f"{file}, row {n}", row) for n, row in arrow.arrow_rows(file, groups, before))
         elif ending in DELIMITERS:
-            yield from _csv_rows(file, _delimiter(file, DELIMITERS[ending]), check, invalid)
+            rows = _csv_rows(file, _delimiter(file, DELIMITERS[ending]), check, invalid)
         else:
-            yield from _json_objects(file, invalid)
+            rows = _json_objects(file, invalid)
+        total, last = total + last, 0
+        for last, where, row in rows:
+            if any(not json_files.is_missing(v) and (not isinstance(v, str) or v.strip()) for v in row.values()):
+                yield total + last, where, row
 
 
 def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:
     if text_files.holds_list(path):
-        for number, item in text_files.items(path):
-            yield number, f"{path}, line {number}", item
+        for number, (first, item) in enumerate(text_files.items(path), start=1):
+            yield number, f"{path}, line {first}", item
         return
     if inside := text_files.list_inside(path):
         for number, item in enumerate(inside[1], start=1):
@@ -111,7 +114,8 @@ def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tup
     Raises:
       EndxError: the quotes of a row are wrong, or it is longer than `text_files.MOST` characters.
     """
-    start, length = 1, 0
+    start, length, warned = 1, 0, False
+    columns: list[int] = []  # of each line of the row, if its quotes are ignored
 
     def lines() -> Iterator[str]:
         nonlocal length
@@ -119,21 +123,30 @@ def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tup
             length += len(line)
             if length > text_files.MOST:
                 raise EndxError(f"{path}, row from line {start}: over {text_files.MOST:,} characters; is a quote open?")
+            # In prose a space follows a comma.
+            columns.append(1 + line.count(delimiter) - line.count(f"{delimiter} ") * (delimiter != "\t"))
             yield line
 
     # This limit applies to the process. A long page exceeds the default of 131,072 characters.
     csv.field_size_limit(text_files.MOST)
+    hint = 'a field that holds quotes must be quoted, and its quotes doubled: "say ""hi"""'
     reader = csv.reader(lines(), delimiter=delimiter, strict=strict)
     while True:
         start, length = reader.line_num + 1, 0
+        columns.clear()
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            hint = 'a field that holds quotes must be quoted, and its quotes doubled: "say ""hi"""'
             raise EndxError(f"{path}, row from line {start}: {error}; {hint}") from None
-        if row:
+        if 1 < len(row) == columns[0] and len(row) in columns[1:] and not warned:
+            reason = f"lines {start} to {reader.line_num} are one row in quotes, but look like several rows"
+            if strict and delimiter == "\t":
+                raise EndxError(f"{path}: {reason}; {hint}")
+            warned = True
+            text_files.LOG.warning("%s: %s; %s", path, reason, hint)
+        if any(map(str.strip, row)):
             yield start, row
 
 

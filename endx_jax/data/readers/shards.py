@@ -5,18 +5,21 @@ import glob
 import os
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.readers import arrow, text_files
+from endx_jax.data.readers import arrow, folders, text_files
 from endx_jax.data.readers.text_files import ARROW_ENDINGS, chosen_split
 from endx_jax.errors import EndxError
 
 # Files that `save_to_disk` writes: STATE for one split, SPLITS for several.
 STATE, SPLITS = "state.json", "dataset_dict.json"
-# Endings of shards; `.json` files may be SQuAD's.
-ENDINGS = (*ARROW_ENDINGS, ".jsonl", ".csv", ".tsv")
+# Endings of shards, and of those that are used if there are no others, since `.json` files often describe data.
+ENDINGS, JSON = (*ARROW_ENDINGS, ".jsonl", ".csv", ".tsv"), ".json"
+# Files that describe data.
+_ABOUT = re.compile(
+    r"(?i)(readme|licen[cs]e|notice|changes|changelog|citation)\b(?!.*(jsonl|[ct]sv))|dataset_infos?\.json$"
+)
 # Files and folders that show that a folder is BEIR's.
 BEIR_PARTS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz", "corpus", "qrels")
 # Name of a split in the path of a shard, as in `train-00000-of-00010.parquet`, `data/test-0.parquet` and `dev/0.jsonl`.
@@ -43,7 +46,7 @@ def holds_shards(path: str) -> bool:
         return not os.path.exists(path) and glob.has_magic(path)
     if any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS)):
         return True
-    return not any(os.path.exists(os.path.join(path, name)) for name in BEIR_PARTS) and any(_inside_of(path))
+    return not any(os.path.exists(os.path.join(path, name)) for name in BEIR_PARTS) and bool(_shards(path)[0])
 
 
 def files(path: str, split: str | None = None) -> list[str]:
@@ -56,20 +59,13 @@ def files(path: str, split: str | None = None) -> list[str]:
     Raises:
       EndxError: there are no files, no such split, or files of different kinds.
     """
-    if not holds_shards(path):
-        return [path]
-    splits = _splits(path)
+    splits = files_by_split(path)
     paths = splits[chosen_split(list(splits), None if "" in splits else split, path)]
     endings = {os.path.splitext(text_files.uncompressed(file))[1] for file in paths}
     if len(endings) > 1:
         kinds = ", ".join(sorted(endings))
         raise EndxError(f"{path}: files of several kinds, {kinds}; name those of one kind, as in DIR/*.parquet")
     return paths
-
-
-def first_split(path: str) -> list[str]:
-    """Returns the files of the first split of a table."""
-    return next(iter(_splits(path).values())) if holds_shards(path) else [path]
 
 
 def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
@@ -81,49 +77,53 @@ def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
     ]
 
 
-def _splits(path: str) -> dict[str, list[str]]:
-    """Returns the files of each split of a folder or pattern, or all under an empty name if there are no splits."""
+def files_by_split(path: str) -> dict[str, list[str]]:
+    """Returns the files of each split of a table, or all under an empty name if there are no splits."""
+    if not holds_shards(path):
+        return {"": [path]}
     folder = pathlib.Path(path)
     if (folder / SPLITS).is_file():
         names = json_files.list_at(json_files.read_json_file(folder / SPLITS), "splits", str(folder / SPLITS))
         if not names:
             raise EndxError(f"{folder / SPLITS}: no splits; save the data set again")
-        names = [json_files.as_text(name, f"{folder / SPLITS}: a split") for name in names]
-        return {name: _saved(folder / _inside(name, folder / SPLITS)) for name in names}
+        return {str(name): _saved(json_files.inside(folder, name, f"{folder / SPLITS}: a split")) for name in names}
     if (folder / STATE).is_file():
         return {"": _saved(folder)}
     if not folder.is_dir():
-        paths = sorted(glob.glob(path, recursive=True))
+        paths = folders.files_at(path)
         if not paths:
             raise EndxError(f"{path}: no files match this pattern; correct the path")
         return {"": paths}
     splits: dict[str, list[str]] = {}
-    for name in sorted(_inside_of(path)):
-        named = SPLIT.search(name)
-        splits.setdefault(named[1] if named else "", []).append(os.path.join(path, name))
+    shards, others = _shards(path)
+    for file in shards:
+        named = SPLIT.search(os.path.relpath(file, path))
+        splits.setdefault(named[1] if named else "", []).append(file)
     if len(splits) > 1 and (unnamed := splits.pop("", [])):
-        _warn_of_left_out(path, len(unnamed), unnamed[0])
+        every = os.path.join(path, f"*{os.path.splitext(unnamed[0])[1]}")
+        what = "files whose names have no split are left out beside those that have one"
+        _warn(path, what, tuple(unnamed), f"; to read all of them, give the pattern {every}")
+    _warn(path, "files of other types are left out", tuple(others))
+    for files in splits.values():
+        parts = tuple(dict.fromkeys(map(os.path.dirname, files)))
+        _warn(path, "the files of several folders are read as one table", parts[len(parts) < 2 :], "; name one of them")
     return splits
 
 
 @functools.cache  # a run finds its files several times
-def _warn_of_left_out(path: str, count: int, first: str) -> None:
-    every = os.path.join(path, f"*{os.path.splitext(first)[1]}")
-    what = f"files whose names have no split are left out beside those that have one: {count}, such as {first}"
-    text_files.LOG.warning("%s: %s; to read all of them, give the pattern %s", path, what, every)
+def _warn(path: str, what: str, files: tuple[str, ...], remedy: str = "") -> None:
+    """Logs what is done with these files, unless there are none."""
+    if files:
+        text_files.LOG.warning("%s: %s: %d, such as %s%s", path, what, len(files), ", ".join(files[:3]), remedy)
 
 
-def _inside_of(folder: str) -> Iterator[str]:
-    """Yields the names of the shards in a folder and all below it, each folder once, as links may form a circle."""
-    seen = {os.path.realpath(folder)}
-    for place, folders, names in os.walk(folder, followlinks=True):
-        below = {os.path.realpath(os.path.join(place, name)): name for name in folders if not name.startswith(".")}
-        folders[:] = sorted(name for real, name in below.items() if real not in seen)
-        seen |= below.keys()
-        for name in names:
-            path = os.path.join(place, name)
-            if not name.startswith(".") and text_files.uncompressed(name).endswith(ENDINGS) and os.path.isfile(path):
-                yield os.path.relpath(path, folder)
+def _shards(folder: str) -> tuple[list[str], list[str]]:
+    """Returns the shards in a folder and all below it, and the other files except those that describe data."""
+    files = [file for file in folders.files_at(folder) if not _ABOUT.match(os.path.basename(file))]
+    there = [file for file in files if os.path.isfile(file) or os.path.islink(file)]
+    ending_in = {end: [f for f in there if text_files.uncompressed(f).endswith(end)] for end in (ENDINGS, JSON)}
+    shards = ending_in[ENDINGS] or ending_in[JSON]
+    return shards, sorted({*files} - {*shards})
 
 
 def _saved(folder: pathlib.Path) -> list[str]:
@@ -132,10 +132,5 @@ def _saved(folder: pathlib.Path) -> list[str]:
     entries = json_files.list_at(json_files.read_json_file(state), "_data_files", str(state))
     if not entries:
         raise EndxError(f"{state}: no files; save the data set again")
-    return [str(folder / _inside(json_files.text_at(entry, "filename", str(state)), state)) for entry in entries]
-
-
-def _inside(name: str, where: pathlib.Path) -> str:
-    if name != os.path.basename(name) or name in (".", "..") or "\0" in name or len(name.encode()) > 255:
-        raise EndxError(f"{where}: {name[:100]!r} is not the name of a file in the folder")
-    return name
+    names = [json_files.text_at(entry, "filename", str(state)) for entry in entries]
+    return [str(json_files.inside(folder, name, f"{state}: a file")) for name in names]

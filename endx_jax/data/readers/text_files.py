@@ -1,7 +1,6 @@
-"""Reading of data files within memory limits: files of a folder, lines, and items of JSON lists one at a time."""
+"""Reading of data files within memory limits: files of given names, lines, and items of JSON lists one at a time."""
 
 import codecs
-import collections
 import contextlib
 import glob
 import gzip
@@ -286,14 +285,6 @@ def _decode_object(text: str, start: int, path: str, line: int, *, ended: bool =
         raise EndxError(f"{path}, line {line}: broken JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         raise json_files.decoder_error(error, f"{path}, line {line}") from None
-
-
-def endings_in(folder: str) -> str:
-    """Returns the number of files of each ending in a folder, as `3 .xlsx, 1 .docx`, for messages."""
-    counts = collections.Counter(os.path.splitext(name)[1].lower() for name in os.listdir(folder))
-    return (
-        ", ".join(f"{count:,} {ending or 'without an ending'}" for ending, count in counts.most_common(5)) or "no files"
-    )
 
 
 def find(folder: str | os.PathLike, names: Sequence[str]) -> list[list[str]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data import reqa
-from endx_jax.data.readers import document_files, examples, formats, msmarco, row_files, shards, text_files
+from endx_jax.data.readers import document_files, examples, folders, formats, msmarco, row_files, shards, text_files
 from endx_jax.data.readers.columns import ANSWER, ID_KEYS, QUESTION, TEXT, TITLE, called, choose
 from endx_jax.data.sets.documents import Document, Scalar, check_id
 from endx_jax.data.sets.paragraphs import POOLS
@@ -53,15 +53,16 @@ def read_corpus(
     - a table of questions and answers, as training reads it, if it has no column `text`: its distinct answers with
       their known questions, which are kept in memory; those without an id are numbered `d0`, `d1`, ...;
     - `.txt`: one text per line; blank lines are skipped;
-    - a folder of documents in Markdown, text, HTML or PDF: their passages (`document_files.passages`), one after the
-      other, with the same id;
+    - a document in Markdown, HTML or PDF, or a folder or pattern of such documents and texts: their passages
+      (`document_files.passages`), one after the other, with the same id;
     - reading-comprehension data (SQuAD's `.json` or rows, MRQA's and Natural Questions' `.jsonl`, a MultiReQA folder):
       its distinct paragraphs or sentences, with the same ids as in `endx evaluate`; these are kept in memory.
 
-    The id of a document without one is its line number. The text begins with the title and a space. The title and all
-    further columns or keys with a string, a number or a boolean become metadata, and so do the values of an object
-    named `metadata`, as in BEIR; empty, null and nan values are left out. The title of a paragraph's article is only
-    metadata. White space at both ends of a text is removed. A text may be empty, as some in published corpora are.
+    A folder or pattern may have several such files. The id of a document without one is its line number, which goes on
+    from file to file. The text begins with the title and a space. The title and all further columns or keys with a
+    string, a number or a boolean become metadata, and so do the values of an object named `metadata`, as in BEIR;
+    empty, null and nan values are left out. The title of a paragraph's article is only metadata. White space at both
+    ends of a text is removed. A text may be empty, as some in published corpora are, if its row has other values.
 
     Args:
       path: file or folder.
@@ -81,7 +82,8 @@ def read_corpus(
     """
     path = local_path(os.fspath(path))
     check_choice("pool", pool, ("", *POOLS))
-    documents = document_files.names_in(path) if os.path.isdir(path) else []
+    is_lines = os.path.isfile(path) and text_files.uncompressed(path).endswith(".txt")
+    documents = [] if is_lines else document_files.names_in(path)
     if not documents and _holds_paragraphs(path):
         return _checked(path, functools.partial(_paragraphs, path, pool, split))
     file, reader = _found(path, documents, split, say)
@@ -99,7 +101,7 @@ def _holds_paragraphs(path: str) -> bool:
     endings = (".json", ".jsonl", *text_files.ARROW_ENDINGS)
     may = os.path.isdir(path) or text_files.uncompressed(path).endswith(endings)
     kinds = (*formats.PARAGRAPH_READERS, formats.LLAMA_INDEX)
-    return may and os.path.exists(path) and formats.format_of(path) in kinds
+    return may and any(folders.files_at(path)) and formats.format_of(path) in kinds
 
 
 def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Document]:
@@ -226,18 +228,21 @@ def _answers(rows: Iterable[row_files.Row], columns: _Columns) -> Iterator[Place
         yield where, dataclasses.replace(document, questions=tuple(questions))
 
 
-def _tsv(path: str, columns: _Columns) -> Iterator[Placed]:
-    first = text_files.first_text_line(path).split("\t")
+def _tsv(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
+    files = shards.files(path, split)
+    first = text_files.first_text_line(files[0]).split("\t")
     has_header = len(first) != 2 or columns.text != TEXT or not any(map(str.isdigit, first[0]))
     if has_header:
-        return _rows(path, columns)
-    return ((where, Document(name, text)) for where, name, text in msmarco.ids_and_texts(path))
+        return _rows(path, columns, split=split)
+    rows = itertools.chain.from_iterable(map(msmarco.ids_and_texts, files))
+    return ((where, Document(name, text)) for where, name, text in rows)
 
 
-def _lines(path: str, columns: _Columns) -> Iterator[Placed]:
-    for number, line in text_files.lines(path):
+def _lines(path: str, columns: _Columns, *, split: str | None = None) -> Iterator[Placed]:
+    lines = ((file, number, line) for file in shards.files(path, split) for number, line in text_files.lines(file))
+    for count, (file, number, line) in enumerate(lines, start=1):
         if text := line.strip():
-            yield f"{path}, line {number}", Document(str(number), text)
+            yield f"{file}, line {number}", Document(str(count), text)
 
 
 def _paragraphs(path: str, pool: str, split: str | None) -> Iterator[Placed]:
@@ -258,7 +263,7 @@ def _paragraphs(path: str, pool: str, split: str | None) -> Iterator[Placed]:
 
 
 # Readers by the ending of the name, before an optional .gz.
-FORMATS: dict[str, Callable[[str, _Columns], Iterator[Placed]]] = {
+FORMATS: dict[str, Callable[..., Iterator[Placed]]] = {
     ".jsonl": _rows,
     ".json": _rows,
     ".csv": _rows,
@@ -276,13 +281,9 @@ def _found(
     file = next(filter(os.path.isfile, inside), None)
     if file is None and documents:
         return path, lambda folder, _: document_files.passages(folder, documents, say)
-    if file is None and shards.holds_shards(path):
-        return path, functools.partial(_rows, split=split)
-    if os.path.isdir(path):
-        if file is None:
-            wanted = f"{' or '.join(IN_FOLDERS)}, or files of {', '.join(document_files.ENDINGS)}"
-            raise EndxError(
-                f"{path} has no documents or corpus file: expected {wanted}; it has {text_files.endings_in(path)}"
-            )
-        path = file
-    return path, FORMATS[text_files.ending(path, FORMATS)]
+    if file is None and os.path.isdir(path) and not shards.holds_shards(path):
+        wanted = f"{' or '.join(IN_FOLDERS)}, or files of {', '.join(document_files.ENDINGS)}"
+        raise EndxError(f"{path} has no documents or corpus file: expected {wanted}; it has {folders.endings_in(path)}")
+    path = file or path
+    ending = text_files.ending(shards.files(path, split)[0], FORMATS)
+    return path, functools.partial(FORMATS[ending], split=split)

@@ -18,7 +18,7 @@ feather = pytest.importorskip("pyarrow.feather")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 ROWS = [{"Question": f"q{n // 2}", "answer": f"a{n}", "negative": [f"a{n + 1}"]} for n in range(200)]
-FILES = ([{"filename": "../x.arrow"}], [{"filename": "x" * 300}], [])
+FILES = ([{"filename": "../x.arrow"}], [{"filename": "x" * 1001}], [])
 
 
 def write(path, rows, **columns):

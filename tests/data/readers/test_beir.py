@@ -82,7 +82,7 @@ def test_the_split_must_be_named_where_there_are_several(folder):
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
 def test_a_folder_without_its_parts_is_refused(folder, name):
     (folder / name).unlink()
-    there = "1 .jsonl, 1 without an ending"
+    there = {"corpus.jsonl": "1 .tsv, 1 .jsonl", "queries.jsonl": "1 .jsonl, 1 .tsv"}[name]
     assert refusal(folder) == f"{folder}: no {name} in the folder, which is read as BEIR; it has {there}"
 
 

@@ -1,5 +1,6 @@
 import io
 import os
+import textwrap
 import time
 
 import helpers
@@ -123,23 +124,21 @@ def test_a_path_may_be_as_long_as_an_id(tmp_path):
 
 def test_a_folder_is_walked_once(tmp_path, monkeypatch):
     fill(tmp_path, {"a.md": "a", "b/c.md": "c"})
-    walk, walked = os.walk, []
-    monkeypatch.setattr(os, "walk", lambda top: walked.append(top) or walk(top))
+    scan, scanned = os.scandir, []
+    monkeypatch.setattr(os, "scandir", lambda place: scanned.append(place) or scan(place))
     assert len(documents(tmp_path)[0]) == 2
-    assert walked == [str(tmp_path)]
+    assert scanned == [str(tmp_path), f"{tmp_path}/b"]
 
 
 def test_what_is_skipped_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "MOST", 1000)
-    outside = fill(tmp_path, {"secret.md": "secret", "folder/secret.md": "secret"})
     folder = fill(
         tmp_path / "docs",
         {"a.md": "a", "latin.txt": b"\xe9", "empty.md": "# Title", "x.png": b"", "y.py": "", "large.txt": "a " * 501},
     )
     lfs = "version https://git-lfs.github.com/spec/v1"
     fill(folder, {"line\nbreak.md": "text", "old.pdf": b"no PDF", "lfs.md": lfs})
-    os.symlink(outside / "secret.md", folder / "link.md")
-    os.symlink(outside / "folder", folder / "linked")
+    os.symlink("nothing", folder / "link.md")
     os.mkfifo(folder / "pipe.md")
     found, line = documents(folder)
     assert [d.text for d in found] == ["a a"]
@@ -148,12 +147,119 @@ def test_what_is_skipped_is_said(tmp_path, monkeypatch):
         "1 that are Git LFS pointers: run git lfs pull (such as 'lfs.md')",
         "1 over 1,000 bytes (such as 'large.txt')",
         '1 that are not UTF-8: save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f WINDOWS-1252 -t UTF-8 OLD',
-        "2 that are links or no files (such as 'link.md', 'pipe.md')",
+        "2 that are no files, links to nothing, or folders that can't be read (such as 'link.md', 'pipe.md')",
         "1 with names that hold control characters or are not UTF-8 (such as 'line\\nbreak.md')",
         "2 of another type (such as 'x.png', 'y.py')",
     ):
         assert reason in line
     assert "old.pdf" in line
+
+
+def test_links_are_read_once(tmp_path):
+    fill(tmp_path, {"map/..2026/a.md": "a", "hub/blobs/1f3a": "a", "other/b.md": "b", "docs/a.md": "a"})
+    os.symlink("..2026", tmp_path / "map" / "..data")
+    os.symlink("..data/a.md", tmp_path / "map" / "a.md")
+    (tmp_path / "hub" / "abc").mkdir()
+    os.symlink("../blobs/1f3a", tmp_path / "hub" / "abc" / "a.md")
+    for name, target in {"more": "../other", "again": "../other", "circle": ".", "up": "..", "z.md": "a.md"}.items():
+        os.symlink(target, tmp_path / "docs" / name)
+    for folder, names, said in (
+        ("map", ["a.md"], "1 files, split"),
+        ("hub/abc", ["a.md"], "1 files, 1 of them by links to other folders, split"),
+        ("docs", ["a.md", "again/b.md"], "2 files, 1 of them by links to other folders, split"),
+    ):
+        found, line = documents(tmp_path / folder)
+        assert ([d.metadata["source"] for d in found], line.count(said)) == (names, 1)
+
+
+@pytest.mark.parametrize(
+    ("head", "encoding"),
+    [
+        ("", "utf-16"),
+        ('<meta charset="windows-1252">', "cp1252"),
+        ("<meta http-equiv='Content-Type' content='text/html; charset=ISO-8859-1'>", "cp1252"),
+        ('metadata:a/b,c <?xml version="1.0" encoding="iso-8859-1"?>', "latin-1"),
+        ("<meta charset=windows-1252>", "utf-8"),  # an earlier program converted it
+        ("<meta charset=iso-2022-jp>", "iso2022_jp"),
+        ("<meta charset=gb2312>", "gb18030"),
+        (".. -*- coding: latin-1 -*-\n\n", "latin-1"),
+    ],
+)
+def test_declared_encodings_are_used(tmp_path, head, encoding):
+    text = "水" if "jp" in encoding else "é"
+    name = "a.rst" if head.startswith("..") else "a.html"
+    (found,), _ = documents(fill(tmp_path, {name: f"{head}{text}".encode(encoding)}))
+    assert found.text in (f"a {text}", f"a metadata:a/b,c {text}")
+    for declared in ("punycode", "nope", "utf-8"):
+        with helpers.one_line_error("1 that are not UTF-8: save it"):
+            documents(fill(tmp_path, {name: b"<meta charset=%s>\xe9" % declared.encode()}))
+
+
+IMAGE = "data:image/png;base64," + "x7+/" * 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", f"![photo]({IMAGE})"),
+        ("a.md", f"![photo][p]\n\n[p]: {IMAGE}"),
+        ("a.md", f'<img alt="photo" src="{IMAGE}"/>'),
+        ("a.md", f"---\nimage: {IMAGE}\n---\nphoto"),
+        ("a.md", f"# ![photo]({IMAGE})"),
+        ("a.md", f"photo {IMAGE[30:]}"),
+        ("a.rst", f"photo\n\n.. |p| image:: {IMAGE}"),
+        ("a.txt", f"photo\n{IMAGE[30:]}"),
+        ("a.html", f"<img src='{IMAGE}'>photo"),
+        ("a.html", f"<p>photo {IMAGE[30:]}</p>"),
+    ],
+)
+def test_data_in_a_text_makes_no_passages(tmp_path, name, text):
+    (found,), _ = documents(fill(tmp_path, {name: f"{text}\n\nNext."}))
+    assert len(found.text) < 60
+    assert "photo" in found.text
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "| item {} with a long name | {} euro |",
+        "- pump {}. It is of series K. Costs {} euro",
+        "Room {} in the east wing, extension {}",
+        "    value_{} = measure(channel, {})",
+        "2026-01-01 12:{} ERROR The disk is full. Waiting for {}",
+        "user: What is {}? And why? Tell me more.\nassistant: It is a number between others. It comes before {}.",
+    ],
+)
+def test_lines_are_whole(form):
+    text = "\n".join(form.format(n, n + 1000) for n in range(60))
+    found = split_passages(f"# Title\n\n{text}\n\nThe end.")
+    assert found[0].startswith("# Title\n")
+    assert [line for piece in found for line in piece.split("\n") if line][1:-1] == text.split("\n")
+
+
+def test_sentences_of_wrapped_lines_are_whole():
+    words = " ".join(f"A sentence of {'some ' * (n % 7)}words that ends somewhere in a line {n}." for n in range(40))
+    found = split_passages(textwrap.fill(words, 80))
+    assert all(piece.startswith("A sentence") and piece.endswith(".") for piece in found)
+    long = "w" * document_files.MOST
+    heading = "## Prices\n| a |\n" + "| b |\n" * 200
+    assert split_passages(f"{long[:-5]}\n\n{heading}")[1].startswith("## Prices\n| a |")
+
+
+@pytest.mark.parametrize(
+    "part", [".[", "((((", "<", "# ", "```\n", "|", "| ", "[[", ". A", "é", "a\n", " ", "\n ", "# a\n", "1. \n"]
+)
+def test_any_text_is_split_in_linear_time(part):
+    began = time.process_time()
+    split_passages(part * (500_000 // len(part)))
+    assert time.process_time() - began < 2  # 0.1 to 0.6 s; with textwrap, the first took 16 s for 4 MB
+
+
+def test_rows_and_lines_of_html_stay_together(tmp_path):
+    rows = "".join(f"<tr><td><p>Pump {n}</p></td>\n<td>{n} euro</td></tr>" for n in range(100))
+    found, _ = documents(fill(tmp_path, {"a.html": f"<table>{rows}</table><pre>a = 1\n  b = 2</pre>"}))
+    lines = [" ".join(line.split()) for one in found for line in one.text.removeprefix("a ").split("\n\n")]
+    assert (lines[:-1], found[-1].text[-13:]) == ([f"Pump {n} {n} euro" for n in range(100)], "a = 1\n  b = 2")
 
 
 def test_passages_are_whole_paragraphs_or_sentences_of_bounded_length():

@@ -308,7 +308,7 @@ def test_scores_that_do_not_fit_are_refused(tmp_path, right, wrong, message):
         ("intents.json", {"intents": [{"tag": "x", "patterns": ["q", "r"], "responses": ["a", "b"], "context": [""]}]}),
         ("x.json", {"intents": [{"patterns": ["q", "r"], "responses": ["a", "b"]}, UNASKED]}),
         ("x.jsonl", {"question": ["q", "r"], "answer": ["a", "b"], "answers": {"text": ["no"]}}),
-        ("x.parquet", {"question": ["q", "r"], "answers": ["a", "b"]}),
+        ("x.parquet", {"question": ["q", None, "r"], "answers": ["a", None, "b"]}),
     ],
 )
 def test_lists_of_questions_and_answers_are_read(tmp_path, name, contents):

@@ -63,9 +63,41 @@ def test_folders_of_beir_ms_marco_and_dpr_are_their_collections(tmp_path):
     row = '{"_id": "d", "title": "T", "text": "x", "metadata": {"url": "u"}}\n'
     (tmp_path / "beir" / "corpus.jsonl").write_text(row)
     assert list(read_corpus(tmp_path / "beir")) == [Document("d", "T x", {"title": "T", "url": "u"})]
-    (tmp_path / "beir" / "corpus.jsonl").rename(tmp_path / "beir" / "documents.json")
-    expected = "has no documents or corpus file: expected corpus.jsonl or .*, or files of .md, .* it has 1 .json$"
+    (tmp_path / "beir" / "corpus.jsonl").rename(tmp_path / "beir" / "documents.doc")
+    expected = "has no documents or corpus file: expected corpus.jsonl or .*, or files of .md, .* it has 1 .doc$"
     refused(expected, read_corpus, tmp_path / "beir")
+
+
+@pytest.mark.parametrize(
+    ("ending", "texts", "found"),
+    [
+        (".md", ("one", "two"), [("0.md", "0 one"), ("1.md", "1 two")]),
+        (".html", ("<p>one", "<p>two"), [("0.html", "0 one"), ("1.html", "1 two")]),
+        (".txt", ("one", "two"), [("0.txt", "0 one"), ("1.txt", "1 two")]),
+        (".txt.gz", ("one\n\nx", "two"), [("1", "one"), ("3", "x"), ("4", "two")]),
+        (".jsonl", ('{"text": "one"}\n\n', '{"text": "two"}'), [("1", "one"), ("2", "two")]),
+        (
+            ".json",
+            ('[{"text": "one"}, {"text": "x"}]', '{"a": [{"text": "two"}]}'),
+            [("1", "one"), ("2", "x"), ("3", "two")],
+        ),
+        (".csv", ("text\none\n", "text\ntwo\n"), [("2", "one"), ("4", "two")]),
+        (".tsv", ("a1\tone\n", "a2\ttwo\n"), [("a1", "one"), ("a2", "two")]),
+    ],
+)
+def test_folders_and_patterns_are_read_as_each_of_their_files(tmp_path, ending, texts, found):
+    for n, text in enumerate(texts):
+        data = text.encode()
+        (tmp_path / f"{n}{ending}").write_bytes(gzip.compress(data) if ending.endswith(".gz") else data)
+    for path in (tmp_path, f"{tmp_path}/*{ending}", f"{tmp_path}/**/*{ending}")[ending.startswith(".txt.") :]:
+        assert [(d.metadata.get("source", d.id), d.text) for d in read_corpus(path)] == found
+
+
+def test_patterns_of_other_endings_are_refused_by_their_ending(tmp_path):
+    (tmp_path / "a.yml").write_text("text: one\n")
+    for read_path in (read_corpus, formats.read):
+        refused(r"a\.yml: unknown ending '\.yml'; known are \.json", read_path, f"{tmp_path}/*.yml")
+        refused(r"\*\.csv: no files match this pattern", read_path, f"{tmp_path}/*.csv")
 
 
 def test_columns_by_other_names_or_left_out(tmp_path):
