@@ -4,7 +4,6 @@ import ast
 import functools
 import graphlib
 import pathlib
-import re
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -167,11 +166,3 @@ def test_violations_are_found_and_allowed_imports_pass(unit, source, expected):
     found = violations(unit, source)
     assert len(found) == bool(expected)
     assert expected in "".join(found)
-
-
-def test_the_path_of_a_batch_has_as_many_modules_as_the_documentation_says():
-    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    steps, _, count = page.partition("## From SQuAD JSON")[2].partition("\n\nThese are ")
-    named = set(re.findall(r"`((?:\w+/)*\w+\.py):", steps)) - {"batch.py"}
-    assert [file for file in named if not (PACKAGE / file).is_file()] == []
-    assert len(named) == int(count.split()[0]) <= 32

@@ -17,7 +17,8 @@ from endx_jax.models.lora import BASE, LoraSettings, with_adapters
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
-from endx_jax.parallel.execution import Execution, Gathered, gathered_by_layer
+from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.gathering import Gathered, gathered_by_layer
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.planning.programs import collectives
 from endx_jax.training.step import merge_frozen, split_frozen
