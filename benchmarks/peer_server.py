@@ -24,7 +24,8 @@ parser.add_argument("--batch", type=int, default=64, help="questions that are en
 options = parser.parse_args()
 
 model = sentence_transformers.SentenceTransformer(options.model, device="cpu")
-columns = sqlite3.connect(options.index).execute("SELECT id, text, embedding FROM documents ORDER BY row").fetchall()
+query = "SELECT id, text, embedding FROM passages JOIN documents ON documents.row = document ORDER BY passages.row"
+columns = sqlite3.connect(options.index).execute(query).fetchall()
 documents = [{"id": id, "text": text} for id, text, _ in columns]
 embeddings = torch.from_numpy(np.stack([np.frombuffer(blob, np.float32) for *_, blob in columns]))
 app = fastapi.FastAPI()
