@@ -302,7 +302,7 @@ def usage(*encoded: Encoded) -> dict[str, int]:
 
 def _task(body: EmbeddingsRequest, asymmetric: bool) -> str:
     """Returns `query` or `document`, as `input_type` or the end of the model's name says."""
-    name, kind = body.model or "", body.input_type or ""
+    name, kind = body.model or "", "document" if body.input_type == "passage" else body.input_type or ""
     tasks = [task for task in SIDE_OF_TASK if kind.endswith(task) or name.endswith(f":{task}")]
     if len(tasks) > 1 or (asymmetric and not tasks):
         reason = "the model's name differs" if tasks else "this model embeds questions and documents differently"

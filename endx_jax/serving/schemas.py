@@ -95,7 +95,7 @@ class EmbeddingsRequest(Taken, extra="ignore"):
     model: str | None = Field(None, description="returned unchanged; see input_type")
     encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32")
     dimensions: Count | None = Field(None, description="leading dimensions to keep [all]")
-    input_type: Literal["query", "document", "search_query", "search_document"] | None = Field(
+    input_type: Literal["query", "document", "search_query", "search_document", "passage"] | None = Field(
         None, description="side; or end `model` by :query or :document; required if the model embeds them differently"
     )
 

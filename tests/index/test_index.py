@@ -426,15 +426,9 @@ SHARDS = None, 7, [], [0, 0], [3, 2], [1, 2, 3], ["1", "2"], "ab", {"a": 1}
         ({"model": "x"}, "'model' must be an object, not a string"),
         ({"model": {"name": 5}}, "'name' of the model must be a string, not a whole number"),
         ({"corpus": 5}, "'corpus' must be an object"),
-        *(
-            ({"corpus": {"documents": count}}, "'documents' of the corpus is .* whole number")
-            for count in ("x", [], 1.5)
-        ),
+        *(({"corpus": {"documents": count}}, "'documents' of the corpus is .* whole") for count in ("x", [], 1.5)),
         ({"corpus": {"shard": [1, 2]}}, "'documents' of the corpus is None"),
-        *(
-            ({"corpus": {"documents": 4, "shard": shard}}, "'shard' of the corpus must be its number")
-            for shard in SHARDS
-        ),
+        *(({"corpus": {"documents": 4, "shard": shard}}, "'shard' of the corpus must be its") for shard in SHARDS),
         ({"changed": 1}, "'changed' must be true or false"),
         ({"complete": False}, "is not finished: repeat the `endx encode` command that began it"),
     ],

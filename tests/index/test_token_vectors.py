@@ -143,9 +143,10 @@ def test_a_server_searches_and_adds_by_token_vectors(path, model):
     service.add([Document("same", ASKED[0])], encoded.embeddings)
     ((answers,),) = [service.run([Ask(ASKED[0], 1, "dense")])]
     assert answers[0]["id"] == "same"
-    job, _ = service.read_pairs(ASKED[0], TEXTS[:3])
+    job, _, cut = service.read_pairs(ASKED[0], [*TEXTS[:3], "the cat " * 5000])
     asked = len(model.encode_query(ASKED[0]))
     np.testing.assert_allclose(job(range(3))() / asked, scores[:3], rtol=1e-4)
+    assert cut() == 1
 
 
 DAMAGED = "is damaged: a document has no token vectors of width 4"

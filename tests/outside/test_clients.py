@@ -60,10 +60,11 @@ def test_litellm(served, order, provider):
     assert [result["index"] for result in found.results] == order[:3]
 
 
-def test_litellm_embeds(served):
+@pytest.mark.parametrize("more", [{"model": "openai/m"}, {"model": "nvidia_nim/m", "input_type": "passage"}])
+def test_litellm_embeds(served, more):
     import litellm
 
-    found = litellm.embedding(model="openai/m", input=DOCUMENTS, api_base=f"{served.url}/v1", api_key="x")
+    found = litellm.embedding(input=DOCUMENTS, api_base=f"{served.url}/v1", api_key="x", **more)
     expected = served.service.model.encode_document(DOCUMENTS)
     np.testing.assert_allclose([entry["embedding"] for entry in found.data], expected, atol=1e-5)
 

@@ -330,6 +330,13 @@ def test_the_side_is_chosen_by_the_models_name_or_the_input_type(prompted, serve
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_a_passage_is_a_document(prompted):  # in NVIDIA's API
+    found = embeddings(prompted.post("/v1/embeddings", {"input": TEXTS, "input_type": "passage"}))
+    np.testing.assert_allclose(
+        found, prompted.service.model.encode_document(TEXTS, normalize_embeddings=True), atol=1e-6
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
