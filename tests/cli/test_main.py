@@ -67,7 +67,7 @@ def test_a_platform_that_is_absent_is_one_line(monkeypatch, endx, platform, line
     monkeypatch.setattr("jax._src.hardware_utils.has_visible_nvidia_gpu", lambda: False)
     monkeypatch.setattr(xla_bridge, "_backends", {})
     monkeypatch.setattr(xla_bridge, "_default_backend", None)
-    monkeypatch.setattr(entry, "_verb", lambda name: lambda arguments: xla_bridge.backends())
+    monkeypatch.setattr(entry, "_verb", lambda name: mock.Mock(["main"], main=lambda arguments: xla_bridge.backends()))
     before = jax.config.jax_platforms
     jax.config.update("jax_platforms", platform)
     try:
@@ -84,7 +84,8 @@ def test_a_platform_that_is_absent_is_one_line(monkeypatch, endx, platform, line
 )
 def test_characters_that_an_encoding_does_not_have_are_printed_as_escapes(monkeypatch, encoding, printed):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-    monkeypatch.setattr(entry, "_verb", lambda name: lambda arguments: print("caf\xe9 \u2192"))
+    verb = mock.Mock(["main"], main=lambda arguments: print("caf\xe9 \u2192"))
+    monkeypatch.setattr(entry, "_verb", lambda name: verb)
     assert entry.run_verb(["models"]) == 0
     sys.stdout.flush()
     assert sys.stdout.buffer.getvalue() == printed + b"\n"

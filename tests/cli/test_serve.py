@@ -39,7 +39,7 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     ((answer,),) = serve._service(arguments).search.search(["where is the cat"], 3)
     assert (answer.document.id, answer.document.metadata["source"]) == ("cat.md", "cat.md")
     said = capsys.readouterr().out
-    assert "docs: 1 files, split into 1 passages\n1 documents in " in said
+    assert "docs: 1 file, split into 1 passage\n1 document in " in said
     assert f"the index is {tmp_path}/.cache/endx_jax/indexes/" in said
     serve._service(serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"]))
     assert "is their index already; nothing to encode" in capsys.readouterr().out

@@ -39,7 +39,7 @@ def embed(texts) -> np.ndarray:
 
 def embed_int8(texts) -> Quantized:
     rows = embed(texts)
-    return Quantized((50 * rows).astype(np.int8), rows[:, 0])
+    return Quantized((50 * rows).astype(np.int8), abs(rows[:, 0]))
 
 
 def run(path, info, encode=embed, documents=DOCUMENTS, reuse=None) -> list[tuple[int, int]]:

@@ -95,7 +95,7 @@ def test_scales_that_are_no_scales_are_damage(path):
     write(path, quantize(EMBEDDINGS, np))
     for scale in ("-0.5", "9e999", "-9e999"):
         with contextlib.closing(sqlite3.connect(path)) as database, database:
-            database.execute(f"UPDATE documents SET scale = {scale} WHERE row = 5")
+            database.execute(f"UPDATE passages SET scale = {scale} WHERE row = 5")
         refused("an embedding contains nan, infinity or a negative scale", names, path)
 
 

@@ -172,7 +172,7 @@ def test_an_index_of_another_kind_of_model_has_no_token_vectors(path):
     document = Document("new", "a text")
     write_index(path, np.ones((1, 4), np.float32), [document], metric="cosine", model={"name": "m", "identity": "1"})
     index = Index(path)
-    assert not index._reader.has("tokens")
+    assert not index.by_token
     np.testing.assert_array_equal(index._reader.embeddings_of([index.snapshot._rows[0].item()]), np.ones((1, 4)))
     index.delete(["new"])
 

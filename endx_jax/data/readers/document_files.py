@@ -12,7 +12,7 @@ from endx_jax import json_files
 from endx_jax.data.readers import folders, pdf_files, shards, text_files
 from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, Document, Scalar, passages_of
 from endx_jax.data.sets.paragraphs import split_sentences
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, counted
 
 ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", ".pdf")
 # Maximum characters of a passage, about 130 English words.
@@ -103,7 +103,8 @@ def passages(path: str, names: list[str], say: Callable[[str], object]) -> Itera
     if not count:
         raise EndxError(f"{path}: no text in its documents ({', '.join(ENDINGS)}); skipped {reasons}")
     links = f", {outside:,} of them by links to other folders" if outside else ""
-    say(f"{path}: {files:,} files{links}, split into {count:,} passages{reasons and f'; skipped {reasons}'}")
+    split = f"{counted(files, 'file')}{links}, split into {counted(count, 'passage')}"
+    say(f"{path}: {split}{reasons and f'; skipped {reasons}'}")
 
 
 def split_passages(text: str) -> list[str]:
