@@ -224,7 +224,7 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = (), *, by_version:
         local = expanded(path)
         try:
             os.stat(local)
-        except (FileNotFoundError, NotADirectoryError, ValueError):  # a new output, or the name of a model
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # it may be a new output or the name of a model
             pass
         except OSError as failure:
             raise EndxError(f"{path!s:.200} can't be read: {failure.strerror}") from None
@@ -378,7 +378,7 @@ class Mirror:
         return f"{self._url}/{name}" if name else self._url
 
     def _files(self, patterns: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        """Returns `state_of` each file; names of temporary files begin with a dot."""
+        """Returns the `state_of` each file, without temporary files, whose names begin with a dot."""
         files = {}
         for path in [self.folder] if self.folder.is_file() else self.folder.rglob("*"):
             name = "" if path == self.folder else path.relative_to(self.folder).as_posix()

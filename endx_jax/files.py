@@ -247,8 +247,8 @@ def sha256_of(file: pathlib.Path) -> str:
 
 
 def state_of(file: pathlib.Path) -> tuple[int, ...]:
-    """Returns times of writing and of change, size and inode, which differ once a file has other contents."""
-    about = file.stat()  # copies and packages set the time of writing, but nothing can set that of change
+    """Returns modification time, change time, size and inode, of which one differs once a file has other contents."""
+    about = file.stat()  # copying and unpacking set the modification time; nothing sets the change time
     return about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino
 
 
@@ -266,7 +266,7 @@ class CacheFolder:
     """Folder of cache files that several processes may write; writes are skipped if it is not writable."""
 
     def __init__(self, folder: str | os.PathLike):
-        """Expands the path as `expanded` does, to one without files if no home folder is known; creates nothing yet."""
+        """Expands the path by `expanded`, or takes `os.devnull` if no home folder is known; creates nothing yet."""
         self.folder = pathlib.Path(os.devnull)
         with contextlib.suppress(EndxError):
             self.folder = expanded(folder)

@@ -148,7 +148,7 @@ def text_at(holder: object, key: str, where: str, default: object = _MISSING, **
 
 
 def list_at(holder: object, key: str, where: str, default: object = _MISSING) -> list:
-    """Returns the list at `key` of an object, with a default also for null: see `value` and `as_list`."""
+    """Returns the list at `key` of an object, where a default also replaces null: see `value` and `as_list`."""
     found = value(holder, key, where, default)
     return as_list(default if found is None and default is not _MISSING else found, f"{where}: {key!r}")
 

@@ -24,15 +24,15 @@ class NamedQuestion(NamedTuple):
     text: str
 
 
-# Columns of the question.
+# Columns that may hold the question.
 TEXTS = (QUESTION, *NAMES[QUESTION][0], TEXT)
 
 
 def read_questions(path: str) -> list[NamedQuestion]:
     """Returns all questions of a file, which may end in `.gz`; `-` is standard input.
 
-    - `.csv`, `.json`, Arrow tables, and `.tsv` with a header: a row for each, with one of `TEXTS` and perhaps of
-      `QUESTION_IDS`;
+    - `.csv`, `.json`, Arrow tables, and `.tsv` with a header: a row for each question, in one of the columns `TEXTS`;
+      its id may be in one of `QUESTION_IDS`;
     - other files whose first line begins with `{`: lines of JSON objects with the same keys;
     - files whose first line is an id, a tab and a question, as of MS MARCO and Anserini: such lines;
     - other files: lines of questions.

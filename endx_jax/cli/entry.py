@@ -56,7 +56,7 @@ def run_verb(argv: list[str]) -> int:
         return 0
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")  # as stderr, for characters that its encoding does not have
+            stream.reconfigure(errors="backslashreplace")  # as stderr does, for characters outside its encoding
     try:
         from endx_jax.files import expanded
 
@@ -155,7 +155,7 @@ RESUMES = {
     "generate": "after its last answers",
 }
 
-# Flags by other names that messages of the library have for them; see `_flags`.
+# Flags whose names differ from those of the settings that messages name; see `_flags`.
 OTHERS = {
     "data.path": "--data",
     "data.test_split": "--split",
@@ -181,7 +181,7 @@ def _verb(name: str) -> types.ModuleType:
 
 
 def _flags(verb: types.ModuleType) -> dict[str, str]:
-    """Returns the flags of a verb by the settings and arguments that messages replace with them: see `naming`."""
+    """Returns the flags of a verb by the settings and arguments whose names they replace in messages: see `naming`."""
     actions = verb._parser()._actions if hasattr(verb, "_parser") else ()
     options = {option: action for action in actions for option in action.option_strings}
     names = {other: option for other, option in OTHERS.items() if option in options}
@@ -190,7 +190,7 @@ def _flags(verb: types.ModuleType) -> dict[str, str]:
         names |= {f"{name}=": f"{option}=", f"{name} needs": f"{option} needs", f"another {name}": f"another {option}"}
         names |= {f"data.{name}": option} | ({name: option} if "_" in name else {})
         names |= {f"{name}=True": option, f"data.{name}=True": option} if action.nargs == 0 else {}
-    return dict(sorted(names.items(), key=lambda item: -len(item[0])))  # the first that matches counts
+    return dict(sorted(names.items(), key=lambda item: -len(item[0])))  # longest first, as the first match is used
 
 
 # XLA allocates the buffers of each step anew, and the system maps them page by page. With large pages this takes a

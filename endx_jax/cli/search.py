@@ -140,7 +140,7 @@ def _answer_all(
     started = time.monotonic()
     form, naming = _form(arguments), len(questions) > 1
     if form != "text" and isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # as in a file: programs read it
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # as in a file, since programs read both
     for start in range(0, len(questions), TOGETHER):
         some = questions[start : start + TOGETHER]
         answers = zip(some, _ask(arguments, search, [question.text for question in some]), strict=True)

@@ -247,8 +247,8 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
             state = fit(state, train_step, _batches(run, start, stop, monitor), hooks, trace.step)
             checkpoints.wait()
     except BaseException as failure:
-        # A checkpoint that is still being written would be lost, or written without the lock of the workdir. All
-        # processes see the same loss; after other errors they may be waiting for this one.
+        # Otherwise a checkpoint that is still being written would be lost, or written without the lock of the workdir.
+        # Of several processes, all see the same loss; after other errors, some may be waiting for this one.
         if jax.process_count() == 1 or isinstance(failure, NonFiniteLoss):
             with contextlib.suppress(EndxError, RunInterrupted):
                 checkpoints.close()

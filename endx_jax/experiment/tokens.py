@@ -173,12 +173,12 @@ def _in_processes(count: int, tokenize: Callable, parts: Mapping[pathlib.Path, S
             if count > 1:
                 context = multiprocessing.get_context("spawn")
                 pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(count, context, _start))
-                # The processes would run the program's script, which may have no `if __name__ == "__main__"`.
+                # Otherwise the processes would run the program's script, which may have no `if __name__ == "__main__"`.
                 sys.modules["__main__"] = types.ModuleType("__main__")
                 done = pool.map(tokenize, parts, parts.values())
-        except (OSError, ImportError, AssertionError) as failure:  # no shared memory, or no further process
+        except (OSError, ImportError, AssertionError) as failure:  # no shared memory, or no processes allowed
             stack.close()
-            say(f"processes of data.tokenizing_processes={count} can't be started ({failure}): one tokenizes")
+            say(f"processes of data.tokenizing_processes={count} can't be started ({failure}): this one tokenizes")
         finally:
             sys.modules["__main__"] = script
         yield from done

@@ -134,7 +134,7 @@ class Survey:
     """Result of one pass over a corpus.
 
     Attributes:
-      documents: number of documents, each passage counted.
+      documents: number of texts: documents that are not split, and passages.
       empty: number of documents without text.
       sha256: hash of ids and numbers of passages, texts, metadata and known questions, in order.
       language: language of the texts.

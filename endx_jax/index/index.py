@@ -60,7 +60,7 @@ def write_index(
     Args:
       path: file of the index; missing folders are created.
       embeddings: float32 or float16 [N, E], or int8 with its scales; or token vectors, objects [N] as `pooled` takes.
-      documents: N documents with unique ids, or passages of such documents.
+      documents: N texts: documents with unique ids, or passages of such documents in order.
       metric: `cosine` or `inner product`.
       model: identifies the model that encoded them: see `IndexInfo`.
       corpus: source of the documents: see `IndexInfo`.
@@ -250,7 +250,7 @@ class Index:
             )
 
     def search(self, questions: np.ndarray, k: int, where: Mapping[str, object] | None = None) -> Neighbours:
-        """Finds the best k documents for questions [Q, E], as rows of the snapshot of their best passages.
+        """Finds the best k documents for questions [Q, E]; returns the rows of their best passages in the snapshot.
 
         `where` selects documents by their metadata: see `filters.condition`.
         """
@@ -272,7 +272,7 @@ class Index:
         """Adds documents in one transaction; returns the number of those that were replaced.
 
         Args:
-          documents: n documents, or all passages of such documents, in order.
+          documents: n texts: documents, or all passages of documents in order.
           embeddings: float32 [n, E], rounded to the precision of the index; or token vectors, as `pooled` takes them.
           replace: whether documents replace those with the same ids.
           known: float32 [K, E], of all known questions of the documents, in their order; None: there are none.

@@ -65,7 +65,7 @@ def evaluate_judged(snapshot: Snapshot, judged: JudgementRows, questions: np.nda
       depth: number of best documents kept per question.
 
     Returns:
-      The evaluation of documents by their best passages; its ids are first rows.
+      The evaluation of documents by their best passages; a document's id in it is the row of its first passage.
     """
     rows, bytes_of_row = len(snapshot.living), snapshot.info.width * snapshot.info.dtype.itemsize
     evaluation = evaluate_scores(

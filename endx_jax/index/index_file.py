@@ -127,7 +127,7 @@ class StoredEmbeddings(NamedTuple):
       rows: int64 [n], ascending.
       embeddings: [n, E], of the index's precision.
       scales: float32 [n] of int8 embeddings; else None.
-      documents: int64 [n], rows of their documents, which do not descend.
+      documents: int64 [n], rows of their documents, in ascending order with repeats.
     """
 
     rows: np.ndarray
@@ -272,7 +272,7 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
                 pass
             case shard:
                 wrong = json_files.shown(shard)
-                raise EndxError(f"{path}: 'shard' of the corpus must be its number and their number, not {wrong}")
+                raise EndxError(f"{path}: 'shard' of the corpus must be its number and the total, not {wrong}")
     return IndexInfo(
         width=json_files.as_whole(field("width"), f"{path}: 'width'", least=1),
         precision=str(field("precision")),
@@ -319,7 +319,7 @@ def is_new(database: sqlite3.Connection) -> bool:
 
 
 def count_passages(database: sqlite3.Connection) -> int:
-    """Returns the number of passages, and of documents that are whole."""
+    """Returns the number of passages; a document that is not split counts as one."""
     return database.execute("SELECT count(*) FROM passages").fetchone()[0]
 
 

@@ -161,9 +161,9 @@ class IndexReader:
         yield from self._stream("SELECT row, text FROM passages ORDER BY row")
 
     def copy_to(self, database: sqlite3.Connection) -> None:
-        """Inserts all of an unchanged index, whose rows are numbered from 1.
+        """Inserts all contents of this index, which must be unchanged, with rows from 1.
 
-        Its first passages may belong to the last document that the database has.
+        Its first passages may continue the last document of the database.
         """
         before, (row, last) = count_passages(database), last_document(database)
         continued = self._rows("SELECT count(*) FROM documents WHERE row = 1 AND id = ?", last)[0][0]
@@ -196,7 +196,7 @@ class IndexReader:
         return documents
 
     def passages_of(self, identifier: str) -> list[int]:
-        """Returns the rows of the passages of a document, in order; of none if there is no document with the id."""
+        """Returns the rows of the passages of a document, in order; none if no document has the id."""
         (row,) = self.rows_of([identifier]).values() or (0,)
         return [row for (row,) in self._rows("SELECT row FROM passages WHERE document = ? ORDER BY row", row)]
 

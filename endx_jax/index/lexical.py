@@ -23,7 +23,7 @@ class _Built(NamedTuple):
 class Lexical:
     """Ranks the documents of an index by BM25.
 
-    A passage's words are those of its text, and of a document's first passage those of its known questions too. They
+    A passage's words are those of its text; a document's first passage also has those of its known questions. They
     are split once, at the first search; the statistics are computed again when the index has changed. Everything is in
     memory. Threads may share it.
     """

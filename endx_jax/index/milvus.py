@@ -50,7 +50,7 @@ class PublishResult(NamedTuple):
 
 
 def publish(index: Index, address: str, name: str, *, token: str = "", progress: bool = False) -> PublishResult:
-    """Copies an index to a collection, replacing texts with the same ids, so it can be repeated.
+    """Copies an index to a collection, replacing texts with the same ids, so that it can be repeated.
 
     The fields of the collection are `id` (the primary key: `Document.name`), `document` (the id), `text`, `metadata`
     (JSON) and `embedding` (float32).

@@ -24,7 +24,7 @@ FILTERS = 16
 
 
 def to_rankings(nearest: Neighbours) -> list[list[tuple[int, float]]]:
-    """Returns rows and scores for each question, without the row -1, which stands for none."""
+    """Returns rows and scores for each question, without the row -1, which marks a missing result."""
     pairs = zip(nearest.rows.tolist(), nearest.scores.tolist(), strict=True)
     return [[(row, score) for row, score in zip(*both, strict=True) if row >= 0] for both in pairs]
 
@@ -82,7 +82,7 @@ class Snapshot:
       info: description of the index.
       embeddings: [rows, E], of the index's precision, including deleted documents.
       scales: float32 [rows] of int8 embeddings; else None.
-      of: int64 [rows], the document of each row, by its row in the file; it does not descend.
+      of: int64 [rows], the row in the file of each row's document, in ascending order with repeats.
       living: bool [rows], true for rows that are not deleted.
       generation: number of times that the rows were renumbered since the index was opened.
       known: known questions of the documents; None in their own snapshot.
@@ -108,7 +108,7 @@ class Snapshot:
         self.known = known
         self.info, self.living, self.generation = memory.reader.info, living, generation
         self._memory, self._reader, self._before = memory, memory.reader, before
-        self._rows, self.embeddings, self.scales, self.of = memory.stored  # the first are rows of the file
+        self._rows, self.embeddings, self.scales, self.of = memory.stored  # `_rows` are rows of the file
         self._passages = int(np.count_nonzero(living))
         several = memory.table == PASSAGES
         self._count = int(np.count_nonzero(np.diff(self.of[living], prepend=-1))) if several else self._passages
@@ -206,7 +206,7 @@ class Snapshot:
         return self.corpus.search(questions, k, where)
 
     def search_documents(self, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
-        """Finds the k documents with the best passages, exactly, as the rows of these; arguments as of `search`."""
+        """Finds the k best documents exactly, as the rows of their best passages; arguments as for `search`."""
         best = self.best_documents(k, lambda depth: to_rankings(self.search(questions, depth, where)))
         pairs = np.array(best).reshape(len(best), len(best[0]) if best else 0, 2)
         return Neighbours(pairs[..., 1].astype(np.float32), pairs[..., 0].astype(np.int32))
@@ -214,7 +214,7 @@ class Snapshot:
     def best_documents(self, k: int, rank: Callable[[int], Sequence[Ranking]]) -> list[list[tuple[int, float]]]:
         """Returns the k best documents of each ranking, as the rows and scores of their best passages.
 
-        `rank` returns the rankings of rows, best first, to a depth, which grows until they hold k documents.
+        `rank(depth)` returns rankings of the best `depth` rows; the depth grows until each ranking has k documents.
         """
         depth, rows = k if len(self) == self.count_passages() else 4 * k, self.count_passages()
         while True:
@@ -259,7 +259,7 @@ class Snapshot:
         return np.minimum(np.searchsorted(self.of, self.known.of), len(self.of) - 1)
 
     def document_scores(self, scores: ScoreBlock) -> ScoreBlock:
-        """Returns the scorer of documents by their best passage, at their first rows, [b, rows]; -inf elsewhere."""
+        """Returns a scorer [b, rows] with a document's best score at the row of its first passage; -inf elsewhere."""
         first = np.searchsorted(self.of, self.of)
         if np.array_equal(first, np.arange(len(first))):
             return scores

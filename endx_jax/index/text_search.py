@@ -145,7 +145,7 @@ class TextSearch:
         """Adds documents on disk and in memory; returns the number of older ones with their ids, which they replace.
 
         Args:
-          documents: n documents, or all passages of such documents, in order.
+          documents: n texts: documents, or all passages of documents in order.
           embeddings: float32 [n, E]; None: they are computed.
           known: float32 [K, E], of all known questions of the documents, in their order; None: they are computed.
 

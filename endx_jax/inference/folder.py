@@ -25,7 +25,7 @@ NO_EMBEDDINGS = (
     "endx_jax.experiment.model.load_pair_scorer"
 )
 # Maximum lengths in tokens for pretrained encoders that have no limit of their own, and for static token vectors, which
-# sentence-transformers does not truncate; beyond it, the vectors of a text's tokens would take gigabytes.
+# sentence-transformers does not truncate; the token vectors of longer texts would take gigabytes.
 LONGEST, LONGEST_STATIC = 512, 1 << 17
 
 

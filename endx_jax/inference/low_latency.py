@@ -81,7 +81,7 @@ class LowLatencyEncoder:
         self._programs = PROGRAMS.get(self._device.platform, ACCELERATOR)
         self._processors = encoder.processors
         placed = functools.cache(lambda side: jax.device_put(towers.encoding_params(params, side), self._device))
-        siamese = towers.is_siamese(params)  # whose kernels need no second copy in bfloat16
+        siamese = towers.is_siamese(params)  # both sides share one copy of the kernels in bfloat16
         self._params = {side: placed("question" if siamese else side) for side in encoder.processors}
         one_tower = towers.question == towers.answer
         self._tower = {side: "question" if one_tower else side for side in encoder.processors}

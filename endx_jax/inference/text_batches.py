@@ -26,7 +26,7 @@ WINDOW = 32768
 # Widths are rounded up: (maximum length, step) in tokens.
 LADDER = ((32, 4), (64, 8), (128, 16), (256, 32), *((1024 << n, 64 << n) for n in range(20)))
 
-LONG = 8192  # tokens; a batch of longer texts than these has fewer than `batch_size`
+LONG = 8192  # tokens; a batch of longer texts has fewer than `batch_size` of them
 
 # Maximum padded tokens of a batch on a CPU. Buffers of larger batches are new pages, which the system clears first.
 CPU_TOKENS = 1024
@@ -66,7 +66,7 @@ class Shapes:
 
     @classmethod
     def of(cls, mesh: Mesh, limit: int, batch_size: int) -> "Shapes":
-        """Sets the budget to `batch_size` texts of maximum length, at most `LONG`, and on a CPU to `CPU_TOKENS`."""
+        """Sets the budget to `batch_size` texts of `limit` tokens, at most `LONG`; on a CPU, at most `CPU_TOKENS`."""
         budget = -(-batch_size // batch_shards(mesh)) * min(limit, LONG)
         if platform(mesh) == "cpu":
             budget = min(budget, CPU_TOKENS)

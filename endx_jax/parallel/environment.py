@@ -130,7 +130,7 @@ def _from_tpu_pod() -> DistributedConfig | None:
     return None
 
 
-# Settings of JAX, most of them for debugging, with which programs fail, and those with which only training does.
+# Settings of JAX, most of them for debugging, with which all programs fail, and those with which training fails.
 FAILING = "jax_debug_infs=True jax_transfer_guard=disallow jax_transfer_guard_host_to_device=disallow "
 OF_TRAINING = "jax_enable_x64=True jax_numpy_dtype_promotion=strict jax_disable_jit=True jax_check_tracer_leaks=True"
 
@@ -144,7 +144,7 @@ def check_flags(*, training: bool = False) -> None:
 
 
 def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
-    """Caches programs that took at least `least_seconds` to compile in `folder`; an empty one leaves JAX's settings.
+    """Caches programs that took `least_seconds` or more to compile in `folder`; if empty, JAX's settings are kept.
 
     Damaged entries of the folder are replaced.
     """
@@ -162,7 +162,7 @@ def keep_programs() -> None:
 
     If a cache is configured already, such as by `JAX_COMPILATION_CACHE_DIR`, it is used as it is.
     """
-    jax.local_devices()  # an error about the platform comes before all work
+    jax.local_devices()  # raises errors about the platform before any work
     use_compilation_cache("" if jax.config.values["jax_compilation_cache_dir"] else PROGRAMS, least_seconds=0.0)
 
 
@@ -170,7 +170,7 @@ _show = warnings.showwarning
 
 
 def _replace_damaged(message: Warning | str, *args: Any, **options: Any) -> None:
-    """Shows a warning, or removes entries that JAX warns it can't read, so that it writes them; it overwrites none."""
+    """Shows a warning, or removes cache entries that JAX can't read, since it overwrites no entries."""
     if named := re.match(r"Error reading persistent compilation cache entry for '([\w.-]+)'", str(message)):
         with contextlib.suppress(OSError):  # the folder can't be written
             for entry in epath.Path(jax.config.values["jax_compilation_cache_dir"]).glob(f"{named[1]}-*"):
@@ -210,7 +210,7 @@ def _commit(file: pathlib.Path) -> str:
     """Returns the checked-out commit of a file, followed by `+` if files are modified; empty if not a checkout."""
     try:
         run = functools.partial(subprocess.run, cwd=file.parent, capture_output=True, text=True, check=True, timeout=10)
-        run(["git", "ls-files", "--error-unmatch", file.name])  # or it is installed inside another project
+        run(["git", "ls-files", "--error-unmatch", file.name])  # fails for an installation inside another project
         modified = run(["git", "status", "--porcelain", "--untracked-files=no"]).stdout.strip()
         return run(["git", "rev-parse", "HEAD"]).stdout.strip() + ("+" if modified else "")
     except (OSError, subprocess.SubprocessError):
@@ -253,6 +253,6 @@ def read_system(file: str | os.PathLike) -> str:
         return ""
 
 
-# XLA reads this when a device is first used; without it, it starts threads for all CPUs of the machine.
+# XLA reads `NPROC` when a device is first used; without it, it starts threads for all CPUs of the machine.
 if cores() < cores(pathlib.Path(os.devnull)):
     os.environ.setdefault("NPROC", str(cores()))

@@ -15,7 +15,7 @@ from endx_jax.parallel.environment import check_flags
 from endx_jax.settings import key, require
 
 AXES = ("data", "fsdp", "tensor")
-_process: int | None = None  # the one that used devices first
+_process: int | None = None  # id of the process that used devices first
 
 
 @dataclasses.dataclass(frozen=True)

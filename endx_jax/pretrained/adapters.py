@@ -140,7 +140,7 @@ def read_adapter(
             by_module.setdefault(module, {})[named[2]] = tensor
         elif re.search(r"\.\d+\.", module):
             raise EndxError(f"{other}, which has no linear layer {named[1]!r} in its blocks")
-        elif module != source.architecture.pooler:  # which embeddings do not use
+        elif module != source.architecture.pooler:  # embeddings do not use the pooler
             raise EndxError(f"{file}: {named[1]!r} is outside the blocks, whose layers alone may have adapters")
     for key, pattern in _patterns({module: modules[module] for module in by_module}, settings).items():
         if config.get(key) not in ({}, None, pattern):

@@ -81,7 +81,7 @@ def cached_folder(
     """Returns a folder in `$XDG_CACHE_HOME/endx_jax/pretrained`, filled once for each state of its sources.
 
     Args:
-      sources: files that the folder is made from, which may not exist; their paths and `state_of` them are the state.
+      sources: files that the folder is made from, which may not exist; their state is their paths and `state_of`.
       fill: function (empty folder) that writes the contents. The folder gets its name once it is complete.
       more: other contents that the folder depends on.
 

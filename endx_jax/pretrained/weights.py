@@ -22,7 +22,7 @@ CONVERT = "AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 def open_tensors(folder: pathlib.Path) -> dict[str, StoredArray]:
     """Returns the tensors in a folder's safetensors files by name; they are read as float32 on demand.
 
-    Each tensor of a sharded checkpoint is that of the file which the index names for it; others are left out.
+    Each tensor of a sharded checkpoint is read from the file that the index names for it; others are ignored.
 
     Raises:
       EndxError: there are none, a file is damaged, or a file lacks a tensor that the index assigns to it.

@@ -16,7 +16,7 @@ PairScorerFactory = Callable[[Sequence[str], Sequence[str]], PairScorer]
 
 
 def finite_scores(scores: np.ndarray, pairs: Sequence | np.ndarray) -> np.ndarray:
-    """Returns the scores [n] of pairs; raises EndxError if one is not finite, as it would have any rank."""
+    """Returns the scores [n] of pairs; raises EndxError if one is not finite, since its rank would be undefined."""
     if not (finite := np.isfinite(scores)).all():
         question, row = pairs[int(finite.argmin())]
         raise EndxError(f"the score of question {question} and candidate {row} is not finite: use another model")

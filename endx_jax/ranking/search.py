@@ -297,7 +297,7 @@ class Corpus:
         unit = self._tile.candidates * self._mesh.size
         self._tiles = _tiles(len(candidates), unit, block)
         self._size = self._tiles * unit
-        if len(candidates) + self._size > NO_CANDIDATE:  # the ids of padding too
+        if len(candidates) + self._size > NO_CANDIDATE:  # padding has ids too
             raise EndxError(f"{len(candidates)} candidates exceed 32-bit ids: search them in parts")
         self._resident: list[Block] | None = None
         if resident:

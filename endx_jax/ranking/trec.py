@@ -80,9 +80,9 @@ def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
 
 
 def read_qrels(path: pathlib.Path) -> dict[str, dict[str, float]]:
-    """Reads the right candidates of each question, those with a grade above 0, and their grades, from judgements.
+    """Reads judgements: the right candidates of each question, those with a grade above 0, and their grades.
 
-    The file has TREC's four columns, or the three of BEIR below their header, whose ids are encoded as those of a run.
+    The file has TREC's four columns, or a header and BEIR's three, whose ids are encoded as in a run.
 
     Raises:
       EndxError: a line has other columns, a grade is not finite, a candidate is judged twice for a question, or no
@@ -128,7 +128,7 @@ def _read(path: pathlib.Path, names: Sequence[str], place: int) -> dict[str, dic
 def measure_run(run: Mapping, right: Mapping, depth: int) -> tuple[tuple[str, ...], np.ndarray]:
     """Returns the names of M metrics and their values [Q, M] on the questions of `right`.
 
-    Candidates below the first `depth` are not found; they count 0 in `mrr` and `map`, as in trec_eval. Metrics that
+    Candidates below the first `depth` count as not found, with 0 in `mrr` and `map`, as in trec_eval. Metrics that
     count a larger number of candidates are left out.
     """
     ranks, gains = [], []

@@ -86,7 +86,7 @@ class WordTokenizer:
 
         def stem_of(name: str) -> Callable[[str], str]:
             stem = stemmer.Stemmer(name, 0).stemWord if name in stemmer.algorithms() else str
-            # Only Turkish suffixes depend on the dot of i. Other stemmers read the letter that capitals yield.
+            # Only Turkish suffixes depend on the dot of i. Other stemmers get i, the lower case of the capital I.
             read = "ı" if name == "turkish" else "i"
             return lambda word: stem(word.replace("ı", read)).replace("ı", "i")
 
@@ -127,7 +127,7 @@ class WordTokenizer:
     def _words(self, run: str) -> tuple[str, ...]:
         """Returns the words of a run of characters."""
         if self.language == "turkish" and "I" in (run := unicodedata.normalize("NFC", run)):
-            # The capital of ı, and in foreign words (API) of i; the stems may differ.
+            # I is the capital of ı, and in foreign words such as API of i; the stems may differ.
             return tuple(_flat(dict.fromkeys(self._words(run.replace("I", small)) for small in "ıi")))
         if run.isascii():
             return (self._stem_ascii(run.lower()),) if len(run) > 1 else ()

@@ -178,8 +178,8 @@ class NewDocument(Taken):
     questions: list[NotBlank] = Field([], fail_fast=True, description="known questions")
     split: bool = Field(
         False,
-        description="true to split a long text into passages, which are embedded and found one by one, each after the "
-        "title of the metadata",
+        description="true to split a long text into passages, each embedded after the title of the metadata; a "
+        "search finds the document by its best passage",
     )
 
 

@@ -192,7 +192,7 @@ class Service:
     def read_pairs(
         self, question: str, texts: Sequence[str]
     ) -> tuple[Callable[[Sequence], Work], np.ndarray, Callable[[], int]]:
-        """Returns functions for the next texts' job and the number of cut texts, and tokens [n]; in any thread."""
+        """Returns a function that makes the next texts' job, tokens [n], and a counter of cut texts; in any thread."""
         assert self.pairs is not None
         processors = getattr(self.pairs, "processors", None) or self.model.encoder.processors
         first, second = (processors[side](of) for side, of in zip(SIDES, ([question], texts), strict=True))

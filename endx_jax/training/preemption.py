@@ -27,8 +27,8 @@ SAVE = 1  # request for a checkpoint only; less than the numbers of the signals
 LISTING = 2.0  # seconds within which the newest checkpoint has to be found to be named in the last line
 NAMES: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 NOTICE = b"endx_jax: Ctrl-C: the run saves after this step and ends; a second Ctrl-C ends it at once, without saving\n"
-_entered: list[ExitStack] = []  # of the contexts that are open
-if hasattr(os, "register_at_fork"):  # in a forked process no thread reacts: it gets its signals back
+_entered: list[ExitStack] = []  # callbacks of the contexts that are open
+if hasattr(os, "register_at_fork"):  # a forked process has no thread that reacts, so its old handlers return
     os.register_at_fork(after_in_child=lambda: [*map(ExitStack.close, reversed(_entered[:]))])
 
 
@@ -106,7 +106,7 @@ class Preemption:
                     os.write(2, NOTICE)
 
     def _leave(self, number: int) -> None:
-        resume = ["resume"]  # where the workdir, such as a bucket, can't be listed, or not in time
+        resume = ["resume"]  # the end if the workdir, such as a bucket, can't be listed in time
         listing = threading.Thread(target=self._list, args=(resume,), daemon=True)
         listing.start()
         listing.join(LISTING)

@@ -25,7 +25,7 @@ from endx_jax.files import replace_folder, staging_folder
 
 HEADER = "query-id\tcorpus-id\tscore"
 NEGATIVES_HEADER = f"{HEADER}\trank"
-QA_START = re.compile(r'\s*\{\s*"(queries|corpus|relevant_docs)"\s*:\s*\{')  # of a file for `read_qa_dataset`
+QA_START = re.compile(r'\s*\{\s*"(queries|corpus|relevant_docs)"\s*:\s*\{')  # beginning of a file for `read_qa_dataset`
 
 
 def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip_invalid: bool = False) -> RetrievalSet:
@@ -82,7 +82,7 @@ def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip
 
 
 def read_qa_dataset(path: str) -> RetrievalSet:
-    """Reads LlamaIndex's `EmbeddingQAFinetuneDataset`; merges equal texts as `read_beir`, raises EndxError."""
+    """Reads LlamaIndex's `EmbeddingQAFinetuneDataset`; like `read_beir`, merges equal texts and raises EndxError."""
     contents, merged = text_files.read_json(path), RetrievalSetBuilder()
     texts, queries, right = (json_files.value(contents, key, path) for key in ("corpus", "queries", "relevant_docs"))
     for name in json_files.as_object(texts, f"{path}: corpus"):

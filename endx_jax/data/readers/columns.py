@@ -14,11 +14,11 @@ from endx_jax import json_files
 from endx_jax.errors import EndxError
 
 QUESTION, ANSWER, TEXT, TITLE = "question", "answer", "text", "title"
-# Columns of whole chats, of OpenAI's API and of ShareGPT, and the roles of their messages.
+# Columns that hold whole chats, in the formats of OpenAI and ShareGPT, and the roles of their messages.
 CHATS = ("messages", "conversations")
 ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
-# Names of other tools in groups, tried in order if the setting has its default and there is no such column. Those of
-# several questions or answers may hold a list of texts in JSON and Arrow, as in files of chatbot intents.
+# Names that other tools use, in groups that are tried in order if the setting has its default and there is no such
+# column. Each column may hold lists of texts, as in files of chatbot intents.
 NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
     QUESTION: (
         ("query", "anchor", "user_input"),
@@ -34,7 +34,7 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
     ANSWER: (
         ("positive", "passage", "document", "positive_messages"),
         ("ground_truth", "ground_truths", "reference", "reference_answer", "expected_output", "expected_answer"),
-        ("response",),  # which in evaluations may be wrong
+        ("response",),  # after those above, since in evaluation sets it may be a wrong answer
         ("answers", "responses"),
         (
             "a", "completion", "output", "antwort", "respuesta", "resposta", "risposta", "réponse", "reponse",
@@ -58,7 +58,7 @@ ID_KEYS = ("_id", "id", "pid", "passage_id", "psg_id", "docno", "docid", "doc_id
 QUESTION_IDS = ("_id", "id", "qid", "query_id", "query-id", "question_id")
 
 LONGEST_NAME = 40  # a longer name of a column is a text: the file has no header
-# List of strings as Python and NumPy print it, which may lack commas or hold missing values.
+# List of strings as Python or NumPy prints it; it may lack commas or hold missing values.
 _LIST = re.compile(r"""\[\s*('[^']*'|"[^"]*")([\s,]+('[^']*'|"[^"]*"|nan|None|\.\.\.))*,?\s*\]""")
 LONGEST_LIST = 100_000  # maximum characters of a list in a text, since parsing needs up to a hundred times its memory
 
@@ -104,7 +104,7 @@ def choose(name: str, default: str, row: Iterable[str], where: str) -> str:
 
 
 def readable(cell: object) -> object:
-    """Returns the list that a text holds, and the text of a chat's only message; other cells as they are."""
+    """Returns the list that a text describes, or the text of a chat with one message; other cells unchanged."""
     if isinstance(cell, str):
         listed = strings(cell) if cell.lstrip()[:1] == "[" else None
         return cell if listed is None else listed
@@ -115,7 +115,7 @@ def readable(cell: object) -> object:
 def strings(text: str) -> list[str] | None:
     """Parses a list of strings in JSON or Python's notation, without executing any of it; None for other texts.
 
-    Strings without a comma between them, as NumPy prints them and Python joins them, are no such list.
+    Also None for strings without commas between them: NumPy prints lists so, and Python would join the strings.
     """
     text = text.strip()
     if len(text) > LONGEST_LIST:
@@ -146,7 +146,7 @@ def _literal(text: str) -> list:
 
 
 def messages(chat: object) -> list[tuple[str, str]]:
-    """Returns (role, text) of the messages of user and assistant in a chat; none if it holds anything but texts."""
+    """Returns (role, text) of the messages of user and assistant in a chat; none if a message is not text."""
     said = []
     for item in chat if isinstance(chat, list) else [chat]:
         fields = item if isinstance(item, dict) else {}

@@ -17,13 +17,13 @@ from endx_jax.errors import EndxError, counted
 ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", ".pdf")
 # Maximum characters of a passage, about 130 English words.
 MOST = 800
-# Data inside a text, such as an image; and ASCII words that no passage can hold, such as data without a name.
+# Data inside a text, such as an image, and ASCII words that are too long for a passage, such as encoded data.
 INLINE_DATA = re.compile(r"\bdata:[\w.+-]+/[\w.+-]+[;,][^\s\"'<>()\[\]]*")
 LONG_WORD = re.compile(rf"(?<![!-~])[!-~]{{{MOST + 1},}}")
 # Parts of a text: lines with the headings before them, and as many words as a passage holds.
 LINES = r"(?:#{1,6} .*\n)*[^\n]+"
 WORDS = rf"(?s)\S.{{0,{MOST - 1}}}(?!\S)|\S.{{{MOST - 1}}}"
-# Encoding that a page or an editor's comment declares, and wider encodings by names that are used for them.
+# Encoding that a page or an editor's comment declares, and the larger encodings that some names often stand for.
 DECLARED = re.compile(rb"""(?i)(?:coding|charset)[ =:"']{1,9}((?:big|cp|euc|gb|iso|koi|lat|mac|shi|us|win)[\w-]+)""")
 WIDER = {"iso-8859-1": "cp1252", "us-ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932"}
 # Elements of HTML that do not end a paragraph; headings in HTML and Markdown.
@@ -35,7 +35,7 @@ FRONT_MATTER = re.compile(
     r"\s*(---|\+\+\+)[ \t]*\n(?P<fields>(?:[ \t]*\n|#.*\n)*(?:[\w.-]+[ \t]*[:=](?s:.*?)\n)?)"
     r"(?:\1|\.\.\.)[ \t]*(?:\n|\Z)"
 )
-# Fields without such lines around them, one of them a title, as of Pelican, MultiMarkdown, Nikola, docutils and PEPs.
+# Front matter with a title and without such lines, as in Pelican, MultiMarkdown, Nikola, docutils and PEPs.
 HEADER = re.compile(
     r"\s*+(?=(?:.+\n)*?(?:\.\. |:)?[Tt]itle:)"
     r"(?P<fields>(?:(?:\.\. |:)?\w[\w -]*:(?:[ \t].*)?\n(?:[ \t]+\S.*\n)*)++)(?=[ \t]*\n\s*\S)"
@@ -110,8 +110,8 @@ def passages(path: str, names: list[str], say: Callable[[str], object]) -> Itera
 def split_passages(text: str) -> list[str]:
     """Splits a text into passages of at most `MOST` characters, without data such as images inside it.
 
-    A passage is whole paragraphs, else whole lines, else whole sentences, else whole words; of a paragraph whose lines
-    are wrapped, whole sentences go before whole lines. A heading stays with the paragraph after it.
+    A passage is whole paragraphs, else whole lines, else whole sentences, else whole words; if the paragraph's
+    lines are wrapped, sentences are tried before lines. A heading stays with the paragraph after it.
     """
     text = LONG_WORD.sub("", INLINE_DATA.sub("", text))
     text = re.sub(r"(?m)^(#{1,6} .*)\n\s*\n", r"\1\n", text)
@@ -130,7 +130,7 @@ def split_passages(text: str) -> list[str]:
 
 
 def _parts(text: str, cuts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yields the spans of a text's parts: matches of the first pattern, or sentences if it is empty, cut further."""
+    """Yields spans of parts: matches of the first pattern (empty: sentences); long ones are cut by the next."""
     if len(text) <= MOST:
         yield 0, len(text)
         return
@@ -140,11 +140,11 @@ def _parts(text: str, cuts: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def _is_wrapped(paragraph: str) -> bool:
-    """Returns true if many lines begin with a small letter after a line that is not short."""
+    """Returns true if many lines begin with a lower-case letter after a line that is not short."""
     lines = paragraph.split("\n")
     least = max(map(len, lines)) / 2
     wrapped = sum(
-        len(line) > least and after.lstrip()[:1].islower() and after.split(maxsplit=1)[0][-1] != ":"  # no speaker
+        len(line) > least and after.lstrip()[:1].islower() and after.split(maxsplit=1)[0][-1] != ":"  # a speaker
         for line, after in itertools.pairwise(lines)
     )
     return 3 * wrapped > len(lines) - 1
@@ -202,7 +202,7 @@ def _decoded(data: bytes) -> str:
     declared = DECLARED.search(data[:4096])
     name = declared[1].decode().lower() if declared else "utf-8"
     try:
-        return data.decode(name if b"\x1b$" in data else "utf-8-sig")  # ISO-2022 has ASCII characters only
+        return data.decode(name if b"\x1b$" in data else "utf-8-sig")  # ISO-2022 is valid UTF-8
     except UnicodeDecodeError:
         return data.decode(WIDER.get(name, name))
 

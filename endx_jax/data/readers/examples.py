@@ -118,7 +118,7 @@ class ExampleSet:
         """Returns the retrieval set; `hard_negatives` is None if no row has any.
 
         Raises:
-          EndxError: there are no questions, or a row is invalid; `invalid` skips it if asked to.
+          EndxError: there are no questions, or a row is invalid and `invalid` does not skip it.
         """
         invalid = invalid or text_files.InvalidRows(path)
         if not self._merged.questions:
@@ -184,7 +184,7 @@ def _filled(passages: list[Named]) -> list[Named]:
 
 
 def _passages(row: dict, key: str, where: str, id_keys: tuple[str, ...], *default: list) -> list[Named]:
-    """Returns the passages of a list, which may be absent if there is a default; the text of empty ones is empty."""
+    """Returns the passages of the list at a key, which may be absent if there is a default; keeps empty passages."""
     passages = []
     for place, passage in enumerate(json_files.list_at(row, key, where, *default)):
         at = f"{where}: {key}[{place}]"
@@ -217,8 +217,8 @@ class ColumnParser:
     """Parser of rows with a question and an answer each.
 
     A question may have several rows with different answers. Questions and answers may be lists of texts, also written
-    as text (`columns.strings`), each an answer of each question; empty ones are ignored. Columns named `negative`,
-    `negative_1`, ... hold hard negatives, each a text, or a list of texts as well. An answer with a 0 in one of the
+    as one text (`columns.strings`): each is an answer of each question, and empty ones are ignored. Columns named
+    `negative`, `negative_1`, ... hold hard negatives, each a text or a list of texts. An answer with a 0 in one of the
     columns `LABELS` is a hard negative of its question. Empty hard negatives and other columns are ignored. A text may
     be a chat with one message; each reply of a longer chat is the answer of the message before it (`columns.turns`).
     """
@@ -291,7 +291,7 @@ class ColumnParser:
             )
 
     def asked(self, row: dict, where: str) -> list[dict]:
-        """Returns the row with cells by `columns.readable`, once for each question of a list, or reply of a chat."""
+        """Returns the row, read by `columns.readable`, once for each question of a list or reply of a chat."""
         cells = {name: columns.readable(value) for name, value in row.items()}
         try:
             name = self.choose(cells, where).question
@@ -303,7 +303,7 @@ class ColumnParser:
         return [cells | {name: text} for text in texts if str(text or "").strip()]
 
     def __call__(self, row: dict, where: str) -> Example:
-        """Parses a row of `asked`."""
+        """Parses a row that `asked` returned."""
         used = self.choose(row, where)
         for name in (used.question, used.answer, *used.negatives):
             columns.check_list(row[name], f"{where}: {name!r}")

@@ -1,4 +1,4 @@
-"""Files at a path: a file, those that match a pattern such as `docs/*.md`, or those in a folder and all below it."""
+"""Files at a path: one file, those that match a pattern such as `docs/*.md`, or all below a folder."""
 
 import collections
 import glob
@@ -11,13 +11,13 @@ _LEFT_OUT = re.compile(r"\.|~\$|node_modules$")
 
 
 def files_at(path: str) -> list[str]:
-    """Returns the files at a path, sorted; of a folder, also one that matches a pattern, all below it.
+    """Returns the files at a path, sorted; a folder, or one that matches a pattern, stands for all files below it.
 
-    Each folder is read once, without links if it can be, and so not in circles; a link to a folder above is not
-    followed. A link to one of the files is left out. Folders that can't be read are listed like files.
+    Each folder is read once, by a path without links if there is one, so circular links do no harm. A link to a
+    folder above the path is not followed, and one to a listed file is left out. Unreadable folders are listed as files.
     """
     head, recursive, tail = path.rpartition(f"**{os.sep}")
-    if recursive and head[-1:] in ("", os.sep) and not os.path.exists(path):  # `glob` follows links in circles
+    if recursive and head[-1:] in ("", os.sep) and not os.path.exists(path):  # `glob` would follow links in circles
         return [name for name in files_at(head or ".") if pathlib.PurePath(name).match(tail or "*")]
     place, found = base(path), [path] if os.path.exists(path) else glob.glob(path)
     if found != [path]:
@@ -26,7 +26,7 @@ def files_at(path: str) -> list[str]:
     seen = {*map(str, pathlib.Path(os.path.realpath(place)).parents)}
     files: list[tuple[bool, str, str]] = []  # (is a link, path, path without links)
     while waiting:
-        name = waiting.popleft()  # links to folders come last
+        name = waiting.popleft()  # links come last, so that folders are read by their own paths
         real = os.path.realpath(name)
         try:
             entries = sorted(os.scandir(name), key=lambda entry: entry.name) if real not in seen else []

@@ -115,7 +115,7 @@ def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tup
       EndxError: the quotes of a row are wrong, or it is longer than `text_files.MOST` characters.
     """
     start, length, warned = 1, 0, False
-    columns: list[int] = []  # of each line of the row, if its quotes are ignored
+    columns: list[int] = []  # number in each line of the row, if its quotes are ignored
 
     def lines() -> Iterator[str]:
         nonlocal length
@@ -123,7 +123,7 @@ def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tup
             length += len(line)
             if length > text_files.MOST:
                 raise EndxError(f"{path}, row from line {start}: over {text_files.MOST:,} characters; is a quote open?")
-            # In prose a space follows a comma.
+            # A comma before a space belongs to prose, not to a table.
             columns.append(1 + line.count(delimiter) - line.count(f"{delimiter} ") * (delimiter != "\t"))
             yield line
 

@@ -14,7 +14,7 @@ from endx_jax.errors import EndxError
 
 # Files that `save_to_disk` writes: STATE for one split, SPLITS for several.
 STATE, SPLITS = "state.json", "dataset_dict.json"
-# Endings of shards, and of those that are used if there are no others, since `.json` files often describe data.
+# Endings of shards. Files with the ending JSON count only if there are no others, since they often describe data.
 ENDINGS, JSON = (*ARROW_ENDINGS, ".jsonl", ".csv", ".tsv"), ".json"
 # Files that describe data.
 _ABOUT = re.compile(
@@ -101,7 +101,7 @@ def files_by_split(path: str) -> dict[str, list[str]]:
         splits.setdefault(named[1] if named else "", []).append(file)
     if len(splits) > 1 and (unnamed := splits.pop("", [])):
         every = os.path.join(path, f"*{os.path.splitext(unnamed[0])[1]}")
-        what = "files whose names have no split are left out beside those that have one"
+        what = "files whose names have no split are left out, since others have one"
         _warn(path, what, tuple(unnamed), f"; to read all of them, give the pattern {every}")
     _warn(path, "files of other types are left out", tuple(others))
     for files in splits.values():

@@ -1,4 +1,4 @@
-"""Reading of data files within memory limits: files of given names, lines, and items of JSON lists one at a time."""
+"""Reading of data files within memory limits: finds files by name, and yields lines or items of JSON lists."""
 
 import codecs
 import contextlib

@@ -54,11 +54,11 @@ def read_corpus(
       their known questions, which are kept in memory; those without an id are numbered `d0`, `d1`, ...;
     - `.txt`: one text per line; blank lines are skipped;
     - a document in Markdown, HTML or PDF, or a folder or pattern of such documents and texts: their passages
-      (`document_files.passages`), one after the other, with the same id;
+      (`document_files.passages`); those of a document follow each other and have its id;
     - reading-comprehension data (SQuAD's `.json` or rows, MRQA's and Natural Questions' `.jsonl`, a MultiReQA folder):
       its distinct paragraphs or sentences, with the same ids as in `endx evaluate`; these are kept in memory.
 
-    A folder or pattern may have several such files. The id of a document without one is its line number, which goes on
+    A folder or pattern may have several such files. The id of a document without one is its line number, counted on
     from file to file. The text begins with the title and a space. The title and all further columns or keys with a
     string, a number or a boolean become metadata, and so do the values of an object named `metadata`, as in BEIR;
     empty, null and nan values are left out. The title of a paragraph's article is only metadata. White space at both
@@ -150,7 +150,7 @@ class _Columns:
             return False
 
     def chosen(self, row: Iterable[str], where: str) -> str:
-        """Returns the column of the text; raises EndxError unless there is one, and one of the id if that is named."""
+        """Returns the column of the text; raises EndxError if it or the named column of ids is missing."""
         if self.id:
             choose(self.id, "id", row, where)
         return choose(self.text, TEXT, row, where)

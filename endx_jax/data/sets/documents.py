@@ -8,7 +8,7 @@ from endx_jax.errors import EndxError
 
 # Maximum bytes of an id in UTF-8.
 LONGEST_ID = 512
-# Characters of a title at the beginning of each passage.
+# Maximum characters of the title at the beginning of each passage.
 LONGEST_TITLE = 200
 # Characters that ids must not contain: control characters, and Unicode's line and paragraph separators.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -24,7 +24,7 @@ class Document:
     of them, and searches and counts documents by their best passage.
 
     Attributes:
-      id: external id, unique in its corpus but for passages of one document; see `check_id`.
+      id: external id, unique in its corpus, but shared by the passages of a document; see `check_id`.
       text: text to encode, including the title at its beginning if there is one.
       metadata: further fields that are returned with search results, such as `title` or `url`; not encoded.
       questions: known questions that the text answers; encoded as questions, each on its own.
@@ -39,7 +39,7 @@ class Document:
 
     @property
     def name(self) -> str:
-        """Name of the text, unique in its corpus: the id, and for a passage `#` and its number."""
+        """Name of the text, unique in its corpus: the id, followed by `#` and the number for a passage."""
         return f"{self.id}#{self.passage}" if self.passage else self.id
 
     @property
@@ -52,7 +52,7 @@ class Document:
 def passages_of(whole: Document, texts: Sequence[str]) -> list[Document]:
     """Returns the passages of a document that is split into `texts`, each with the title at its beginning.
 
-    The first has the metadata and known questions. A text alone gives the whole document.
+    The first has the metadata and known questions. If there is only one text, it is a whole document.
     """
     title = str(whole.metadata.get("title", ""))[:LONGEST_TITLE]
     several = len(texts) > 1
@@ -63,7 +63,7 @@ def passages_of(whole: Document, texts: Sequence[str]) -> list[Document]:
 
 
 def own_documents(passages: Iterable[Document]) -> Iterator[Document]:
-    """Yields each passage as a document of its own, with the metadata of the document that it is from."""
+    """Yields each passage as a document of its own, with the metadata of the document that holds it."""
     metadata: Mapping[str, Scalar] = {}
     for passage in passages:
         metadata = metadata if passage.passage > 1 else passage.metadata
@@ -71,7 +71,7 @@ def own_documents(passages: Iterable[Document]) -> Iterator[Document]:
 
 
 def whole_document(passages: Sequence[Document]) -> Document:
-    """Returns the document of all its passages; their texts are separated by blank lines and have no title."""
+    """Returns the document that consists of these passages; joins their texts without titles by blank lines."""
     if not passages[0].passage:
         return passages[0]
     return dataclasses.replace(passages[0], text="\n\n".join(passage.body for passage in passages), passage=0)

@@ -173,8 +173,8 @@ RULES = (
 
 # A line without white space at its ends.
 _SENTENCE = re.compile(r"\S(?:.*\S)?")
-# Sentences of other scripts than Latin: up to one of their full stops, or to a stop, except of an abbreviation, before
-# a letter of such a script that is not small.
+# Sentences in scripts other than Latin. They end at a full stop of such a script, or at a Latin one that ends no
+# abbreviation and precedes a letter of such a script that is not lower-case.
 _OTHER_SCRIPTS = regex.compile(
     r"""(?s)\S.*?(?:[。！？｡।॥۔։።។။]["'”’»」』）)]*"""
     r"""|(?:(?<=\w{3}|\d)\.|[?!؟])["'”’»)]*(?=\s+["'“‘«(]?(?!\p{Latin})[\p{Lu}\p{Lo}\p{Georgian}])|\Z)"""

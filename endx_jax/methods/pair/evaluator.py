@@ -87,7 +87,7 @@ class ClassifierScorer:
 
         Returns:
           A function from int [n, 2], rows of questions and of answers, to scores, float32 [n], the same on every
-          process. Its attribute `cut` is the number of pairs so far whose answers were longer than what is read.
+          process. Its attribute `cut` is the number of pairs so far whose answers were cut.
         """
         joined = self.tokenized(questions, answers)
 

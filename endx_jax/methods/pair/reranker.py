@@ -69,7 +69,7 @@ class PromptScorer(ClassifierScorer):
 
         def written(pairs: np.ndarray) -> TokenTable:
             starts = [asked(q) for q in pairs[:, 0].tolist()]
-            # No answer is read if the rest fills the pair. One changes only ids of `between`, at most one for a byte.
+            # No answer is read if the text before fills the pair. It changes only ids of `between`, at most one a byte.
             full = [len(ids) - len(between.encode()) > self._length for _, ids in starts]
             ends = (f"{answers[a][:most]}{after}" for a in pairs[:, 1].tolist())
             texts = ["" if fills else text + end for (text, _), end, fills in zip(starts, ends, full, strict=True)]
