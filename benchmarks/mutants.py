@@ -1,0 +1,276 @@
+"""Mutants of the package and the tests that kill them: `python benchmarks/mutants.py draw|cover|run|table FOLDER`.
+
+A mutant is a copy of the package with one small defect. `draw` chooses them evenly over the packages, by a seed; `cover`
+runs the suite once and notes which tests run which lines; `run` applies one mutant at a time, in a copy of the checkout,
+runs the tests that run its lines and those of its module, and appends the tests that fail to `killed.jsonl`; `table`
+prints how many were killed. `run` can be interrupted and repeated, with `--limit` and `--seconds`, at low priority.
+
+A mutant names the lines that it replaces, so that it outlives changes elsewhere in the file; `run` counts one whose
+lines are gone as stale.
+"""
+
+import argparse
+import ast
+import collections
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+import coverage
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = "endx_jax"
+LIST = pathlib.Path(__file__).with_name("mutants.jsonl")
+COUNT = 300
+# Seconds after which a test of a mutant counts as failed: a mutant may loop for ever.
+PATIENCE = 600
+# Largest number of tests that run for a mutant, those of its own module first.
+MOST_TESTS = 150
+SWAPPED = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", " in ": " not in ", " not in ": " in ",
+    " is ": " is not ", " is not ": " is ", "+": "-", "-": "+", "*": "+", "/": "*", "//": "*", "and": "or", "or": "and",
+    "|": "&", "&": "|",
+}  # fmt: skip
+DTYPES = {"float32": "float16", "int32": "int16", "float64": "float32", "bfloat16": "float16", "int64": "int32"}
+
+
+def mutations(source: str) -> Iterator[tuple[str, str, str]]:
+    """Yields (kind, lines, other lines) for each small defect that a module may have."""
+    lines = source.splitlines(keepends=True)
+    tree = ast.parse(source)
+    skipped = {id(inner) for node in ast.walk(tree) for outer in _annotations(node) for inner in ast.walk(outer)}
+
+    def replaced(kind: str, start: tuple[int, int], end: tuple[int, int], new: str) -> tuple[str, str, str]:
+        (first, a), (last, b) = start, end
+        before = "".join(lines[first - 1 : last])
+        # Offsets of the tree are in bytes of UTF-8.
+        head, tail = lines[first - 1].encode()[:a].decode(), lines[last - 1].encode()[b:].decode()
+        return kind, before, head + new + tail
+
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        begin = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+        end = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
+        match node:
+            case ast.If() | ast.While() | ast.IfExp():
+                text = ast.get_source_segment(source, node.test)
+                yield replaced("condition", *_place(node.test), f"(not ({text}))")
+            case ast.UnaryOp(op=ast.Not()):
+                yield replaced("condition", begin, end, f"({ast.get_source_segment(source, node.operand)})")
+            case ast.Compare(ops=[_], comparators=[right]):
+                yield from _operator(source, "comparison", node.left, right, replaced)
+            case ast.BinOp():
+                yield from _operator(source, "arithmetic", node.left, node.right, replaced)
+            case ast.BoolOp(values=[left, right]):
+                yield from _operator(source, "condition", left, right, replaced)
+            case ast.Constant(value=bool(value)):
+                yield replaced("constant", begin, end, str(not value))
+            case ast.Constant(value=int(value)) if 0 <= value < 10_000:
+                yield replaced("constant", begin, end, str(value + 1))
+            case ast.Constant(value=str(value)) if value in DTYPES:
+                yield replaced("dtype", begin, end, repr(DTYPES[value]))
+            case ast.Attribute(attr=name) if name in DTYPES:
+                yield replaced("dtype", begin, end, f"{ast.get_source_segment(source, node.value)}.{DTYPES[name]}")
+            case ast.Call(args=[ast.Name() as first, ast.Name() as second, *_]):
+                names = f"{second.id}, {first.id}"
+                yield replaced("swapped arguments", _place(first)[0], _place(second)[1], names)
+        if isinstance(node, ast.Call) and len(node.args) + len(node.keywords) > 1:
+            others = [_place(one)[1] for one in (*node.args, *node.keywords)]
+            for one in node.keywords:
+                before = [place for place in others if place < _place(one)[1]]
+                if one.arg and before:
+                    yield replaced("dropped argument", max(before), _place(one)[1], "")
+        for body in (getattr(node, name, []) for name in ("body", "orelse", "finalbody")):
+            for one, two in zip(body, body[1:], strict=False) if isinstance(body, list) else ():
+                simple = all(isinstance(part, ast.Assign | ast.Expr | ast.AugAssign) for part in (one, two))
+                if simple and not isinstance(getattr(one, "value", None), ast.Constant) and one.end_lineno < two.lineno:
+                    parts = ["".join(lines[part.lineno - 1 : part.end_lineno]) for part in (one, two)]
+                    between = "".join(lines[one.end_lineno : two.lineno - 1])
+                    yield "order", parts[0] + between + parts[1], parts[1] + between + parts[0]
+
+
+def _place(node: ast.AST) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+
+
+def _annotations(node: ast.AST) -> list[ast.AST]:
+    """Returns the parts of a node that do not run: annotations, decorators, and texts alone, such as docstrings."""
+    parts = [getattr(node, "annotation", None), getattr(node, "returns", None), *getattr(node, "decorator_list", [])]
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        parts.append(node)
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        parts.append(node)
+    return [part for part in parts if part is not None]
+
+
+def _operator(source: str, kind: str, left: ast.AST, right: ast.AST, replaced) -> Iterator[tuple[str, str, str]]:
+    """Yields the replacement of the operator between two operands on one line."""
+    (_, start), (end, _) = _place(left), _place(right)
+    if start[0] == end[0]:
+        text = source.splitlines()[start[0] - 1].encode()[start[1] : end[1]].decode()
+        stripped = text.strip(" ()")
+        new = SWAPPED.get(stripped) or SWAPPED.get(f" {stripped} ", "").strip()
+        if new:
+            yield replaced(kind, start, end, text.replace(stripped, new))
+
+
+def draw(count: int, seed: int) -> list[dict]:
+    """Draws mutants, equally many from each package and, within one, from each kind of defect as far as possible."""
+    random_ = random.Random(seed)
+    by_package: dict[str, dict[str, list[dict]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+    for file in sorted((ROOT / PACKAGE).rglob("*.py")):
+        source, parts = file.read_text(), file.relative_to(ROOT / PACKAGE).parts
+        for kind, before, after in mutations(source):
+            if source.count(before) == 1 and before != after and _is_code(source.replace(before, after)):
+                mutant = {"file": str(file.relative_to(ROOT)), "kind": kind, "before": before, "after": after}
+                by_package[parts[0] if len(parts) > 1 else ""][kind].append(mutant)
+    drawn: list[dict] = []
+    packages = sorted(by_package)
+    while len(drawn) < count:
+        package = packages[len(drawn) % len(packages)]
+        kinds = by_package[package]
+        kind = random_.choice(sorted(kinds))
+        drawn.append(kinds[kind].pop(random_.randrange(len(kinds[kind]))))
+        if not kinds[kind]:
+            del kinds[kind]
+    return drawn
+
+
+def _is_code(source: str) -> bool:
+    try:
+        compile(source, "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def copied(folder: pathlib.Path) -> pathlib.Path:
+    """Copies the files of the checkout that git knows, and returns the folder of the copy."""
+    copy = folder / "checkout"
+    shutil.rmtree(copy, ignore_errors=True)
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    for name in filter(None, names):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+def pytest_in(copy: pathlib.Path, *arguments: str, seconds: float | None = None) -> tuple[int, str]:
+    """Runs pytest on a copy of the checkout; returns its status, -1 if the time is over, and its output."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return -1, ""
+    return done.returncode, done.stdout + done.stderr
+
+
+def cover(folder: pathlib.Path, workers: int) -> None:
+    """Runs the suite once; writes `lines.json`: for each file and line the tests that run it."""
+    copy = copied(folder)
+    flags = [f"--cov={PACKAGE}", "--cov-context=test", "--cov-report="]
+    status, output = pytest_in(copy, "-n", str(workers), "-m", "not slow", *flags)
+    (folder / "cover.txt").write_text(output)
+    if status not in (0, 1):
+        raise SystemExit(f"the suite ended with status {status}: see {folder / 'cover.txt'}")
+    data = coverage.CoverageData(str(copy / ".coverage"))
+    data.read()
+    found: dict[str, dict[int, list[str]]] = {}
+    for file in data.measured_files():
+        contexts = data.contexts_by_lineno(file)
+        name = str(pathlib.Path(file).relative_to(copy))
+        found[name] = {
+            line: sorted({test.partition("|")[0] for test in tests if test}) for line, tests in contexts.items()
+        }
+    (folder / "lines.json").write_text(json.dumps(found))
+
+
+def tests_of(mutant: dict, source: str, lines: dict[str, dict[str, list[str]]]) -> list[str]:
+    """Returns the tests that run the lines of a mutant, those of its module first."""
+    start = source[: source.index(mutant["before"])].count("\n") + 1
+    stop = start + mutant["before"].count("\n")
+    of_file = lines.get(mutant["file"], {})
+    found = {test for line in range(start, stop + 1) for test in of_file.get(str(line), ())}
+    stem = pathlib.Path(mutant["file"]).stem
+    return sorted(found, key=lambda test: (f"test_{stem}" not in test, test))[:MOST_TESTS]
+
+
+def run(folder: pathlib.Path, mutants: list[dict], limit: int | None, seconds: float) -> None:
+    """Runs the mutants without an outcome in `killed.jsonl`, and appends those of each."""
+    journal, lines = folder / "killed.jsonl", json.loads((folder / "lines.json").read_text())
+    done = {line["mutant"] for line in map(json.loads, journal.read_text().splitlines())} if journal.exists() else set()
+    copy, end = copied(folder), time.monotonic() + seconds
+    for number, mutant in enumerate(mutants):
+        if number in done or (limit is not None and number >= limit) or time.monotonic() > end:
+            continue
+        source, began = (ROOT / mutant["file"]).read_text(), time.monotonic()
+        outcome: dict = {"mutant": number, "file": mutant["file"], "kind": mutant["kind"], "status": "stale"}
+        if source.count(mutant["before"]) == 1:
+            tests = tests_of(mutant, source, lines)
+            (copy / mutant["file"]).write_text(source.replace(mutant["before"], mutant["after"]))
+            status, output = (
+                pytest_in(copy, "--maxfail=3", "-m", "not slow", *tests, seconds=PATIENCE) if tests else (0, "")
+            )
+            (copy / mutant["file"]).write_text(source)
+            killers = [line.split()[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+            outcome |= {"status": "killed" if status else "survived", "tests": len(tests), "by": killers}
+        with journal.open("a") as file:
+            file.write(json.dumps(outcome | {"seconds": round(time.monotonic() - began)}) + "\n")
+
+
+def table(folder: pathlib.Path) -> str:
+    """Returns the numbers of mutants by package and status, and a line for each that survived."""
+    rows = [json.loads(line) for line in (folder / "killed.jsonl").read_text().splitlines()]
+    counted = collections.Counter((_package(row["file"]), row["status"]) for row in rows)
+    statuses = ("killed", "survived", "stale")
+    text = ["| package | " + " | ".join(statuses) + " |", "|---|" + "---|" * len(statuses)]
+    for package in [*sorted({package for package, _ in counted}), "all"]:
+        numbers = [
+            sum(n for (of, what), n in counted.items() if package in (of, "all") and what == one) for one in statuses
+        ]
+        text.append(f"| {package} | " + " | ".join(map(str, numbers)) + " |")
+    survivors = [f"{row['mutant']}: {row['file']}, {row['kind']}" for row in rows if row["status"] == "survived"]
+    return "\n".join([*text, "", *survivors])
+
+
+def _package(file: str) -> str:
+    parts = pathlib.Path(file).parts
+    return parts[1] if len(parts) > 2 else PACKAGE
+
+
+def main() -> None:
+    """Reads the command line and runs one of the steps."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("step", choices=("draw", "cover", "run", "table"))
+    parser.add_argument("folder", type=pathlib.Path, help="folder for the copy and the results", nargs="?")
+    parser.add_argument("--list", type=pathlib.Path, default=LIST, help="file of the mutants [mutants.jsonl here]")
+    parser.add_argument("--count", type=int, default=COUNT, help="number of mutants that are drawn")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice")
+    parser.add_argument("--limit", type=int, help="run the first mutants only")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after this time")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the suite")
+    options = parser.parse_args()
+    folder = options.folder or pathlib.Path(tempfile.gettempdir()) / "mutants"
+    folder.mkdir(parents=True, exist_ok=True)
+    if options.step == "draw":
+        drawn = draw(options.count, options.seed)
+        options.list.write_text("".join(json.dumps(mutant) + "\n" for mutant in drawn))
+    elif options.step == "cover":
+        cover(folder, options.workers)
+    elif options.step == "run":
+        run(folder, [*map(json.loads, options.list.read_text().splitlines())], options.limit, options.seconds)
+    else:
+        print(table(folder))
+
+
+if __name__ == "__main__":
+    main()
