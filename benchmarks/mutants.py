@@ -1,9 +1,9 @@
 """Mutants of the package and the tests that kill them: `python benchmarks/mutants.py draw|cover|run|table FOLDER`.
 
-A mutant is a copy of the package with one small defect. `draw` chooses them evenly over the packages, by a seed; `cover`
-runs the suite once and notes which tests run which lines; `run` applies one mutant at a time, in a copy of the checkout,
-runs the tests that run its lines and those of its module, and appends the tests that fail to `killed.jsonl`; `table`
-prints how many were killed. `run` can be interrupted and repeated, with `--limit` and `--seconds`, at low priority.
+A mutant is a copy of the package with one small defect. `draw` chooses mutants evenly over the packages, by a seed.
+`cover` runs the suite once and notes which tests run which lines. `run` applies one mutant at a time, in a copy of the
+checkout, runs the tests that run its lines, and appends those that fail to `killed.jsonl`. `table` prints how many were
+killed. `run` can be interrupted and repeated, with `--limit` and `--seconds`, at low priority.
 
 A mutant names the lines that it replaces, so that it outlives changes elsewhere in the file; `run` counts one whose
 lines are gone as stale.
@@ -12,6 +12,7 @@ lines are gone as stale.
 import argparse
 import ast
 import collections
+import itertools
 import json
 import os
 import pathlib
@@ -89,7 +90,7 @@ def mutations(source: str) -> Iterator[tuple[str, str, str]]:
                 if one.arg and before:
                     yield replaced("dropped argument", max(before), _place(one)[1], "")
         for body in (getattr(node, name, []) for name in ("body", "orelse", "finalbody")):
-            for one, two in zip(body, body[1:], strict=False) if isinstance(body, list) else ():
+            for one, two in itertools.pairwise(body) if isinstance(body, list) else ():
                 simple = all(isinstance(part, ast.Assign | ast.Expr | ast.AugAssign) for part in (one, two))
                 if simple and not isinstance(getattr(one, "value", None), ast.Constant) and one.end_lineno < two.lineno:
                     parts = ["".join(lines[part.lineno - 1 : part.end_lineno]) for part in (one, two)]
