@@ -20,7 +20,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 
@@ -175,11 +174,11 @@ def pytest_in(copy: pathlib.Path, *arguments: str, seconds: float | None = None)
     return done.returncode, done.stdout + done.stderr
 
 
-def cover(folder: pathlib.Path, workers: int) -> None:
-    """Runs the suite once; writes `lines.json`: for each file and line the tests that run it."""
+def cover(folder: pathlib.Path, workers: int, tests: list[str]) -> None:
+    """Runs the suite, or a part of it, once; writes `lines.json`: for each file and line the tests that run it."""
     copy = copied(folder)
     flags = [f"--cov={PACKAGE}", "--cov-context=test", "--cov-report="]
-    status, output = pytest_in(copy, "-n", str(workers), "-m", "not slow", *flags)
+    status, output = pytest_in(copy, "-n", str(workers), "-m", "not slow", *flags, *tests)
     (folder / "cover.txt").write_text(output)
     if status not in (0, 1):
         raise SystemExit(f"the suite ended with status {status}: see {folder / 'cover.txt'}")
@@ -252,21 +251,22 @@ def main() -> None:
     """Reads the command line and runs one of the steps."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("step", choices=("draw", "cover", "run", "table"))
-    parser.add_argument("folder", type=pathlib.Path, help="folder for the copy and the results", nargs="?")
+    parser.add_argument("folder", type=pathlib.Path, help="folder for the copy and the results")
     parser.add_argument("--list", type=pathlib.Path, default=LIST, help="file of the mutants [mutants.jsonl here]")
     parser.add_argument("--count", type=int, default=COUNT, help="number of mutants that are drawn")
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice")
     parser.add_argument("--limit", type=int, help="run the first mutants only")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after this time")
     parser.add_argument("--workers", type=int, default=2, help="processes of the suite")
+    parser.add_argument("--tests", nargs="*", default=[], help="folders of tests of `cover` [all]")
     options = parser.parse_args()
-    folder = options.folder or pathlib.Path(tempfile.gettempdir()) / "mutants"
+    folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     if options.step == "draw":
         drawn = draw(options.count, options.seed)
         options.list.write_text("".join(json.dumps(mutant) + "\n" for mutant in drawn))
     elif options.step == "cover":
-        cover(folder, options.workers)
+        cover(folder, options.workers, options.tests)
     elif options.step == "run":
         run(folder, [*map(json.loads, options.list.read_text().splitlines())], options.limit, options.seconds)
     else:
