@@ -1,6 +1,7 @@
 """Reader of a folder of documents (Markdown, reStructuredText, text, HTML; PDF with the extra `pdf`) as passages."""
 
 import codecs
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -95,7 +96,8 @@ def passages(path: str, names: list[str], say: Callable[[str], object]) -> Itera
         files, count = files + 1, count + len(texts)
         outside += not os.path.realpath(os.path.join(folder, name)).startswith(inside)
         whole = Document(name, "", fields | {"title": title, "source": name})
-        yield from ((os.path.join(folder, name), passage) for passage in passages_of(whole, texts))
+        for passage in passages_of(whole, texts):
+            yield os.path.join(folder, name), dataclasses.replace(passage, metadata=whole.metadata)
     reasons = ", ".join(
         f"{len(names):,} {reason} (such as {', '.join(f'{name!a:.100}' for name in names[:5])})"
         for reason, names in skipped.items()

@@ -63,11 +63,8 @@ def passages_of(whole: Document, texts: Sequence[str]) -> list[Document]:
 
 
 def own_documents(passages: Iterable[Document]) -> Iterator[Document]:
-    """Yields each passage as a document of its own, with the metadata of the document that holds it."""
-    metadata: Mapping[str, Scalar] = {}
-    for passage in passages:
-        metadata = metadata if passage.passage > 1 else passage.metadata
-        yield dataclasses.replace(passage, id=passage.name, metadata=metadata, passage=0)
+    """Yields each passage as a document of its own."""
+    return (dataclasses.replace(passage, id=passage.name, passage=0) for passage in passages)
 
 
 def whole_document(passages: Sequence[Document]) -> Document:
