@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from endx_jax.losses import Ceiling, Guide, Prefixes, geometry_alignment, in_batch_softmax
+from endx_jax.losses import Ceiling, Guide, Options, Prefixes, geometry_alignment, in_batch_softmax
 from endx_jax.losses.geometry import TERMS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
@@ -39,8 +39,8 @@ def guided(embeddings, **cut):
     """Four prefixes (Matryoshka), and negatives left out by their own scores and by a guide, which is the teacher."""
     (question, answer), guide = embeddings
     prefixes = Prefixes(tuple(question.shape[1] // part for part in (8, 4, 2, 1)))
-    masks = {"ceiling": Ceiling(1.0, 0.1), "guide": Guide(*guide)}
-    return in_batch_softmax(question, answer, temperature=0.05, prefixes=prefixes, **masks, **cut)[0]
+    options = Options(prefixes, ceiling=Ceiling(1.0, 0.1), guide=Guide(*guide))
+    return in_batch_softmax(question, answer, temperature=0.05, options=options, **cut)[0]
 
 
 ONE_DIRECTION = "softmax, one direction"
@@ -131,7 +131,7 @@ def main():
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--batch", type=int, default=8192, help="number of pairs; with `devices`, on each device")
     parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--tile", type=int, default=1024)
+    parser.add_argument("--tile", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")

@@ -33,9 +33,9 @@ from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
 from endx_jax.training.step import TrainState, make_train_step, merge_frozen, split_frozen
 
-# Largest batch with a dense loss of one array of scores, which compiles and runs faster while they take little memory;
-# tile of larger ones.
-DENSE_UP_TO, TILE = 2048, 1024
+# Largest batch whose loss has one array of scores and computes it whole, which is faster while it takes little memory;
+# scores in memory at a time of larger ones.
+DENSE_UP_TO, TILE_SCORES = 2048, 1 << 22
 # Pairs and steps to plan for if the training data is not here.
 SOME_PAIRS, SOME_STEPS = 1000, 1000
 # Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
@@ -366,13 +366,14 @@ def complete(settings: Settings, counts: Counts | None) -> Settings:
 
 
 def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:
-    """Returns the tile of streamed losses for a value of `objective.loss_tile`; None for dense losses.
+    """Returns the rows of scores in memory at a time for a value of `objective.loss_tile`; None for all of them.
 
     Args:
       setting: the value; -1 to choose.
       global_batch_size: pairs of a batch, B.
-      arrays: number of arrays of scores [B, B] of the dense loss.
+      arrays: number of arrays of scores [B, B].
     """
     if setting == -1:
-        setting = 0 if arrays * global_batch_size**2 <= DENSE_UP_TO**2 else TILE
+        scores = arrays * global_batch_size
+        setting = 0 if scores * global_batch_size <= DENSE_UP_TO**2 else min(max(TILE_SCORES // scores, 128), 512)
     return setting or None

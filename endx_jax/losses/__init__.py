@@ -1,11 +1,13 @@
 """Losses: pure functions of arrays that return (loss, metrics)."""
 
-from endx_jax.losses.arguments import Ceiling, Guide, Prefixes, TokenMasks
+from endx_jax.losses.arguments import Ceiling, Guide, Options, Prefixes, TokenMasks
 from endx_jax.losses.distillation import listwise_kl, margin_mse
-from endx_jax.losses.false_negatives import false_negative_mask
+from endx_jax.losses.false_negatives import false_negative_mask, is_negative, pair_ids
 from endx_jax.losses.geometry import embedding_regression, geometry_alignment
 from endx_jax.losses.matching import sampled_matching
 from endx_jax.losses.pairs import pair_binary, pair_softmax
+from endx_jax.losses.rows import dot, log_sum_exp, map_rows
+from endx_jax.losses.shard import all_gather, batch_mean
 from endx_jax.losses.sigmoid import in_batch_sigmoid
 from endx_jax.losses.softmax import in_batch_softmax
 from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
@@ -15,8 +17,12 @@ from endx_jax.losses.vocabulary import vocabulary_nll
 __all__ = [
     "Ceiling",
     "Guide",
+    "Options",
     "Prefixes",
     "TokenMasks",
+    "all_gather",
+    "batch_mean",
+    "dot",
     "embedding_regression",
     "false_negative_mask",
     "free_bits",
@@ -24,9 +30,13 @@ __all__ = [
     "geometry_alignment",
     "in_batch_sigmoid",
     "in_batch_softmax",
+    "is_negative",
     "listwise_kl",
+    "log_sum_exp",
+    "map_rows",
     "margin_mse",
     "pair_binary",
+    "pair_ids",
     "pair_softmax",
     "quadratic_regression_conditional",
     "sampled_matching",

@@ -1,18 +1,15 @@
-"""Options of the losses over a batch, and checks of their arguments.
-
-Three options apply to all terms of `losses.pair_scores`: several prefixes of the embeddings (`Prefixes`), a ceiling for
-wrong scores (`Ceiling`), and a ceiling by the scores of another model (`Guide`).
-"""
+"""Options of the losses over a batch, and checks of their arguments."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
 from endx_jax.checks import check_arrays
 from endx_jax.errors import EndxError
+from endx_jax.settings import check_choice
 
 Array = jax.Array
 
@@ -49,7 +46,8 @@ class Prefixes:
 
     Examples:
       >>> vectors = jnp.array([[1.0, 0.0], [0.0, 1.0]])
-      >>> loss, metrics = losses.in_batch_softmax(vectors, vectors, prefixes=losses.Prefixes((1, 2), weights=(1, 2)))
+      >>> options = losses.Options(prefixes=losses.Prefixes((1, 2), weights=(1, 2)))
+      >>> loss, metrics = losses.in_batch_softmax(vectors, vectors, options=options)
       >>> print(f"{loss:.4f}", *(f"{metrics[f'prefix_loss/{width}']:.4f}" for width in (1, 2)))  # 0.5032 + 2 * 0.3133
       1.1297 0.5032 0.3133
     """
@@ -100,7 +98,8 @@ class Guide(NamedTuple):
 
     Examples:
       >>> vectors, alike = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0, 0.0], [2.0, 0.0]])
-      >>> _, metrics = losses.in_batch_softmax(vectors, vectors, guide=losses.Guide(alike, alike))
+      >>> options = losses.Options(guide=losses.Guide(alike, alike))
+      >>> _, metrics = losses.in_batch_softmax(vectors, vectors, options=options)
       >>> print(metrics["masked_fraction"])  # the guide scores the second answer above the first question's own
       0.5
     """
@@ -131,6 +130,37 @@ class TokenMasks(NamedTuple):
     hard_negatives: Array | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of `in_batch_softmax` and `in_batch_sigmoid`, which apply to all terms of `losses.pair_scores`.
+
+    Attributes:
+      prefixes: prefixes of the embeddings whose weighted losses are added (Matryoshka); None for the whole embeddings.
+      same_side: `questions`, `answers` or both: each pair's sums get the scores of its question with the other
+        questions, or of its answer with the other answers (GTE; Qwen3-Embedding has both). Pairs of which one answer is
+        known to be right for the other question are excluded.
+      ceiling: limit of wrong scores; those above it are excluded as false negatives, for each prefix by its own scores.
+      guide: embeddings of the same texts by another model, which excludes false negatives likewise.
+      guide_ceiling: limit of the guide's wrong scores; by default its right score.
+      log_q: [B], logarithm of each answer's probability of being drawn, which the softmax subtracts from its logits (Yi
+        et al. 2019, section 4.1), so that frequent answers are not penalised as negatives. It may be relative to the
+        mean, as hard negatives and questions are not corrected.
+
+    Examples:
+      >>> question = answer = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+      >>> options = losses.Options(ceiling=losses.Ceiling(margin=-2.0))
+      >>> print(losses.in_batch_softmax(question, answer, options=options)[1]["masked_fraction"])
+      1.0
+    """
+
+    prefixes: Prefixes | None = None
+    same_side: Sequence[str] = ()
+    ceiling: Ceiling | None = None
+    guide: Guide | None = None
+    guide_ceiling: Ceiling = Ceiling()
+    log_q: Array | None = None
+
+
 def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> None:
     """Checks the arguments of a loss against `shapes`.
 
@@ -144,37 +174,30 @@ def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> N
         raise EndxError("hard_negative_ids is given without hard_negatives: set hard_negatives too")
 
 
-def check_options(arrays, prefixes, same_side, guide, log_q, token_masks, tile, axis_name) -> None:
-    """Checks the options of a loss over a batch, and its `arrays` by name; see `in_batch_softmax` for them.
+def check_in_batch(arrays: Mapping[str, Array | None], options: Options, masks: TokenMasks | None) -> None:
+    """Checks the `arrays` of a loss over a batch, by their names as arguments, its options and its masks of tokens.
 
     Raises:
       EndxError: arguments do not agree.
     """
-    shapes = SHAPES if token_masks is None else SHAPES | OF_TOKENS
-    if axis_name is not None and tile is None:
-        raise EndxError("axis_name is given without tile: a loss over several devices is streamed, so set tile too")
+    shapes = SHAPES if masks is None else SHAPES | OF_TOKENS
     check_batch(shapes, **arrays)
-    extra: dict = {name: (arrays[name], shapes[name]) for name in OF_TOKENS}
-    if token_masks is not None:
-        masks = token_masks._asdict().items()
-        extra |= {f"token_masks.{name}": (mask, f"bool {shapes[name][:-4]}]") for name, mask in masks}
-        if token_masks.hard_negatives is None and arrays["hard_negatives"] is not None:
-            raise EndxError("token_masks has no hard_negatives, but the batch has: set token_masks.hard_negatives too")
-        if prefixes is not None:
-            raise EndxError("prefixes are those of one embedding of each text: with token_masks set prefixes=None")
-    if guide is not None:
-        extra |= {
-            "guide.question": (guide.question, "[B, G]"),
-            "guide.answer": (guide.answer, "[B, G]"),
-            "guide.hard_negatives": (guide.hard_negatives, "[B, K, G]"),
-        }
-        if guide.hard_negatives is None and arrays["hard_negatives"] is not None:
-            raise EndxError("guide has no hard_negatives, but the batch has: set guide.hard_negatives too")
-    check_arrays(extra | {"log_q": (log_q, "[B]")})
-    for name in same_side:
-        if name not in SAME_SIDE:
-            raise EndxError(f"same_side names {name!r}, which is none of {', '.join(SAME_SIDE)}")
-    if prefixes is not None and prefixes.widths[-1] > arrays["question"].shape[1]:
-        raise EndxError(
-            f"the longest prefix has width {prefixes.widths[-1]}; the embeddings have {arrays['question'].shape[1]}"
-        )
+    extra: dict = {name: (arrays[name], shapes[name]) for name in OF_TOKENS} | {"log_q": (options.log_q, "[B]")}
+    for argument, given, shape in (("token_masks", masks, None), ("guide", options.guide, "[B, G]")):
+        if given is None:
+            continue
+        for name, array in given._asdict().items():
+            own = f"bool {shapes[name][:-4]}]" if shape is None else shape
+            extra[f"{argument}.{name}"] = array, "[B, K, G]" if (shape, name) == ("[B, G]", "hard_negatives") else own
+        if given.hard_negatives is None and arrays["hard_negatives"] is not None:
+            raise EndxError(f"{argument} has no hard_negatives, but the batch has: set {argument}.hard_negatives too")
+    check_arrays(extra)
+    for name in options.same_side:
+        check_choice("same_side", name, SAME_SIDE)
+    if options.prefixes is None:
+        return
+    if masks is not None:
+        raise EndxError("prefixes are those of one embedding of each text: with token_masks set prefixes=None")
+    longest, width = options.prefixes.widths[-1], cast(Array, arrays["question"]).shape[1]
+    if longest > width:
+        raise EndxError(f"the longest prefix has width {longest}; the embeddings have {width}")

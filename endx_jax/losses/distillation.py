@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from endx_jax.checks import check_arrays
 from endx_jax.errors import EndxError
-from endx_jax.losses.shard import AxisName, Shard
+from endx_jax.losses.shard import AxisName, batch_mean
 from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
@@ -49,7 +49,9 @@ def margin_mse(
     scores, teacher, where = _prepared(scores, teacher, where)
     pairs = where[:, 1:]
     margins, of_teacher = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
-    return _mean(jnp.square(margins - of_teacher), pairs, axis_name), _agreement(margins, of_teacher, pairs, axis_name)
+    return batch_mean(jnp.square(margins - of_teacher), pairs, axis_name), _agreement(
+        margins, of_teacher, pairs, axis_name
+    )
 
 
 def listwise_kl(
@@ -78,7 +80,7 @@ def listwise_kl(
 
     student, of_teacher = log_probabilities(scores), log_probabilities(teacher)
     entries = jnp.exp(of_teacher) * jnp.where(where, of_teacher - student, 0)
-    loss = _mean(jnp.sum(entries, axis=1), listed, axis_name)
+    loss = batch_mean(jnp.sum(entries, axis=1), listed, axis_name)
     margins, teacher_margins = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
     return loss, _agreement(margins, teacher_margins, pairs, axis_name)
 
@@ -98,11 +100,4 @@ def _prepared(scores: Array, teacher: Array, where: Array | None) -> tuple[Array
 
 def _agreement(margins: Array, of_teacher: Array, pairs: Array, axis_name: AxisName) -> dict[str, Array]:
     agreeing = jnp.sign(margins) == jnp.sign(of_teacher)
-    return {"teacher_agreement": _mean(agreeing.astype(margins.dtype), pairs, axis_name)}
-
-
-def _mean(values: Array, included: Array, axis_name: AxisName) -> Array:
-    """Returns the mean of the included values over all devices; zero if there are none."""
-    shard = Shard(included, axis_name)
-    count = shard.psum(jnp.sum(included, dtype=values.dtype))
-    return shard.psum(jnp.sum(jnp.where(included, values, 0))) / jnp.maximum(count, 1)
+    return {"teacher_agreement": batch_mean(agreeing.astype(margins.dtype), pairs, axis_name)}

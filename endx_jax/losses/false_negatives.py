@@ -1,4 +1,4 @@
-"""False negatives: off-diagonal pairs of a batch that are right."""
+"""False negatives: wrong pairs of a batch that are known to be right."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,60 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.losses.arguments import check_batch
+from endx_jax.losses.shard import AxisName, row_indices
 
 Array = jax.Array
+
+
+class Ids(NamedTuple):
+    """Ids of N pairs or candidates, or of one, that determine which candidates are negatives.
+
+    Attributes:
+      pair: int32 [N], index of the pair in the batch; -1 for hard negatives.
+      where: bool [N], false for texts to ignore.
+      question_id: int32 [N], id of the pair's question; -1 if unknown; None if not compared.
+      answer_id: int32 [N], id of the candidate, or of the question's own answer; -1 if unknown; None if not compared.
+      positive_ids: int32 [N, P], ids of a question's right answers, padded with -1; None if not compared.
+    """
+
+    pair: Array
+    where: Array
+    question_id: Array | None = None
+    answer_id: Array | None = None
+    positive_ids: Array | None = None
+
+
+def pair_ids(rows: int, axis_name: AxisName = None, *, where: Array | None = None, **ids: Array | None) -> Ids:
+    """Returns the ids of this device's pairs; `where` and `ids` are arguments of `in_batch_softmax`."""
+    return Ids(row_indices(rows, axis_name), jnp.ones(rows, bool) if where is None else where, **ids)
+
+
+def is_negative(question: Ids, candidate: Ids) -> Array:
+    """Returns true if one candidate is a negative for one question: both count, and it is not known to be right.
+
+    Examples:
+      >>> ids = losses.pair_ids(3, answer_id=jnp.array([4, 7, 4]))
+      >>> first = jax.tree.map(lambda x: x[0], ids)
+      >>> print(jax.vmap(losses.is_negative, (None, 0))(first, ids))
+      [False  True False]
+    """
+    negative = question.where & candidate.where & (question.pair != candidate.pair)
+    for one, other in ((question.question_id, candidate.question_id), (question.answer_id, candidate.answer_id)):
+        if one is not None and other is not None:
+            negative &= (one != other) | (one < 0)
+    if question.positive_ids is not None and candidate.answer_id is not None:
+        negative &= ~jnp.any((question.positive_ids == candidate.answer_id) & (question.positive_ids >= 0))
+    return negative
+
+
+def negatives_of_question(question: Ids, candidates: Ids) -> Array:
+    """Returns bool [C], true for candidates that are negatives of one question."""
+    return jax.vmap(is_negative, (None, 0))(question, candidates)
+
+
+def negatives_of_answer(answer: Ids, questions: Ids) -> Array:
+    """Returns bool [C], true for questions of which one answer is a negative."""
+    return jax.vmap(is_negative, (0, None))(questions, answer)
 
 
 def false_negative_mask(
@@ -38,58 +90,6 @@ def false_negative_mask(
     some = question_id if question_id is not None else answer_id
     if some is None:
         return None
-    pair = jnp.arange(some.shape[0])
-    marks = Marks(pair, jnp.ones(pair.shape, dtype=bool), question_id, answer_id, positive_ids)
-    return ~negatives(marks, marks) & (pair[:, None] != pair[None, :])
-
-
-class Marks(NamedTuple):
-    """Ids of N questions or N candidates that determine which candidates are negatives.
-
-    Attributes:
-      pair: int32 [N], index of the pair in the batch; -1 for hard negatives.
-      counts: bool [N], false for rows to ignore.
-      question_id: int32 [N], id of the pair's question; -1 if unknown; None if not compared.
-      answer_id: int32 [N], id of the candidate, or of the question's own answer; -1 if unknown; None if not compared.
-      positive_ids: int32 [N, P], ids of a question's right answers, padded with -1; None if not compared.
-    """
-
-    pair: Array
-    counts: Array
-    question_id: Array | None
-    answer_id: Array | None
-    positive_ids: Array | None
-
-
-def negatives(questions: Marks, candidates: Marks) -> Array:
-    """Returns bool [Q, C], true if both rows count and the candidate is not known to be right for the question."""
-    is_negative = questions.counts[:, None] & candidates.counts[None, :]
-    is_negative &= questions.pair[:, None] != candidates.pair[None, :]
-    if questions.question_id is not None and candidates.question_id is not None:
-        is_negative &= ~_same(questions.question_id, candidates.question_id)
-    if questions.answer_id is not None and candidates.answer_id is not None:
-        is_negative &= ~_same(questions.answer_id, candidates.answer_id)
-    if questions.positive_ids is not None and candidates.answer_id is not None:
-        is_negative &= ~_contains(questions.positive_ids, candidates.answer_id)
-    return is_negative
-
-
-def negatives_of_answers(answers: Marks, questions: Marks) -> Array:
-    """Returns the transpose of `negatives`, bool [A, Q], for answers as rows and questions as candidates."""
-    return negatives(questions, answers).T
-
-
-def _same(ids: Array, others: Array) -> Array:
-    """Returns bool [Q, C], true where ids [Q] and others [C] are equal and known."""
-    return (ids[:, None] == others[None, :]) & (ids[:, None] >= 0)
-
-
-def _contains(positive_ids: Array, candidate_id: Array) -> Array:
-    """Returns bool [Q, C], true if candidate c is among row q's positives; loops over P for memory O(Q C)."""
-
-    def add(contained, ids):
-        return contained | _same(ids, candidate_id), None
-
-    unknown = jnp.full_like(positive_ids, -1, shape=positive_ids.shape[:1])
-    contained, _ = jax.lax.scan(add, _same(unknown, candidate_id), positive_ids.T)
-    return contained
+    ids = pair_ids(len(some), question_id=question_id, answer_id=answer_id, positive_ids=positive_ids)
+    negative = jax.vmap(negatives_of_question, (0, None))(ids, ids)
+    return ~negative & ~jnp.eye(len(some), dtype=bool)

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.losses.arguments import check_batch
-from endx_jax.losses.false_negatives import Marks, negatives
-from endx_jax.losses.shard import AxisName, Shard
+from endx_jax.losses.false_negatives import negatives_of_question, pair_ids
+from endx_jax.losses.rows import dot
+from endx_jax.losses.shard import AxisName, all_gather, batch_mean, included_rows
 from endx_jax.numerics import l2_normalize
 from endx_jax.settings import check_choice
 
@@ -82,18 +83,16 @@ def sampled_matching(
         positive_ids=positive_ids,
         where=where,
     )
-    shard, loss = Shard.of(question.shape[0], where, axis_name), MATCHINGS[kind]
-    question, answer = (l2_normalize(shard.masked_rows(x)) for x in (question, answer))
-    marks = Marks(shard.index(), shard.where, question_id, answer_id, positive_ids)
-    others, of_others = shard.all_gather((answer, marks._replace(positive_ids=None)))
-    wrong = jax.vmap(lambda row, all_others: negatives(jax.tree.map(lambda x: x[None], row), all_others)[0])(
-        marks, jax.tree.map(lambda x: x[drawn], of_others)
+    ids = pair_ids(
+        len(question), axis_name, where=where, question_id=question_id, answer_id=answer_id, positive_ids=positive_ids
     )
+    question, answer = (l2_normalize(included_rows(x, ids.where)) for x in (question, answer))
+    others, of_others = jax.tree.map(lambda x: x[drawn], all_gather((answer, ids), axis_name))
+    wrong, loss = jax.vmap(negatives_of_question)(ids, of_others), MATCHINGS[kind]
     of_own = loss(jnp.sum(question * answer, axis=1), jnp.ones((), bool))
-    of_drawn = loss(jnp.einsum("be,bke->bk", question, others[drawn]), jnp.zeros((), bool))
-    total = jnp.sum(jnp.where(shard.where, of_own, 0)) + jnp.sum(jnp.where(wrong, of_drawn, 0))
-    count = jnp.sum(shard.where) + jnp.sum(wrong)
-    return shard.psum(total) / jnp.maximum(shard.psum(count), 1), {}
+    of_drawn = loss(jax.vmap(dot)(question, others), jnp.zeros((), bool))
+    losses, included = (jnp.concatenate([x[:, None], y], axis=1) for x, y in ((of_own, of_drawn), (ids.where, wrong)))
+    return batch_mean(losses, included, axis_name), {}
 
 
 def draw_others(keys: Array, count: int) -> Array:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import TokenVectors
+from endx_jax.losses.rows import map_rows
 
 Array = jax.Array
 
@@ -30,13 +31,13 @@ def listed_maxsim(questions: TokenVectors, answers: TokenVectors) -> Array:
 
     Products of tokens are computed for some questions at a time, and again for the gradient.
     """
+    size = max(1, PRODUCTS // max(1, questions.mask.shape[1] * answers.mask[0].size))
 
-    @jax.checkpoint
-    def of_question(question: TokenVectors, own: TokenVectors) -> Array:
+    def of_question(row, _):
+        question, own = row
         return maxsim(jax.tree.map(lambda x: x[None], question), own)[0]
 
-    size = max(1, PRODUCTS // max(1, questions.mask.shape[1] * answers.mask[0].size))
-    return jax.lax.map(lambda row: of_question(*row), (questions, answers), batch_size=size)
+    return map_rows(of_question, (questions, answers), (), size)
 
 
 def tile_of(question_length: int, answer_length: int, products: int = PRODUCTS) -> int:

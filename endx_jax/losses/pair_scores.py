@@ -1,6 +1,6 @@
-"""Scores of the pairs of a batch with each other: what the softmax and the sigmoid loss over a batch have in common.
+"""Scores of one pair of a batch with the other texts: what the softmax and the sigmoid loss over a batch share.
 
-Each pair has a right score, q_i . a_i. Its wrong scores are in up to five terms, written as in `losses.geometry`:
+A pair has a right score, q_i . a_i. Its wrong scores are in up to five terms, written as in `losses.geometry`:
 
 | term | scores | source |
 |---|---|---|
@@ -9,335 +9,228 @@ Each pair has a right score, q_i . a_i. Its wrong scores are in up to five terms
 | `q|a` | the answer with the other questions | t5x_retrieval |
 | `q|q` | the question with the other questions | GTE (Li et al. 2023, arXiv 2308.03281), Qwen3-Embedding |
 | `a|a` | the answer with the other answers | the same |
-
-The options in `losses.arguments` apply to all terms, inside the tiles.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import TokenVectors
-from endx_jax.checks import check_positive
-from endx_jax.losses.arguments import Ceiling, Guide, Prefixes, TokenMasks, check_options
-from endx_jax.losses.false_negatives import Marks, negatives, negatives_of_answers
-from endx_jax.losses.maxsim import listed_maxsim, maxsim
-from endx_jax.losses.shard import AxisName, Shard
-from endx_jax.losses.streaming import Reduction, reduce_scores
-from endx_jax.numerics import at_least_float32
+from endx_jax.losses.arguments import SAME_SIDE, Options, Prefixes, TokenMasks, check_in_batch
+from endx_jax.losses.false_negatives import Ids, negatives_of_answer, negatives_of_question, pair_ids
+from endx_jax.losses.maxsim import maxsim
+from endx_jax.losses.rows import dot, map_rows
+from endx_jax.losses.shard import AxisName, all_gather, batch_mean, included_rows, psum
 
 Array = jax.Array
 
 
-class Side(NamedTuple):
-    """Embeddings of N texts of one side.
+class Texts(NamedTuple):
+    """Texts of one side, [N]; one text has no leading axis.
 
     Attributes:
       vectors: [N, E], or [N, L, E] with a mask.
+      ids: ids of the texts.
       mask: bool [N, L], tokens that count; None for one embedding of each text.
       scales: [N, P], factors of each prefix's products; None for ones.
-      guide: [N, G], without a gradient; None without a guide.
+      guide: [N, G], embeddings by the guide, without a gradient; None without a guide.
       log_q: [N], subtracted from the logits of these texts as candidates; None for zeros.
     """
 
     vectors: Array
-    mask: Array | None = None
-    scales: Array | None = None
-    guide: Array | None = None
-    log_q: Array | None = None
+    ids: Ids
+    mask: Array | None
+    scales: Array | None
+    guide: Array | None
+    log_q: Array | None
 
 
-class Rows(NamedTuple):
-    """Operands of R rows.
+class Pair(NamedTuple):
+    """A question and its own answer."""
 
-    Attributes:
-      side: embeddings of the rows.
-      right: [R, P], right scores.
-      scale: [R], factor of the scores in the logits.
-      bias: [R], added to the logits; None for zeros.
-      ceilings: [R, P], highest scores of negatives; None for no limit.
-      guide_ceiling: [R], the guide's.
-    """
-
-    side: Side
-    right: Array
-    scale: Array
-    bias: Array | None
-    ceilings: Array | None
-    guide_ceiling: Array | None
-
-
-# From two sides to their products [R, C], or [R] row by row, of each prefix.
-Products = Callable[[Side, Side], list[Array]]
+    question: Texts
+    answer: Texts
 
 
 @dataclasses.dataclass(frozen=True)
 class InBatch:
-    """One device's pairs, their marks, and their reductions over the candidates of all devices.
+    """This device's pairs, and the candidates of all devices.
 
     Attributes:
-      shard: pairs to include, and collectives.
-      widths: widths of the prefixes.
-      weights: weight of each prefix.
-      right: [R, P], right scores.
-      rounding: [R], bound on the rounding errors of scores: see `_rounding`.
-      log_q: [R], logarithms of the frequencies of the rows' answers; None for no correction.
-      rows: operands of the rows by side, `q` and `a`.
-      marks: marks of the rows by side.
-      columns: operands and marks of the candidates of all devices by side, `q`, `a` and, with hard negatives, `h`.
-      tile: side of a tile of scores; None for whole arrays.
+      pairs: [R] pairs.
+      candidates: texts by side, `q`, `a` and, with hard negatives, `h`.
+      options: options of the loss.
+      prefixes: prefixes of the embeddings; one for whole embeddings.
+      tile: rows of scores at a time; see `map_rows`.
+      axis_name: mesh axes over which the batch is split.
     """
 
-    shard: Shard
-    widths: tuple[int, ...]
-    weights: tuple[float, ...]
-    right: Array
-    rounding: Array
-    log_q: Array | None
-    rows: Mapping[str, Rows]
-    marks: Mapping[str, Marks]
-    columns: Mapping[str, tuple[Side, Marks]]
+    pairs: Pair
+    candidates: Mapping[str, Texts]
+    options: Options
+    prefixes: Prefixes
     tile: int | None
+    axis_name: AxisName
 
     @classmethod
     def of(
         cls,
         arrays: Mapping[str, Array | None],
-        *,
-        temperature: float | Array,
-        bias: float | Array | None = None,
-        prefixes: Prefixes | None,
-        same_side: Sequence[str],
-        ceiling: Ceiling | None,
-        guide: Guide | None,
-        guide_ceiling: Ceiling,
-        log_q: Array | None = None,
-        token_masks: TokenMasks | None = None,
+        options: Options | None,
+        masks: TokenMasks | None,
         tile: int | None,
         axis_name: AxisName,
     ) -> "InBatch":
-        """Prepares the arguments of a loss; see `in_batch_softmax` for them.
-
-        `arrays` has `question`, `answer`, `hard_negatives`, `where` and ids by name. `bias` is added to all logits.
+        """Prepares the arguments of `in_batch_softmax`; `arrays` has embeddings, ids and `where` by name.
 
         Raises:
           EndxError: arguments do not agree.
         """
-        question, answer, hard = (arrays[name] for name in ("question", "answer", "hard_negatives"))
-        check_options(arrays, prefixes, same_side, guide, log_q, token_masks, tile, axis_name)
-        check_positive("temperature", temperature)
-        assert question is not None and answer is not None  # noqa: PT018  # checked above
-        shard = Shard.of(question.shape[0], arrays["where"], axis_name)
-        prefixes = prefixes or Prefixes((question.shape[-1],), normalize=False)
-        question_mask, answer_mask, hard_mask = token_masks or (None, None, None)
-        pair = Marks(shard.index(), shard.where, arrays["question_id"], arrays["answer_id"], arrays["positive_ids"])
-        side = functools.partial(_side, prefixes)
-        sides = {
-            "q": side(shard.masked_rows(question), guide and shard.masked_rows(guide.question), question_mask),
-            "a": side(shard.masked_rows(answer), guide and shard.masked_rows(guide.answer), answer_mask),
+        options = options or Options()
+        check_in_batch(arrays, options, masks)
+        question, answer = (cast(Array, arrays[name]) for name in ("question", "answer"))
+        names = "where", "question_id", "answer_id", "positive_ids"
+        ids = pair_ids(len(question), axis_name, **{name: arrays[name] for name in names})
+        prefixes = options.prefixes or Prefixes((question.shape[-1],), normalize=False)
+        log_q = None if options.log_q is None else jax.lax.stop_gradient(included_rows(options.log_q, ids.where))
+        guide, masks = options.guide, masks or TokenMasks(None, None)
+        local = {
+            "q": _texts(question, ids, masks.question, guide and guide.question, prefixes),
+            "a": _texts(answer, ids, masks.answer, guide and guide.answer, prefixes)._replace(log_q=log_q),
         }
-        marks = {"q": pair, "a": pair if "answers" in same_side else pair._replace(positive_ids=None)}
-        columns, column_marks = dict(sides), dict(marks)
-        if hard is not None:
-            by_guide = None if guide is None else guide.hard_negatives
-            of_hard = _hard_negatives(hard, by_guide, arrays["hard_negative_ids"], shard.where)
-            flat = None if hard_mask is None else hard_mask.reshape(-1, hard.shape[2])
-            columns["h"], column_marks["h"] = side(*of_hard[:2], flat), of_hard[2]
-        if log_q is not None:
-            log_q = jax.lax.stop_gradient(jnp.where(shard.where, at_least_float32(log_q), 0))
-            columns["a"] = columns["a"]._replace(log_q=log_q)
-        multiply = _rowwise if token_masks is None else _own_maxsim
-        right = jnp.stack(_products(prefixes.widths, multiply, sides["q"], sides["a"]), axis=1)
-        scale = jnp.broadcast_to(1 / jnp.asarray(temperature, right.dtype), right.shape[:1])
-        if bias is not None:
-            bias = jnp.broadcast_to(jnp.asarray(bias, right.dtype), scale.shape)
-        rounding = _rounding(sides["q"].vectors, sides["a"].vectors)
-        guides = sides["q"].guide, sides["a"].guide
-        rows = Rows(
-            side=sides["q"],
-            right=right,
-            scale=scale,
-            bias=bias,
-            ceilings=None if ceiling is None else ceiling(right) + rounding[:, None],
-            guide_ceiling=None if guide is None else guide_ceiling(_rowwise(*guides)) + _rounding(*guides),
-        )
-        gathered = shard.all_gather((columns, column_marks))
-        return cls(
-            shard=shard,
-            widths=prefixes.widths,
-            weights=prefixes.weights or (1.0,) * len(prefixes.widths),
-            right=right,
-            rounding=rounding,
-            log_q=log_q,
-            rows={name: rows._replace(side=local) for name, local in sides.items()},
-            marks=marks,
-            columns={name: (local, gathered[1][name]) for name, local in gathered[0].items()},
-            tile=tile,
-        )
+        candidates = dict(local)
+        if arrays["hard_negatives"] is not None:
+            hard = arrays["hard_negatives"], masks.hard_negatives, guide and guide.hard_negatives
+            candidates["h"] = _hard_negatives(*hard, arrays["hard_negative_ids"], ids, prefixes)
+        return cls(Pair(*local.values()), all_gather(candidates, axis_name), options, prefixes, tile, axis_name)
 
-    def reduce(self, term: str, reduction: Reduction, scores: Callable[..., tuple[Array, ...]]) -> tuple[Any, ...]:
-        """Reduces each row's scores of a term, for each prefix.
+    def right_scores(self, pair: Pair) -> list[Array]:
+        """Returns the right score of a pair, for each prefix."""
+        return _scores(self.prefixes.widths, pair.question, pair.answer)
+
+    def wrong_scores(self, term: str, pair: Pair, candidates: Mapping[str, Texts]) -> list[tuple[Array, Array]]:
+        """Returns the scores [C] of a pair in a term, and true for those of negatives, for each prefix."""
+        row, columns = getattr(pair, SIDES[term[2]]), candidates[term[0]]
+        negative = NEGATIVES[term](row.ids, columns.ids)
+        if pair.question.guide is not None:
+            right = cast(Array, self.options.guide_ceiling(dot(pair.question.guide, pair.answer.guide)))
+            limit = right + rounding_of(pair.question.guide, pair.answer.guide)
+            negative &= ~(dot(cast(Array, row.guide), columns.guide) > limit)
+        widths = self.prefixes.widths
+        if row.mask is None:
+            scores = _scores(widths, row, columns)
+        else:  # the score of a question and an answer, whichever is the row
+            one = lambda column, row: _scores(widths, *((column, row) if term == "q|a" else (row, column)))  # noqa: E731
+            scores = map_rows(one, columns, row, self.tile)
+        if self.options.ceiling is None:
+            return [(x, negative) for x in scores]
+        rounding = rounding_of(pair.question.vectors, pair.answer.vectors)
+        limits = [self.options.ceiling(right) + rounding for right in self.right_scores(pair)]
+        return [(x, negative & ~(x > limit)) for x, limit in zip(scores, limits, strict=True)]
+
+    def reduce(self, of_pair: Callable, shared: Array) -> tuple[Array, dict[str, Array]]:
+        """Maps a loss over the pairs, and returns its mean over the included pairs and its metrics.
 
         Args:
-          term: a term of the module's table.
-          reduction: `streaming.SOFTMAXES` or `streaming.SUMS`.
-          scores: module-level function (`Products`, `Rows`, `Side` of the columns) -> scores [R, C] of each prefix.
+          of_pair: function (pair, (candidates, shared)) -> its loss for each prefix [P], the number of negatives among
+            the other answers, and true if the right score is higher than theirs.
+          shared: array with a gradient, such as a temperature.
         """
-        candidates, given = term.split("|")
-        columns, column_marks = self.columns[candidates]
-        multiply: Callable[..., Array] = _matrix
-        if columns.mask is not None:  # the score of a question and an answer, whichever are the rows
-            multiply = _maxsim_of_columns if term == "q|a" else maxsim
-        score = functools.partial(scores, functools.partial(_products, self.widths, multiply))
-        rows, marks = self.rows[given], self.marks[given]
-        return reduce_scores(reduction, score, KEEP[term], rows, columns, marks, column_marks, tile=self.tile)
-
-    def mean(self, losses: Sequence[Array]) -> tuple[Array, dict[str, Array]]:
-        """Returns the loss of a batch and its parts by prefix, given each prefix's losses [R], zero for excluded pairs.
-
-        Means are over the included pairs. The parts are `prefix_loss/WIDTH`, if there is more than one prefix.
-        """
-        of_prefixes = [self.shard.psum(jnp.sum(x)) / jnp.maximum(self.count, 1) for x in losses]
-        weighted = [weight * x for weight, x in zip(self.weights, of_prefixes, strict=True)]
-        loss = functools.reduce(jnp.add, weighted)
-        if len(self.widths) == 1:
-            return loss, {}
-        named = zip(self.widths, of_prefixes, strict=True)
-        return loss, {f"prefix_loss/{width}": jax.lax.stop_gradient(x) for width, x in named}
-
-    def metrics(self, kept: Array, right: Array) -> dict[str, Array]:
-        """Returns `in_batch_accuracy` and `masked_fraction`.
-
-        Args:
-          kept: int32 [R], number of negatives of each question among the other answers.
-          right: bool [R], true if the question's right score is higher than those of its negatives.
-        """
-        count, where = self.count, self.shard.where
-        masked = jnp.where(where, count - 1 - kept, 0)
-        return {
-            "in_batch_accuracy": self.shard.psum(jnp.sum(where & right, dtype=count.dtype)) / jnp.maximum(count, 1),
-            "masked_fraction": self.shard.psum(jnp.sum(masked)) / jnp.maximum(count * (count - 1), 1),
-        }
-
-    @property
-    def count(self) -> Array:
-        """Number of included pairs of the whole batch."""
-        return self.shard.psum(jnp.sum(self.shard.where, dtype=self.right.dtype))
+        losses, negatives, correct = map_rows(of_pair, self.pairs, (self.candidates, shared), self.tile)
+        where, widths = self.pairs.question.ids.where, self.prefixes.widths
+        metrics = batch_metrics(where, negatives, correct, self.axis_name)
+        of_prefixes = [batch_mean(losses[:, prefix], where, self.axis_name) for prefix in range(len(widths))]
+        weights = self.prefixes.weights or (1.0,) * len(widths)
+        loss = functools.reduce(jnp.add, [weight * x for weight, x in zip(weights, of_prefixes, strict=True)])
+        if len(widths) > 1:
+            named = zip(widths, of_prefixes, strict=True)
+            metrics |= {f"prefix_loss/{width}": jax.lax.stop_gradient(x) for width, x in named}
+        return loss, metrics
 
 
-def scores_below(products: Products, rows: Rows, columns: Side, logits: Callable[[Array, int], Array]) -> tuple:
-    """Returns the logits [R, C] of each prefix, -inf for scores above a ceiling.
+def batch_metrics(where: Array, negatives: Array, correct: Array, axis_name: AxisName) -> dict[str, Array]:
+    """Returns the metrics of the included pairs that losses over a batch share.
 
     Args:
-      products: products of the sides.
-      rows: operands of the rows.
-      columns: operands of the columns.
-      logits: function (scores [R, C], number of the prefix) -> logits.
+      where: bool [R], pairs to include.
+      negatives: int32 [R], number of negatives among the other pairs of the batch.
+      correct: bool [R], true if the pair's right score is the highest.
+      axis_name: mesh axes over which the batch is split.
+
+    Returns:
+      `in_batch_accuracy`, the fraction of correct pairs, and `masked_fraction`, the fraction of the other pairs that
+      are not negatives.
     """
-    above = None
-    if rows.guide_ceiling is not None:
-        above = _matrix(rows.side.guide, columns.guide) > rows.guide_ceiling[:, None]
-    masked = []
-    for n, scores in enumerate(products(rows.side, columns)):
-        too_high = above
-        if rows.ceilings is not None:
-            over = scores > rows.ceilings[:, n, None]
-            too_high = over if too_high is None else too_high | over
-        values = logits(scores, n)
-        # In this order, as `where` of empty arrays returns its second argument, which must vary over the mesh.
-        masked.append(values if too_high is None else jnp.where(~too_high, values, -jnp.inf))
-    return tuple(masked)
+    count = psum(jnp.sum(where, dtype=jax.dtypes.canonicalize_dtype(float)), axis_name)
+    masked = psum(jnp.sum(jnp.where(where, count - 1 - negatives, 0)), axis_name)
+    return {
+        "in_batch_accuracy": batch_mean(correct.astype(count.dtype), where, axis_name),
+        "masked_fraction": masked / jnp.maximum(count * (count - 1), 1),
+    }
 
 
-def _matrix(rows: Any, columns: Any) -> Array:
-    return jnp.matmul(rows, columns.T, precision=jax.lax.Precision.HIGHEST)
-
-
-def _rowwise(rows: Any, others: Any) -> Array:
-    return jnp.sum(rows * others, axis=-1)
-
-
-def _maxsim_of_columns(rows: TokenVectors, columns: TokenVectors) -> Array:
-    return maxsim(columns, rows).T
-
-
-def _own_maxsim(questions: TokenVectors, answers: TokenVectors) -> Array:
-    return listed_maxsim(questions, jax.tree.map(lambda x: x[:, None], answers))[:, 0]
-
-
-def _rounding(rows: Any, others: Any) -> Array:
-    """Returns a bound on the rounding errors of rows' inner products, [R].
-
-    A sum over a row and a matrix product of any tile round differently, so scores that differ by less than this are
-    equal. Products of E terms have errors of about eps sqrt(E) times the norms. Of tokens [R, L, E], the errors of the
-    highest products are added.
-    """
-    rows, others = jax.lax.stop_gradient((rows, others))
-    epsilon = jnp.finfo(rows.dtype).eps * rows.shape[-1] ** 0.5
-    squares = [_rowwise(rows, rows), _rowwise(others, others)]
-    if rows.ndim > 2:
-        squares = [jnp.square(jnp.sum(jnp.sqrt(squares[0]), axis=1)), jnp.max(squares[1], axis=1)]
-    return epsilon * jnp.sqrt(squares[0] * squares[1])
-
-
-def _products(widths: tuple[int, ...], multiply: Callable, rows: Side, columns: Side) -> list[Array]:
-    """Returns the products of each prefix: `_matrix`, `_rowwise`, or MaxSim, which has one prefix."""
-    if rows.mask is not None:
-        return [multiply(*(TokenVectors(side.vectors, cast(Array, side.mask)) for side in (rows, columns)))]
-    total, products = None, []
-    for start, stop in itertools.pairwise((0, *widths)):
-        part = multiply(rows.vectors[:, start:stop], columns.vectors[:, start:stop])
-        total = part if total is None else total + part
-        products.append(total)
-    if rows.scales is None or columns.scales is None:
-        return products
-    factors = zip(rows.scales.T, columns.scales.T, strict=True)
-    of_rows = (lambda x: x[:, None], lambda x: x[None, :]) if multiply is _matrix else (lambda x: x,) * 2
-    return [x * of_rows[0](row) * of_rows[1](column) for x, (row, column) in zip(products, factors, strict=True)]
-
-
-def _side(prefixes: Prefixes, vectors: Array, guide: Array | None, mask: Array | None) -> Side:
-    scales = None
+def _texts(vectors: Array, ids: Ids, mask: Array | None, guide: Array | None, prefixes: Prefixes) -> Texts:
+    """Returns the texts of one side, with zeros for those that are not included."""
+    # Zeros before the products: a NaN would reach the gradients even if sums exclude it.
+    vectors, scales = included_rows(vectors, ids.where), None
     if prefixes.normalize:
         squares = [jnp.sum(jnp.square(x), axis=1) for x in jnp.split(vectors, prefixes.widths, axis=1)[:-1]]
         # As in `l2_normalize`: finite at zero vectors.
         scales = jax.lax.rsqrt(jnp.maximum(jnp.cumsum(jnp.stack(squares, axis=1), axis=1), 1e-12))
-    return Side(vectors, mask, scales, None if guide is None else jax.lax.stop_gradient(guide))
+    guide = None if guide is None else jax.lax.stop_gradient(included_rows(guide, ids.where))
+    return Texts(vectors, ids, mask, scales, guide, None)
 
 
-def _hard_negatives(
-    hard: Array, guide: Array | None, ids: Array | None, where: Array
-) -> tuple[Array, Array | None, Marks]:
-    """Returns the hard negatives of all questions, [B K, ...], their embeddings by the guide, and their marks."""
-    present = jnp.broadcast_to(where[:, None], hard.shape[:2])
-    if ids is not None:
-        present, ids = present & (ids >= 0), ids.reshape(-1)
-
-    def flat(x):
-        # Replace padding by zeros before the product: a NaN would reach the gradients even if the sum excludes it.
-        there = present.reshape(*present.shape, *[1] * (x.ndim - 2))
-        return jnp.where(there, at_least_float32(x), 0).reshape(-1, *x.shape[2:])
-
-    vectors, by_guide = flat(hard), None if guide is None else flat(guide)
-    no_pair = jnp.full_like(present.reshape(-1), -1, dtype=jnp.int32)
-    return vectors, by_guide, Marks(no_pair, present.reshape(-1), None, ids, None)
+def _hard_negatives(hard, mask, guide, hard_ids: Array | None, pairs: Ids, prefixes: Prefixes) -> Texts:
+    """Returns the hard negatives [B, K, ...] of all questions as texts [B K]."""
+    present = jnp.broadcast_to(pairs.where[:, None], hard.shape[:2])
+    present = (present if hard_ids is None else present & (hard_ids >= 0)).reshape(-1)
+    hard_ids, hard, mask, guide = (
+        None if x is None else x.reshape(-1, *x.shape[2:]) for x in (hard_ids, hard, mask, guide)
+    )
+    ids = Ids(jnp.full_like(present, -1, dtype=jnp.int32), present, answer_id=hard_ids)
+    return _texts(hard, ids, mask, guide, prefixes)
 
 
-def _of_same_side(rows: Marks, columns: Marks) -> Array:
-    """Returns bool [R, C], true for two pairs of which neither answer is known to be right for the other's question."""
-    return negatives(rows, columns) & negatives_of_answers(rows, columns)
+def _scores(widths: tuple[int, ...], row: Texts, columns: Texts) -> list[Array]:
+    """Returns the scores of each prefix: MaxSim of a question and an answer, or products with a text or with [C]."""
+    if row.mask is not None:
+        return [maxsim(*(TokenVectors(x.vectors[None], cast(Array, x.mask)[None]) for x in (row, columns)))[0, 0]]
+    parts = [dot(row.vectors[i:j], columns.vectors[..., i:j]) for i, j in itertools.pairwise((0, *widths))]
+    scores = [*itertools.accumulate(parts)]
+    if row.scales is None or columns.scales is None:
+        return scores
+    return [x * row.scales[n] * columns.scales[..., n] for n, x in enumerate(scores)]
 
 
-# Masks of the terms.
-KEEP: dict[str, Callable[[Marks, Marks], Array]] = {
-    "a|q": negatives,
-    "h|q": negatives,
-    "q|a": negatives_of_answers,
-    "q|q": _of_same_side,
-    "a|a": _of_same_side,
+def rounding_of(vectors: Array, others: Array) -> Array:
+    """Returns a bound on the rounding errors of the inner product of two vectors [E], or of the MaxSim of [L, E].
+
+    Products of different shapes round differently, so scores that differ by less than this are equal. Products of E
+    terms have errors of about eps sqrt(E) times the norms. Of tokens, the errors of the highest products are added.
+    """
+    vectors, others = jax.lax.stop_gradient((vectors, others))
+    epsilon = jnp.finfo(vectors.dtype).eps * vectors.shape[-1] ** 0.5
+    norms, other_norms = (jnp.sqrt(jnp.sum(jnp.square(x), axis=-1)) for x in (vectors, others))
+    return epsilon * jnp.sum(norms) * jnp.max(other_norms)
+
+
+def _of_same_side(row: Ids, columns: Ids) -> Array:
+    """Returns bool [C], true for pairs of which neither answer is known to be right for the other's question."""
+    return negatives_of_question(row, columns) & negatives_of_answer(row, columns)
+
+
+SIDES = {"q": "question", "a": "answer"}
+# Terms of each direction's sum, besides those of one side.
+TO_ANSWERS, TO_QUESTIONS = ("a|q", "h|q"), ("q|a",)
+# Masks of the terms: functions (ids of a row, ids of the columns) -> bool [C].
+NEGATIVES: Mapping[str, Callable[[Ids, Ids], Array]] = {
+    **dict.fromkeys(TO_ANSWERS, negatives_of_question),
+    **dict.fromkeys(TO_QUESTIONS, negatives_of_answer),
+    **dict.fromkeys(SAME_SIDE.values(), _of_same_side),
 }

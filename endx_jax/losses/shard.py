@@ -1,7 +1,6 @@
-"""One device's rows of a batch that `jax.shard_map` splits, and division of rows into tiles."""
+"""Batches that `jax.shard_map` splits over devices: each device has some rows, and statistics are of all rows."""
 
-import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,82 +8,35 @@ import jax.numpy as jnp
 from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
-Tree = Any
+# Mesh axes over which the rows of a batch are split; None if one device has them all.
 AxisName = str | tuple[str, ...] | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """One device's pairs, and collectives over the whole batch.
-
-    Attributes:
-      where: bool [R], pairs to include.
-      axis_name: mesh axes over which the batch is split; None if it is not split.
-    """
-
-    where: Array
-    axis_name: AxisName
-
-    @classmethod
-    def of(cls, size: int, where: Array | None, axis_name: AxisName) -> "Shard":
-        """Returns the shard of `size` pairs; `where=None` includes all of them."""
-        return cls(jnp.ones(size, dtype=bool) if where is None else where, axis_name)
-
-    def masked_rows(self, x: Array) -> Array:
-        """Returns embeddings [R, ..., E] at least in float32, with zeros for excluded pairs, even if NaN."""
-        return jnp.where(self.where.reshape(-1, *[1] * (x.ndim - 1)), at_least_float32(x), 0)
-
-    def psum(self, x: Array) -> Array:
-        """Sums over devices."""
-        return x if self.axis_name is None else jax.lax.psum(x, self.axis_name)
-
-    def index(self) -> Array:
-        """Returns the indices of these pairs in the whole batch, int32 [R]."""
-        first = 0 if self.axis_name is None else jax.lax.axis_index(self.axis_name) * len(self.where)
-        return first + jnp.arange(len(self.where))
-
-    def all_gather(self, tree: Any) -> Any:
-        """Gathers the rows [R, ...] of all devices as [B, ...]."""
-        if self.axis_name is None:
-            return tree
-        return jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis_name, tiled=True), tree)
+def psum(x: Array, axis_name: AxisName) -> Array:
+    """Sums over devices."""
+    return x if axis_name is None else jax.lax.psum(x, axis_name)
 
 
-class Tiles(NamedTuple):
-    """Rows or columns cut into tiles, with leading axes [tiles, size of a tile].
-
-    Attributes:
-      operands: float arrays.
-      marks: integer or bool arrays.
-      real: bool, false for the padding of the last tile.
-    """
-
-    operands: Tree
-    marks: Tree
-    real: Array
+def all_gather(tree: Any, axis_name: AxisName) -> Any:
+    """Gathers the rows [R, ...] of all devices as [B, ...], for each array of a tree."""
+    if axis_name is None:
+        return tree
+    return jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name, tiled=True), tree)
 
 
-def cut_rows(operands: Tree, marks: Tree, tile: int) -> Tiles:
-    """Cuts rows into as few tiles of equal size as possible, at least one; the last is padded with its last row."""
-    rows = length(operands)
-    count = max(1, -(-rows // tile))
-    size = -(-rows // count)
-    missing = count * size - rows
-    real = jnp.arange(count * size) < rows
-
-    def cut_one(x):
-        # Copies, not zeros: at zeros, scores need not be differentiable.
-        x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), mode="edge") if missing else x
-        return x.reshape(count, size, *x.shape[1:])
-
-    return Tiles(jax.tree.map(cut_one, operands), jax.tree.map(cut_one, marks), real.reshape(count, size))
+def batch_mean(values: Array, where: Array, axis_name: AxisName = None) -> Array:
+    """Returns the mean of the values for which `where` is true, over all devices; zero if there are none."""
+    count = psum(jnp.sum(where, dtype=values.dtype), axis_name)
+    return psum(jnp.sum(jnp.where(where, values, 0)), axis_name) / jnp.maximum(count, 1)
 
 
-def joined(tiles: Tree, rows: int) -> Tree:
-    """Joins tiles [tiles, size, ...] to `rows` rows [rows, ...]."""
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:rows], tiles)
+def row_indices(rows: int, axis_name: AxisName) -> Array:
+    """Returns the indices of this device's rows in the whole batch, int32 [R]."""
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * rows
+    return first + jnp.arange(rows)
 
 
-def length(tree: Tree) -> int:
-    """Returns the size of the leading axis of the arrays of a tree."""
-    return jax.tree.leaves(tree)[0].shape[0]
+def included_rows(x: Array, where: Array | None) -> Array:
+    """Returns embeddings [R, ..., E] at least in float32, with zeros where `where` [R, ...] is false, even if NaN."""
+    wide = at_least_float32(x)
+    return wide if where is None else jnp.where(where.reshape(*where.shape, *[1] * (x.ndim - where.ndim)), wide, 0)

@@ -7,15 +7,14 @@ $$ L = \frac{1}{B} \sum_i \sum_j \log (1 + \exp(-z_{ij} (s_{ij} / \tau + b))), \
 There is no sum over candidates inside the logarithm, so a candidate that is excluded changes no other pair's loss.
 """
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.arguments import SAME_SIDE, Ceiling, Guide, Prefixes
-from endx_jax.losses.pair_scores import InBatch, Products, Rows, Side, scores_below
+from endx_jax.checks import check_positive
+from endx_jax.losses.arguments import SAME_SIDE, Options
+from endx_jax.losses.pair_scores import TO_ANSWERS, InBatch, rounding_of
 from endx_jax.losses.shard import AxisName
-from endx_jax.losses.streaming import SUMS
+from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
 
@@ -34,17 +33,13 @@ def in_batch_sigmoid(
     where: Array | None = None,
     tile: int | None = None,
     axis_name: AxisName = None,
-    prefixes: Prefixes | None = None,
-    same_side: Sequence[str] = (),
-    ceiling: Ceiling | None = None,
-    guide: Guide | None = None,
-    guide_ceiling: Ceiling = Ceiling(),  # noqa: B008  # immutable
+    options: Options | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """Computes the binary cross-entropy of all pairs of a question and an answer of the batch.
 
     `bias` is added to the logits (SigLIP learns it, from -10, as nearly all pairs are wrong, and the temperature, from
-    0.1). All other arguments are those of `in_batch_softmax`, but the loss has no direction. Pairs that are excluded
-    are neither right nor wrong.
+    0.1). All other arguments are those of `in_batch_softmax`, but the loss has no direction, and `options.log_q` is not
+    used. Pairs that are excluded are neither right nor wrong.
 
     Returns:
       A tuple (loss, metrics) as that of `in_batch_softmax`; the loss is a sum over all pairs divided by the number of
@@ -59,50 +54,38 @@ def in_batch_sigmoid(
       >>> print(f"{loss:.4f}")  # log(1 + exp(-1)) of a right pair and log(2) of a wrong one
       1.0064
     """
-    batch = InBatch.of(
-        {
-            "question": question,
-            "answer": answer,
-            "hard_negatives": hard_negatives,
-            "question_id": question_id,
-            "answer_id": answer_id,
-            "positive_ids": positive_ids,
-            "hard_negative_ids": hard_negative_ids,
-            "where": where,
-        },
-        temperature=temperature,
-        bias=bias,
-        prefixes=prefixes,
-        same_side=same_side,
-        ceiling=ceiling,
-        guide=guide,
-        guide_ceiling=guide_ceiling,
-        tile=tile,
-        axis_name=axis_name,
-    )
-    terms = ["a|q", *(SAME_SIDE[side] for side in same_side)] + (["h|q"] if hard_negatives is not None else [])
-    reduced = {term: batch.reduce(term, SUMS, _wrong) for term in terms}
-    rows = batch.rows["q"]
-    assert rows.bias is not None
-    right_logits = batch.right * rows.scale[:, None] + rows.bias[:, None]
-    right = jnp.where(batch.shard.where[:, None], jax.nn.softplus(-right_logits), 0)
-    sums = [
-        sum((reduced[term][prefix].total for term in terms), start=right[:, prefix])
-        for prefix in range(len(batch.widths))
-    ]
-    loss, by_prefix = batch.mean(sums)
-    answers = reduced["a|q"][-1]
-    limit = right_logits[:, -1] - batch.rounding * rows.scale
-    return loss, batch.metrics(answers.kept, answers.highest < jax.nn.softplus(limit)) | by_prefix
+    check_positive("temperature", temperature)
+    arrays = {
+        "question": question,
+        "answer": answer,
+        "hard_negatives": hard_negatives,
+        "question_id": question_id,
+        "answer_id": answer_id,
+        "positive_ids": positive_ids,
+        "hard_negative_ids": hard_negative_ids,
+        "where": where,
+    }
+    batch = InBatch.of(arrays, options, None, tile, axis_name)
+    terms = (*TO_ANSWERS[: 1 if hard_negatives is None else 2], *(SAME_SIDE[x] for x in batch.options.same_side))
 
+    def of_pair(pair, shared):
+        """Returns the loss of a pair for each prefix [P], and its metrics by the longest."""
+        candidates, (temperature, bias) = shared
+        rights = [x / temperature + bias for x in batch.right_scores(pair)]
+        wrong = {term: batch.wrong_scores(term, pair, candidates) for term in terms}
 
-def _wrong(products: Products, rows: Rows, columns: Side) -> tuple[Array, ...]:
-    """Computes -log(1 - sigmoid(logit)) of all rows and columns."""
-    assert rows.bias is not None
-    shift = rows.bias[:, None]
+        def losses_of(term, prefix):
+            scores, negative = wrong[term][prefix]
+            return jnp.where(negative, jax.nn.softplus(scores / temperature + bias), 0)
 
-    def cross_entropy(scores, prefix):
-        del prefix
-        return jax.nn.softplus(scores * rows.scale[:, None] + shift)
+        losses = [
+            jax.nn.softplus(-right) + sum(jnp.sum(losses_of(term, prefix)) for term in terms)
+            for prefix, right in enumerate(rights)
+        ]
+        highest = jnp.max(losses_of("a|q", -1), initial=0)
+        correct = highest < jax.nn.softplus(
+            rights[-1] - rounding_of(pair.question.vectors, pair.answer.vectors) / temperature
+        )
+        return jnp.stack(losses), jnp.sum(wrong["a|q"][-1][1], dtype=jnp.int32), correct
 
-    return scores_below(products, rows, columns, cross_entropy)
+    return batch.reduce(of_pair, jnp.asarray([temperature, bias], at_least_float32(question).dtype))

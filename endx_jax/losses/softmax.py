@@ -11,15 +11,15 @@ With margins m_ij = (s_ij - s_ii) / tau, the loss of a question is computed as l
 scores do not cancel, and losses near 0 remain precise.
 """
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses.arguments import SAME_SIDE, Ceiling, Guide, Prefixes, TokenMasks
-from endx_jax.losses.pair_scores import InBatch, Products, Rows, Side, scores_below
+from endx_jax.checks import check_positive
+from endx_jax.losses.arguments import SAME_SIDE, Options, TokenMasks
+from endx_jax.losses.pair_scores import TO_ANSWERS, TO_QUESTIONS, InBatch, rounding_of
+from endx_jax.losses.rows import log_sum_exp
 from endx_jax.losses.shard import AxisName
-from endx_jax.losses.streaming import SOFTMAXES
+from endx_jax.numerics import at_least_float32
 from endx_jax.settings import check_choice
 
 Array = jax.Array
@@ -27,8 +27,6 @@ Array = jax.Array
 # Weights of the losses from question to answer and from answer to question.
 WEIGHTS = {"question_to_answer": (1, 0), "answer_to_question": (0, 1), "sum": (1, 1), "mean": (0.5, 0.5)}
 DIRECTIONS = tuple(WEIGHTS)
-# Terms of each direction's sum, besides those of one side.
-TO_ANSWERS, TO_QUESTIONS = ("a|q", "h|q"), ("q|a",)
 JOINT = "joint"
 
 
@@ -46,13 +44,8 @@ def in_batch_softmax(
     where: Array | None = None,
     tile: int | None = None,
     axis_name: AxisName = None,
-    prefixes: Prefixes | None = None,
-    same_side: Sequence[str] = (),
-    ceiling: Ceiling | None = None,
-    guide: Guide | None = None,
-    guide_ceiling: Ceiling = Ceiling(),  # noqa: B008  # immutable
-    log_q: Array | None = None,
     token_masks: TokenMasks | None = None,
+    options: Options | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """Computes the cross-entropy of each question's own answer among all answers of the batch.
 
@@ -78,23 +71,14 @@ def in_batch_softmax(
         of both directions (GTE, Li et al. 2023).
       where: bool [B], pairs to include. Other pairs, with their hard negatives, are neither averaged nor negatives,
         even if NaN.
-      tile: maximum rows and columns of a tile of scores, for memory O(B E + tile^2). Tiles are recomputed for the
+      tile: rows of scores whose arrays are in memory at a time, for memory O(tile B + B E); they are recomputed for the
         gradient. None computes whole arrays of scores, [B, B] and [B, B K]. Both give the same values.
       axis_name: inside `jax.shard_map`, the mesh axis or axes over which the batch is split. Arrays are then this
-        device's rows, and all devices return the loss of the whole batch. Requires `tile`.
-      prefixes: prefixes of the embeddings whose weighted losses are added (Matryoshka); None for the whole embeddings.
-      same_side: `questions`, `answers` or both: each pair's sums get the scores of its question with the other
-        questions, or of its answer with the other answers (GTE; Qwen3-Embedding has both). Pairs of which one answer is
-        known to be right for the other question are excluded.
-      ceiling: limit of wrong scores; those above it are excluded as false negatives, for each prefix by its own scores.
-      guide: embeddings of the same texts by another model, which excludes false negatives likewise.
-      guide_ceiling: limit of the guide's wrong scores; by default its right score.
-      log_q: [B], logarithm of each answer's probability of being drawn, which is subtracted from its logits (Yi et al.
-        2019, section 4.1), so that frequent answers are not penalised as negatives. It may be relative to the mean,
-        as hard negatives and questions are not corrected.
+        device's rows, and all devices return the loss of the whole batch.
       token_masks: tokens that count of embeddings of tokens, whose scores are MaxSim (`losses.maxsim`): `question` and
-        `answer` are then [B, L, E], with an L of each, and `hard_negatives` [B, K, L, E]. All products of the tokens of
-        a tile are in memory: `maxsim.tile_of` returns a tile for their lengths. Such embeddings have no `prefixes`.
+        `answer` are then [B, L, E], with an L of each, and `hard_negatives` [B, K, L, E]. The products of the tokens of
+        `tile` rows and `tile` columns are in memory: `maxsim.tile_of` returns a tile for their lengths.
+      options: other negatives, masks and corrections.
 
     Returns:
       A tuple (loss, metrics). The loss is the mean over the included pairs, zero if there are none. The metrics have no
@@ -116,67 +100,53 @@ def in_batch_softmax(
       0.0000 1.0
     """
     check_choice("direction", direction, (*DIRECTIONS, JOINT))
-    batch = InBatch.of(
-        {
-            "question": question,
-            "answer": answer,
-            "hard_negatives": hard_negatives,
-            "question_id": question_id,
-            "answer_id": answer_id,
-            "positive_ids": positive_ids,
-            "hard_negative_ids": hard_negative_ids,
-            "where": where,
-        },
-        temperature=temperature,
-        prefixes=prefixes,
-        same_side=same_side,
-        ceiling=ceiling,
-        guide=guide,
-        guide_ceiling=guide_ceiling,
-        log_q=log_q,
-        token_masks=token_masks,
-        tile=tile,
-        axis_name=axis_name,
-    )
-    both = tuple(SAME_SIDE[side] for side in same_side)
-    if direction == JOINT:
-        sums = [(1.0, (*TO_ANSWERS, *TO_QUESTIONS, *both))]
-    else:
-        weighted = zip(WEIGHTS[direction], (TO_ANSWERS, TO_QUESTIONS), strict=True)
-        sums = [(weight, (*terms, *both)) for weight, terms in weighted if weight]
-    used = {term for _, terms in sums for term in terms if term != "h|q" or hard_negatives is not None}
-    statistics = {term: batch.reduce(term, SOFTMAXES, _margins) for term in sorted(used | {"a|q"})}
+    check_positive("temperature", temperature)
+    arrays = {
+        "question": question,
+        "answer": answer,
+        "hard_negatives": hard_negatives,
+        "question_id": question_id,
+        "answer_id": answer_id,
+        "positive_ids": positive_ids,
+        "hard_negative_ids": hard_negative_ids,
+        "where": where,
+    }
+    batch = InBatch.of(arrays, options, token_masks, tile, axis_name)
+    same_side = tuple(SAME_SIDE[side] for side in batch.options.same_side)
+    to_answers = (*(TO_ANSWERS if hard_negatives is not None else TO_ANSWERS[:1]), *same_side)
+    sums = [(1.0, (*to_answers, *TO_QUESTIONS))]
+    if direction != JOINT:
+        sums = [*zip(WEIGHTS[direction], (to_answers, (*TO_QUESTIONS, *same_side)), strict=True)]
+        sums = [(weight, terms) for weight, terms in sums if weight]
+    # The metrics need the scores of `a|q` in any direction.
+    used = sorted({"a|q", *(term for _, terms in sums for term in terms)})
 
-    def losses(prefix: int) -> Array:
-        total = jnp.zeros_like(batch.right[:, 0])
-        for weight, terms in sums:
-            parts = {term: statistics[term][prefix].log_sum_exp for term in terms if term in used}
-            if batch.log_q is not None and "a|q" in terms:
-                # The right candidate is an answer. Those of `q|a` share it, so that its frequency cancels.
-                parts = {term: part if term == "q|a" else part + batch.log_q for term, part in parts.items()}
-            total += weight * _row_losses(list(parts.values()))
-        return total
+    def of_pair(pair, shared):
+        """Returns the loss of a pair for each prefix [P], and its metrics by the longest."""
+        candidates, temperature = shared
+        rights, own_log_q = batch.right_scores(pair), pair.answer.log_q
+        wrong = {term: batch.wrong_scores(term, pair, candidates) for term in used}
 
-    loss, by_prefix = batch.mean([losses(prefix) for prefix in range(len(batch.widths))])
-    answers = statistics["a|q"][-1]
-    highest = answers.highest if batch.log_q is None else answers.highest + batch.log_q
-    return loss, batch.metrics(answers.kept, highest < -batch.rounding * batch.rows["q"].scale) | by_prefix
+        def margins(term, prefix):
+            # Subtract before the division by the temperature, so that large scores do not cancel.
+            above = (wrong[term][prefix][0] - rights[prefix]) / temperature
+            log_q = candidates[term[0]].log_q
+            return above if log_q is None else above - log_q
 
+        def loss(terms, prefix):
+            total = jnp.zeros_like(rights[prefix])
+            for term in terms:
+                log_sum = log_sum_exp(margins(term, prefix), wrong[term][prefix][1])
+                if own_log_q is not None and "a|q" in terms and term != "q|a":
+                    # The right candidate is an answer. Those of `q|a` share it, so that its frequency cancels.
+                    log_sum += own_log_q
+                total += jax.nn.softplus(log_sum - total)
+            return total
 
-def _margins(products: Products, rows: Rows, columns: Side) -> tuple[Array, ...]:
-    """Computes the margins of the columns' logits over the row's right logit before its own correction."""
+        losses = [sum(weight * loss(terms, prefix) for weight, terms in sums) for prefix in range(len(rights))]
+        negative, limit = wrong["a|q"][-1][1], -rounding_of(pair.question.vectors, pair.answer.vectors) / temperature
+        highest = jnp.max(margins("a|q", -1), where=negative, initial=-jnp.inf)
+        correct = (highest if own_log_q is None else highest + own_log_q) < limit
+        return jnp.stack(losses), jnp.sum(negative, dtype=jnp.int32), correct
 
-    def margins(scores, prefix):
-        # Subtract before the division by the temperature, so that large scores do not cancel.
-        differences = (scores - rows.right[:, prefix, None]) * rows.scale[:, None]
-        return differences if columns.log_q is None else differences - columns.log_q[None, :]
-
-    return scores_below(products, rows, columns, margins)
-
-
-def _row_losses(others: list[Array]) -> Array:
-    """Returns log(1 + sum of the exponentials of all margins) [R], given log-sum-exps [R] of sets of columns."""
-    losses = jnp.zeros_like(others[0])
-    for log_sum_exp in others:
-        losses += jax.nn.softplus(log_sum_exp - losses)
-    return losses
+    return batch.reduce(of_pair, jnp.asarray(temperature, at_least_float32(question).dtype))

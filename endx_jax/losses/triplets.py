@@ -8,10 +8,9 @@ $$ L = [\|q - p^+\|^2 - \|q - p^-\|^2 + m]^+ $$
 Negatives are those of the in-batch softmax. The anchor's own answer, answers equal to it, and known positives are right
 candidates.
 
-The hardest candidates are found without a gradient, tile by tile; the loss is then a function of three rows per anchor.
+The hardest candidates are found without a gradient; the loss is then a function of three rows per anchor.
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,16 +18,16 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.losses.arguments import check_batch
-from endx_jax.losses.false_negatives import Marks, negatives, negatives_of_answers
-from endx_jax.losses.shard import AxisName, Shard
+from endx_jax.losses.false_negatives import Ids, negatives_of_answer, negatives_of_question, pair_ids
+from endx_jax.losses.pair_scores import batch_metrics
+from endx_jax.losses.rows import dot, map_rows
+from endx_jax.losses.shard import AxisName, all_gather, batch_mean, included_rows
 from endx_jax.losses.softmax import WEIGHTS
-from endx_jax.losses.streaming import Reduction, reduce_scores
 from endx_jax.settings import check_choice
 
 Array = jax.Array
 Metrics = dict[str, Array]
-# Function (marks of anchors, marks of candidates) -> bool [R, C], true for negatives.
-Keep = Callable[[Marks, Marks], Array]
+Negatives = Callable[[Ids, Ids], Array]
 
 
 def triplet(
@@ -56,8 +55,7 @@ def triplet(
       direction: `question_to_answer` (questions are anchors, answers are candidates), `answer_to_question`, or the
         `sum` or `mean` of both.
       where: bool [B], pairs to include; other pairs are neither anchors nor candidates, even if NaN.
-      tile: maximum rows and columns of a tile of distances, for memory O(B E + tile^2). None computes an array [B, B].
-        Both give the same values.
+      tile: rows of distances in memory at a time. None computes an array [B, B]. Both give the same values.
       axis_name: inside `jax.shard_map`, the mesh axis or axes over which the batch is split: see `in_batch_softmax`.
 
     Returns:
@@ -82,22 +80,24 @@ def triplet(
         positive_ids=positive_ids,
         where=where,
     )
-    shard = Shard.of(question.shape[0], where, axis_name)
-    question, answer = shard.masked_rows(question), shard.masked_rows(answer)
-    questions = Marks(shard.index(), shard.where, question_id, answer_id, positive_ids)
-    answers = questions._replace(positive_ids=None)
-    to_answers, to_questions = WEIGHTS[direction]
-    parts = []
-    if to_answers:
-        hardest = _hardest_triplets(shard, negatives, (question, questions), (answer, answers), tile)
-        parts.append((to_answers, hardest))
-    if to_questions:
-        hardest = _hardest_triplets(shard, negatives_of_answers, (answer, answers), (question, questions), tile)
-        parts.append((to_questions, hardest))
-    count = shard.psum(jnp.sum(shard.where, dtype=question.dtype))
-    losses = sum((weight * triplets.losses(margin) for weight, triplets in parts), start=jnp.zeros_like(question[:, 0]))
-    loss = shard.psum(jnp.sum(losses)) / jnp.maximum(count, 1)
-    return loss, parts[0][1].metrics(shard, margin, count)
+    ids = pair_ids(
+        len(question), axis_name, where=where, question_id=question_id, answer_id=answer_id, positive_ids=positive_ids
+    )
+    question, answer = (included_rows(x, ids.where) for x in (question, answer))
+    weights = dict(zip(("a|q", "q|a"), WEIGHTS[direction], strict=True))
+    mined = {
+        term: _hardest_triplets(
+            negatives, *((question, answer) if term == "a|q" else (answer, question)), ids, tile, axis_name
+        )
+        for term, negatives in (("a|q", negatives_of_question), ("q|a", negatives_of_answer))
+        if weights[term]
+    }
+    losses = {term: jnp.where(count > 0, jnp.maximum(margin - more, 0), 0) for term, (more, count) in mined.items()}
+    loss = batch_mean(sum(weights[term] * rows for term, rows in losses.items()), ids.where, axis_name)
+    first = next(iter(mined))
+    differences, negatives = mined[first]
+    metrics = batch_metrics(ids.where, negatives, (differences > 0) | (negatives == 0), axis_name)
+    return loss, metrics | {"active_fraction": _share(losses[first] > 0, ids.where, axis_name)}
 
 
 def quadratic_regression_conditional(
@@ -126,127 +126,64 @@ def quadratic_regression_conditional(
       1.0000 0.5
     """
     check_batch(question=question, answer=answer, where=where)
-    shard = Shard.of(question.shape[0], where, axis_name)
-    distances = _squared_distances(shard.masked_rows(question), shard.masked_rows(answer))
-    active = shard.where & (distances > margin)
-    count = jnp.maximum(shard.psum(jnp.sum(shard.where, dtype=distances.dtype)), 1)
-    loss = shard.psum(jnp.sum(jnp.where(active, distances, 0))) / count
-    return loss, {"active_fraction": shard.psum(jnp.sum(active, dtype=distances.dtype)) / count}
+    where = jnp.ones(len(question), bool) if where is None else where
+    distances = _squared_distances(*(included_rows(x, where) for x in (question, answer)))
+    active = distances > margin
+    loss = batch_mean(jnp.where(active, distances, 0), where, axis_name)
+    return loss, {"active_fraction": _share(active, where, axis_name)}
 
 
 class Hardest(NamedTuple):
-    """Hardest candidates of each of R anchors, as (hardness [R], row of all candidates, int32 [R]); `NONE` if missing.
+    """Hardest candidates of an anchor, the first of equally hard ones; arbitrary if there is none.
 
     Attributes:
-      positive: farthest right candidate.
-      negative: nearest negative.
-      negatives: int32 [R], number of negatives.
+      positive: row of the farthest right candidate.
+      negative: row of the nearest negative.
+      negatives: number of negatives.
     """
 
-    positive: tuple[Array, Array]
-    negative: tuple[Array, Array]
+    positive: Array
+    negative: Array
     negatives: Array
 
 
-NONE = jnp.iinfo(jnp.int32).max
-
-
-def mine_hardest(
-    keep: Keep, anchors: Array, candidates: Array, anchor_marks: Marks, candidate_marks: Marks, *, tile: int | None
-) -> Hardest:
-    """Finds each anchor's hardest candidates, the first one of equally hard ones, without a gradient.
+def hardest(anchor: Array, own: Ids, candidates: Array, others: Ids, negatives: Negatives) -> Hardest:
+    """Finds the hardest candidates of one anchor.
 
     Args:
-      keep: function that marks the negatives among the candidates; all other included candidates are right.
-      anchors: float [R, E].
-      candidates: float [C, E].
-      anchor_marks: marks of the R anchors.
-      candidate_marks: marks of the C candidates.
-      tile: maximum rows and columns of a tile of distances; None means all at once.
+      anchor: [E].
+      own: ids of the anchor.
+      candidates: [C, E].
+      others: ids of the candidates.
+      negatives: function (ids of the anchor, ids of the candidates) -> bool [C]; other included candidates are right.
     """
-    tile = max(len(anchors), len(candidates)) if tile is None else tile
-    # Distances are |a - c|^2 / 2 without |a|^2 / 2, which all candidates of an anchor share.
-    columns = candidates, jnp.sum(jnp.square(candidates), axis=1) / 2, jnp.arange(len(candidates))
-    keep_both = functools.partial(_right_and_negative, keep)
-    return reduce_scores(HARDEST, _distances, keep_both, anchors, columns, anchor_marks, candidate_marks, tile=tile)
-
-
-def _distances(anchors: Array, candidates: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-    """Returns distances [R, C], and the candidates' rows [C]."""
-    vectors, half_squares, row = candidates
-    return half_squares[None] - jnp.matmul(anchors, vectors.T, precision=jax.lax.Precision.HIGHEST), row
-
-
-def _right_and_negative(keep: Keep, anchors: Marks, candidates: Marks) -> tuple[Array, Array]:
-    counting = anchors.counts[:, None] & candidates.counts[None]
-    negative = counting & keep(anchors, candidates)
-    return counting & ~negative, negative
-
-
-def _hardest(tiles: tuple[Array, Array], kept: tuple[Array, Array]) -> Hardest:
-    (distances, row), (right, negative) = tiles, kept
-
-    def hardest(allowed, values):
-        value = jnp.max(values, axis=1, where=allowed, initial=-jnp.inf)
-        equal = allowed & (values == value[:, None])
-        return value, jnp.min(jnp.where(equal, row[None], NONE), axis=1, initial=NONE)
-
-    return Hardest(hardest(right, distances), hardest(negative, -distances), jnp.sum(negative, axis=1, dtype=jnp.int32))
-
-
-def _harder(first: Hardest, second: Hardest) -> Hardest:
-    """Returns the harder of two candidates; of equal ones the first."""
-
-    def harder(one, other):
-        return tuple(jnp.where(one[0] >= other[0], x, y) for x, y in zip(one, other, strict=True))
-
-    return Hardest(
-        harder(first.positive, second.positive),
-        harder(first.negative, second.negative),
-        first.negatives + second.negatives,
-    )
-
-
-HARDEST = Reduction(_hardest, _harder, finish=lambda hardest: hardest)
-
-
-class _Triplets(NamedTuple):
-    """Hardest triplets of this device's anchors.
-
-    Attributes:
-      differences: [R], squared distance to the nearest negative minus that to the farthest right candidate.
-      negatives: int32 [R], number of negatives.
-    """
-
-    differences: Array
-    negatives: Array
-
-    def losses(self, margin: float) -> Array:
-        """Returns the losses [R], zero for anchors without a negative."""
-        return jnp.where(self.negatives > 0, jnp.maximum(margin - self.differences, 0), 0)
-
-    def metrics(self, shard: Shard, margin: float, count: Array) -> Metrics:
-        def share(of: Array) -> Array:
-            return shard.psum(jnp.sum(of, dtype=count.dtype)) / jnp.maximum(count, 1)
-
-        masked = jnp.where(shard.where, count - 1 - self.negatives, 0)
-        return {
-            "in_batch_accuracy": share(shard.where & ((self.differences > 0) | (self.negatives == 0))),
-            "active_fraction": share(self.losses(margin) > 0),
-            "masked_fraction": shard.psum(jnp.sum(masked)) / jnp.maximum(count * (count - 1), 1),
-        }
+    negative = negatives(own, others)
+    right = own.where & others.where & ~negative
+    # |a - c|^2 / 2 without |a|^2 / 2, which all candidates share.
+    distances = jnp.sum(jnp.square(candidates), axis=1) / 2 - dot(anchor, candidates)
+    farthest, nearest = jnp.where(right, distances, -jnp.inf), jnp.where(negative, distances, jnp.inf)
+    return Hardest(jnp.argmax(farthest), jnp.argmin(nearest), jnp.sum(negative, dtype=jnp.int32))
 
 
 def _hardest_triplets(
-    shard: Shard, keep: Keep, anchors: tuple[Array, Marks], candidates: tuple[Array, Marks], tile: int | None
-) -> _Triplets:
-    (own, own_marks), (others, other_marks) = anchors, shard.all_gather(candidates)
-    hardest = mine_hardest(keep, own, others, own_marks, other_marks, tile=tile)
+    negatives: Negatives, anchors: Array, candidates: Array, ids: Ids, tile: int | None, axis_name: AxisName
+) -> tuple[Array, Array]:
+    """Returns by anchor [R] the distance to the nearest negative minus that to the farthest right, and negatives."""
+    candidates, others = all_gather((candidates, ids), axis_name)
+
+    def of_anchor(row, shared):
+        return hardest(*row, *shared, negatives)
+
+    found = map_rows(of_anchor, *jax.lax.stop_gradient(((anchors, ids), (candidates, others))), tile)
     to_negative, to_positive = (
-        _squared_distances(own, others.at[row].get(mode="clip")) for _, row in (hardest.negative, hardest.positive)
+        _squared_distances(anchors, candidates[row]) for row in (found.negative, found.positive)
     )
-    return _Triplets(to_negative - to_positive, hardest.negatives)
+    return to_negative - to_positive, found.negatives
 
 
 def _squared_distances(x: Array, y: Array) -> Array:
     return jnp.sum(jnp.square(x - y), axis=1)
+
+
+def _share(of: Array, where: Array, axis_name: AxisName) -> Array:
+    return batch_mean(of.astype(jnp.float32), where, axis_name)

@@ -102,7 +102,7 @@ def _forward(hidden, kernel, bias, weights, tile):
         sums = jnp.sum(shares, axis=1, keepdims=True)
         total += jnp.sum(counts * (highest + jnp.log(sums))[:, 0])
         scale = counts[:, None] / sums
-        to_bias += (scale.T @ shares)[0]
+        to_bias += jnp.sum(scale * shares, axis=0)
         narrow = shares.astype(hidden.dtype)
         to_rows = jnp.matmul(narrow, kernel.astype(hidden.dtype), **_exact(hidden)) * scale
         to_kernel += jnp.matmul(narrow.T, (rows * scale).astype(hidden.dtype), **_exact(hidden))

@@ -29,7 +29,7 @@ class MethodSettings:
     embeddings `matryoshka_dims`; the values here are those of methods without them.
 
     Attributes:
-      loss_tile: side of the score tiles of streamed losses; 0: dense; -1: automatic.
+      loss_tile: rows of scores in memory at a time; 0: all; -1: automatic.
       matryoshka_dims: widths of the prefixes of embeddings that are trained, and ranked in the report.
       takes_hard_negatives: true if data with hard negatives is trained with them by default.
     """

@@ -33,7 +33,7 @@ class Execution:
     Attributes:
       mesh: device mesh; None for one device, or for a placement by the compiler.
       tower_chunk: maximum number of rows that a device encodes at a time; 0 for all its rows.
-      loss_tile: side of the score tiles of streamed losses; None for dense losses.
+      loss_tile: rows of scores that a loss has in memory at a time; None for all of them.
       packed: true if texts are laid out without padding, separately for each chunk of each device.
       dtype: dtype of the towers' layers, to which matrices are cast before they are gathered over `fsdp`.
       by_layer: true if matrices that are split over `fsdp` are gathered layer by layer in the loop over chunks, and not

@@ -103,7 +103,7 @@ def _heading(plan: Plan, name: str) -> str:
     place = f"{plan.topology}, {count}" if plan.topology else count
     chunks = execution.chunks(pairs)
     cut = "encoded at once" if chunks == 1 else f"encoded in {chunks} chunks"
-    loss = f"loss in tiles of {execution.loss_tile}" if execution.loss_tile else "dense loss"
+    loss = f"loss by {execution.loss_tile} rows" if execution.loss_tile else "loss of all rows at once"
     model, data = settings.model, settings.data
     longest = f"every question {data.question_length} tokens, every answer {data.answer_length}: {plan.texts.why}"
     texts = longest if plan.texts.pairs is None else f"the largest batch that is planned of {data.path}"

@@ -67,8 +67,9 @@ def test_a_temperature_that_is_not_positive_is_refused(wrong):
     with one_line_error(r"temperature is (0|-0.5|nan|0.0|-1.0); it must be greater than 0"):
         losses.in_batch_softmax(*pair, temperature=wrong)
     refused("temperature of the cross space is .*; it must be greater than 0", aligned, *pair, temperature=(1.0, wrong))
-    with one_line_error(r"width of a\|q in the dual space is .*; it must be greater than 0"):
-        aligned(*pair, kernel="sne", width={"a|q": (wrong, None)})
+    refused(
+        r"width in the dual space is .*; it must be greater than 0", aligned, *pair, kernel="sne", width=(wrong, None)
+    )
 
 
 def test_a_traced_temperature_passes():
@@ -106,15 +107,16 @@ def test_scored_pairs_need_a_wrong_answer(loss):
     ("given", "message"),
     [
         ({"prefixes": Prefixes((2, 7))}, "the longest prefix has width 7; the embeddings have 6"),
-        ({"same_side": ("both",)}, "same_side names 'both', which is none of questions, answers"),
+        ({"same_side": ("both",)}, "same_side is 'both', which is none of questions, answers"),
         ({"guide": Guide(np.ones((2, 3)), np.ones((2, 4)))}, r"guide.answer has shape \(2, 4\)"),
         ({"guide": Guide(*np.ones((2, 2, 3))), "hard_negatives": np.ones((2, 1, 6))}, "guide has no hard_negatives"),
         ({"log_q": np.ones(3)}, r"log_q has shape \(3,\)"),
-        ({"axis_name": "data"}, "axis_name is given without tile"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(given, message):
-    refused(message, losses.in_batch_softmax, jnp.zeros((2, 6)), jnp.zeros((2, 6)), **given)
+    rest = {name: given.pop(name) for name in ("hard_negatives",) if name in given}
+    options = losses.Options(**given)
+    refused(message, losses.in_batch_softmax, jnp.zeros((2, 6)), jnp.zeros((2, 6)), options=options, **rest)
 
 
 @pytest.mark.parametrize("widths", [(), (3, 2), (2, 2), (0, 2)])

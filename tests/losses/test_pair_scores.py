@@ -1,5 +1,6 @@
 """Prefixes, ceilings, guides, terms of one side, frequencies and MaxSim in the losses over a batch, against a twin."""
 
+import dataclasses
 import functools
 
 import chex
@@ -10,7 +11,7 @@ import pytest
 from helpers import split_over
 from jax.sharding import PartitionSpec
 
-from endx_jax.losses import Ceiling, Guide, Prefixes, TokenMasks, in_batch_sigmoid, in_batch_softmax
+from endx_jax.losses import Ceiling, Guide, Options, Prefixes, TokenMasks, in_batch_sigmoid, in_batch_softmax
 from endx_jax.planning.compiled import traced_flops
 
 B, E, K, G, TILE = 16, 6, 2, 3, 5  # 16 pairs: two a device, and three tiles of which the last is smaller
@@ -180,8 +181,17 @@ def limit(ceiling: Ceiling, right):
     return relative + ceiling.margin
 
 
+OPTIONS = [field.name for field in dataclasses.fields(Options)]
+
+
 def options(case: dict) -> dict:
     return {name: value for name, value in case.items() if value is not True}
+
+
+def with_options(loss, *pair, **given):
+    """Calls a loss with those of its arguments that are options grouped."""
+    grouped = {name: given.pop(name) for name in OPTIONS if name in given}
+    return loss(*pair, **given, options=Options(**grouped))
 
 
 def arguments(loss, case: dict) -> tuple[dict, dict]:
@@ -217,7 +227,7 @@ def found(name, *, tile=None, devices=None) -> tuple:
     axis_name = AXES if devices else None
 
     def compute(moving, rest):
-        value, metrics = loss(**moving, **rest, **options(case), tile=tile, axis_name=axis_name)
+        value, metrics = with_options(loss, **moving, **rest, **options(case), tile=tile, axis_name=axis_name)
         return value, metrics["masked_fraction"]
 
     if not devices:
@@ -268,7 +278,7 @@ def masked(loss, tile, devices=None, **given):
     given = {"temperature": 0.05} | given
     if given.pop("guide", False):
         given["guide"] = Guide(question, answer)
-    compute = functools.partial(loss, tile=tile, axis_name="data" if devices else None, **given)
+    compute = functools.partial(with_options, loss, tile=tile, axis_name="data" if devices else None, **given)
     if devices:
         compute = split_over(devices, compute)
     value, metrics = jax.jit(compute)(question, answer)
@@ -298,7 +308,9 @@ def test_a_model_with_one_embedding_has_no_right_answers(loss, given, tile):
 @pytest.mark.parametrize("tile", [None, 2])
 def test_a_score_at_the_ceiling_counts(tile):
     question, answer = np.eye(2, dtype=np.float32)[[0, 0, 1]], np.eye(2, dtype=np.float32)[[0, 0, 1]]
-    _, metrics = jax.jit(functools.partial(in_batch_softmax, ceiling=Ceiling(), tile=tile))(question, answer)
+    _, metrics = jax.jit(functools.partial(with_options, in_batch_softmax, ceiling=Ceiling(), tile=tile))(
+        question, answer
+    )
     assert metrics["masked_fraction"] == 0
 
 
@@ -306,10 +318,10 @@ def test_frequencies_leave_sums_over_questions_as_they_are_and_count_in_the_accu
     draw = np.random.default_rng(2)
     question, answer = draw.normal(size=(2, 3, 4)).astype(np.float32)
     given = {"direction": "answer_to_question", "same_side": ("questions",)}
-    loss = jax.jit(functools.partial(in_batch_softmax, **given))
+    loss = jax.jit(functools.partial(with_options, in_batch_softmax, **given))
     assert loss(question, answer, log_q=np.float32([2, 0, -1]))[0] == loss(question, answer)[0]
     # Logits of question 0: 1 - 1.5 and 0 - 0; of question 1: 0 - 1.5 and 1 - 0.
-    _, metrics = jax.jit(in_batch_softmax)(jnp.eye(2), jnp.eye(2), log_q=jnp.array([1.5, 0]))
+    _, metrics = in_batch_softmax(jnp.eye(2), jnp.eye(2), options=Options(log_q=jnp.array([1.5, 0])))
     assert metrics["in_batch_accuracy"] == 0.5
 
 
@@ -318,7 +330,7 @@ def test_prefixes_need_no_more_products_than_the_whole_embedding():
 
     def work(prefixes) -> int:
         pair = jnp.ones((B, E)), jnp.ones((B, E))
-        compute = jax.grad(lambda x: in_batch_softmax(*x, prefixes=prefixes, tile=8)[0])
+        compute = jax.grad(lambda x: in_batch_softmax(*x, options=Options(prefixes), tile=8)[0])
         return traced_flops(jax.make_jaxpr(compute)(pair))
 
     assert work(None) == work(Prefixes((2, 3, 6)))

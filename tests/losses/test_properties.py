@@ -10,7 +10,7 @@ import pytest
 from helpers import without_metrics
 
 from endx_jax import losses
-from endx_jax.losses import Ceiling, Prefixes
+from endx_jax.losses import Ceiling, Options, Prefixes
 
 in_batch_softmax = without_metrics(losses.in_batch_softmax)
 in_batch_sigmoid = without_metrics(losses.in_batch_sigmoid)
@@ -35,6 +35,8 @@ POSITIVES = jnp.array([[0, 3], [0, -1], [0, 4], [1, -1], [-1, -1], [2, 0]])
 SOME = {"direction": "sum", "answer_id": DUPLICATES, "positive_ids": POSITIVES}
 ALL_SAME = {"direction": "sum", "answer_id": jnp.zeros(B, jnp.int32)}
 
+PREFIXES = Options(Prefixes((2, 4)), ceiling=Ceiling(1, 0.1))
+
 # Each takes (question [B, E], answer [B, E], where bool [B]) and gives a scalar.
 LOSSES = {
     name: functools.partial(loss, **options)
@@ -46,7 +48,11 @@ LOSSES = {
         ("every hard negative masked", with_hard_negatives, SOME | {"positive_ids": jnp.tile(jnp.arange(5), (B, 1))}),
         ("in tiles", with_hard_negatives, SOME | {"tile": 4}),
         ("in tiles, every negative masked", in_batch_softmax, ALL_SAME | {"tile": 4}),
-        ("prefixes, in tiles", in_batch_softmax, {"prefixes": Prefixes((2, 4)), "ceiling": Ceiling(1, 0.1), "tile": 4}),
+        (
+            "prefixes, in tiles",
+            in_batch_softmax,
+            {"options": PREFIXES, "tile": 4},
+        ),
         ("matched, squared errors", sampled_matching, {"drawn": DRAWN, "answer_id": DUPLICATES}),
         ("matched, cross-entropy", sampled_matching, {"drawn": DRAWN, "kind": "bce"}),
         ("sigmoid", in_batch_sigmoid, {"answer_id": DUPLICATES, "tile": 4}),

@@ -10,8 +10,10 @@ import pytest
 from helpers import refused, split_over
 from jaxprs import largest_array
 
-from endx_jax.losses import false_negatives, quadratic_regression_conditional, triplet, triplets
+from endx_jax.losses import pair_ids, quadratic_regression_conditional, triplet
+from endx_jax.losses.false_negatives import negatives_of_question
 from endx_jax.losses.softmax import WEIGHTS
+from endx_jax.losses.triplets import hardest
 
 B, E, MARGIN = 24, 5, 0.5
 TILE = 5  # the 24 columns fill four tiles and four fifths of one
@@ -126,18 +128,13 @@ def test_an_anchor_without_negatives_is_right_and_has_no_loss():
     assert metrics == {"in_batch_accuracy": 1, "active_fraction": 0, "masked_fraction": 1}
 
 
-@pytest.mark.parametrize("tile", [None, 1, 2, 3])
-def test_the_first_of_equally_hard_candidates_is_taken(tile):
+def test_the_first_of_equally_hard_candidates_is_taken():
     """One anchor at 0 with ids that make candidates 0, 1 and 3 right; squared distances 1 4 1 4 1 9."""
     candidates = jnp.array([[1.0], [2.0], [-1.0], [-2.0], [1.0], [3.0]])
-    every, all_count = jnp.arange(6), jnp.ones(6, bool)
-    answers = false_negatives.Marks(every, all_count, None, jnp.array([7, 7, 8, 7, 8, 8]), None)
-    question = jax.tree.map(lambda x: x[:1], answers)
-    mine = jax.jit(functools.partial(triplets.mine_hardest, false_negatives.negatives, tile=tile))
-    found = mine(jnp.zeros((1, 1)), candidates, question, answers)
+    answers = pair_ids(6, answer_id=jnp.array([7, 7, 8, 7, 8, 8]))
+    question = jax.tree.map(lambda x: x[0], answers)
     # Farthest of the right ones: 1 and 3 at distance 4. Nearest of the negatives: 2 and 4 at distance 1.
-    rows = found.positive[1].item(), found.negative[1].item()
-    assert (*rows, found.negatives.item()) == (1, 2, 3)
+    assert hardest(jnp.zeros(1), question, candidates, answers, negatives_of_question) == (1, 2, 3)
 
 
 def test_no_array_is_as_large_as_all_distances():
@@ -152,7 +149,7 @@ def test_no_array_is_as_large_as_all_distances():
             jax.make_jaxpr(jax.grad(compute, (0, 1)))(embeddings, embeddings, shape((size,), jnp.int32))
         )
 
-    assert largest(16) == size * E
+    assert largest(16) == 16 * size
     assert largest(None) == size * size
 
 

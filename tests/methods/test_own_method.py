@@ -104,11 +104,9 @@ def test_its_loss_is_the_decoupled_one(tile):
     logits = question @ answer.T / 0.5
     rows = [logits[0, 2], logits[1, 2], np.log(np.exp(logits[2, 0]) + np.exp(logits[2, 1]))]
     compute = jax.jit(lambda q, a: LOSS(q, a, temperature=jnp.float32(0.5), ids=ids, tile=tile))
-    found, metrics = compute(question, answer)
+    found, _ = compute(question, answer)
     np.testing.assert_allclose(found, np.mean(rows - np.diag(logits)), rtol=1e-5)
-    right = [logits[0, 2], logits[1, 2], logits[2, :2].max()] < np.diag(logits)
-    np.testing.assert_allclose(metrics["in_batch_accuracy"], np.mean(right))
 
 
 def test_the_example_is_short():
-    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 80
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 45

@@ -73,6 +73,7 @@ class DualObjective(Objective):
             max(settings.matryoshka_dims, default=0) <= width,
             f"objective.matryoshka_dims is {settings.matryoshka_dims}, but the embeddings have {width} numbers",
         )
+        more = [ids.pop(name, None) for name in ("guide", "log_q")]
         loss: Callable[..., LossAndMetrics] = in_batch_sigmoid
         if settings.contrastive.loss == SOFTMAX:
             loss = functools.partial(in_batch_softmax, direction=settings.direction)
@@ -80,12 +81,11 @@ class DualObjective(Objective):
             embeddings.question,
             embeddings.answer,
             hard_negatives=embeddings.hard_negatives,
-            prefixes=settings.prefixes(self.model.question.normalize),
             tile=self.execution.loss_tile,
             axis_name=axis_name,
+            options=settings.contrastive.options(*more, settings.prefixes(self.model.question.normalize)),
             **learned,
             **ids,
-            **settings.contrastive.options(),
         )
 
     def _distillation(self, temperature: Array, embeddings: Embeddings, teacher: Array, axis_name) -> LossAndMetrics:

@@ -1,8 +1,9 @@
 """Settings of the dual encoder's objective."""
 
 import dataclasses
+from typing import Any
 
-from endx_jax.losses import Ceiling, Prefixes
+from endx_jax.losses import Ceiling, Guide, Options, Prefixes
 from endx_jax.losses.arguments import SAME_SIDE
 from endx_jax.losses.distillation import DISTILLATIONS
 from endx_jax.losses.softmax import DIRECTIONS, JOINT
@@ -51,13 +52,16 @@ class ContrastiveSettings:
             "objective.contrastive.answer_frequencies corrects the softmax: set it to False, or loss=softmax",
         )
 
-    def options(self) -> dict:
-        """Returns arguments of `in_batch_softmax` and `in_batch_sigmoid`."""
-        return {
-            "same_side": self.same_side,
-            "ceiling": Ceiling(*self.ceiling) if self.ceiling else None,
-            "guide_ceiling": Ceiling(*self.guide_ceiling),
-        }
+    def options(self, guide: Guide | None = None, log_q: Any = None, prefixes: Prefixes | None = None) -> Options:
+        """Returns the options of `in_batch_softmax` and `in_batch_sigmoid` for a batch."""
+        return Options(
+            prefixes,
+            self.same_side,
+            Ceiling(*self.ceiling) if self.ceiling else None,
+            guide,
+            Ceiling(*self.guide_ceiling),
+            log_q,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +119,7 @@ class DualSettings(MethodSettings):
     distillation: DistillationSettings = dataclasses.field(default_factory=DistillationSettings)
     loss_tile: int = key(
         -1,
-        "Rows and columns of the score tiles of streamed losses; 0: dense; -1: automatic, dense for small batches.",
+        "Rows of scores in memory at a time; 0: all, stored for the gradient; -1: automatic, all for small batches.",
         changes_results=False,
     )
 

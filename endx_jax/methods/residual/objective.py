@@ -32,7 +32,7 @@ class ResidualSettings(MethodSettings):
     )
     loss_tile: int = key(
         -1,
-        "Rows and columns of the tiles in which hard pairs are mined; 0: dense; -1: automatic, dense if small.",
+        "Rows of distances in memory at a time, in which hard pairs are mined; 0: all; -1: automatic, all if small.",
         changes_results=False,
     )
 

@@ -1,0 +1,137 @@
+"""The map over rows: its gradients, its work and memory, and the precision of the products of every loss."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import refused, split_over
+from jaxprs import equations
+
+from endx_jax import losses
+from endx_jax.losses.geometry import KERNELS, TERMS
+from endx_jax.planning.programs import collectives
+
+ROWS, WIDTH, TILE = 512, 32, 64  # on each device
+
+
+def spread(row, shared):
+    """A number of one row and all columns, whose temperature has a gradient."""
+    columns, temperature = shared
+    return losses.log_sum_exp(losses.dot(row, columns) / temperature, columns[:, 0] > -0.5)
+
+
+@pytest.mark.parametrize(("tile", "devices"), [(3, None), (2, 8), (None, 8)])
+def test_values_and_gradients_are_those_of_whole_matrices_in_float64(tile, devices):
+    draw = np.random.default_rng(0)
+    rows, columns = draw.normal(size=(16, 3)), draw.normal(size=(16, 3))
+
+    def whole(rows, columns, temperature):
+        scores = jnp.where((columns[:, 0] > -0.5)[None], rows @ columns.T / temperature, -jnp.inf)
+        return jnp.mean(jnp.log(jnp.sum(jnp.exp(scores), axis=1)))
+
+    def mapped(rows, columns, temperature, axis_name=None):
+        shared = losses.all_gather(columns, axis_name), temperature
+        found = losses.map_rows(spread, rows, shared, tile)
+        return losses.batch_mean(found, jnp.ones(found.shape, bool), axis_name)
+
+    if devices:
+        split = jax.sharding.PartitionSpec("data")
+        cut = functools.partial(mapped, axis_name="data")
+        mapped = split_over(devices, cut, (split, split, jax.sharding.PartitionSpec()))
+    with jax.enable_x64(True):
+        found, expected = (
+            jax.jit(jax.value_and_grad(f, (0, 1, 2)))(rows, columns, np.float64(0.7)) for f in (mapped, whole)
+        )
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_tile_is_positive():
+    refused("tile is 0; it must be at least 1, or None", losses.map_rows, spread, jnp.ones((2, 1)), jnp.ones(1), 0)
+
+
+def test_no_columns_have_no_gradient():
+    value, gradient = jax.value_and_grad(losses.log_sum_exp)(jnp.ones(3), jnp.zeros(3, bool))
+    assert value == -jnp.inf
+    assert not gradient.any()
+
+
+def test_a_constant_teacher_has_no_gradient_computed():
+    def products(constant: bool) -> int:
+        def compute(dual, cross):
+            settings = {"weights": {"a|q": 1.0}, "stop_gradient": constant}
+            return losses.geometry_alignment(dual, cross, tile=4, **settings)[0]
+
+        pair = jnp.ones((8, 2)), jnp.ones((8, 2))
+        # In one tile of rows there is one loop for the value, and one for the gradient.
+        jaxpr = jax.make_jaxpr(jax.jit(jax.grad(compute, (0, 1))))(pair, pair)
+        return len([x for x in equations(jaxpr) if x.primitive.name == "dot_general" and x.outvars[0].aval.size])
+
+    # Two scores forward, the same two backward, and the gradients of rows and of columns.
+    assert products(constant=False) == 2 + 2 + 2 * 2
+    assert products(constant=True) == 2 + 2 + 2
+
+
+def softmax(dual, _, **cut):
+    return losses.in_batch_softmax(*dual, direction="sum", temperature=0.1, **cut)[0]
+
+
+def alignment(dual, cross, **cut):
+    return losses.geometry_alignment(dual, cross, weights=dict.fromkeys(TERMS, 1.0), **cut)[0]
+
+
+@pytest.mark.parametrize("loss", [softmax, alignment])
+def test_split_over_devices_no_collective_is_in_a_loop_and_no_array_has_all_scores(loss):
+    cut = split_over(8, functools.partial(loss, tile=TILE, axis_name="data"))
+    like = jax.ShapeDtypeStruct((8 * ROWS, WIDTH), jnp.float32)
+    quickly = {"xla_backend_optimization_level": 0}
+    program = jax.jit(jax.value_and_grad(cut)).lower((like, like), (like, like)).compile(compiler_options=quickly)
+    found = collectives(program.as_text())
+    assert {collective.kind for collective in found} >= {"all-gather", "reduce-scatter"}
+    assert {(collective.loops, collective.times) for collective in found} == {(0, 1)}
+    scores = ROWS * 8 * ROWS * 4
+    assert program.memory_analysis().temp_size_in_bytes < 2 * scores
+
+
+PAIR = jnp.ones((4, 6)), jnp.ones((4, 6))
+TOKENS = jnp.ones((4, 3, 6)), jnp.ones((4, 2, 6))
+MASKS = losses.TokenMasks(jnp.ones((4, 3), bool), jnp.ones((4, 2), bool))
+HARD = jnp.ones((4, 2, 6))
+EVERY = losses.Options(losses.Prefixes((2, 6)), ("questions", "answers"), losses.Ceiling(), losses.Guide(*PAIR, HARD))
+WORDS = jnp.zeros((4, 2), jnp.int32), jnp.ones((4, 2))
+# Every loss with matrix products, as functions of their embeddings.
+PRODUCTS = {
+    "softmax": lambda x: losses.in_batch_softmax(*x, hard_negatives=HARD, direction="sum", options=EVERY)[0],
+    "sigmoid": lambda x: losses.in_batch_sigmoid(*x, hard_negatives=HARD, options=EVERY)[0],
+    "triplet": lambda x: losses.triplet(*x, direction="sum")[0],
+    "matching": lambda x: losses.sampled_matching(*x, drawn=WORDS[0])[0],
+    "vocabulary": lambda x: losses.vocabulary_nll(*x, jnp.zeros(4), *WORDS)[0],
+    **{
+        kernel: lambda x, kernel=kernel: losses.geometry_alignment(x, x, weights={"a|q": 1.0}, kernel=kernel)[0]
+        for kernel in KERNELS
+    },
+}
+
+
+def dot_precisions(function, embeddings) -> set:
+    """Returns the precisions of all matrix products of a loss and its gradient."""
+    jaxpr = jax.make_jaxpr(jax.value_and_grad(function))(embeddings)
+    return {x.params["precision"] for x in equations(jaxpr) if x.primitive.name == "dot_general"}
+
+
+HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
+
+
+@pytest.mark.parametrize("loss", PRODUCTS.values(), ids=PRODUCTS)
+def test_every_product_states_the_highest_precision(loss):
+    """Accelerators round the factors of other products to bfloat16, which no value on a CPU shows."""
+    assert dot_precisions(loss, PAIR) == {HIGHEST}
+
+
+def test_products_of_tokens_state_the_highest_precision():
+    def loss(tokens):
+        return losses.in_batch_softmax(*tokens, direction="sum", token_masks=MASKS, tile=2)[0]
+
+    assert dot_precisions(loss, TOKENS) == {HIGHEST}
