@@ -1,6 +1,6 @@
 """Hooks of the training loop: validation with early stopping, checkpoints, and profiler traces.
 
-Validation precedes the save, so that the checkpoint's manifest has its metrics. `Monitor.paused` checks the last loss
+Validation precedes the save, so that the checkpoint has its metrics. `Monitor.paused` checks the last loss
 first, so that no checkpoint holds parameters from a loss that is not finite.
 """
 
