@@ -84,7 +84,7 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
         if _is_finished(run):
             say(f"{folder} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
             return None
-        log_summary(run, logged)
+        log_summary(run, [record.getMessage() for record in logged])
 
         reached, ended = _train(run, validate, preemption, began)
 
@@ -279,7 +279,6 @@ def _batches(run: Run, start: int, stop: int, monitor: Monitor) -> Iterator[Batc
 
 def _monitor(run: Run, start: int, began: float) -> Monitor:
     """Returns the monitor of a run that starts or resumes at a step."""
-    train = run.model.settings.train
 
     def question_ids(step: int) -> list[str]:  # steps are counted from 1
         rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
@@ -287,14 +286,12 @@ def _monitor(run: Run, start: int, began: float) -> Monitor:
 
     return Monitor(
         run.workdir.folder,
+        run.model.settings.train,
         start=start,
         steps=run.steps,
-        global_batch_size=train.global_batch_size,
-        log_every=train.log_every,
-        example_names=question_ids,
         began=began,
+        example_names=question_ids,
         warnings=run.model.method.warnings,
-        wandb_project=train.wandb_project,
     )
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from endx_jax.errors import EndxError
 from endx_jax.models.sharding_hints import platform
 from endx_jax.numerics import round_up
+from endx_jax.parallel.memory import host_memory
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place
 
@@ -422,11 +422,11 @@ def fill_up(rows: np.ndarray, size: int) -> np.ndarray:
 def fits(size: int) -> bool:
     """Returns true if the devices of this process have free memory for a corpus of `size` bytes.
 
-    For a CPU the total memory of the machine counts: pages of a memory map can be reclaimed.
+    For a CPU the total memory of the machine or container counts: pages of a memory map can be reclaimed.
     """
     statistics = [device.memory_stats() for device in jax.local_devices()]
     if any(memory is None for memory in statistics):
-        return size <= SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return size <= SHARE * host_memory()[0]
     return size <= SHARE * sum(memory["bytes_limit"] - memory["bytes_in_use"] for memory in statistics)
 
 
