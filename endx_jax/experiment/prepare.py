@@ -46,7 +46,8 @@ from endx_jax.parallel.sharding import place
 from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints
-from endx_jax.training.step import CompiledStep, Step, TrainState, abstract_batch, compile_ahead, shape_of, split_frozen
+from endx_jax.training.compilation import CompiledStep, abstract_batch, compile_ahead, shape_of
+from endx_jax.training.step import Step, TrainState, split_frozen
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,8 +115,8 @@ class SavePolicy:
         """
         validated, metrics = self.validation.latest if self.validation else (0, {})
         due = step in (validated, self.last) or step % self.settings.checkpoint_every == 0
-        # Only the primary's clock counts, and each interval once, since several processes read it one step later. After
-        # a failed write, any process asks for the next one, which raises the error on all.
+        # Process 0 alone requests saves by time, once an interval; the request reaches all processes one step later.
+        # After a failed write, any process requests the next one, which raises the error on all.
         late = not due and is_primary() and 0 < self.settings.checkpoint_minutes * 60 <= monotonic() - self.saved_at
         late = late or self.checkpoints.has_failed()
         asked = self.signals(late)

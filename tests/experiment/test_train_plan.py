@@ -20,7 +20,7 @@ from endx_jax.parallel import MeshSettings, make_mesh, to_global
 from endx_jax.parallel.memory import ACCELERATOR_SHARE, DeviceMemory, bytes_held
 from endx_jax.parallel.sharding import place
 from endx_jax.planning.compiled import trace_step, traced_flops
-from endx_jax.training.step import CompiledStep
+from endx_jax.training.compilation import CompiledStep
 
 PLENTY = DeviceMemory(2**40)
 WHOLE = [StepMemory(0, remat) for remat in REMATS]
