@@ -6,7 +6,6 @@ import os
 import pathlib
 import time
 import uuid
-from typing import Protocol
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
@@ -27,7 +26,11 @@ class MetricLog:
           resume_step: step from which training resumes; lines of later steps are removed.
           wandb_project: name of the Weights & Biases project; empty for none.
         """
-        self._copies = open_writers(workdir, resume_step=resume_step, wandb_project=wandb_project)
+        self._copies: list[WeightsAndBiases | TensorBoard] = []
+        if wandb_project:
+            self._copies.append(WeightsAndBiases(workdir, wandb_project))
+        if importlib.util.find_spec("tensorboardX") is not None:
+            self._copies.append(TensorBoard(workdir, resume_step))
         path = workdir / FILE
         lines = [line for line in read_metrics(path) if line["step"] <= resume_step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
@@ -71,31 +74,11 @@ def read_metrics(file: pathlib.Path) -> list[dict]:
 WANDB_ID = "wandb_id"  # file with the id of the Weights & Biases run, which resumed training continues
 
 
-class MetricWriter(Protocol):
-    """Destination of metrics."""
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        """Writes the metrics of a step."""
-
-    def close(self) -> None:
-        """Waits until all metrics are written."""
-
-
 def check_installed(wandb_project: str) -> None:
     """Raises EndxError if `train.wandb_project` is set and wandb is not installed."""
     # A folder that Weights & Biases has written, also named `wandb`, is found as a package without a file.
     if wandb_project and getattr(importlib.util.find_spec("wandb"), "origin", None) is None:
         raise EndxError("train.wandb_project needs Weights & Biases: pip install 'endx_jax[wandb]', or leave it empty")
-
-
-def open_writers(workdir: pathlib.Path, *, resume_step: int, wandb_project: str) -> list[MetricWriter]:
-    """Opens a writer for Weights & Biases if a project is given, and one for TensorBoard if it is installed."""
-    writers: list[MetricWriter] = []
-    if wandb_project:
-        writers.append(WeightsAndBiases(workdir, wandb_project))
-    if importlib.util.find_spec("tensorboardX") is not None:
-        writers.append(TensorBoard(workdir, resume_step))
-    return writers
 
 
 class WeightsAndBiases:
