@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from endx_jax.parallel.agreement import gathered
+from endx_jax.parallel.agreement import all_gather
 from endx_jax.parallel.environment import control_groups, read_system
 from endx_jax.parallel.execution import Tree
 
@@ -63,7 +63,7 @@ def measure() -> DeviceMemory:
     else:
         held = resident()
         memory = DeviceMemory(host_memory()[1] + held, held + RUNTIME, len(devices))
-    everyone: list = gathered([memory.total, memory.held, socket.gethostname()], "memory")
+    everyone: list = all_gather([memory.total, memory.held, socket.gethostname()], "memory")
     hosts = [host for _, _, host in everyone]
     # Processes on one host see the same free memory; each uses an equal share.
     shares = [total // (1 if "bytes_limit" in stats else hosts.count(host)) for total, _, host in everyone]

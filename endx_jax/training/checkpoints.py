@@ -28,7 +28,7 @@ from endx_jax import json_files
 from endx_jax.buckets import bucket_errors, listing, read_bytes, remove, url_of, write_bytes
 from endx_jax.errors import DiskFull, EndxError, RunInterrupted, first_line
 from endx_jax.files import reporting_full_disk
-from endx_jax.parallel.agreement import decided, on_primary, together
+from endx_jax.parallel.agreement import broadcast, on_primary, run_on_all
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.step import TrainState, without
@@ -87,7 +87,7 @@ class Checkpoints:
     @property
     def latest_step(self) -> int | None:
         """Step of the newest complete checkpoint; None if there is none."""
-        return decided(lambda: newest_step(self.workdir), "newest-step")
+        return broadcast(lambda: newest_step(self.workdir), "newest-step")
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         """Starts writing a checkpoint; returns once the device arrays are copied to the host.
@@ -122,7 +122,7 @@ class Checkpoints:
         """
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
-            together(unfinished.result, "checkpoint-written")
+            run_on_all(unfinished.result, "checkpoint-written")
 
     def has_failed(self) -> bool:
         """Returns true if the last write has already failed in this process, so that `wait` will raise its error."""
@@ -172,7 +172,7 @@ class Checkpoints:
 def best_step(workdir: str | os.PathLike, metric: str) -> int | None:
     """Returns the step of the best checkpoint by a metric, or the newest if none has the metric; None without any."""
     best = best_validation(workdir, metric)
-    return best[0] if best else decided(lambda: newest_step(workdir), "newest-step")
+    return best[0] if best else broadcast(lambda: newest_step(workdir), "newest-step")
 
 
 def newest_step(workdir: str | os.PathLike) -> int | None:
@@ -187,7 +187,7 @@ def best_validation(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[
         validated = [(step, metrics) for step, metrics in _read_complete(workdir).items() if metric in metrics]
         return max(validated, key=lambda entry: (entry[1][metric], -entry[0]), default=None)
 
-    best = decided(find, "best-validation")
+    best = broadcast(find, "best-validation")
     return (best[0], best[1]) if best else None
 
 
@@ -199,7 +199,7 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
     Raises:
       EndxError: the checkpoint is damaged, or its groups have other parameters or shapes.
     """
-    problem = decided(lambda: find_damage(workdir, step), "checkpoint-checked")
+    problem = broadcast(lambda: find_damage(workdir, step), "checkpoint-checked")
     name = f"checkpoint {step} in {workdir}"
     if problem:
         raise EndxError(

@@ -15,7 +15,7 @@ from time import monotonic
 import jax
 
 from endx_jax.errors import RunInterrupted
-from endx_jax.parallel.agreement import check_parameters, decided, gathered
+from endx_jax.parallel.agreement import all_gather, broadcast, check_parameters
 from endx_jax.parallel.distributed import end_together, is_primary
 from endx_jax.settings import check_range
 from endx_jax.training.checkpoints import Checkpoints
@@ -56,7 +56,7 @@ class EarlyStopping:
         if not self.patience:
             return False
         without = 0 if self.best is None else step // self.every - self.best[0] // self.every
-        return decided(lambda: without >= self.patience, "early-stopping")
+        return broadcast(lambda: without >= self.patience, "early-stopping")
 
 
 @dataclasses.dataclass
@@ -153,7 +153,7 @@ class Trace:
         self._first, self._last = start + WARM_UP, start + WARM_UP + steps
         self._running, self._serving = False, port > 0
         if self._serving:
-            hosts = gathered(socket.gethostname(), "profiler-hosts")
+            hosts = all_gather(socket.gethostname(), "profiler-hosts")
             port += hosts[: jax.process_index()].count(hosts[jax.process_index()])
             check_range("train.profiler_port of this process", port, 1, 65535)
             jax.profiler.start_server(port)
