@@ -112,7 +112,7 @@ def ours(folder: pathlib.Path, chunk: int, dropout: float) -> tuple[float, np.nd
 
     from endx_jax.experiment.prepare import prepare_run
     from endx_jax.methods.config import base_config
-    from endx_jax.parallel.sharding import place
+    from endx_jax.parallel.sharding import put
 
     with open(folder / "pairs.csv", "w", newline="") as file:
         csv.writer(file).writerows([("question", "answer"), *PAIRS])
@@ -124,7 +124,7 @@ def ours(folder: pathlib.Path, chunk: int, dropout: float) -> tuple[float, np.nd
     run = prepare_run(config, folder / "run")
     key, params = (
         jax.random.key(0, impl="threefry2x32"),
-        place(run.model.initial_params(), run.train_plan.shardings.params),
+        put(run.model.initial_params(), run.train_plan.shardings.params),
     )
     step = jax.value_and_grad(run.train_plan.objective, has_aux=True)
     (value, _), gradient = jax.jit(step)(params, run.stream[0], key, 0)

@@ -27,7 +27,6 @@ import common
 import numpy as np
 
 from endx_jax.experiment.comparison import SystemResults, read_per_question
-from endx_jax.metrics.significance import interval_over_runs
 
 MODEL = "all-MiniLM-L6-v2"
 RECIPES = ("minilm", "pairs", "distill")
@@ -115,6 +114,9 @@ def rank(system: str, place: str, test: pathlib.Path, folder: pathlib.Path) -> l
 
 def main() -> None:
     """Trains and ranks what is missing, and prints the table."""
+    sys.path.append(str(pathlib.Path(__file__).parents[1]))  # `reproduction` is not installed
+    from reproduction.significance import interval_over_runs
+
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--squad", type=pathlib.Path, help="folder of SQuAD's gzipped files")
     options.add_argument("--other", type=pathlib.Path, help="folder of the other domain's gzipped files")

@@ -29,7 +29,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from endx_jax.errors import TRY_AGAIN
-from endx_jax.training.checkpoints import FOLDER, MANIFESTS
+from endx_jax.training.checkpoints import FOLDER
 from endx_jax.training.metric_log import FILE
 
 # Seconds to wait for processes whose peer was killed: JAX aborts them after up to 100.
@@ -211,8 +211,6 @@ def unfinished(workdir: pathlib.Path) -> dict[tuple[str, int], str]:
     for folder in (workdir / FOLDER).glob("*"):
         if ".orbax-checkpoint-tmp" in folder.name:
             found[folder.name, folder.stat().st_mtime_ns] = "a checkpoint"
-        elif not (workdir / MANIFESTS / f"{folder.name}.json").exists():
-            found[folder.name, folder.stat().st_mtime_ns] = "its manifest"
     return found
 
 
@@ -266,7 +264,6 @@ def summarise(found: Sequence[dict]) -> list[dict]:
             "runs": len(runs),
             "SIGKILL": signals["SIGKILL"],
             "of these in a checkpoint": cut["a checkpoint"],
-            "before its manifest": cut["its manifest"],
             "SIGTERM": signals["SIGTERM"],
             f"ended with {TRY_AGAIN}": sum(all(status == TRY_AGAIN for status in ended) for ended in told),
             "states bit-equal": sum(one["state_bit_equal"] for one in runs),

@@ -16,6 +16,11 @@ def round_up(number, multiple: int):
     return -(-number // multiple) * multiple
 
 
+def leading_size(tree: Any) -> int:
+    """Returns the length of the leading axis of a tree's arrays."""
+    return jax.tree.leaves(tree)[0].shape[0]
+
+
 def at_least_float32(x: Array) -> Array:
     """Casts half-precision arrays to float32; returns float32 and float64 arrays unchanged."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))

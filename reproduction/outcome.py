@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from endx_jax.metrics.significance import paired_t_test, t_test
+from reproduction.significance import paired_t_test, t_test
 from reproduction.tables import Row, Table
 
 FEWEST_SEEDS = 3  # of a row for a p-value or an interval

@@ -22,7 +22,7 @@ from endx_jax.files import write_text
 from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.inference import load
 from endx_jax.inference.saved import embeds
-from endx_jax.metrics.significance import FEWEST, interval_over_runs
+from endx_jax.metrics.significance import FEWEST
 from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import keep_programs
 from endx_jax.ranking.evaluate import evaluate_set
@@ -33,6 +33,7 @@ from reproduction.counts import counts_of
 from reproduction.layers import measure_layers
 from reproduction.outcome import Outcome, compared
 from reproduction.runs import Options, measures_of_results, slug, trained
+from reproduction.significance import interval_over_runs
 from reproduction.tables import Row
 
 Metrics = dict[str, float]

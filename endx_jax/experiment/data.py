@@ -23,7 +23,7 @@ from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError, located, naming
 from endx_jax.json_files import is_missing, shown
 from endx_jax.methods import config as configs
-from endx_jax.parallel.agreement import on_primary, several
+from endx_jax.parallel.agreement import is_distributed, on_primary
 from endx_jax.ranking.evaluate import EvaluationSettings
 
 RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
@@ -187,7 +187,7 @@ def ensure_prepared(paths: Iterable[str]) -> None:
 
                 reqa_dataset.ensure(name)
 
-    if several():
+    if is_distributed():
         on_primary(ensure, "data-prepared")
 
 

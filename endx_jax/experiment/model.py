@@ -36,7 +36,7 @@ from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import fetch_whole, parameter_paths, place, state_shardings
+from endx_jax.parallel.sharding import fetch_whole, parameter_paths, put, state_shardings
 from endx_jax.pretrained.adapters import read_adapters, write_adapters
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import embeds_tokens
@@ -126,7 +126,7 @@ class Model:
     def initial_params(self) -> dict:
         """Returns the initial parameters: pretrained ones, those of `model.init_from`, and new ones.
 
-        Arrays from files are read on use: `parallel.sharding.place` reads the parts that it needs.
+        Arrays from files are read on use: `parallel.sharding.put` reads the parts that it needs.
         """
         key, lora = jax.random.key(self.settings.seed), self.settings.model.lora
         dual_encoder = self._adapted(self._towers_without_adapters(), key)
@@ -161,7 +161,7 @@ class Model:
         # Not of `model.lora.adapter`, which may be gone since the run began.
         initial = self._with_method(self._adapted(self._towers_without_adapters(), jax.random.key(0)))
         base = {path: leaf for path, leaf in parameter_paths(initial).items() if re.search(BASE, path)}
-        placed = place(base, state_shardings(base, mesh))
+        placed = put(base, state_shardings(base, mesh))
         return flax.traverse_util.unflatten_dict(placed | parameter_paths(params), sep="/")
 
     def without_adapters(self, params: dict, mesh: Mesh) -> dict:

@@ -37,16 +37,17 @@ from endx_jax.models.attention import seen_reasons
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import AUTO, BFLOAT16, FLOAT32, chosen_product_dtype, multiplies_bfloat16
 from endx_jax.models.sharding_hints import platform
-from endx_jax.parallel.agreement import check_equal, decided
+from endx_jax.parallel.agreement import broadcast, check_equal
 from endx_jax.parallel.console import say, working
 from endx_jax.parallel.environment import check_flags, use_compilation_cache
 from endx_jax.parallel.memory import gigabytes, measure, trim
 from endx_jax.parallel.mesh import make_mesh
-from endx_jax.parallel.sharding import place
+from endx_jax.parallel.sharding import put
 from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints
-from endx_jax.training.step import CompiledStep, Step, TrainState, abstract_batch, compile_ahead, shape_of, split_frozen
+from endx_jax.training.compilation import CompiledStep, abstract_batch, compile_ahead, shape_of
+from endx_jax.training.step import Step, TrainState, split_frozen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     workdirs.check_writable(workdir.folder)
     use_compilation_cache(settings.train.compilation_cache)
     mesh = make_mesh(settings.mesh)
-    product_dtype = decided(lambda: _product_dtype(settings.model.product_dtype, workdir), "product-dtype")
+    product_dtype = broadcast(lambda: _product_dtype(settings.model.product_dtype, workdir), "product-dtype")
     settings = dataclasses.replace(settings, model=dataclasses.replace(settings.model, product_dtype=product_dtype))
     model, data = _all_of(lambda: build_model(settings), lambda: read_splits(settings.data))
     training: TrainingData = data.train
@@ -185,7 +186,7 @@ def compile_and_restore(run: Run, checkpoints: Checkpoints | None = None) -> tup
             say(f"resuming from the checkpoint of step {start} of {run.steps}")
             state = checkpoints.restore(start, train_plan.state)
             return dataclasses.replace(state, params=run.model.with_base(state.params, run.mesh))
-        params = place(run.model.initial_params(), train_plan.shardings.params)
+        params = put(run.model.initial_params(), train_plan.shardings.params)
         return jax.jit(train_plan.create, out_shardings=train_plan.shardings)(params)
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:  # parameters are read while the step is compiled
@@ -270,7 +271,7 @@ def read_choice(folder: str, key: str) -> StepMemory | None:
         except (EndxError, RunInterrupted, OSError, TypeError):
             return None
 
-    values = decided(read, "choice")
+    values = broadcast(read, "choice")
     return StepMemory(**values) if values else None
 
 

@@ -38,10 +38,10 @@ from endx_jax.inference.saved import MANIFEST, MODEL
 from endx_jax.methods.config import load_config, names_of
 from endx_jax.methods.evaluation import UNTRAINED, Evaluator, add_validation, validation, warn_of_losses
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.agreement import check_equal, check_parameters, decided, on_primary
+from endx_jax.parallel.agreement import broadcast, check_equal, check_parameters, on_primary
 from endx_jax.parallel.console import gathering, say, silenced
 from endx_jax.parallel.environment import environment
-from endx_jax.parallel.sharding import place, state_shardings, to_global
+from endx_jax.parallel.sharding import put, state_shardings, to_global
 from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.results import Results
 from endx_jax.ranking.systems import DenseResult
@@ -84,7 +84,7 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
         if _is_finished(run):
             say(f"{folder} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
             return None
-        log_summary(run, logged)
+        log_summary(run, [record.getMessage() for record in logged])
 
         reached, ended = _train(run, validate, preemption, began)
 
@@ -206,7 +206,7 @@ def _is_finished(run: Run) -> bool:
     needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
     if run.model.method.embeds:
         needed += [run.workdir / MODEL / MANIFEST, run.workdir / workdirs.INDEX]
-    return decided(
+    return broadcast(
         lambda: (
             all(file.is_file() for file in needed)
             # Settings that the version of the run did not have are at their defaults.
@@ -279,7 +279,6 @@ def _batches(run: Run, start: int, stop: int, monitor: Monitor) -> Iterator[Batc
 
 def _monitor(run: Run, start: int, began: float) -> Monitor:
     """Returns the monitor of a run that starts or resumes at a step."""
-    train = run.model.settings.train
 
     def question_ids(step: int) -> list[str]:  # steps are counted from 1
         rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
@@ -287,14 +286,12 @@ def _monitor(run: Run, start: int, began: float) -> Monitor:
 
     return Monitor(
         run.workdir.folder,
+        run.model.settings.train,
         start=start,
         steps=run.steps,
-        global_batch_size=train.global_batch_size,
-        log_every=train.log_every,
-        example_names=question_ids,
         began=began,
+        example_names=question_ids,
         warnings=run.model.method.warnings,
-        wandb_project=train.wandb_project,
     )
 
 
@@ -338,7 +335,7 @@ def _report(
         results.add_bm25()
 
     def initial() -> dict:
-        params = place(run.model.initial_params(), state_shardings(run.model.abstract_params, run.mesh))
+        params = put(run.model.initial_params(), state_shardings(run.model.abstract_params, run.mesh))
         check_parameters(params)
         return params
 

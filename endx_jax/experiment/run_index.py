@@ -17,7 +17,7 @@ from endx_jax.experiment.prepare import Run
 from endx_jax.index.index import write_index
 from endx_jax.inference.maxsim import pooled
 from endx_jax.numerics import holds_objects
-from endx_jax.parallel.agreement import decided
+from endx_jax.parallel.agreement import broadcast
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import ScoreBlock, evaluate_set
@@ -143,7 +143,7 @@ def with_known(
     cosine = run.model.settings.model.normalize
     encoded = dict(zip(results.pools.primary.questions, pooled(dense.questions, cosine=cosine), strict=True))
     others = list(dict.fromkeys(question for asked in known for question in asked if question not in encoded))
-    if not decided(lambda: len(others) <= max(most, FEW), "known-indexed"):
+    if not broadcast(lambda: len(others) <= max(most, FEW), "known-indexed"):
         say(f"known questions: only the {len(encoded):,} held-out ones; others would take a tenth of the run's time")
         known = [[question for question in asked if question in encoded] for asked in known]
     elif others:
@@ -169,7 +169,7 @@ def searched_answers(
     others = other_answers(run, documents)
     source = " and ".join(filter(None, (data.path, data.test_path)))
     stored = bool(data.tokens)
-    if not stored and decided(lambda: len(others) <= max(most, FEW), "others-indexed"):
+    if not stored and broadcast(lambda: len(others) <= max(most, FEW), "others-indexed"):
         if others:
             say(f"encoding {len(others):,} other answers for the index")
             texts = [document.text for document in others]

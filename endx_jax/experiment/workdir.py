@@ -28,7 +28,7 @@ LOCK = ".lock"
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
 INDEX, EVALUATION, PROFILE = "index.sqlite", "evaluation", "profile"
 GROWING = ("metrics.jsonl", "tensorboard/*")  # uploaded every few seconds
-NOT_COPIED = (LOCK, "checkpoints", "checkpoint_manifests", "tensorboard", "wandb", PROFILE)
+NOT_COPIED = (LOCK, "checkpoints", "tensorboard", "wandb", PROFILE)
 
 
 class Workdir(os.PathLike):

@@ -14,7 +14,7 @@ from endx_jax.inference.manifest import read_about
 from endx_jax.inference.saved import described_folder, load_towers
 from endx_jax.json_files import shown
 from endx_jax.models.products import AUTO, FLOAT32, check_product_dtype, chosen_product_dtype
-from endx_jax.parallel.agreement import decided
+from endx_jax.parallel.agreement import broadcast
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
 __all__ = ["EmbeddingModel", "ModelSource", "load"]
@@ -51,7 +51,7 @@ def load(
     check_product_dtype("product_dtype", product_dtype or FLOAT32)
     mesh = mesh or make_mesh(MeshSettings(), jax.local_devices())
     if product_dtype == AUTO and mesh.is_multi_process:  # whose CPUs may differ
-        product_dtype = decided(lambda: chosen_product_dtype(AUTO), "product-dtype")
+        product_dtype = broadcast(lambda: chosen_product_dtype(AUTO), "product-dtype")
     path = local_copy(name, skip=("checkpoints", "*.sqlite"))
     if isinstance(path_or_name, os.PathLike) and not path.exists():
         raise EndxError(f"{name} does not exist; give the workdir of a run, an export, or a folder of a model")

@@ -13,7 +13,7 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import FLOAT32
 from endx_jax.models.sharding_hints import platform
-from endx_jax.parallel.sharding import place, state_shardings
+from endx_jax.parallel.sharding import put, state_shardings
 from endx_jax.pretrained import PretrainedEncoder
 from endx_jax.pretrained.checkpoint import architecture_of
 from endx_jax.pretrained.sentence_transformers import Usage, read_usage, scores_pairs
@@ -92,7 +92,7 @@ def _assemble(
     return EmbeddingModel(
         name,
         encoder,
-        place(params, state_shardings(params, mesh)),
+        put(params, state_shardings(params, mesh)),
         cosine=usage.cosine or (dual_encoder.by_token and dual_encoder.answer.normalize),
         source=ModelSource(sources),
         named_prompts=usage.prompts,

@@ -29,7 +29,7 @@ from endx_jax.models.heads import HEADS, MakeHead
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.distributed import is_primary
-from endx_jax.parallel.sharding import fetch_whole, parameter_paths, place, state_shardings
+from endx_jax.parallel.sharding import fetch_whole, parameter_paths, put, state_shardings
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import StoredArray, open_file, write_file
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config
@@ -132,7 +132,7 @@ def load_towers(
     return EmbeddingModel(
         name,
         TextEncoder(dual_encoder, processors, mesh),
-        place(params, state_shardings(params, mesh)),
+        put(params, state_shardings(params, mesh)),
         cosine=about.cosine,
         source=ModelSource(sources),
         named_prompts=about.prompts,

@@ -26,9 +26,9 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.identity import model_identity
 from endx_jax.inference.text_batches import compute_batches, equal_batches
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.agreement import gathered
+from endx_jax.parallel.agreement import all_gather
 from endx_jax.parallel.console import say, showing_progress
-from endx_jax.parallel.sharding import place, rounded_up, state_shardings
+from endx_jax.parallel.sharding import put, rounded_up, state_shardings
 
 CHECKSUM = np.dtype("<u4")
 BLOCK = 1 << 14  # texts encoded at a time, which bounds the memory of vectors that are cached on disk
@@ -57,14 +57,14 @@ class VectorCache:
         name = f"vectors-{key}.npy"
         file = self._folder.path(name)
         vectors = _read(file, shape)
-        if not all(gathered(vectors is not None, "cached")):
+        if not all(all_gather(vectors is not None, "cached")):
             computed = iter(blocks())
             self._folder.write(name, lambda stream: _write(stream, shape, computed))
             rest = [*computed]  # of several processes, those that can't write take part too
             vectors = _read(file, shape)
             if vectors is None and sum(map(len, rest)) == shape[0]:
                 vectors = np.concatenate(rest)
-            if not all(gathered(vectors is not None, "cached")):
+            if not all(all_gather(vectors is not None, "cached")):
                 vectors = np.concatenate([*blocks()])
         return cast(np.ndarray, vectors)
 
@@ -194,7 +194,7 @@ class HeadEncoder:
         model = encoder.model
         self._base = TextEncoder(model, encoder.processors, self._mesh, encoder.batch_size, part=model.base)
         params = below_heads(params)
-        self._params = place(params, state_shardings(params, self._mesh))
+        self._params = put(params, state_shardings(params, self._mesh))
         self._known: dict[str, dict[str, np.ndarray]] = {side: {} for side in SIDES}
         replicated = NamedSharding(self._mesh, PartitionSpec())
         self._heads = jax.jit(model.encode, static_argnums=1, out_shardings=replicated)

@@ -1,8 +1,8 @@
 """Agreement of several processes, which may see different contents of the files that they share.
 
-What all processes must do alike is decided by the primary process and told to the others (`decided`); no other process
-reads it from files. Where all must read files that one of them writes, all wait for the write (`on_primary`,
-`together`) and compare what they have read (`check_equal`, `check_parameters`). docs/faults.md lists every case.
+What all processes must do alike is decided by the primary process and told to the others (`broadcast`); no other
+process reads it from files. Where all must read files that one of them writes, all wait for the write (`on_primary`,
+`run_on_all`) and compare what they have read (`check_equal`, `check_parameters`). docs/faults.md lists every case.
 
 Values go through the key-value store of JAX's coordination service, which needs no compiled program and lets a process
 wait for a day; collectives on CPUs time out after half a minute. Every process must call these functions with the same
@@ -31,12 +31,12 @@ _calls: Counter[str] = Counter()  # calls by name, the same on every process, wh
 _thread = threading.local()  # `acts` is true while a thread runs an action of the primary
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Returns true if other processes take part in what this one does now."""
     return jax.distributed.is_initialized() and not getattr(_thread, "acts", False)
 
 
-def decided(decide: Callable[[], T], name: str) -> T:
+def broadcast(decide: Callable[[], T], name: str) -> T:
     """Returns what `decide` returns on the primary process, on every process.
 
     Args:
@@ -47,7 +47,7 @@ def decided(decide: Callable[[], T], name: str) -> T:
       EndxError, RunInterrupted: `decide` raised it; it is raised on every process. Any other exception is raised on the
         primary only, and ends all processes (`distributed.exit_after`).
     """
-    if not several():
+    if not is_distributed():
         return decide()
     key, failure = _key(name), None
     if is_primary():
@@ -65,27 +65,27 @@ def decided(decide: Callable[[], T], name: str) -> T:
 
 
 def on_primary(action: Callable[[], None], name: str) -> None:
-    """Runs `action` on the primary process while the others wait for it; raises its errors as `decided` does."""
-    decided(action, name)
+    """Runs `action` on the primary process while the others wait for it; raises its errors as `broadcast` does."""
+    broadcast(action, name)
 
 
-def gathered(value: T, name: str) -> list[T]:
+def all_gather(value: T, name: str) -> list[T]:
     """Returns the values of all processes, which JSON must be able to hold, in the order of the processes."""
-    if not several():
+    if not is_distributed():
         return [value]
     key = _key(name)
     client().key_value_set(f"{key}/{jax.process_index()}", json.dumps(value))
-    return decided(lambda: [_get(f"{key}/{process}") for process in range(jax.process_count())], name)
+    return broadcast(lambda: [_get(f"{key}/{process}") for process in range(jax.process_count())], name)
 
 
-def together(action: Callable[[], None], name: str) -> None:
+def run_on_all(action: Callable[[], None], name: str) -> None:
     """Runs `action` on every process and waits for all; an EndxError or RunInterrupted of one is raised on all."""
     failure = None
     try:
         action()
     except (EndxError, RunInterrupted) as raised:
         failure = raised
-    _raise_first(failure, gathered(_described(failure), name))
+    _raise_first(failure, all_gather(_described(failure), name))
 
 
 def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
@@ -97,8 +97,8 @@ def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
     Raises:
       EndxError: a value differs.
     """
-    local = dict(values()) if several() else {}
-    first = decided(lambda: local, "first-values")
+    local = dict(values()) if is_distributed() else {}
+    first = broadcast(lambda: local, "first-values")
 
     def compare() -> None:
         for name, value in first.items():
@@ -109,7 +109,7 @@ def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
                     "same files and versions on every host"
                 )
 
-    together(compare, "equal")
+    run_on_all(compare, "equal")
 
 
 def check_parameters(params: Any, step: int = 0) -> None:
@@ -123,7 +123,7 @@ def check_parameters(params: Any, step: int = 0) -> None:
     Raises:
       Disagreement: a process has another step or value.
     """
-    first, *others = gathered(f"step {step}, checksum {_digest(params)}", "parameters") if several() else [""]
+    first, *others = all_gather(f"step {step}, checksum {_digest(params)}", "parameters") if is_distributed() else [""]
     for process, other in enumerate(others, 1):
         if other != first:
             raise Disagreement(

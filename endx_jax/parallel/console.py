@@ -6,6 +6,7 @@ WARNING silences the latter and the progress bars.
 
 import contextlib
 import logging
+import logging.handlers
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,8 +18,12 @@ from endx_jax.parallel.distributed import is_primary
 
 LOG = logging.getLogger("endx_jax")
 LOG.setLevel(LOG.level or logging.INFO)
-_changing, _levels = threading.Lock(), list[int]()  # levels before the contexts of `silenced` that are open
 INTERVAL = 1.0  # seconds between updates of a progress bar while no item is finished, such as during compilation
+_silencers: list[None] = []  # one for each context of `silenced` that is open, in any thread
+
+
+def _shows_messages() -> bool:
+    return LOG.isEnabledFor(logging.INFO) and not _silencers
 
 
 def say(line: str) -> None:
@@ -27,13 +32,13 @@ def say(line: str) -> None:
     See `errors.naming` and `errors.printable`.
     """
     level = logging.WARNING if line.startswith("warning: ") else logging.INFO
-    if not (is_primary() and LOG.isEnabledFor(level)):
+    if not is_primary() or (level == logging.INFO and not _shows_messages()):
         return
     text = printable(named(line))
     # Libraries that are imported add a handler without a level to the root logger.
     shows_all = logging.root.isEnabledFor(logging.INFO)  # by a handler, if there is one
     handlers = [*LOG.handlers, *(handler for handler in logging.root.handlers if handler.level or shows_all)]
-    if any(handler.level <= logging.INFO for handler in handlers) or not LOG.isEnabledFor(logging.INFO):
+    if any(handler.level <= logging.INFO for handler in handlers) or not _shows_messages():
         LOG.log(level, "%s", text)
         return
     with tqdm.tqdm.external_write_mode():
@@ -44,47 +49,37 @@ def say(line: str) -> None:
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
     """Context without messages and progress bars; warnings are logged. Several may overlap in threads."""
-    with _changing:
-        _levels.append(LOG.level)
-        LOG.setLevel(logging.WARNING)
+    _silencers.append(None)
     try:
         yield
     finally:
-        with _changing:
-            LOG.setLevel(_levels.pop())
-
-
-class _Lines(logging.Handler):
-    def __init__(self, level: int):
-        super().__init__(level)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        _silencers.pop()
 
 
 @contextlib.contextmanager
-def gathering() -> Iterator[list[str]]:
+def gathering() -> Iterator[list[logging.LogRecord]]:
     """Context that collects the package's warnings in a list, to print them in one place; an error logs them all.
 
     Where messages are silenced, nothing would print the list: warnings are logged at once then.
     """
-    handler = _Lines(logging.WARNING)
-    if LOG.isEnabledFor(logging.INFO):
-        LOG.addHandler(handler)
-    failed = True
+    collector = logging.handlers.BufferingHandler(capacity=sys.maxsize)
+    collector.setLevel(logging.WARNING)
+    if _shows_messages():
+        LOG.addHandler(collector)
     try:
-        yield handler.lines
-        failed = False
+        yield collector.buffer
+    except BaseException:
+        LOG.removeHandler(collector)
+        for record in collector.buffer:
+            LOG.handle(record)
+        raise
     finally:
-        LOG.removeHandler(handler)
-        for line in handler.lines * failed:
-            LOG.warning("%s", line)
+        LOG.removeHandler(collector)
 
 
 def showing_progress() -> bool:
     """Returns true on the primary process if stderr is a terminal or a notebook: progress bars are shown then."""
-    return is_primary() and LOG.isEnabledFor(logging.INFO) and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    return is_primary() and _shows_messages() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
 @contextlib.contextmanager
@@ -104,7 +99,7 @@ def ticking(bar: tqdm.tqdm) -> Iterator[tqdm.tqdm]:
             yield bar
         finally:
             ended.set()
-            if not bar.disable:
+            if thread.is_alive():
                 thread.join()
 
 

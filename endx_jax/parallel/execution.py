@@ -6,7 +6,6 @@ encoded again in the backward pass. Memory holds the embeddings of all rows and 
 
 import contextlib
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jax.typing import DTypeLike
 
+from endx_jax.numerics import leading_size
 from endx_jax.parallel.gathering import gathered_by_layer, partitions
 from endx_jax.parallel.sharding import BATCH_AXES, batch_shards
 
@@ -77,50 +77,43 @@ class Execution:
           The outputs, with the leading axis of `rows`.
         """
         function = jax.named_scope(TOWERS)(function)
-        chunks = self.chunks(count_rows(rows))
-        run = function if chunks == 1 else functools.partial(_in_chunks, function, chunks, cost)
+        chunks = self.chunks(leading_size(rows))
         if chunks == 1 and not self.packed:
             return self.on_all(function, params, rows)
-        if self.shards == 1:
-            with self.on_mesh():
-                return run(params, rows)
+
+        def run(params, rows):
+            if chunks == 1:
+                return function(params, rows)
+            outputs, positions = _map_chunks(lambda p, r, _: function(p, r), chunks, cost, params, rows)
+            return jax.tree.map(lambda out: out.reshape(-1, *out.shape[2:])[positions], outputs)
+
         if self.by_layer and self.mesh is not None:
             params = gathered_by_layer(params, self.mesh, self.dtype)
-        return self._on_each_shard(run, (partitions(params), ROWS), ROWS)(params, rows)
+        return self._on_each_shard(run, params, rows)
 
     def sum_rows(
         self,
-        function: Callable[[Tree, Tree, jax.Array], tuple[jax.Array, Tree]],
+        function: Callable[[Tree, Tree, jax.Array], Tree],
         params: Tree,
         rows: Tree,
         cost: Callable[[Tree], jax.Array] | None = None,
-    ) -> tuple[jax.Array, Tree]:
-        """Sums a function over rows in chunks, without the second forward pass of `map_rows`.
-
-        The result is a sum, so the gradient of each chunk is computed right after its value. As in `map_rows`, memory
-        holds the activations of one chunk.
+    ) -> Tree:
+        """Sums a function over rows in chunks, for sums that cost less memory than a value of each row.
 
         Args:
-          function: function (params, rows, valid) -> (scalar, tree of scalars for the log). Each scalar is a sum over
-            the rows where `valid`, bool [R], of terms that depend on their row only. It must not close over
-            differentiated values.
-          params: tree to differentiate. The floating-point arrays of `rows` are differentiated too.
+          function: function (params, rows, valid) -> tree of scalars. Each scalar is a sum over the rows where `valid`,
+            bool [R], of terms that depend on their row only. It must not close over differentiated values.
+          params: tree to differentiate.
           rows: tree of arrays with the rows of the global batch on their leading axis.
           cost: function from rows to a cost of each row, as in `map_rows`.
 
         Returns:
-          The sums over all rows: the scalar, which has a gradient, and the tree of scalars, which has none.
+          The sums over all rows.
         """
         function = jax.named_scope(TOWERS)(function)
-        leaves, structure = jax.tree.flatten(rows)
-        moving = [x if jnp.issubdtype(x.dtype, jnp.inexact) else None for x in leaves]
-        fixed = [x if y is None else None for x, y in zip(leaves, moving, strict=True)]
-
-        def merged(params, moving, fixed, valid):
-            both = [x if y is None else y for x, y in zip(fixed, moving, strict=True)]
-            return function(params, jax.tree.unflatten(structure, both), valid)
-
-        return _summed(self, merged, self.chunks(count_rows(rows)), cost and cost(rows), params, moving, fixed)
+        chunks = self.chunks(leading_size(rows))
+        sums = self._on_each_shard(lambda p, r: _map_chunks(function, chunks, cost, p, r)[0], params, rows)
+        return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), sums)
 
     def reduce_rows(self, function: Callable[[Tree, Tree, Any], Tree], params: Tree, rows: Tree) -> Tree:
         """Applies a function that combines rows, such as a loss, on each device with its own rows.
@@ -145,8 +138,7 @@ class Execution:
         """
         if self.loss_tile is None or self.shards == 1:
             return function(params, rows, None)
-        on_shard = self._on_each_shard(lambda whole, own: function(whole, own, BATCH_AXES), (WHOLE, ROWS), WHOLE)
-        return on_shard(params, rows)
+        return self._on_each_shard(lambda whole, own: function(whole, own, BATCH_AXES), params, rows, WHOLE)
 
     @property
     def shards(self) -> int:
@@ -169,41 +161,46 @@ class Execution:
             return contextlib.nullcontext()
         return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
-    def _on_each_shard(self, function: Callable, in_specs, out_specs) -> Callable:
-        """Maps `function` over the parts of the batch; the compiler handles the other mesh axes.
+    def _on_each_shard(self, function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree, out_specs=ROWS) -> Tree:
+        """Applies `function` to each part of the batch; the compiler handles the other mesh axes.
 
         `check_vma` is off. With it, replicated parameters would become varying inside the loop over chunks, which would
         put the reduction of their gradient into the loop (tests/parallel/test_execution.py counts the reductions), and
         JAX would reject every loop in `function` whose carry starts as a constant.
         """
+        if self.shards == 1:
+            with self.on_mesh():
+                return function(params, rows)
         return jax.shard_map(
             function,
             mesh=self.mesh,
-            in_specs=in_specs,
+            in_specs=(partitions(params), ROWS),
             out_specs=out_specs,
             axis_names=set(BATCH_AXES),
             check_vma=False,
-        )
+        )(params, rows)
 
 
-def count_rows(rows: Tree) -> int:
-    """Returns the length of the leading axis of a tree's arrays."""
-    return jax.tree.leaves(rows)[0].shape[0]
-
-
-def _in_chunks(
-    function: Callable[[Tree, Tree], Tree],
+def _map_chunks(
+    function: Callable[[Tree, Tree, jax.Array], Tree],
     chunks: int,
     cost: Callable[[Tree], jax.Array] | None,
     params: Tree,
     rows: Tree,
-) -> Tree:
-    """Applies `function` in a loop over chunks of equal size and recomputes its activations in the backward pass."""
-    indices, _, positions = _assign_chunks(count_rows(rows), chunks, cost and cost(rows))
+) -> tuple[Tree, jax.Array]:
+    """Applies a function (params, rows, valid) in a loop over chunks; the backward pass computes each chunk again.
+
+    Returns:
+      The outputs, stacked [chunks, ...], and the position of each row in the flattened chunks [count].
+    """
+    count = leading_size(rows)
+    if chunks == 1:
+        outputs = function(params, rows, jnp.ones(count, bool))
+        return jax.tree.map(lambda out: out[None], outputs), jnp.arange(count)
+    indices, valid, positions = _assign_chunks(count, chunks, cost and cost(rows))
     recomputed = jax.checkpoint(function, prevent_cse=False)
     chunked = jax.tree.map(lambda row: row[indices], rows)
-    outputs = jax.lax.map(lambda chunk: recomputed(params, chunk), chunked)
-    return jax.tree.map(lambda out: out.reshape(-1, *out.shape[2:])[positions], outputs)
+    return jax.lax.map(lambda chunk: recomputed(params, *chunk), (chunked, valid)), positions
 
 
 def _assign_chunks(count: int, chunks: int, costs: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -225,67 +222,3 @@ def _assign_chunks(count: int, chunks: int, costs: jax.Array | None) -> tuple[ja
     filled = jnp.where(valid, jnp.pad(order, (0, chunks * size - count)), order[0])
     rank = jnp.argsort(order)
     return filled.reshape(size, chunks).T, valid.reshape(size, chunks).T, rank % chunks * size + rank // chunks
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _summed(
-    execution: Execution, function: Callable, chunks: int, costs: jax.Array | None, params: Tree, moving: Tree, fixed
-) -> tuple[jax.Array, Tree]:
-    def value(params, rows, valid):
-        return function(params, *rows, valid), ()
-
-    return _sum_chunks(execution, value, chunks, costs, params, (moving, fixed))[0]
-
-
-def _summed_forward(execution, function, chunks, costs, params, moving, fixed):
-    def value_and_gradients(params, rows, valid):
-        compute = jax.value_and_grad(function, (0, 1), has_aux=True)
-        (value, aux), (params_gradient, moving_gradient) = compute(params, *rows, valid)
-        return (value, aux, params_gradient), moving_gradient
-
-    sums, moving_gradient = _sum_chunks(execution, value_and_gradients, chunks, costs, params, (moving, fixed))
-    value, aux, params_gradient = sums
-    return (value, aux), (params_gradient, moving_gradient)
-
-
-def _summed_backward(execution, function, chunks, gradients, cotangents):
-    del execution, function, chunks
-    scaled = jax.tree.map(lambda gradient: (cotangents[0] * gradient).astype(gradient.dtype), gradients)
-    return None, *scaled, None
-
-
-_summed.defvjp(_summed_forward, _summed_backward)
-
-
-def _sum_chunks(
-    execution: Execution, function: Callable, chunks: int, costs: jax.Array | None, params: Tree, rows: Tree
-) -> tuple[Tree, Tree]:
-    """Applies a function (params, rows, valid) -> (sums, row-wise outputs) in chunks of each device's own rows.
-
-    Returns:
-      The sums over all rows, and the outputs with the leading axis of `rows`.
-    """
-
-    def sum_shard(params, rows_and_costs):
-        rows, costs = rows_and_costs
-        count = count_rows(rows)
-        if chunks == 1:
-            sums, outputs = function(params, rows, jnp.ones(count, bool))
-        else:
-            indices, valid, positions = _assign_chunks(count, chunks, costs)
-            chunked = jax.tree.map(lambda row: row[indices], rows), valid
-            shapes = jax.eval_shape(lambda: function(params, *jax.tree.map(lambda x: x[0], chunked))[0])
-
-            def add(sums, chunk):
-                more, outputs = function(params, *chunk)
-                return jax.tree.map(jnp.add, sums, more), outputs
-
-            zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
-            sums, outputs = jax.lax.scan(add, zeros, chunked)
-            outputs = jax.tree.map(lambda out: out.reshape(-1, *out.shape[2:])[positions], outputs)
-        return sums if execution.shards == 1 else jax.lax.psum(sums, BATCH_AXES), outputs
-
-    if execution.shards == 1:
-        with execution.on_mesh():
-            return sum_shard(params, (rows, costs))
-    return execution._on_each_shard(sum_shard, (WHOLE, ROWS), (WHOLE, ROWS))(params, (rows, costs))

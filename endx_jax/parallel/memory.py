@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from endx_jax.parallel.agreement import gathered
+from endx_jax.parallel.agreement import all_gather
 from endx_jax.parallel.environment import control_groups, read_system
 from endx_jax.parallel.execution import Tree
 
@@ -36,7 +36,7 @@ class DeviceMemory:
     devices: int = 1
 
     def peak(self, step: int) -> int:
-        """Returns the bytes in use while each device uses `step` bytes for a training step."""
+        """Returns the held memory plus `step` bytes for every local device."""
         return self.held + self.devices * step
 
     def activations(self, state: int, platform: str = "cpu") -> int:
@@ -62,28 +62,29 @@ def measure() -> DeviceMemory:
         memory = DeviceMemory(stats["bytes_limit"], stats.get("bytes_in_use", 0))
     else:
         held = resident()
-        free = free_host_memory()
-        memory = DeviceMemory(UNKNOWN if free is None else free + held, held + RUNTIME, len(devices))
-    everyone: list = gathered([memory.total, memory.held, socket.gethostname()], "memory")
+        memory = DeviceMemory(host_memory()[1] + held, held + RUNTIME, len(devices))
+    everyone: list = all_gather([memory.total, memory.held, socket.gethostname()], "memory")
     hosts = [host for _, _, host in everyone]
     # Processes on one host see the same free memory; each uses an equal share.
     shares = [total // (1 if "bytes_limit" in stats else hosts.count(host)) for total, _, host in everyone]
     return DeviceMemory(min(shares), max(held for _, held, _ in everyone), memory.devices)
 
 
-def free_host_memory(root: pathlib.Path = pathlib.Path("/")) -> int | None:
-    """Returns the free memory of the host, at most the memory that this process's control groups leave.
+def host_memory(root: pathlib.Path = pathlib.Path("/")) -> tuple[int, int]:
+    """Returns the total and the free memory of the host, each at most what this process's control groups allow.
 
     Args:
       root: folder in which `proc` and `sys` are mounted.
 
     Returns:
-      Bytes; None if the system has no `/proc/meminfo`, as outside Linux.
+      Bytes; twice `UNKNOWN` if the system has no `/proc/meminfo`, as outside Linux.
     """
-    for line in read_system(root / "proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            return max(0, min([1024 * int(line.split()[1]), *_left_in_cgroups(root)]))
-    return None
+    lines = dict(line.split(":") for line in read_system(root / "proc/meminfo").splitlines())
+    if "MemAvailable" not in lines:
+        return UNKNOWN, UNKNOWN
+    of_host = [1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable")]
+    total, free = zip(of_host, *_cgroup_memory(root), strict=True)
+    return min(total), max(0, min(free))
 
 
 def resident() -> int:
@@ -124,8 +125,8 @@ def bytes_kept(function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree)
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull))
 
 
-def _left_in_cgroups(root: pathlib.Path) -> Iterator[int]:
-    """Yields the bytes that each memory limit leaves, for this process's control group and those above (v1 and v2)."""
+def _cgroup_memory(root: pathlib.Path) -> Iterator[tuple[int, int]]:
+    """Yields each limit and what it leaves, for this process's control group and those above it (v1 and v2)."""
     for folder in control_groups(root, "memory"):
         for names in (
             ("memory.max", "memory.current", "inactive_file"),
@@ -135,4 +136,4 @@ def _left_in_cgroups(root: pathlib.Path) -> Iterator[int]:
             if limit.isdigit() and used.isdigit():
                 # The system drops cached files before it runs out of memory.
                 statistics = dict(entry.split() for entry in read_system(folder / "memory.stat").splitlines())
-                yield int(limit) - int(used) + int(statistics.get(names[2], 0))
+                yield int(limit), int(limit) - int(used) + int(statistics.get(names[2], 0))

@@ -125,11 +125,11 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 def state_shardings(state, mesh: Mesh):
     """Returns the sharding of each leaf of a tree of arrays or shapes, by its path."""
 
-    def place(path, leaf):
+    def sharding_of(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         return NamedSharding(mesh, partition_spec(name, leaf.shape, mesh))
 
-    return jax.tree_util.tree_map_with_path(place, state)
+    return jax.tree_util.tree_map_with_path(sharding_of, state)
 
 
 def parameter_paths(params) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def to_global(tree, mesh: Mesh, batch_size: int):
     return jax.tree.map(assemble, tree)
 
 
-def place(tree, shardings):
+def put(tree, shardings):
     """Places a tree of arrays on devices; each process uploads its own parts only, one device at a time.
 
     Args:
@@ -192,10 +192,10 @@ def place(tree, shardings):
         parts that are needed), or of arrays on the devices of all processes.
       shardings: tree of shardings with the same structure.
     """
-    return jax.tree.map(_put, tree, shardings)
+    return jax.tree.map(_put_array, tree, shardings)
 
 
-def _put(array, sharding):
+def _put_array(array, sharding):
     if isinstance(array, jax.Array):
         if not array.is_fully_addressable:
             return jax.device_put(array, sharding)

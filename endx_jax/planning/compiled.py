@@ -15,7 +15,7 @@ from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import USABLE, chip_of
 from endx_jax.planning.programs import Collective, collectives
 from endx_jax.planning.roofline import seconds_by_kind
-from endx_jax.training.step import abstract_batch, program_bytes, used_and_limit
+from endx_jax.training.compilation import abstract_batch, program_bytes, used_and_limit
 
 # Autotuning runs kernels on a device, which is missing here. It affects no array's size.
 GPU_OPTIONS = {"xla_gpu_autotune_level": 0}

@@ -12,7 +12,7 @@ from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.console import working
 from endx_jax.parallel.environment import use_compilation_cache
 from endx_jax.parallel.memory import resident
-from endx_jax.parallel.sharding import place, to_global
+from endx_jax.parallel.sharding import put, to_global
 from endx_jax.planning.compiled import compile_what_fits
 from endx_jax.planning.runs import RunPairs, plan_run
 
@@ -93,7 +93,7 @@ def time_steps(train_plan: TrainPlan) -> float:
     """Times steps on the first batch with random parameters; returns the mean in seconds, without compilation."""
     state, rng = train_plan.state, np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.02, leaf.shape).astype(leaf.dtype), state.params)
-    state = jax.jit(train_plan.create, out_shardings=train_plan.shardings)(place(params, train_plan.shardings.params))
+    state = jax.jit(train_plan.create, out_shardings=train_plan.shardings)(put(params, train_plan.shardings.params))
     batch = to_global(train_plan.stream[0], train_plan.mesh, train_plan.global_batch_size)
     times: list[float] = []
     while len(times) <= TIMED and sum(times[1:]) < ENOUGH:  # the first call compiles

@@ -23,7 +23,7 @@ from endx_jax.planning.machine import MeasuredStep
 from endx_jax.planning.runs import RunPairs, plan_run
 from endx_jax.planning.topologies import Topology, devices_of, missing_compiler
 from endx_jax.settings import require
-from endx_jax.training.step import abstract_batch
+from endx_jax.training.compilation import abstract_batch
 
 LENGTHS, BATCH_SIZE = (64, 512), 64  # of texts in tokens, and `--batch-size` of `endx encode`
 SIDE = "answer"

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -14,8 +13,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from endx_jax.errors import EndxError
 from endx_jax.models.sharding_hints import platform
 from endx_jax.numerics import round_up
+from endx_jax.parallel.memory import host_memory
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import place
+from endx_jax.parallel.sharding import put
 
 Array = jax.Array
 
@@ -349,7 +349,7 @@ class Corpus:
             tile = tile._replace(candidates=tile.candidates * _tiles_per_step(self._tiles, rows, tile))
         best = empty_best(chunks * mesh.size, rows, width, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
         questions = fill_up(questions, chunks * rows).reshape(chunks, rows, -1)
-        questions = place(questions, NamedSharding(mesh, WHOLE))
+        questions = put(questions, NamedSharding(mesh, WHOLE))
         for start, block in self._blocks(where):
             if self._resident is None:
                 jax.block_until_ready(best)  # the previous block is finished, so at most two are on the device
@@ -367,7 +367,7 @@ class Corpus:
         self._check(questions)
 
         def scores(start: int, stop: int) -> Array:
-            rows = place(fill_up(questions[start:stop], round_up(stop - start, 8)), NamedSharding(self._mesh, WHOLE))
+            rows = put(fill_up(questions[start:stop], round_up(stop - start, 8)), NamedSharding(self._mesh, WHOLE))
             parts: list[Array] = []
             for _, block in self._blocks(self._where):
                 jax.block_until_ready(parts)
@@ -410,7 +410,7 @@ class Corpus:
         if column is None:
             return None
         split = NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names))
-        return place(fill_up(column[rows], self._size), split)
+        return put(fill_up(column[rows], self._size), split)
 
 
 def fill_up(rows: np.ndarray, size: int) -> np.ndarray:
@@ -422,11 +422,11 @@ def fill_up(rows: np.ndarray, size: int) -> np.ndarray:
 def fits(size: int) -> bool:
     """Returns true if the devices of this process have free memory for a corpus of `size` bytes.
 
-    For a CPU the total memory of the machine counts: pages of a memory map can be reclaimed.
+    For a CPU the total memory of the machine or container counts: pages of a memory map can be reclaimed.
     """
     statistics = [device.memory_stats() for device in jax.local_devices()]
     if any(memory is None for memory in statistics):
-        return size <= SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return size <= SHARE * host_memory()[0]
     return size <= SHARE * sum(memory["bytes_limit"] - memory["bytes_in_use"] for memory in statistics)
 
 

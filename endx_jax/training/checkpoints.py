@@ -1,37 +1,43 @@
-"""Checkpoints written asynchronously by Orbax, each with a manifest that holds a hash of every file.
+"""Checkpoints written asynchronously by Orbax, each with a hash of every file.
 
 The workdir is a local folder or one in a bucket, into which Orbax writes without local files.
 
-A checkpoint is complete once its manifest exists. The manifest is written last, atomically, and removed first, so that
-a process may be killed at any moment. Orbax alone restores a file with a flipped bit without an error, so the hashes
-are checked before a restore; a damaged checkpoint is removed and the previous one used.
+Orbax makes a checkpoint visible once all its files are complete, and then removes those that are neither new nor best,
+so that a process may be killed at any moment. Orbax alone restores a file with a flipped bit without an error, so the
+hashes are checked before a restore; a damaged checkpoint is removed and the previous one used.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from endx_jax import json_files
 from endx_jax.buckets import bucket_errors, listing, read_bytes, remove, url_of, write_bytes
 from endx_jax.errors import DiskFull, EndxError, RunInterrupted, first_line
 from endx_jax.files import reporting_full_disk
-from endx_jax.parallel.agreement import decided, on_primary, together
+from endx_jax.parallel.agreement import broadcast, on_primary, run_on_all
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.step import TrainState, without
 
-FOLDER, MANIFESTS = "checkpoints", "checkpoint_manifests"
-SHA256, MD5 = "sha256", "md5"  # hashes in a manifest: MD5 in a bucket, which computes it, else SHA-256
+FOLDER = "checkpoints"
+# Files of a checkpoint: our hashes; Orbax's, of the metrics of its validation; and Orbax's that gets the time when the
+# checkpoint is complete, after the hashes were written, and that no restore needs.
+HASHES, METRICS, STAMPED = "hashes.json", "metrics/metrics", "_CHECKPOINT_METADATA"
+SHA256, MD5 = "sha256", "md5"  # kinds of hashes: MD5 in a bucket, which computes it, else SHA-256
 METADATA_BYTES = 1_000_000  # disk space reserved for the files of a checkpoint that hold no arrays
 
 
@@ -55,24 +61,33 @@ class Checkpoints:
           keep: number of newest checkpoints to keep, besides the best one.
           metric: name of the validation metric that selects the best checkpoint; higher is better.
           report: function that logs a line.
-          upload: function of the primary process that uploads the metric log; called before a manifest is written, so
-            that a run that resumes from the checkpoint has all lines before it.
+          upload: function of the primary process that uploads the metric log; called before a checkpoint is complete,
+            so that a run that resumes from it has all lines before it.
           base: patterns of the paths of parameters that checkpoints do not hold, since they never change.
         """
         self.workdir, self._upload, self._base = _folder(workdir), upload, base
-        self._keep, self._metric = keep, metric
-        self._finisher = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-manifest")
+        self._finisher = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-finished")
         self._unfinished: futures.Future | None = None
-        self._failed = False
+        self._step, self._failed = 0, False  # the step that was saved last; true after an error
         on_primary(lambda: _remove_unusable(self.workdir, metric, report), "checkpoints-verified")
-        # Orbax would remove old checkpoints before the new one has its manifest, so `_remove_old` does it.
-        options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True)
+
+        def order(metrics: Mapping[str, float]) -> Any:
+            """Returns a key that is highest for the first of the best; without the metric, for the newest."""
+            step = metrics["step"]
+            return (metrics[metric], -step) if metric in metrics else (-math.inf, step)
+
+        options = ocp.CheckpointManagerOptions(
+            cleanup_tmp_directories=True,
+            best_fn=order,
+            preservation_policy=AnyPreservationPolicy([LatestN(keep), BestN(get_metric_fn=order, n=1)]),
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._before_complete),
+        )
         self._manager = ocp.CheckpointManager(self.workdir / FOLDER, options=options)
 
     @property
     def latest_step(self) -> int | None:
         """Step of the newest complete checkpoint; None if there is none."""
-        return decided(lambda: newest_step(self.workdir), "newest-step")
+        return broadcast(lambda: newest_step(self.workdir), "newest-step")
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
         """Starts writing a checkpoint; returns once the device arrays are copied to the host.
@@ -82,12 +97,13 @@ class Checkpoints:
             written. Complete checkpoints are unchanged.
         """
         self.wait()
-        state = self._without_base(state)
+        self._step, state = step, self._without_base(state)
         with self._cleaning_up(step):
             on_primary(lambda: _check_room(self.workdir / FOLDER / str(step), state), "room-checked")
             # Forced, since each process would decide by the checkpoints that it has seen.
-            self._manager.save(step, args=_split(state, ocp.args.StandardSave), force=True)
-        self._unfinished = self._finisher.submit(self._finish, step, dict(metrics) if metrics else None)
+            with_step = {**(metrics or {}), "step": step}
+            self._manager.save(step, args=_split(state, ocp.args.StandardSave), metrics=with_step, force=True)
+        self._unfinished = self._finisher.submit(self._finish, step)
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Restores the exact state of a step, without the base, with the shardings of `like`, from any topology."""
@@ -99,14 +115,14 @@ class Checkpoints:
         return dataclasses.replace(state, params=without(state.params, self._base)) if self._base else state
 
     def wait(self) -> None:
-        """Waits until every process has written the last checkpoint and the primary its manifest.
+        """Waits until the last checkpoint is complete in every process.
 
         Raises:
           DiskFull, EndxError, RunInterrupted: the errors of `save` in any process.
         """
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
-            together(unfinished.result, "checkpoint-written")
+            run_on_all(unfinished.result, "checkpoint-written")
 
     def has_failed(self) -> bool:
         """Returns true if the last write has already failed in this process, so that `wait` will raise its error."""
@@ -120,17 +136,21 @@ class Checkpoints:
         if not self._failed:
             self._manager.close()
 
-    def _finish(self, step: int, metrics: dict | None) -> None:
-        """Writes the manifest after Orbax has moved its files to their final folder; Orbax's own hook runs earlier."""
+    def _finish(self, step: int) -> None:
         with self._cleaning_up(step):
             self._manager.wait_until_finished()
-            if is_primary():
-                self._upload()
-                kind = MD5 if url_of(self.workdir) else SHA256
-                hashes = hash_files(self.workdir / FOLDER / str(step), kind)
-                manifest = {"step": step, "metrics": metrics, kind: hashes}
-                write_bytes(_manifest(self.workdir, step), json.dumps(manifest, indent=1).encode())
-                _remove_old(self.workdir, self._keep, self._metric)
+
+    def _before_complete(self) -> None:
+        """Uploads the metric log and writes the hashes; Orbax calls it on the primary, before it renames the folder."""
+        self._upload()
+        (folder,) = self._folders(self._step)
+        kind = MD5 if url_of(folder) else SHA256
+        write_bytes(folder / HASHES, json.dumps({kind: hash_files(folder, kind)}, indent=1).encode())
+
+    def _folders(self, step: int) -> list[epath.Path]:
+        """Returns the folders of a step, which have a longer name until they are complete."""
+        folder = self.workdir / FOLDER
+        return [folder / name for name in _children(folder) if name.partition(".")[0] == str(step)]
 
     @contextlib.contextmanager
     def _cleaning_up(self, step: int) -> Iterator[None]:
@@ -144,27 +164,30 @@ class Checkpoints:
             if is_primary():
                 # Where the bucket refuses this too, the next run removes it.
                 with contextlib.suppress(EndxError, RunInterrupted):
-                    _remove(self.workdir, step)
-                    for name in _children(folder):
-                        if name.startswith(f"{step}."):
-                            remove(folder / name)
+                    for incomplete in self._folders(step):
+                        remove(incomplete)
             raise
 
 
 def best_step(workdir: str | os.PathLike, metric: str) -> int | None:
     """Returns the step of the best checkpoint by a metric, or the newest if none has the metric; None without any."""
     best = best_validation(workdir, metric)
-    return best[0] if best else decided(lambda: newest_step(workdir), "newest-step")
+    return best[0] if best else broadcast(lambda: newest_step(workdir), "newest-step")
 
 
 def newest_step(workdir: str | os.PathLike) -> int | None:
     """Returns the step of the newest complete checkpoint that this process sees; None without any."""
-    return max(_read_manifests(workdir), default=None)
+    return max(_read_complete(workdir), default=None)
 
 
 def best_validation(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[str, float]] | None:
     """Returns the step and the metrics of the best checkpoint by a metric, first of equal ones; None without any."""
-    best = decided(lambda: _best(_read_manifests(workdir), metric), "best-validation")
+
+    def find() -> tuple[int, dict[str, float]] | None:
+        validated = [(step, metrics) for step, metrics in _read_complete(workdir).items() if metric in metrics]
+        return max(validated, key=lambda entry: (entry[1][metric], -entry[0]), default=None)
+
+    best = broadcast(find, "best-validation")
     return (best[0], best[1]) if best else None
 
 
@@ -176,7 +199,7 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
     Raises:
       EndxError: the checkpoint is damaged, or its groups have other parameters or shapes.
     """
-    problem = decided(lambda: find_damage(workdir, step), "checkpoint-checked")
+    problem = broadcast(lambda: find_damage(workdir, step), "checkpoint-checked")
     name = f"checkpoint {step} in {workdir}"
     if problem:
         raise EndxError(
@@ -206,11 +229,6 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
         raise EndxError(f"{name} can't be restored: {first_line(failure)}") from None
 
 
-def _best(manifests: Mapping[int, dict], metric: str) -> tuple[int, dict[str, float]] | None:
-    evaluated = [(step, m["metrics"]) for step, m in manifests.items() if metric in m["metrics"]]
-    return max(evaluated, key=lambda entry: (entry[1][metric], -entry[0]), default=None)
-
-
 def _check_room(folder: epath.Path, state: TrainState) -> None:
     """Raises DiskFull if a checkpoint does not fit, since Orbax prints many stack traces when a write fails."""
     if url_of(folder):
@@ -225,14 +243,15 @@ def _check_room(folder: epath.Path, state: TrainState) -> None:
 
 
 def hash_files(folder: epath.Path, kind: str) -> dict[str, str]:
-    """Returns the `sha256` or `md5` of every file below a folder, by relative path; a bucket knows each MD5."""
+    """Returns the `sha256` or `md5` of a checkpoint's files by relative path; a bucket knows each MD5."""
     url = url_of(folder)
     if url is None:
         local = pathlib.Path(folder)
         files = {file.relative_to(local).as_posix(): "" for file in sorted(local.rglob("*")) if file.is_file()}
     else:
         files = {name: stored.md5 if kind == MD5 else "" for name, stored in listing(url).items()}
-    return {name: checksum or _hash_file(folder / name, kind) for name, checksum in files.items()}
+    hashed = {name: checksum for name, checksum in files.items() if name not in (HASHES, STAMPED)}
+    return {name: checksum or _hash_file(folder / name, kind) for name, checksum in hashed.items()}
 
 
 def _hash_file(file: epath.Path, kind: str) -> str:
@@ -241,16 +260,13 @@ def _hash_file(file: epath.Path, kind: str) -> str:
 
 
 def find_damage(workdir: str | os.PathLike, step: int) -> str | None:
-    """Returns the reason why a step's checkpoint is unusable; None if every file has the hash in the manifest."""
-    contents = read_bytes(_manifest(workdir, step))
-    if contents is None:
-        return "it is incomplete"
+    """Returns the reason why a step's checkpoint is unusable; None if every file has its hash."""
     try:
-        manifest = _parse_manifest(contents, str(_manifest(workdir, step)))
+        kind, hashes = _read_hashes(workdir, step)
     except EndxError:
-        return "its manifest can't be read"
-    actual = hash_files(_folder(workdir) / FOLDER / str(step), manifest["kind"])
-    changed = sorted(name for name, expected in manifest["hashes"].items() if actual.get(name) != expected)
+        return f"{HASHES} is missing or has changed"
+    actual = hash_files(_folder(workdir) / FOLDER / str(step), kind)
+    changed = sorted(name for name, expected in hashes.items() if actual.get(name) != expected)
     return f"{changed[0]} is missing or has changed" if changed else None
 
 
@@ -269,39 +285,27 @@ def _folder(workdir: str | os.PathLike) -> epath.Path:
     return epath.Path(url_of(workdir) or os.path.abspath(workdir))
 
 
-def _manifest(workdir: str | os.PathLike, step: int) -> epath.Path:
-    return _folder(workdir) / MANIFESTS / f"{step}.json"
-
-
-def _read_manifests(workdir: str | os.PathLike) -> dict[int, dict]:
-    """Returns the manifests of existing checkpoints by step; skips unreadable ones."""
-    manifests = {}
+def _read_complete(workdir: str | os.PathLike) -> dict[int, dict[str, float]]:
+    """Returns the metrics of complete checkpoints by step, newest first; skips those whose files can't be read."""
+    complete = {}
     for step in _steps(workdir):
-        contents = read_bytes(_manifest(workdir, step))
-        if contents is not None:
-            with contextlib.suppress(EndxError):
-                manifests[step] = _parse_manifest(contents, str(_manifest(workdir, step)))
-    return manifests
+        with contextlib.suppress(EndxError):
+            _read_hashes(workdir, step)
+            metrics = _read(workdir, step, METRICS)
+            complete[step] = {name: json_files.number(x, METRICS) for name, x in metrics.items() if name != "step"}
+    return complete
 
 
-def _parse_manifest(contents: bytes, where: str) -> dict:
-    """Parses a manifest.
+def _read_hashes(workdir: str | os.PathLike, step: int) -> tuple[str, dict[str, Any]]:
+    """Returns the kind and the hashes of a checkpoint's files; raises EndxError if they can't be read."""
+    hashed = _read(workdir, step, HASHES)
+    kind = MD5 if MD5 in hashed else SHA256
+    return kind, json_files.as_object(json_files.value(hashed, kind, HASHES), HASHES)
 
-    Returns:
-      `metrics`, values by name, empty if the step was not validated; `hashes`, by file; `kind`, their function.
 
-    Raises:
-      EndxError: it is not a manifest.
-    """
-    manifest = json_files.parse(contents, where, dict)
-    metrics = json_files.as_object(json_files.value(manifest, "metrics", where) or {}, where)
-    kind = MD5 if MD5 in manifest else SHA256
-    hashes = json_files.as_object(json_files.value(manifest, kind, where), where)
-    return {
-        "metrics": {name: json_files.number(value, where) for name, value in metrics.items()},
-        "hashes": {name: json_files.as_text(value, where) for name, value in hashes.items()},
-        "kind": kind,
-    }
+def _read(workdir: str | os.PathLike, step: int, name: str) -> dict:
+    """Returns the contents of a checkpoint's JSON file; raises EndxError if it is missing or has no JSON object."""
+    return json_files.parse(read_bytes(_folder(workdir) / FOLDER / str(step) / name) or b"", name, dict)
 
 
 def _steps(workdir: str | os.PathLike) -> list[int]:
@@ -317,39 +321,17 @@ def _children(folder: epath.Path) -> set[str]:
     return {name.partition("/")[0] for name in listing(url)}
 
 
-def _remove(workdir: str | os.PathLike, step: int) -> None:
-    """Removes a checkpoint, its manifest first."""
-    remove(_manifest(workdir, step))
-    remove(_folder(workdir) / FOLDER / str(step))
-
-
-def _remove_old(workdir: str | os.PathLike, keep: int, metric: str) -> None:
-    """Removes all checkpoints except the newest `keep` and the best."""
-    best = _best(_read_manifests(workdir), metric)
-    for step in _steps(workdir)[keep:]:
-        if not best or step != best[0]:
-            _remove(workdir, step)
-
-
 def _remove_unusable(workdir: str | os.PathLike, metric: str, report: Callable[[str], None]) -> None:
-    """Removes damaged checkpoints, newest first up to the first intact one, and the best one if it is damaged."""
-    steps = _steps(workdir)
-    for step in steps:
-        problem = find_damage(workdir, step)
-        if not problem:
-            break
-        _remove(workdir, step)
-        fallback = "the previous one is used" if step != steps[-1] else "training starts from the beginning"
-        report(f"checkpoint {step} can't be used: {problem}; it is removed and {fallback}")
-    folder, manifests = _folder(workdir) / FOLDER, _folder(workdir) / MANIFESTS
-    for name in _children(folder):
-        if name.isdigit() and f"{name}.json" not in _children(manifests):  # its removal was interrupted
-            remove(folder / name)
-    best = best_step(workdir, metric)
-    while best is not None and (problem := find_damage(workdir, best)):
-        _remove(workdir, best)
-        report(f"checkpoint {best}, the best by {metric}, can't be used: {problem}; it is removed")
-        best = best_step(workdir, metric)
-    complete = {f"{step}.json" for step in _steps(workdir)}
-    for name in _children(manifests) - complete:  # includes temporary files of interrupted writes
-        remove(manifests / name)
+    """Removes incomplete checkpoints, and the newest and the best one if they are damaged, until they are intact."""
+    if _children(_folder(workdir) / "checkpoint_manifests"):
+        raise EndxError(f"{workdir} holds checkpoints of an earlier version of endx_jax: use another workdir")
+    suspects: set = {*_steps(workdir)} - {*_read_complete(workdir)}
+    while True:
+        suspects |= {newest_step(workdir), best_step(workdir, metric)} - {None}
+        damage = {step: problem for step in sorted(suspects) if (problem := find_damage(workdir, step))}
+        if not damage:
+            return
+        for step, problem in damage.items():
+            remove(_folder(workdir) / FOLDER / str(step))
+            report(f"checkpoint {step} can't be used: {problem}; it is removed")
+        suspects = set()

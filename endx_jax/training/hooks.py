@@ -1,6 +1,6 @@
 """Hooks of the training loop: validation with early stopping, checkpoints, and profiler traces.
 
-Validation precedes the save, so that the checkpoint's manifest has its metrics. `Monitor.paused` checks the last loss
+Validation precedes the save, so that the checkpoint has its metrics. `Monitor.paused` checks the last loss
 first, so that no checkpoint holds parameters from a loss that is not finite.
 """
 
@@ -15,7 +15,7 @@ from time import monotonic
 import jax
 
 from endx_jax.errors import RunInterrupted
-from endx_jax.parallel.agreement import check_parameters, decided, gathered
+from endx_jax.parallel.agreement import all_gather, broadcast, check_parameters
 from endx_jax.parallel.distributed import end_together, is_primary
 from endx_jax.settings import check_range
 from endx_jax.training.checkpoints import Checkpoints
@@ -56,7 +56,7 @@ class EarlyStopping:
         if not self.patience:
             return False
         without = 0 if self.best is None else step // self.every - self.best[0] // self.every
-        return decided(lambda: without >= self.patience, "early-stopping")
+        return broadcast(lambda: without >= self.patience, "early-stopping")
 
 
 @dataclasses.dataclass
@@ -115,8 +115,8 @@ class SavePolicy:
         """
         validated, metrics = self.validation.latest if self.validation else (0, {})
         due = step in (validated, self.last) or step % self.settings.checkpoint_every == 0
-        # Only the primary's clock counts, and each interval once, since several processes read it one step later. After
-        # a failed write, any process asks for the next one, which raises the error on all.
+        # Process 0 alone requests saves by time, once an interval; the request reaches all processes one step later.
+        # After a failed write, any process requests the next one, which raises the error on all.
         late = not due and is_primary() and 0 < self.settings.checkpoint_minutes * 60 <= monotonic() - self.saved_at
         late = late or self.checkpoints.has_failed()
         asked = self.signals(late)
@@ -153,7 +153,7 @@ class Trace:
         self._first, self._last = start + WARM_UP, start + WARM_UP + steps
         self._running, self._serving = False, port > 0
         if self._serving:
-            hosts = gathered(socket.gethostname(), "profiler-hosts")
+            hosts = all_gather(socket.gethostname(), "profiler-hosts")
             port += hosts[: jax.process_index()].count(hosts[jax.process_index()])
             check_range("train.profiler_port of this process", port, 1, 65535)
             jax.profiler.start_server(port)

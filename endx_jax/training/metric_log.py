@@ -4,17 +4,15 @@ import importlib.util
 import json
 import os
 import pathlib
-import socket
-import struct
 import time
 import uuid
-from typing import Protocol
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.files import AppendOnlyFile, write_text
+from endx_jax.files import AppendOnlyFile, reporting_full_disk, write_text
 
 FILE = "metrics.jsonl"
+FLUSH_SECONDS = 10.0  # time after which TensorBoard's events are on disk
 
 
 class MetricLog:
@@ -28,7 +26,11 @@ class MetricLog:
           resume_step: step from which training resumes; lines of later steps are removed.
           wandb_project: name of the Weights & Biases project; empty for none.
         """
-        self._copies = open_writers(workdir, resume_step=resume_step, wandb_project=wandb_project)
+        self._copies: list[WeightsAndBiases | TensorBoard] = []
+        if wandb_project:
+            self._copies.append(WeightsAndBiases(workdir, wandb_project))
+        if importlib.util.find_spec("tensorboardX") is not None:
+            self._copies.append(TensorBoard(workdir, resume_step))
         path = workdir / FILE
         lines = [line for line in read_metrics(path) if line["step"] <= resume_step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
@@ -72,31 +74,11 @@ def read_metrics(file: pathlib.Path) -> list[dict]:
 WANDB_ID = "wandb_id"  # file with the id of the Weights & Biases run, which resumed training continues
 
 
-class MetricWriter(Protocol):
-    """Destination of metrics."""
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        """Writes the metrics of a step."""
-
-    def close(self) -> None:
-        """Waits until all metrics are written."""
-
-
 def check_installed(wandb_project: str) -> None:
     """Raises EndxError if `train.wandb_project` is set and wandb is not installed."""
     # A folder that Weights & Biases has written, also named `wandb`, is found as a package without a file.
     if wandb_project and getattr(importlib.util.find_spec("wandb"), "origin", None) is None:
         raise EndxError("train.wandb_project needs Weights & Biases: pip install 'endx_jax[wandb]', or leave it empty")
-
-
-def open_writers(workdir: pathlib.Path, *, resume_step: int, wandb_project: str) -> list[MetricWriter]:
-    """Opens a writer for Weights & Biases if a project is given, and one for TensorBoard if it is installed."""
-    writers: list[MetricWriter] = []
-    if wandb_project:
-        writers.append(WeightsAndBiases(workdir, wandb_project))
-    if importlib.util.find_spec("tensorboardX") is not None:
-        writers.append(TensorBoard(workdir, resume_step))
-    return writers
 
 
 class WeightsAndBiases:
@@ -134,22 +116,24 @@ class WeightsAndBiases:
 class TensorBoard:
     """Writes event files into the workdir's `tensorboard` folder.
 
-    tensorboardX provides the messages and checksums. Its own file writer is not used: it runs on a thread, and a full
-    disk kills that thread and makes the run hang.
+    Uses tensorboardX's writer without its thread, which would end silently on a full disk and make the run hang.
     """
 
     def __init__(self, workdir: pathlib.Path, resume_step: int):
         """Opens a new event file; TensorBoard hides events of earlier files after `resume_step`."""
-        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-        self._file = AppendOnlyFile(workdir / "tensorboard" / name)
-        self._add(file_version="brain.Event:2")
+        from tensorboardX.event_file_writer import EventsWriter
+
+        self._folder, self._flushed = workdir / "tensorboard", 0.0
+        with reporting_full_disk(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._events = EventsWriter(str(self._folder / "events"), f".{os.getpid()}")
         self._add(file_version="brain.Event:2", step=resume_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Writes the metrics of a step.
 
         Raises:
-          EndxError: the disk is full.
+          DiskFull: the disk is full, which is noticed after at most `FLUSH_SECONDS`.
         """
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -157,14 +141,14 @@ class TensorBoard:
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with reporting_full_disk(self._folder):
+            self._events.close()
 
     def _add(self, **fields) -> None:
-        """Appends an event as a TFRecord: length, checksum of the length, message, checksum of the message."""
         from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.record_writer import masked_crc32c
 
-        message = Event(wall_time=time.time(), **fields).SerializeToString()
-        length = struct.pack("<Q", len(message))
-        framed = [length, struct.pack("<I", masked_crc32c(length)), message, struct.pack("<I", masked_crc32c(message))]
-        self._file.add(b"".join(framed))
+        with reporting_full_disk(self._folder):
+            self._events.write_event(Event(wall_time=time.time(), **fields))
+            if time.monotonic() - self._flushed > FLUSH_SECONDS:
+                self._events.flush()
+                self._flushed = time.monotonic()

@@ -17,6 +17,7 @@ from endx_jax.errors import EndxError
 from endx_jax.files import write_text
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.distributed import is_primary
+from endx_jax.training.loop import TrainSettings
 from endx_jax.training.metric_log import MetricLog
 
 # Number of the newest steps over which percentiles are computed.
@@ -54,14 +55,10 @@ class Pace:
         if not self._steps:
             return {}
         middle, high, most = np.percentile(self._steps, (50, 95, 100))
-        stalled, self._stalled = self._stalled, 0.0
-        return {
-            "step_seconds_p50": round(float(middle), 4),
-            "step_seconds_p95": round(float(high), 4),
-            "step_seconds_max": round(float(most), 4),
-            "goodput": round(self._in_steps / wall, 4),
-            "data_stall_seconds": round(stalled, 3),
-        }
+        found = {"step_seconds_p50": middle, "step_seconds_p95": high, "step_seconds_max": most}
+        found |= {"goodput": self._in_steps / wall, "data_stall_seconds": self._stalled}
+        self._stalled = 0.0
+        return {name: round(float(value), 4) for name, value in found.items()}
 
 
 class Monitor:
@@ -74,42 +71,34 @@ class Monitor:
     def __init__(
         self,
         workdir: pathlib.Path,
+        settings: TrainSettings,
         *,
         start: int,
         steps: int,
-        global_batch_size: int,
-        log_every: int,
-        example_names: Callable[[int], Sequence[str]],
         began: float,
+        example_names: Callable[[int], Sequence[str]],
         warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {},
-        wandb_project: str = "",
     ):
         """Opens the log and the progress bar on the primary process.
 
         Args:
           workdir: the run's folder.
+          settings: batch size, steps between log lines, and Weights & Biases project.
           start: step from which training starts or resumes.
           steps: number of steps of the whole run.
-          global_batch_size: pairs per step.
-          log_every: steps between log lines.
-          example_names: function from a step to the ids of the questions in its batch.
           began: `time.perf_counter()` at the start of the run, for goodput.
+          example_names: function from a step to the ids of the questions in its batch.
           warnings: function from the metrics of a logged step to warnings by name; each is printed once until it is
             resolved.
-          wandb_project: name of the Weights & Biases project; empty: none.
         """
-        self._workdir, self._pairs, self._log_every, self.steps = workdir, global_batch_size, log_every, steps
-        self._example_names, self._warnings = example_names, warnings
-        self._warned: set[str] = set()
+        self._workdir, self._settings, self.steps = workdir, settings, steps
+        self._example_names, self._warnings, self._warned = example_names, warnings, set[str]()
         self._began, self._pace = began, Pace()
-        self._log = MetricLog(workdir, resume_step=start, wandb_project=wandb_project) if is_primary() else None
+        wandb = settings.wandb_project
+        self._log = MetricLog(workdir, resume_step=start, wandb_project=wandb) if is_primary() else None
+        hidden = not (sys.stderr.isatty() and showing_progress())
         self._bar = tqdm.tqdm(
-            total=steps,
-            initial=start,
-            desc="training",
-            unit="step",
-            disable=not (sys.stderr.isatty() and showing_progress()),
-            dynamic_ncols=True,
+            desc="training", unit="step", total=steps, initial=start, dynamic_ncols=True, disable=hidden
         )
         self._pending: tuple[int, dict[str, jax.Array]] | None = None
         # Times of the last log line and of the last step, plus the pauses since then.
@@ -142,7 +131,7 @@ class Monitor:
             self._pace.add_step(now - self._stepped, self._stalled)
         self._stepped, self._stalled = now, 0.0
         self._bar.update()
-        due = step % self._log_every == 0 or step == self.steps
+        due = step % self._settings.log_every == 0 or step == self.steps
         if due:
             self._write(step, values)
         if due or not self._compiled:  # most of the first step's time is compilation
@@ -184,7 +173,7 @@ class Monitor:
     def _write(self, step: int, values: dict[str, float]) -> None:
         elapsed = time.perf_counter() - self._since
         speed = self._steps_since / elapsed
-        values["pairs_per_second"] = round(speed * self._pairs, 3)
+        values["pairs_per_second"] = round(speed * self._settings.global_batch_size, 3)
         values["tokens_per_second"] = round(self._tokens_since / elapsed, 1)
         values |= self._pace.metrics(time.perf_counter() - self._began)
         summary = f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s"

@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.roofline import PRODUCTS, seconds_by_kind
-from endx_jax.training import step as steps
-from endx_jax.training.step import compile_ahead, used_and_limit
+from endx_jax.training import compilation
+from endx_jax.training.compilation import compile_ahead, used_and_limit
 
 WIDTH = 256
 at_any_effort = pytest.mark.parametrize("level", [0.0, -1.0])
@@ -56,7 +56,7 @@ def test_a_collective_in_a_loop_is_found(mesh, effort, level):
 
 
 def test_a_program_that_does_not_fit_is_counted(mesh, monkeypatch):
-    monkeypatch.setattr(steps, "abstract_batch", lambda batch, _: batch)
+    monkeypatch.setattr(compilation, "abstract_batch", lambda batch, _: batch)
     device = SingleDeviceSharding(mesh.devices.flat[0])
     large = jax.ShapeDtypeStruct((3 * 2**30,), jnp.float32, sharding=device)
     step = compile_ahead(jax.jit(lambda _, x: 2 * x), None, [large], mesh)

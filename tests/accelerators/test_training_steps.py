@@ -18,7 +18,7 @@ from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.compiled import trace_step
 from endx_jax.planning.runs import plan_run, read_texts
 from endx_jax.planning.topologies import topology_named
-from endx_jax.training.step import abstract_batch
+from endx_jax.training.compilation import abstract_batch
 
 # No dimension of a model, and divisible by four devices; 37 rows of a device are encoded in two chunks.
 BATCH, CHUNK, TILE = 148, 19, 16

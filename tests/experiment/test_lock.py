@@ -120,7 +120,8 @@ RESULTS = {
         | {"metrics": {"mrr": 0.5, "recall@1": 0.25}}
     ],
 }
-MANIFEST = {"step": 2, "metrics": {"mrr": 0.5}, "sha256": {"a": "b"}}
+HASHES = {"sha256": {"a": "b"}}
+CHECKPOINT = f"{checkpoints.FOLDER}/2"
 LOG = b'{"step": 1, "loss": 1.0}\n{"step": 2, "loss": 0.5}\n{"step": 3, "mrr": 0.5}\n'
 QUESTIONS = b'{"id": "a", "question": 0, "mrr": 0.5}\n{"id": "b", "question": 1, "mrr": 1.0}\n'
 
@@ -153,15 +154,16 @@ def read_checkpoint(workdir):
         (workdirs.RESULTS, damaged_json(encoded(RESULTS)), lambda workdir: read_results(workdir / workdirs.RESULTS)),
         (workdirs.RESULTS, damaged_json(encoded(RESULTS)), read_per_question),
         ("trained.per_question.jsonl", damaged_json_lines(QUESTIONS), read_per_question),
-        (f"{checkpoints.MANIFESTS}/2.json", damaged_json(encoded(MANIFEST)), read_checkpoint),
+        (f"{CHECKPOINT}/{checkpoints.HASHES}", damaged_json(encoded(HASHES)), read_checkpoint),
+        (f"{CHECKPOINT}/{checkpoints.METRICS}", damaged_json(encoded({"mrr": 0.5, "step": 2})), read_checkpoint),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @fuzzed
 @given(data=st.data())
 def test_no_file_of_a_workdir_gives_a_traceback(tmp_path, name, contents, read, data):
-    for folder in (f"{checkpoints.FOLDER}/2", checkpoints.MANIFESTS):
-        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / CHECKPOINT / "metrics").mkdir(parents=True, exist_ok=True)
+    (tmp_path / CHECKPOINT / checkpoints.HASHES).write_bytes(encoded(HASHES))
     (tmp_path / "trained.per_question.jsonl").write_bytes(QUESTIONS)
     (tmp_path / name).write_bytes(data.draw(contents))
     with only_user_errors():

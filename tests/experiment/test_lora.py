@@ -23,7 +23,7 @@ from endx_jax.methods.pair import PairSettings
 from endx_jax.methods.residual import ResidualSettings
 from endx_jax.models.lora import is_adapter
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import parameter_paths, place, to_global
+from endx_jax.parallel.sharding import parameter_paths, put, to_global
 from endx_jax.pretrained.stored import open_file
 from endx_jax.training.checkpoints import FOLDER
 
@@ -176,7 +176,7 @@ def test_the_base_may_be_bfloat16(decoder, pairs_csv, tmp_path):
     config = recipe(decoder, pairs_csv, base_dtype="bfloat16")
     prepared = prepare_run(config, tmp_path)
     plan = prepared.train_plan
-    initial = place(prepared.model.initial_params(), plan.shardings.params)
+    initial = put(prepared.model.initial_params(), plan.shardings.params)
     after, _ = jax.eval_shape(plan.train_step, plan.state, to_global(plan.stream[0], plan.mesh, 16))
     for params in (initial, after.params):
         for path, leaf in parameter_paths(params).items():

@@ -23,7 +23,7 @@ from endx_jax.experiment.run import run
 from endx_jax.export.towers import Towers
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
+from endx_jax.parallel import MeshSettings, make_mesh, put, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained import load_encoder
 from endx_jax.pretrained.settings import ModelSettings
@@ -56,7 +56,7 @@ def test_the_product_dtype_of_all_hosts_is_that_of_process_0(tiny_bert, pairs_cs
     config = tiny_recipe(tiny_bert, pairs_csv)
     config.model.product_dtype = "auto"
     for told in ("bfloat16", "float32"):  # by a process 0 on another CPU
-        monkeypatch.setattr(prepare, "decided", lambda decide, name, told=told: told)
+        monkeypatch.setattr(prepare, "broadcast", lambda decide, name, told=told: told)
         assert prepare.prepare_run(config, tmp_path / "run").model.settings.model.product_dtype == told
 
 
@@ -93,7 +93,7 @@ def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_
     model, mesh = build_model(resolve(tiny_recipe(tiny_bert, pairs_csv))), make_mesh(MeshSettings(fsdp=4, tensor=2))
     params = model.initial_params()
     assert all(isinstance(leaf, StoredArray) for leaf in jax.tree.leaves(params["dual_encoder"]["shared"]["encoder"]))
-    placed = place(params, state_shardings(params, mesh))
+    placed = put(params, state_shardings(params, mesh))
     chex.assert_trees_all_equal(jax.device_get(placed), jax.tree.map(np.asarray, params))
 
 

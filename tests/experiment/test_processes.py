@@ -33,7 +33,7 @@ def seen(tmp_path, trained_workdir):
     for folder in folders:
         shutil.copytree(trained_workdir, folder)
     last = newest_step(folders[1])
-    (folders[1] / checkpoints.MANIFESTS / f"{last}.json").unlink()
+    (folders[1] / checkpoints.FOLDER / str(last) / checkpoints.HASHES).unlink()
     (folders[1] / "results.json").unlink()
     return folders
 

@@ -18,9 +18,9 @@ from endx_jax.models import attention
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel import MeshSettings, make_mesh, to_global
 from endx_jax.parallel.memory import ACCELERATOR_SHARE, DeviceMemory, bytes_held
-from endx_jax.parallel.sharding import place
+from endx_jax.parallel.sharding import put
 from endx_jax.planning.compiled import trace_step, traced_flops
-from endx_jax.training.step import CompiledStep
+from endx_jax.training.compilation import CompiledStep
 
 PLENTY = DeviceMemory(2**40)
 WHOLE = [StepMemory(0, remat) for remat in REMATS]
@@ -152,7 +152,7 @@ def test_no_choice_changes_the_loss(run, choice):
     def step_with(choice):
         train_plan = run.train_plan.with_choice(choice)
         batch = to_global(train_plan.stream[0], run.mesh, 16)
-        state = create(place(run.model.initial_params(), train_plan.shardings.params))
+        state = create(put(run.model.initial_params(), train_plan.shardings.params))
         _, metrics = train_plan.train_step(state, batch)
         return [float(metrics[name]) for name in ("loss", "gradient_norm")]
 

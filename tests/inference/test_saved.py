@@ -23,7 +23,7 @@ from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.residual import HeadSettings, ResidualSettings
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import parameter_paths, place, state_shardings
+from endx_jax.parallel.sharding import parameter_paths, put, state_shardings
 
 TEXTS = ["the cat sat on the mat", "where is the dog", "who"]
 
@@ -119,7 +119,7 @@ def test_every_kind_of_tower_is_written_and_read(tiny_bert, pairs_csv, tmp_path,
         weights = np.linspace(0, 1, model.sources["question"].config.vocab_size, dtype=np.float32)
         object.__setattr__(model, "token_weights", {"question": weights, "answer": weights})
     params = model.initial_params()["dual_encoder"]
-    params = place(params, state_shardings(params, mesh))
+    params = put(params, state_shardings(params, mesh))
     save_description(tmp_path, model)
     save_towers(tmp_path, model, params, mesh)
     loaded = endx_jax.load(tmp_path)

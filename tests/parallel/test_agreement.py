@@ -10,28 +10,28 @@ from several_processes import as_processes
 from endx_jax.errors import Disagreement, DiskFull, EndxError, RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.agreement import _checksum as checksum
-from endx_jax.parallel.agreement import check_equal, check_parameters, decided, gathered, on_primary, together
+from endx_jax.parallel.agreement import all_gather, broadcast, check_equal, check_parameters, on_primary, run_on_all
 
 
 def test_a_single_process_decides_by_itself():
-    assert decided(lambda: (1, 2), "test") == (1, 2)
-    assert gathered(object, "test") == [object]
+    assert broadcast(lambda: (1, 2), "test") == (1, 2)
+    assert all_gather(object, "test") == [object]
     check_equal(lambda: pytest.fail("nothing is compared"))
 
 
 def test_all_get_what_the_primary_decides(monkeypatch):
     def decide(process):
-        return decided(lambda: {"step": process + 6, "metrics": [0.1]}, "test"), decided(lambda: None, "test")
+        return broadcast(lambda: {"step": process + 6, "metrics": [0.1]}, "test"), broadcast(lambda: None, "test")
 
     assert as_processes(monkeypatch, decide, 4) == [({"step": 6, "metrics": [0.1]}, None)] * 4
-    assert as_processes(monkeypatch, lambda process: gathered(process, "test"), 3) == [[0, 1, 2]] * 3
+    assert as_processes(monkeypatch, lambda process: all_gather(process, "test"), 3) == [[0, 1, 2]] * 3
 
 
 def test_actions_of_the_primary_run_there_only_and_may_decide_too(monkeypatch):
     ran = []
 
     def act(process):
-        on_primary(lambda: ran.append((process, decided(lambda: process, "inside"))), "test")
+        on_primary(lambda: ran.append((process, broadcast(lambda: process, "inside"))), "test")
         return [*ran]
 
     assert as_processes(monkeypatch, act, 3) == [[(0, 0)]] * 3
@@ -44,7 +44,7 @@ def test_an_error_of_one_is_raised_by_all_with_its_name(monkeypatch, kind, faili
             if process == failing:
                 raise kind("the disk is full: ä")
 
-        (together if failing else on_primary)(fail, "test")
+        (run_on_all if failing else on_primary)(fail, "test")
 
     errors = as_processes(monkeypatch, act, 3)
     assert [type(error) for error in errors] == [kind] * 3

@@ -45,9 +45,9 @@ def test_a_port_that_is_taken_is_refused_and_nothing_is_set_up_without_a_coordin
 # What a process does instead of training; the status of both processes, and the end of the last line of each.
 ENDINGS = {
     "on_primary(refuse, 'test')": (2, "endx train: no room", "endx train: process 0: no room"),
-    "together(refuse if index else int, 'test')": (2, "endx train: process 1: no room", "endx train: no room"),
-    "refuse() if index else gathered(0, 'test')": (2, "endx_jax: process 1 ended: no room", "endx train: no room"),
-    "gathered(0, 'test') if index else refuse()": (2, "endx train: no room", "endx_jax: process 0 ended: no room"),
+    "run_on_all(refuse if index else int, 'test')": (2, "endx train: process 1: no room", "endx train: no room"),
+    "refuse() if index else all_gather(0, 'test')": (2, "endx_jax: process 1 ended: no room", "endx train: no room"),
+    "all_gather(0, 'test') if index else refuse()": (2, "endx train: no room", "endx_jax: process 0 ended: no room"),
     "refuse() if index else gather()": (2, "endx_jax: process 1 ended: no room", "endx train: no room"),
     "1 / 0 if index else gather()": (1, "endx_jax: process 1 ended: division by zero", "division by zero"),
     "distributed.end_together() or 1 / 0": (1, "division by zero", "division by zero"),
@@ -63,7 +63,7 @@ def test_the_failure_of_one_process_ends_all_with_its_status_and_its_name(ending
         from endx_jax.cli import entry, train
         from endx_jax.errors import EndxError
         from endx_jax.parallel import distributed
-        from endx_jax.parallel.agreement import gathered, on_primary, together
+        from endx_jax.parallel.agreement import all_gather, on_primary, run_on_all
         def main(arguments):
             distributed.initialize()
             import jax

@@ -5,7 +5,7 @@ import types
 import jax
 
 from endx_jax.parallel import memory
-from endx_jax.parallel.memory import DeviceMemory, free_host_memory, measure
+from endx_jax.parallel.memory import DeviceMemory, host_memory, measure
 
 KIB = 2**10
 
@@ -36,16 +36,16 @@ UNLIMITED = VERSION_1 | {"sys/fs/cgroup/memory/memory.limit_in_bytes": "92233720
 FULL = VERSION_2 | {"sys/fs/cgroup/jobs/memory.current": "1300000\n"}
 
 
-def test_free_memory_is_the_least_of_the_hosts_and_the_control_groups(tmp_path):
-    for name, files, free in (
-        ("not Linux", {}, None),
-        ("no limit", HOST, 2048 * KIB),
-        ("version 2, of the group above", HOST | VERSION_2, 1_000_000 - 700_000 + 200_000),
-        ("version 1", HOST | VERSION_1, 900_000 - 300_000 + 100_000),
-        ("version 1, no limit", HOST | UNLIMITED, 2048 * KIB),
-        ("full", HOST | FULL, 0),
+def test_memory_is_the_least_of_the_hosts_and_the_control_groups(tmp_path):
+    for name, files, total, free in (
+        ("not Linux", {}, memory.UNKNOWN, memory.UNKNOWN),
+        ("no limit", HOST, 4096 * KIB, 2048 * KIB),
+        ("version 2, of the group above", HOST | VERSION_2, 1_000_000, 1_000_000 - 700_000 + 200_000),
+        ("version 1", HOST | VERSION_1, 900_000, 900_000 - 300_000 + 100_000),
+        ("version 1, no limit", HOST | UNLIMITED, 4096 * KIB, 2048 * KIB),
+        ("full", HOST | FULL, 1_000_000, 0),
     ):
-        assert free_host_memory(written(tmp_path / name, files)) == free, name
+        assert host_memory(written(tmp_path / name, files)) == (total, free), name
 
 
 def test_a_step_stays_under_half_of_the_memory():
@@ -64,7 +64,7 @@ def test_accelerators_have_memory_of_their_own_and_cpus_share_the_host_s(monkeyp
     monkeypatch.setattr(jax, "local_devices", lambda: [device({"bytes_limit": 80, "bytes_in_use": 5})] * 2)
     assert measure() == DeviceMemory(80, 5)
     monkeypatch.setattr(jax, "local_devices", lambda: [device(None)] * 2)
-    monkeypatch.setattr(memory, "free_host_memory", lambda: 1000)
+    monkeypatch.setattr(memory, "host_memory", lambda: (4000, 1000))
     monkeypatch.setattr(memory, "resident", lambda: 10)
     assert measure() == DeviceMemory(1010, 10 + memory.RUNTIME, 2)
 

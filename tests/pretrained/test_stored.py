@@ -18,7 +18,7 @@ from tiny_bert import write_tokenizer
 
 from endx_jax.encoders.t5 import T5, T5Config
 from endx_jax.models import TokenEmbedder, Tower
-from endx_jax.parallel import MeshSettings, make_mesh, place
+from endx_jax.parallel import MeshSettings, make_mesh, put
 from endx_jax.parallel.environment import COORDINATOR, COUNT, INDEX
 from endx_jax.pretrained.stored import StoredArray, open_file
 from endx_jax.pretrained.weights import paths, to_theirs
@@ -67,7 +67,7 @@ def test_each_device_is_given_its_part_and_no_more_is_read(tmp_path, monkeypatch
 
     monkeypatch.setattr(StoredArray, "__getitem__", reads)
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
-    placed = place(tensor, NamedSharding(mesh, PartitionSpec("fsdp", "tensor")))
+    placed = put(tensor, NamedSharding(mesh, PartitionSpec("fsdp", "tensor")))
     np.testing.assert_array_equal(placed, values)
     # Four parts of 4 x 3, each of which two devices hold.
     assert [part.shape for part in read] == [(4, 3)] * 4
@@ -82,7 +82,7 @@ def test_values_may_be_read_as_bfloat16(tmp_path, stored):
     found = open_file(file)["a"].astype("bfloat16")
     assert (found.dtype, found.T.shape) == (ml_dtypes.bfloat16, (4, 6))
     np.testing.assert_array_equal(found.T[1:3], values.astype(ml_dtypes.bfloat16).T[1:3])
-    placed = place(found, NamedSharding(make_mesh(MeshSettings(fsdp=2)), PartitionSpec("fsdp")))
+    placed = put(found, NamedSharding(make_mesh(MeshSettings(fsdp=2)), PartitionSpec("fsdp")))
     np.testing.assert_array_equal(placed, values.astype(ml_dtypes.bfloat16))
     values[3, 1] = np.nan
     save_file({"a": values}, file)
@@ -119,7 +119,7 @@ jax.config.update("jax_num_cpu_devices", int(sys.argv[3]))
 from endx_jax.parallel import distributed
 distributed.initialize()
 from endx_jax import inference
-from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
+from endx_jax.parallel import MeshSettings, make_mesh, put, state_shardings
 from endx_jax.pretrained import load_encoder
 
 def memory(kind):
@@ -127,13 +127,13 @@ def memory(kind):
 
 def train():
     params = load_encoder(sys.argv[1]).stored_params()
-    return place(params, state_shardings(params, mesh))
+    return put(params, state_shardings(params, mesh))
 
 def load():
     return inference.load(sys.argv[1], mesh=mesh).params
 
 mesh = make_mesh(MeshSettings(fsdp=4, tensor=2))
-jax.block_until_ready(place({"step": 0}, state_shardings({"step": jax.numpy.zeros(())}, mesh)))
+jax.block_until_ready(put({"step": 0}, state_shardings({"step": jax.numpy.zeros(())}, mesh)))
 before = memory("VmRSS")
 pathlib.Path("/proc/self/clear_refs").write_text("5")  # the highest so far is forgotten
 placed = jax.block_until_ready({"train": train, "load": load}[sys.argv[2]]())

@@ -126,7 +126,7 @@ def test_an_empty_search_returns_empty_arrays():
 
 def test_the_corpus_stays_on_the_host(small_tiles, monkeypatch):
     def most_on_devices(count):
-        sizes, send = [], search.place
+        sizes, send = [], search.put
 
         def place(array, sharding):
             sent = send(array, sharding)
@@ -135,7 +135,7 @@ def test_the_corpus_stays_on_the_host(small_tiles, monkeypatch):
 
         others = sum(array.nbytes for array in jax.live_arrays())
         with monkeypatch.context() as patch:
-            patch.setattr(search, "place", place)
+            patch.setattr(search, "put", place)
             top_k(whole_numbers(9, 64), whole_numbers(count, 64), 5, mesh=devices(1), block=16)
         assert len(sizes) == 1 + count // 16
         return max(sizes)
@@ -207,8 +207,8 @@ def test_a_corpus_finds_what_sorting_all_scores_finds(small_blocks, resident):
 
 
 def test_unchanged_blocks_are_not_sent_again(small_blocks, monkeypatch):
-    sent, place = [], search.place
-    monkeypatch.setattr(search, "place", lambda part, where: sent.append(part.ndim) or place(part, where))
+    sent, put = [], search.put
+    monkeypatch.setattr(search, "put", lambda part, where: sent.append(part.ndim) or put(part, where))
     candidates = whole_numbers(400, 3, seed=1)
     before = Corpus(candidates[:300], None, np.ones(300, bool), block=128)
     where = np.arange(400) != 5

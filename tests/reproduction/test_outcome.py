@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from made_runs import MANIFEST
 
-from endx_jax.metrics.significance import paired_t_test, t_test
 from reproduction import report
 from reproduction.outcome import Outcome, holm, t_tests
 from reproduction.runs import Options
+from reproduction.significance import paired_t_test, t_test
 from reproduction.tables import papers
 
 TABLE = papers().tables["endx-table2"]

@@ -1,10 +1,9 @@
 import collections
 import contextlib
 import errno
-import json
 import logging
 import os
-import pathlib
+import re
 import shutil
 import sys
 from unittest import mock
@@ -22,7 +21,7 @@ from endx_jax.errors import RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
 from endx_jax.training import checkpoints as module
 from endx_jax.training import hooks, loop
-from endx_jax.training.checkpoints import FOLDER, MANIFESTS, Checkpoints, best_step, newest_step, restore_params
+from endx_jax.training.checkpoints import FOLDER, HASHES, Checkpoints, best_step, newest_step, restore_params
 from endx_jax.training.step import TrainState
 
 
@@ -91,37 +90,26 @@ def test_a_flipped_bit_is_refused_and_the_one_before_is_used(three_checkpoints):
         assert checkpoints.latest_step == 2
         restored = checkpoints.restore(2, like(make_state(0)))
         assert float(restored.params["projection"]["kernel"][0, 0]) == 2.0
-        assert len(lines) == 1
-        assert "checkpoint 3 can't be used" in lines[0]
-        assert "the previous one is used" in lines[0]
+        assert re.fullmatch(r"checkpoint 3 can't be used: \S+ is missing or has changed; it is removed", *lines)
         checkpoints.save(3, make_state(3))  # the place is free again
 
 
-def test_missing_and_shortened_files_are_damage_and_without_its_manifest_a_checkpoint_does_not_count(three_checkpoints):
-    next(f for f in (three_checkpoints / FOLDER / "3").rglob("*") if f.is_file()).unlink()
+def test_missing_and_shortened_files_are_damage(three_checkpoints):
+    largest_file(three_checkpoints, 3).unlink()
     assert latest(three_checkpoints)[0] == 2
     file = largest_file(three_checkpoints, 2)
     os.truncate(file, file.stat().st_size // 2)
     assert latest(three_checkpoints)[0] == 1
-    (three_checkpoints / MANIFESTS / "1.json").unlink()
-    step, lines = latest(three_checkpoints)
-    assert step is None
-    assert "it is incomplete" in lines[0]
+    flip_a_bit(three_checkpoints, 1)
+    assert latest(three_checkpoints)[0] is None
 
 
-def test_when_all_are_damaged_there_is_none(three_checkpoints):
-    for step in (1, 2, 3):
-        flip_a_bit(three_checkpoints, step)
-    step, lines = latest(three_checkpoints)
-    ends = ["the previous one is used"] * 2 + ["training starts from the beginning"]
-    assert (step, [line.endswith(end) for line, end in zip(lines, ends, strict=True)]) == (None, [True] * 3)
-
-
-@pytest.mark.parametrize("text", ["", '{"step": 3, "metrics": null}'])  # tests/experiment fuzzes others
-def test_a_manifest_that_cannot_be_read_is_damage(three_checkpoints, text):
-    (three_checkpoints / MANIFESTS / "3.json").write_text(text)
+@pytest.mark.parametrize("text", [None, "", '{"step": 3, "metrics": null}'])  # tests/experiment fuzzes others
+def test_without_hashes_a_checkpoint_does_not_count(three_checkpoints, text):
+    file = three_checkpoints / FOLDER / "3" / HASHES
+    file.unlink() if text is None else file.write_text(text)
     assert best_step(three_checkpoints, "mrr") == 2
-    said = "checkpoint 3 can't be used: its manifest can't be read; it is removed and the previous one is used"
+    said = "checkpoint 3 can't be used: hashes.json is missing or has changed; it is removed"
     assert latest(three_checkpoints) == (2, [said])
 
 
@@ -130,19 +118,26 @@ def test_a_damaged_best_is_found_when_training_goes_on(tmp_path):
     flip_a_bit(tmp_path, 1)
     step, lines = latest(tmp_path)
     assert (step, best_step(tmp_path, "mrr"), len(lines)) == (3, 2, 1)
-    assert "checkpoint 1, the best by mrr, can't be used: " in lines[0]
+    assert lines[0].startswith("checkpoint 1 can't be used: ")
 
 
-def test_incomplete_checkpoints_are_removed_silently(three_checkpoints):
-    (three_checkpoints / MANIFESTS / "1.json").unlink()
-    (three_checkpoints / MANIFESTS / ".4.json.x1y2").touch()  # a manifest in the middle of its writing
-    assert latest(three_checkpoints) == (3, [])
-    assert not (three_checkpoints / FOLDER / "1").exists()
-    assert names(three_checkpoints / MANIFESTS) == ["2.json", "3.json"]
+def test_incomplete_checkpoints_are_removed(three_checkpoints):
+    shutil.rmtree(three_checkpoints / FOLDER / "1" / "metrics")  # as by a kill during its removal
+    (three_checkpoints / FOLDER / "4.orbax-checkpoint-tmp").mkdir()
+    os.remove(three_checkpoints / FOLDER / "1" / HASHES)
+    step, lines = latest(three_checkpoints)
+    assert (step, len(lines), names(three_checkpoints / FOLDER)) == (3, 1, ["2", "3"])
+
+
+def test_checkpoints_of_an_earlier_version_are_left_alone(three_checkpoints):
+    (three_checkpoints / "checkpoint_manifests").mkdir()
+    (three_checkpoints / "checkpoint_manifests" / "3.json").touch()
+    refused("holds checkpoints of an earlier version", latest, three_checkpoints)
+    assert newest_step(three_checkpoints) == 3
 
 
 def fill_disk(monkeypatch):
-    """Lets the writing of manifests fail."""
+    """Lets the writing of hashes fail."""
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr(module, "write_bytes", full)
 
@@ -186,30 +181,12 @@ def test_a_write_that_failed_is_noticed_before_the_next_one_and_hooks_stay_as_th
         refused("No space left", checkpoints.wait)
 
 
-def test_the_newest_and_the_best_the_first_of_equal_ones_are_kept_and_manifests_of_no_others(tmp_path):
+def test_the_newest_and_the_best_the_first_of_equal_ones_are_kept(tmp_path):
     save(tmp_path, {1: 0.2, 2: 0.9, 3: 0.9, 4: None}, keep=1)
     assert names(tmp_path / FOLDER) == ["2", "4"]
     assert best_step(tmp_path, "mrr") == 2
-    latest(tmp_path)  # which removes what an interruption leaves
-    assert names(tmp_path / MANIFESTS) == ["2.json", "4.json"]
-    assert json.loads((tmp_path / MANIFESTS / "4.json").read_text())["step"] == 4
-
-
-def test_a_checkpoint_whose_removal_fails_half_way_no_longer_counts(tmp_path, monkeypatch):
-    save(tmp_path, {1: 0.1}, keep=1)
-
-    def fail(folder):
-        assert pathlib.Path(folder) == tmp_path / FOLDER / "1"
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(shutil, "rmtree", fail)
-    with open_checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(2, make_state(2), {"mrr": 0.2})
-        with pytest.raises(OSError, match="Input/output error"):
-            checkpoints.wait()
-    assert names(tmp_path / FOLDER) == ["1", "2"]
-    assert names(tmp_path / MANIFESTS) == ["2.json"]
-    refused("checkpoint 1 .* is damaged: it is incomplete", restore_params, tmp_path, 1, like(make_state(0)).params)
+    save(tmp_path, {5: None, 6: None}, keep=2)
+    assert names(tmp_path / FOLDER) == ["2", "5", "6"]
 
 
 @pytest.mark.parametrize(
@@ -232,8 +209,7 @@ def test_parameters_alone_can_be_restored_and_damaged_ones_are_refused(three_che
     np.testing.assert_array_equal(params["projection"]["kernel"], np.full((8, 4), 2.0))
     flip_a_bit(three_checkpoints, 2)
     refused(r"checkpoint 2 .* is damaged: .* is missing or has changed", restore_params, three_checkpoints, 2, wanted)
-    manifest = three_checkpoints / MANIFESTS / "1.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"sha256": {}}))  # no hash covers the damage
+    (three_checkpoints / FOLDER / "1" / HASHES).write_text('{"sha256": {}}')  # no hash covers the damage
     for file in (three_checkpoints / FOLDER / "1" / "params").rglob("*"):
         if file.is_file():
             file.write_bytes(file.read_bytes()[:20])

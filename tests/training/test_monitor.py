@@ -4,12 +4,13 @@ import jax.numpy as jnp
 import pytest
 from helpers import refused
 
+from endx_jax.training.loop import TrainSettings
 from endx_jax.training.monitor import Monitor, Pace
 
 
-def make_monitor(workdir, **changes):
-    arguments = {"start": 0, "steps": 4, "global_batch_size": 8, "log_every": 2, "began": 0.0}
-    return Monitor(workdir, **(arguments | changes), example_names=lambda step: [f"q{step}-{i}" for i in range(8)])
+def make_monitor(workdir, log_every=2, **changes):
+    arguments = {"start": 0, "steps": 4, "began": 0.0, "example_names": lambda step: [f"q{step}-{i}" for i in range(8)]}
+    return Monitor(workdir, TrainSettings(global_batch_size=8, log_every=log_every), **(arguments | changes))
 
 
 def metrics(loss):

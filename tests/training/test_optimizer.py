@@ -11,7 +11,7 @@ import pytest
 from helpers import one_line_error, padded, random_params, refused, texts, tower
 
 from endx_jax.encoders.bert import BertConfig
-from endx_jax.parallel import MeshSettings, make_mesh, place, state_shardings
+from endx_jax.parallel import MeshSettings, make_mesh, put, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.checkpoints import Checkpoints, abstract
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
@@ -210,7 +210,7 @@ def test_a_sharded_update_is_the_whole_one():
 
     mesh = make_mesh(MeshSettings(fsdp=2, tensor=2))
     at = state_shardings(jax.eval_shape(step, params, gradients), mesh)
-    split = [place(tree, at[0]) for tree in (params, gradients)]
+    split = [put(tree, at[0]) for tree in (params, gradients)]
     updates, state = jax.jit(step, out_shardings=at)(*split)
     chex.assert_trees_all_close((updates, state), step(params, gradients), rtol=1e-5, atol=1e-8)
     parts = {path: leaf.sharding.shard_shape(leaf.shape) for path, leaf in parameter_paths(state).items()}

@@ -18,8 +18,9 @@ from endx_jax.models import DualEncoder, TokenEmbedder, Tower
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings, to_global
 from endx_jax.parallel.execution import Execution
 from endx_jax.training.checkpoints import abstract
+from endx_jax.training.compilation import compile_ahead
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
-from endx_jax.training.step import TrainState, compile_ahead, make_train_step, merge_frozen, split_frozen
+from endx_jax.training.step import TrainState, make_train_step, merge_frozen, split_frozen
 
 B, STEPS = 16, 10
 PARAMS = {"a": {"kernel": np.ones(2), "bias": np.full(2, 2.0)}, "b": {"kernel": np.full(2, 3.0)}}

@@ -15,8 +15,8 @@ import numpy as np
 import optax
 
 from endx_jax.parallel import MeshSettings, distributed, make_mesh, state_shardings
-from endx_jax.parallel.agreement import gathered
-from endx_jax.parallel.sharding import place
+from endx_jax.parallel.agreement import all_gather
+from endx_jax.parallel.sharding import put
 from endx_jax.training.checkpoints import Checkpoints, abstract
 from endx_jax.training.step import TrainState
 
@@ -45,9 +45,9 @@ if step:
     split = [not leaf.is_fully_replicated for leaf in jax.tree.leaves(found)]
     assert any(split) == (jax.device_count() > 2)
     print("equal")
-checkpoints.save(step + 1, place(expected, shardings))
+checkpoints.save(step + 1, put(expected, shardings))
 checkpoints.close()
-gathered(0, "done")
+all_gather(0, "done")
 """
 
 

@@ -62,7 +62,7 @@ def test_each_of_several_processes_has_its_own_folder(tmp_path, calls, monkeypat
 
 @pytest.mark.parametrize(("process", "port"), [(0, 65534), (1, 65534), (2, 65535)])
 def test_each_process_of_a_host_has_its_own_port(tmp_path, monkeypatch, process, port):
-    monkeypatch.setattr(hooks, "gathered", lambda *_: ["a", "b", "a", "a"])
+    monkeypatch.setattr(hooks, "all_gather", lambda *_: ["a", "b", "a", "a"])
     monkeypatch.setattr(hooks.jax, "process_index", lambda: process)
     ports = []
     monkeypatch.setattr(hooks.jax.profiler, "start_server", ports.append)
@@ -71,7 +71,7 @@ def test_each_process_of_a_host_has_its_own_port(tmp_path, monkeypatch, process,
 
 
 def test_a_port_beyond_the_largest_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(hooks, "gathered", lambda *_: ["a", "a"])
+    monkeypatch.setattr(hooks, "all_gather", lambda *_: ["a", "a"])
     monkeypatch.setattr(hooks.jax, "process_index", lambda: 1)
     with one_line_error("train.profiler_port of this process is 65536; it must be from 1 to 65,535"):
         Trace(tmp_path, start=0, steps=0, port=65535)

@@ -21,7 +21,7 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import FLOAT32
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import place, state_shardings
+from endx_jax.parallel.sharding import put, state_shardings
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, check_config
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.sentence_transformers import CLASSIFIER, NO_LIMIT, Head, max_length, read_usage, scores_pairs
@@ -132,7 +132,7 @@ def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> Pa
     params = {"dual_encoder": towers, "pair": _head(folder, classifier, form)}
     mesh = make_mesh(MeshSettings(), jax.local_devices())
     scorer = ClassifierScorer(classifier, processors, mesh, max(1, TOKENS // positions), between, positions)
-    return functools.partial(scorer, place(params, state_shardings(params, mesh)), progress=showing_progress())
+    return functools.partial(scorer, put(params, state_shardings(params, mesh)), progress=showing_progress())
 
 
 def _head(folder: pathlib.Path, classifier: PairClassifier, form: Classifier) -> dict:

@@ -20,7 +20,7 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import FLOAT32
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import place, state_shardings
+from endx_jax.parallel.sharding import put, state_shardings
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, check_config
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.sentence_transformers import NO_LIMIT, Head, max_length, read_usage
@@ -121,7 +121,7 @@ def load_reranker(folder: pathlib.Path, product_dtype: str = FLOAT32) -> PairSco
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
     params = {"dual_encoder": towers, "pair": _head(folder, tokenizer, modules[1].folder if modules else None)}
     scorer = PromptScorer(classifier, tokenizer, around, min(length for length in lengths if length))
-    placed = place(params, state_shardings(params, scorer.mesh))
+    placed = put(params, state_shardings(params, scorer.mesh))
 
     def load(questions: Sequence[str], answers: Sequence[str]) -> PairScorer:
         return scorer(placed, questions, answers, progress=showing_progress())
