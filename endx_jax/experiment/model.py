@@ -31,7 +31,6 @@ from endx_jax.inference.saved import METHOD, MODEL, embeds, params_of_run, save_
 from endx_jax.methods import METHODS, Method, find_method
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.lora import BASE, is_adapter, merged, with_adapters
-from endx_jax.models.products import FLOAT32
 from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import showing_progress
@@ -237,14 +236,12 @@ def _with_prompts(settings: ModelSettings, sources: Mapping[str, pretrained.Pret
     return dataclasses.replace(settings, **prompts)
 
 
-def read_model(workdir: pathlib.Path, product_dtype: str | None = None) -> Model:
+def read_model(workdir: pathlib.Path) -> Model:
     """Reads the model of a workdir from the description that `save_description` wrote.
 
-    Adapters need the pretrained folders too, for their base. `product_dtype` is as in `load`.
+    Adapters need the pretrained folders too, for their base.
     """
     settings = read_config(workdir)
-    towers = dataclasses.replace(settings.model, product_dtype=product_dtype or settings.model.product_dtype)
-    settings = dataclasses.replace(settings, model=towers)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
     if settings.model.lora.rank:
         return _assemble(settings, _sources(settings), folders)
@@ -340,16 +337,13 @@ def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
     on_primary(write, "adapters-saved")
 
 
-def load_pair_scorer(
-    name: str | os.PathLike, *, embeddings: bool = False, product_dtype: str | None = None
-) -> PairScorerFactory:
+def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> PairScorerFactory:
     """Loads a scorer of pairs: a run whose method scores pairs or embeds every token, or a foreign reranker.
 
     Args:
       name: workdir, or folder of a cross-encoder, of late interaction or of another foreign reranker; with `embeddings`
         also what `load` takes.
       embeddings: true to score by inner products if the model embeds texts, as for mining and distillation.
-      product_dtype: as in `load`.
 
     Returns:
       A function of Q questions and N answers to the function that scores their pairs, given by rows: see
@@ -363,20 +357,20 @@ def load_pair_scorer(
     if embeddings and not folder.is_dir():
         folder = locate(str(name))
     for read in (find_method(method).foreign_scorer for method in METHODS):
-        scorer = read(folder, product_dtype or FLOAT32) if read else None
+        scorer = read(folder) if read else None
         if scorer is not None:
             return scorer
     embedding = embeds_tokens(folder) or (embeddings and embeds(folder))
     method = None if embedding else find_method(read_config(folder).objective.name)
     if method is None or method.by_token:
-        loaded = load(name, product_dtype=product_dtype)
+        loaded = load(name)
         return SimilaritiesOfTexts(loaded.ranked, loaded.by_token, loaded.encoder.processors)
     if method.pair_scorer is None:
         raise EndxError(
             f"{name} holds a run of objective.name={method.name}: rerank needs a pair classifier, a run of "
             "objective.name=pair, or late interaction"
         )
-    model, mesh = read_model(folder, product_dtype), make_mesh(MeshSettings(), jax.local_devices())
+    model, mesh = read_model(folder), make_mesh(MeshSettings(), jax.local_devices())
     params, _ = best_params(name if url_of(name) else folder, model, mesh)
     scorer = method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
     return functools.partial(scorer, params, progress=showing_progress())

@@ -59,7 +59,6 @@ def encode_corpus(
     shard: tuple[int, int] = (1, 1),
     reuse: str | os.PathLike | None = None,
     batch_size: int = 64,
-    product_dtype: str | None = None,
     **reading: Any,
 ) -> pathlib.Path:
     """Encodes a corpus into an index, or finishes the one that an interrupted call left.
@@ -74,7 +73,6 @@ def encode_corpus(
       shard: number of the part of the corpus to encode, from 1, and number of parts.
       reuse: older index of the same model, whose embeddings of unchanged texts are taken over.
       batch_size: texts of maximum length encoded together.
-      product_dtype: as for `endx_jax.load`.
       **reading: arguments of `read_corpus`.
 
     Returns:
@@ -95,7 +93,7 @@ def encode_corpus(
     known = f" with {surveyed.questions:,} known questions" if surveyed.questions else ""
     text = "passage" if surveyed.split else "document"
     say(f"{counted(surveyed.documents, text)}{known} in {corpus}{empty}")
-    model = load(path_or_name, product_dtype=product_dtype)
+    model = load(path_or_name)
     require(not (model.by_token and truncate_dim), "truncate_dim needs a model with one vector for each text")
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)

@@ -26,20 +26,19 @@ class IndexModel:
       model: the loaded model.
     """
 
-    def __init__(self, index: Index, path_or_name: str | os.PathLike | None = None, product_dtype: str | None = None):
+    def __init__(self, index: Index, path_or_name: str | os.PathLike | None = None):
         """Loads the model.
 
         Args:
           index: index that was encoded by the model.
           path_or_name: path or name of the model, or of one that learned its embeddings and can search only. None means
             the run whose workdir contains the index, else the model that the index names.
-          product_dtype: as in `load`.
 
         Raises:
           EndxError: the model does not exist, or is neither the one that encoded the index nor learned its embeddings;
             the message names both.
         """
-        self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index), product_dtype=product_dtype)
+        self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index))
         index.check_model(self.model.name, self.model.identity, self.model.teacher)
         self._index, self._width = index, index.info.width
 

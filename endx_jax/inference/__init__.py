@@ -13,7 +13,7 @@ from endx_jax.inference.folder import load_folder
 from endx_jax.inference.manifest import read_about
 from endx_jax.inference.saved import described_folder, load_towers
 from endx_jax.json_files import shown
-from endx_jax.models.products import AUTO, FLOAT32, check_product_dtype, chosen_product_dtype
+from endx_jax.models import products
 from endx_jax.parallel.agreement import decided
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
@@ -33,7 +33,7 @@ def load(
         devices of this process, each with all parameters. Weights are read part by part, and no process holds parts of
         other processes. If the mesh spans several, each of them must encode the same texts and gets all embeddings.
       product_dtype: data type of the factors of linear layers' products on a CPU, as `model.product_dtype`: float32,
-        bfloat16 or auto; None for that of the run, or float32.
+        bfloat16 or auto; None for that of the run, or float32, unless a `models.products.product_dtype` is set.
 
     Raises:
       EndxError: there is no such model, it is incomplete or damaged, or the data type is unknown.
@@ -48,18 +48,23 @@ def load(
     name = str(path_or_name)
     if not isinstance(path_or_name, str | os.PathLike) or not name.strip():
         raise EndxError(f"path_or_name is {shown(path_or_name)}; pass a folder or the name of a model")
-    check_product_dtype("product_dtype", product_dtype or FLOAT32)
     mesh = mesh or make_mesh(MeshSettings(), jax.local_devices())
-    if product_dtype == AUTO and mesh.is_multi_process:  # whose CPUs may differ
-        product_dtype = decided(lambda: chosen_product_dtype(AUTO), "product-dtype")
+    with products.product_dtype(product_dtype) as factors:
+        if factors == products.AUTO and mesh.is_multi_process:  # whose CPUs may differ
+            products.set_product_dtype(decided(lambda: products.chosen_product_dtype(factors), "product-dtype"))
+        return _load(path_or_name, mesh)
+
+
+def _load(path_or_name: str | os.PathLike, mesh: Mesh) -> EmbeddingModel:
+    name = str(path_or_name)
     path = local_copy(name, skip=("checkpoints", "*.sqlite"))
     if isinstance(path_or_name, os.PathLike) and not path.exists():
         raise EndxError(f"{name} does not exist; give the workdir of a run, an export, or a folder of a model")
     folder = described_folder(path)
     if folder is None:
-        return load_folder(name, mesh, product_dtype or FLOAT32)
+        return load_folder(name, mesh)
     about = read_about(folder)
-    model = load_towers(folder, about, mesh, name, product_dtype)
+    model = load_towers(folder, about, mesh, name)
     workdir = None if folder == path else path
     source = dataclasses.replace(model.source, workdir=workdir)
     return dataclasses.replace(model, source=source, teacher=about.teacher)

@@ -11,7 +11,6 @@ from endx_jax.errors import EndxError
 from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.models.products import FLOAT32
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.sharding import place, state_shardings
 from endx_jax.pretrained import PretrainedEncoder
@@ -29,8 +28,8 @@ NO_EMBEDDINGS = (
 LONGEST, LONGEST_STATIC = 512, 1 << 17
 
 
-def load_folder(name: str, mesh: Mesh, product_dtype: str = FLOAT32) -> EmbeddingModel:
-    """Loads a pretrained folder, by a path or name of `pretrained.locate`; `product_dtype` is as in `load`.
+def load_folder(name: str, mesh: Mesh) -> EmbeddingModel:
+    """Loads a pretrained folder, by a path or name of `pretrained.locate`.
 
     Raises:
       EndxError: there is no such folder, it is incomplete, or it has modules that towers do not support.
@@ -40,7 +39,7 @@ def load_folder(name: str, mesh: Mesh, product_dtype: str = FLOAT32) -> Embeddin
         if contents := json_files.read_optional(folder / "config.json"):
             architecture_of(contents, folder)  # raises for a family that is not supported, not even as a reranker
         raise EndxError(NO_EMBEDDINGS.format(folder))
-    return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh, product_dtype)
+    return _assemble(name, pretrained.load_sides(str(folder)), read_usage(folder), mesh)
 
 
 def text_processors(
@@ -78,14 +77,12 @@ def text_processors(
     return {side: TextProcessor(loaded[tokenizers[side]], **options[side].stated()) for side in SIDES}
 
 
-def _assemble(
-    name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh, product_dtype: str
-) -> EmbeddingModel:
+def _assemble(name: str, sources: Mapping[str, PretrainedEncoder], usage: Usage, mesh: Mesh) -> EmbeddingModel:
     """Builds the model from the encoders and heads of each side; equal parameters are shared."""
     folders = {side: source.folder for side, source in sources.items()}
     options = {side: TextOptions(_length(source), usage.prompt(side)) for side, source in sources.items()}
     processors = text_processors(sources, folders, options)
-    dual_encoder, params = finished_towers(sources, platform(mesh), product_dtype, processors)
+    dual_encoder, params = finished_towers(sources, platform(mesh), processors)
     encoder = TextEncoder(dual_encoder, processors, mesh)
     if usage.truncate_dim is not None:
         json_files.as_whole(usage.truncate_dim, f"{name}: 'truncate_dim'", least=1, most=encoder.width(params))

@@ -106,17 +106,14 @@ def save_model(
     on_primary(describe, "model-saved")
 
 
-def load_towers(
-    folder: pathlib.Path, about: ModelManifest, mesh: Mesh, name: str, product_dtype: str | None = None
-) -> EmbeddingModel:
-    """Loads the model of a folder that `save_model` wrote, described by `about`; `product_dtype` is as in `load`.
+def load_towers(folder: pathlib.Path, about: ModelManifest, mesh: Mesh, name: str) -> EmbeddingModel:
+    """Loads the model of a folder that `save_model` wrote, described by `about`.
 
     Raises:
       EndxError: a file is missing or damaged, or the files do not match.
     """
     where = f"{folder / MANIFEST}: 'towers'"
     settings = from_mapping(ModelSettings, json_files.as_object(about.towers, where), where)
-    settings = dataclasses.replace(settings, product_dtype=product_dtype or settings.product_dtype)
     read = pretrained.load_tokens if settings.encoder else pretrained.load_encoder
     sources = {side: read(str(folder / stated.folder)) for side, stated in about.sides.items()}
     for side, source in sources.items():
