@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
-from endx_jax.inference.embedding_model import EmbeddingModel, ModelSource
+from endx_jax.inference.embedding_model import EmbeddingModel, EncodeOptions, ModelSource
 from endx_jax.inference.folder import load_folder
 from endx_jax.inference.manifest import read_about
 from endx_jax.inference.saved import described_folder, load_towers
@@ -17,7 +17,7 @@ from endx_jax.models import products
 from endx_jax.parallel.agreement import decided
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
-__all__ = ["EmbeddingModel", "ModelSource", "load"]
+__all__ = ["EmbeddingModel", "EncodeOptions", "ModelSource", "load"]
 
 
 def load(
