@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import EndxError
 from endx_jax.models.sharding_hints import platform
-from endx_jax.numerics import round_up
+from endx_jax.numerics import power_of_two, round_up, rung
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import place
 
@@ -439,16 +439,10 @@ def fits(size: int) -> bool:
 
 def _tiles(count: int, size: int, block: int) -> int:
     """Returns the tiles per block, each of `size` rows over all devices: at most a quarter more than needed."""
-    needed = max(1, min(-(-count // size), block // size))
-    return round_up(needed, max(1, power_of_two(needed) // 8))
+    return rung(max(1, min(-(-count // size), block // size)), 8)
 
 
 def _tiles_per_step(tiles: int, rows: int, tile: Tile) -> int:
     """Returns the number of tiles scored at a time for `rows` questions, a divisor of `tiles`."""
     most = max(1, SCORES // (rows * tile.candidates))
     return next(number for number in range(min(most, tiles), 0, -1) if tiles % number == 0)
-
-
-def power_of_two(number: int) -> int:
-    """Returns the smallest power of two that is at least `number`, which is at least 1."""
-    return 1 << (number - 1).bit_length()

@@ -26,7 +26,7 @@ def encoder(model, monkeypatch):
 
 
 def cut(encoder, *lengths):
-    found = encoder._split("question", np.array(lengths))
+    found = encoder._programs.split(np.array(lengths), 64)
     return [(sorted(places.tolist()), rows, width) for places, rows, width in found]
 
 
@@ -65,7 +65,7 @@ def test_programs_for_very_long_texts_are_compiled_when_one_comes(model, monkeyp
     encoder = LowLatencyEncoder(model.encoder, model.params)
     assert max(width for _, _, width in encoder.shapes) == 32
     np.testing.assert_allclose(encoder("question", TEXTS[:3])[0], model.encode_query(TEXTS[:3]), atol=1e-6)
-    assert low_latency._widths(32_768)[-5:] == [8192, 12288, 16384, 24576, 32768]
+    assert [low_latency.program_width(n, 32_000) for n in (1, 17, 8193, 24_577)] == [16, 24, 12_288, 32_000]
 
 
 def test_both_sides_of_a_siamese_model_have_one_copy_of_rounded_kernels(tiny_bert):
