@@ -26,8 +26,9 @@ from endx_jax.experiment.workdir import NOT_COPIED, Folder, read_config
 from endx_jax.files import sha256_of, write_text
 from endx_jax.inference import load
 from endx_jax.inference.encode import TextEncoder
-from endx_jax.inference.folder import text_processors
-from endx_jax.inference.saved import METHOD, MODEL, embeds, params_of_run, save_model
+from endx_jax.inference.loading import params_of_run, text_processors
+from endx_jax.inference.manifest import METHOD, MODEL, TOWERS, ModelManifest, SideManifest, embeds
+from endx_jax.inference.saved import save_model
 from endx_jax.methods import METHODS, Method, find_method
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.lora import BASE, is_adapter, merged, with_adapters
@@ -266,6 +267,10 @@ def with_token_weights(model: Model, data: RetrievalSet) -> Model:
     return dataclasses.replace(model, token_weights=idf_of_sides(texts, model.processors, sizes))
 
 
+# Settings of a run's model that are files in its folder, fields of `SideManifest`, or without effect on a model.
+ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", "answer_prompt", "lora")
+
+
 def save_towers(
     workdir: Folder, model: Model, params: dict, mesh: Mesh, hybrid: Hybrid | None = None, teacher: str = ""
 ) -> None:
@@ -282,13 +287,22 @@ def save_towers(
     Raises:
       EndxError: the workdir can't be written to.
     """
-    places = _description(model.settings)
-    objective = model.settings.objective
-    method = {"name": objective.name, "settings": dataclasses.asdict(objective)} if model.method.head else None
-    fused = dataclasses.asdict(hybrid) if hybrid else None
+    places, settings, objective = _description(model.settings), model.settings.model, model.settings.objective
+    towers = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ELSEWHERE}
     encoder = model.text_encoder(mesh)
-    folder, name = workdir / MODEL, (workdir / MODEL).parent.name
-    save_model(folder, name, model.settings.model, encoder, params, places, method, fused, teacher)
+    manifest = ModelManifest(
+        TOWERS,
+        (workdir / MODEL).parent.name,
+        encoder.width(params),
+        normalize=settings.normalize,
+        cosine=settings.normalize,
+        sides={s: SideManifest(folder=places[s], **texts.stated()) for s, texts in encoder.processors.items()},
+        teacher=teacher,
+        towers=towers,
+        method={"name": objective.name, "settings": dataclasses.asdict(objective)} if model.method.head else None,
+        hybrid=dataclasses.asdict(hybrid) if hybrid else None,
+    )
+    save_model(workdir / MODEL, manifest, params)
 
 
 def save_description(workdir: Folder, model: Model) -> None:

@@ -37,7 +37,7 @@ from endx_jax.index.index_file import (
 )
 from endx_jax.index.index_reader import IndexReader
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.encode import Output, Precision
+from endx_jax.inference.encode import EmbeddingFormat, Precision
 from endx_jax.numerics import Quantized, holds_objects
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.settings import check_range, require
@@ -100,7 +100,7 @@ def encode_corpus(
     info = encoding_of(model, corpus, surveyed, width=truncate_dim, precision=precision, shard=shard)
     name = f"{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
     path = pathlib.Path(output) if output else folder / name
-    embeddings = Output(info.width, model.cosine, "int8" if model.by_token else precision)
+    embeddings = EmbeddingFormat(info.width, model.cosine, "int8" if model.by_token else precision)
     options: dict[str, Any] = {"batch_size": batch_size, "progress": showing_progress(), "output": embeddings}
     encode = functools.partial(model.encoder, model.params, "answer", **options)
     # The copy has its own count of truncated texts, so that the model's encoder counts documents only.

@@ -12,8 +12,7 @@ from endx_jax.errors import EndxError
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import COSINE
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.manifest import MANIFEST, read_about
-from endx_jax.inference.saved import MODEL, described_folder
+from endx_jax.inference.manifest import MANIFEST, MODEL, model_folder, read_manifest
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.settings import from_mapping
@@ -67,9 +66,9 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: st
 
     The default is returned if none was fitted with BM25 for `language`, the language of the documents.
     """
-    folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
+    folder = model_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
     default = default_hybrid(cosine=cosine)
-    stored = read_about(folder).hybrid if folder else None
+    stored = read_manifest(folder).hybrid if folder else None
     if stored is None:
         return default
     hybrid = from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{MANIFEST}: 'hybrid'")

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from endx_jax.errors import EndxError, nearest
-from endx_jax.inference.encode import Output, Precision, TextEncoder
+from endx_jax.inference.encode import EmbeddingFormat, Precision, TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import Quantized, dequantize, unit_rows
 from endx_jax.parallel.console import showing_progress
@@ -143,7 +143,7 @@ class EmbeddingModel:
     def width(self) -> int:
         """Embedding width E."""
         # Traces the model, hence the cache: the server needs it in each request.
-        return self.encoder.width(self.params, Output(self.truncate_dim))
+        return self.encoder.width(self.params, EmbeddingFormat(self.truncate_dim))
 
     @property
     def by_token(self) -> bool:
@@ -229,7 +229,7 @@ class EmbeddingModel:
 
     def ranked(self, side: str, texts: Sequence[str]) -> np.ndarray:
         """Encodes N texts of a side for `ranking.systems.scores_of`: [N, E], or objects [N] of token embeddings."""
-        output = Output(normalize=self.cosine)
+        output = EmbeddingFormat(normalize=self.cosine)
         return self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
 
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
@@ -328,7 +328,7 @@ class EmbeddingModel:
             texts,
             batch_size=options["batch_size"],
             progress=showing_progress() if progress is None else progress,
-            output=Output(
+            output=EmbeddingFormat(
                 self.truncate_dim if width is None else width, options["normalize_embeddings"], options["precision"]
             ),
             prompt=prompt,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import Tokens
-from endx_jax.inference.encode import PLAIN, Output, TextEncoder
+from endx_jax.inference.encode import PLAIN, EmbeddingFormat, TextEncoder
 from endx_jax.inference.text_batches import split_by_length, store_batch
 from endx_jax.numerics import rung
 from endx_jax.parallel.mesh import check_process
@@ -94,7 +94,7 @@ class LowLatencyEncoder:
         same architecture.
     """
 
-    def __init__(self, encoder: TextEncoder, params: dict, output: Output = PLAIN):
+    def __init__(self, encoder: TextEncoder, params: dict, output: EmbeddingFormat = PLAIN):
         """Places the parameters on the device; compiles nothing.
 
         Args:

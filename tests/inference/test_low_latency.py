@@ -6,7 +6,7 @@ import pytest
 from tiny_models import make_model, recording
 
 from endx_jax.inference import low_latency
-from endx_jax.inference.encode import Output, TextEncoder
+from endx_jax.inference.encode import EmbeddingFormat, TextEncoder
 from endx_jax.inference.low_latency import LowLatencyEncoder, Programs
 
 TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat", "🐈 " * 40] * 3
@@ -99,6 +99,8 @@ def test_towers_of_their_own_are_told_apart(model, encoder):
 
 
 def test_embeddings_are_finished_as_asked(model, encoder):
-    found = LowLatencyEncoder(model.encoder, model.params, Output(5, normalize=True))("question", TEXTS[:2]).embeddings
+    found = LowLatencyEncoder(model.encoder, model.params, EmbeddingFormat(5, normalize=True))(
+        "question", TEXTS[:2]
+    ).embeddings
     expected = model.encode_query(TEXTS[:2], truncate_dim=5, normalize_embeddings=True)
     np.testing.assert_allclose(found, expected, atol=1e-6)

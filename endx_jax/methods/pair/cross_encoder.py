@@ -13,7 +13,7 @@ from endx_jax import json_files
 from endx_jax.data.tokenization import TextOptions
 from endx_jax.encoders.architecture import LEAVES, TensorRule
 from endx_jax.errors import EndxError
-from endx_jax.inference.folder import LONGEST, text_processors
+from endx_jax.inference.loading import LONGEST, text_processors
 from endx_jax.methods.pair.classifier import POOLER_ACTIVATIONS, PairClassifier, Pooler
 from endx_jax.methods.pair.evaluator import ClassifierScorer
 from endx_jax.models.config_keys import HuggingFaceConfig, check_supported, choice, flag, fraction
