@@ -13,8 +13,6 @@ from endx_jax.settings import check_range, from_mapping
 
 MANIFEST, VERSION = "endx.json", 1
 STABLEHLO, TOWERS = "stablehlo", "towers"
-# Keys that version 0.1.0 also wrote, always empty in these formats.
-EMPTY = ("pooling", "projection")
 WEIGHTS = "towers.safetensors"
 MODEL, METHOD = "model", "method.json"  # model folder in a workdir, and the file in it that names the method
 INSTEAD = "load the run that it came from, or an export with --format=sentence-transformers"
@@ -106,21 +104,17 @@ def read_manifest(folder: pathlib.Path) -> ModelManifest:
         )
     sides = json_files.value(contents, "sides", str(file))
     read = {side: _side(folder, json_files.value(sides, side, f"{file}: 'sides'"), f"{file}: {side}") for side in SIDES}
-    manifest = from_mapping(ModelManifest, _without_empty(contents) | {"sides": read}, str(file))
+    manifest = from_mapping(ModelManifest, {**contents, "sides": read}, str(file))
     check_range(f"{file}: 'width'", manifest.width, 1, 2**31 - 1)
     return manifest
 
 
 def _side(folder: pathlib.Path, contents: object, where: str) -> SideManifest:
-    side = from_mapping(SideManifest, _without_empty(json_files.as_object(contents, where)), where)
+    side = from_mapping(SideManifest, json_files.as_object(contents, where), where)
     check_range(f"{where}: 'length'", side.length, 1, 2**31 - 1)
     for name in ("folder", "program"):
         json_files.inside(folder, getattr(side, name), f"{where}: {name!r}")
     return side
-
-
-def _without_empty(contents: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in contents.items() if not (name in EMPTY and value == "")}
 
 
 def model_folder(path: pathlib.Path) -> pathlib.Path | None:

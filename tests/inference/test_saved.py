@@ -65,15 +65,6 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, bert_w
     assert {path: leaf.shape for path, leaf in found.items()} == {path: leaf.shape for path, leaf in loaded.items()}
 
 
-def test_empty_keys_of_version_0_1_0_are_accepted_and_values_in_them_are_not(model_folder):
-    described = read_manifest(model_folder)
-    sides = json.loads((model_folder / "endx.json").read_text())["sides"]
-    change(model_folder, pooling="", sides={side: sides[side] | {"projection": ""} for side in SIDES})
-    assert read_manifest(model_folder) == described
-    change(model_folder, pooling="mean")
-    refused("unknown setting .*pooling", read_manifest, model_folder)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
