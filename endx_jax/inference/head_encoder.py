@@ -80,9 +80,10 @@ class HeadEncoder:
     def _below(self) -> str:
         """Identity of the towers without their heads, and data types that affect the inputs of the heads."""
         model = self._base.model
-        towers = {side: model.tower(side).clone(head=None) for side in SIDES}
-        identity = model_identity(dataclasses.replace(model, **towers), self._params, self._base.processors)
-        dtypes = [[str(tower.token_embedder.dtype), tower.product_dtype] for tower in towers.values()]
+        question, answer = (model.tower(side).clone(head=None) for side in SIDES)
+        below = dataclasses.replace(model, question=question, answer=answer)
+        identity = model_identity(below, self._params, self._base.processors)
+        dtypes = [[str(tower.token_embedder.dtype), tower.product_dtype] for tower in (question, answer)]
         return " ".join([identity, *(name for pair in dtypes for name in dict.fromkeys(pair) if name)])
 
     @property
