@@ -49,7 +49,7 @@ def chosen_product_dtype(name: str) -> str:
 
 
 def set_product_dtype(name: str) -> None:
-    """Sets the data type of products of the models that are built from now on, in place of `model.product_dtype`.
+    """Sets the data type of products of models that are loaded from now on, in place of `model.product_dtype`.
 
     It holds in this thread, or in a `contextvars` context, as does `with product_dtype(name)`.
 
