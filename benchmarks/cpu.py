@@ -26,7 +26,7 @@ import endx_jax
 from endx_jax.cli.entry import use_large_pages
 from endx_jax.data import reqa
 from endx_jax.data.readers import squad
-from endx_jax.inference.encode import Output
+from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.inference.text_batches import batches
 from endx_jax.pretrained.locate import locate
@@ -74,7 +74,7 @@ class OurQuestions:
 
     def __init__(self, name: str, texts: list[str], _: int, product_dtype: str):
         model, self._texts = endx_jax.load(name, product_dtype=product_dtype), texts
-        self._encode = LowLatencyEncoder(model.encoder, model.params, Output(normalize=True))
+        self._encode = LowLatencyEncoder(model.encoder, model.params, EmbeddingFormat(normalize=True))
 
     def __call__(self) -> np.ndarray:
         """Returns the embeddings."""

@@ -26,7 +26,7 @@ from endx_jax.data.readers import squad
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import of_few_paragraphs
 from endx_jax.experiment.model import PairScorerFactory, load_pair_scorer
-from endx_jax.inference.encode import Output
+from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.ranking.evaluate import Evaluation, evaluate_scores, evaluate_set
 from endx_jax.ranking.rerank import PairScorer, evaluate_pairs
@@ -40,7 +40,7 @@ class Embedded:
 
     def __init__(self, workdir: str, records: RetrievalSet):
         model = endx_jax.load(workdir)
-        output = Output(normalize=model.cosine)
+        output = EmbeddingFormat(normalize=model.cosine)
         encoder = LowLatencyEncoder(model.encoder, model.params, output)
         for shape in encoder.shapes:
             if shape[:2] == ("question", 1):

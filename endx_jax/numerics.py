@@ -21,6 +21,19 @@ def leading_size(tree: Any) -> int:
     return jax.tree.leaves(tree)[0].shape[0]
 
 
+def power_of_two(number: int) -> int:
+    """Returns the smallest power of two that is at least `number`, which is at least 1."""
+    return 1 << (number - 1).bit_length()
+
+
+def rung(number: int, parts: int, step: int = 1) -> int:
+    """Rounds a size up to one of few, for which programs are compiled: `parts` // 2 between neighbouring powers of two.
+
+    Sizes are multiples of `step` at least.
+    """
+    return round_up(number, max(step, power_of_two(number) // parts))
+
+
 def at_least_float32(x: Array) -> Array:
     """Casts half-precision arrays to float32; returns float32 and float64 arrays unchanged."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))

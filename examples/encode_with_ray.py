@@ -19,7 +19,7 @@ import ray
 import endx_jax
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.index.corpus_encoding import STEP, begin_index, encode_missing, encoding_of, survey
-from endx_jax.inference.encode import Output
+from endx_jax.inference.encode import EmbeddingFormat
 
 
 class Encoder:
@@ -31,7 +31,7 @@ class Encoder:
 
     def __call__(self, row: dict) -> dict:
         """Encodes the texts of a row; returns float32 [n, E]."""
-        output = Output(self._model.width, self._model.cosine)
+        output = EmbeddingFormat(self._model.width, self._model.cosine)
         texts = list(row["texts"])
         return {"embeddings": self._model.encoder(self._model.params, "answer", texts, output=output)}
 

@@ -21,7 +21,7 @@ from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.files import write_text
 from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.inference import load
-from endx_jax.inference.saved import embeds
+from endx_jax.inference.manifest import embeds
 from endx_jax.metrics.significance import FEWEST
 from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import keep_programs

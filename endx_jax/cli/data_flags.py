@@ -26,9 +26,17 @@ def add_language_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_product_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag `--product-dtype` of verbs that encode texts or score pairs."""
+    """Adds the flag `--product-dtype` of verbs that encode texts or score pairs; parsing it sets the default."""
     kinds = "float32, bfloat16, or auto, which is bfloat16 if the CPU has instructions for it"
-    parser.add_argument("--product-dtype", metavar="NAME", help=f"data type of products on CPUs: {kinds} [the run's]")
+    about = f"data type of products on CPUs: {kinds} [the run's]"
+    parser.add_argument("--product-dtype", metavar="NAME", action=_SetProducts, default=argparse.SUPPRESS, help=about)
+
+
+class _SetProducts(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        from endx_jax.models.products import set_product_dtype
+
+        set_product_dtype(values)
 
 
 def add_engine_flag(parser: argparse._ActionsContainer) -> None:

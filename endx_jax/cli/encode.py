@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
         check_writable(arguments.output.parent, "--output")
     language = arguments.language or (read_config(arguments.workdir).data.language if arguments.workdir else "")
     keep_programs()
-    names = ("output", "precision", "truncate_dim", "reuse", "batch_size", "pool", "product_dtype")
+    names = ("output", "precision", "truncate_dim", "reuse", "batch_size", "pool")
     options = {name: getattr(arguments, name) for name in names} | corpus_options(arguments)
     encode_corpus(arguments.workdir or arguments.model, arguments.corpus, language=language, shard=shard, **options)
 

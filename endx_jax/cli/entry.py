@@ -1,6 +1,7 @@
 """Entry point: runs a verb, converts user errors to one line and exit status 2, and sets memory pages of a process."""
 
 import contextlib
+import contextvars
 import glob
 import importlib
 import io
@@ -66,7 +67,8 @@ def run_verb(argv: list[str]) -> int:
         verb = _verb(argv[0])
         with naming(_flags(verb)), contextlib.ExitStack() as stack:
             keeps = argv[0] in KEEPS_JOURNAL
-            verb.main(arguments if keeps else _with_local_outputs(arguments, stack))
+            arguments = arguments if keeps else _with_local_outputs(arguments, stack)
+            contextvars.copy_context().run(verb.main, arguments)  # what flags set ends with the verb
     except (EndxError, RunInterrupted, Disagreement) as end:
         return _leave(end.status, str(end), argv[0])
     except BrokenPipeError:

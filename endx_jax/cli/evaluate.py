@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     from endx_jax.parallel.console import say
 
     output = arguments.output or functools.partial(_default_output, arguments)
-    names = ("model", "data", "workdir", "pool", "split", "rerank", "top", "min_questions", "reverse", "product_dtype")
+    names = ("model", "data", "workdir", "pool", "split", "rerank", "top", "min_questions", "reverse")
     options = {name: getattr(arguments, name) for name in names}
     results = evaluate(output=output, **options, **data_settings(arguments))
     say(f"\n{results}\nresults are in {arguments.output or output(results.dataset)}")
@@ -49,7 +49,7 @@ def _evaluate_index(arguments: argparse.Namespace) -> None:
     data, index = local_path(arguments.data), arguments.index
     name = pathlib.Path(data).name.partition(".")[0]
     output = arguments.output or index.parent / f"{index.stem}-evaluation" / name
-    options = {name: getattr(arguments, name) for name in ("model", "workdir", "pool", "split", "product_dtype")}
+    options = {name: getattr(arguments, name) for name in ("model", "workdir", "pool", "split")}
     results = evaluate_index(index, data, output=output, **options, **data_settings(arguments))
     say(f"\n{results}\n\nresults are in {output}")
 

@@ -13,7 +13,7 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
 
     from endx_jax.export.hub import push
-    from endx_jax.inference.saved import MODEL
+    from endx_jax.inference.manifest import MODEL
     from endx_jax.parallel.console import say
 
     with tempfile.TemporaryDirectory() as made:

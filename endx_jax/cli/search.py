@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
         numbered = enumerate(arguments.question, start=1)
         questions = [NamedQuestion(str(n), json_files.as_text(text, f"question {n}")) for n, text in numbered]
     if arguments.rerank:
-        _pair_model(arguments.rerank, arguments.product_dtype)  # raises an error early if it is not a pair classifier
+        _pair_model(arguments.rerank)  # raises an error early if it is not a pair classifier
     search = _open(arguments)
     changed = _change(arguments, search)
     if arguments.mode is None:
@@ -97,7 +97,7 @@ def _open(arguments: argparse.Namespace) -> "TextSearch":
         from endx_jax.parallel.environment import keep_programs
 
         keep_programs()
-        return IndexModel(index, source, arguments.product_dtype)
+        return IndexModel(index, source)
 
     return TextSearch(
         index,
@@ -165,16 +165,16 @@ def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) 
         return answers
     from endx_jax.ranking.rerank import rerank_answers
 
-    return rerank_answers(_pair_model(arguments.rerank, arguments.product_dtype), texts, answers, arguments.top)
+    return rerank_answers(_pair_model(arguments.rerank), texts, answers, arguments.top)
 
 
 @functools.cache
-def _pair_model(workdir: pathlib.Path, product_dtype: str | None) -> "PairScorerFactory":
+def _pair_model(workdir: pathlib.Path) -> "PairScorerFactory":
     from endx_jax.experiment.model import load_pair_scorer
     from endx_jax.parallel.environment import keep_programs
 
     keep_programs()
-    return load_pair_scorer(workdir, product_dtype=product_dtype)
+    return load_pair_scorer(workdir)
 
 
 def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:

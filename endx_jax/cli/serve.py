@@ -73,13 +73,12 @@ def _service(arguments: argparse.Namespace) -> "Service":
     from endx_jax.serving.service import Service
 
     keep_programs()
-    product = {"product_dtype": arguments.product_dtype}
-    pairs = load_pair_scorer(arguments.rerank, **product) if arguments.rerank else None
+    pairs = load_pair_scorer(arguments.rerank) if arguments.rerank else None
     if arguments.corpus:
         model = arguments.model or arguments.workdir
-        arguments.index = encode_corpus(model, arguments.corpus, **product, **corpus_options(arguments))
+        arguments.index = encode_corpus(model, arguments.corpus, **corpus_options(arguments))
     index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
-    source = IndexModel(index, arguments.model or arguments.workdir, arguments.product_dtype)
+    source = IndexModel(index, arguments.model or arguments.workdir)
     if arguments.index and url_of(arguments.index) and hasattr(signal, "SIGHUP"):
         _follow(index)
     hybrid = hybrid_of(index, arguments.model or arguments.workdir)

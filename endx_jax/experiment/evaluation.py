@@ -74,7 +74,6 @@ def evaluate(
     top: int = 20,
     min_questions: Sequence[int] = (8,),
     reverse: bool = False,
-    product_dtype: str | None = None,
     **reading: Any,
 ) -> Results | SuiteResults:
     r"""Ranks a data set, or each set of a suite, with a model, with BM25, and with both fused.
@@ -93,7 +92,6 @@ def evaluate(
       min_questions: minimums n; questions with an answer that is right for at least n questions are also reported
         separately.
       reverse: true to rank the questions for each answer as well.
-      product_dtype: as for `endx_jax.load`.
       **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
 
     Returns:
@@ -127,9 +125,9 @@ def evaluate(
     read = functools.partial(_read, workdir, pool, min_questions, reading)
     dataset, ranked = (data, None) if sets else read(data, split)
     home = _output_folder(output(dataset) if callable(output) else output)
-    reranker = (load_pair_scorer(rerank, product_dtype=product_dtype), rerank, top) if rerank else None
+    reranker = (load_pair_scorer(rerank), rerank, top) if rerank else None
     if not isinstance(model, EmbeddingModel):
-        model = load(workdir or model or "", mesh=make_mesh(MeshSettings()), product_dtype=product_dtype)
+        model = load(workdir or model or "", mesh=make_mesh(MeshSettings()))
     agreement.check_parameters(model.params)
     system = "trained" if workdir else pathlib.Path(model.name).name
     rank = functools.partial(_rank, model=model, system=system, reranker=reranker, reverse=reverse)
@@ -242,7 +240,6 @@ def evaluate_index(
     output: FolderOrName | None = None,
     pool: str = "",
     split: str | None = None,
-    product_dtype: str | None = None,
     **reading: Any,
 ) -> IndexResults:
     """Ranks all documents of the index at `path` for questions whose right documents or answer strings are given.
@@ -278,7 +275,7 @@ def evaluate_index(
     by_text = ", without their known questions" if snapshot.known else ""
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")
     keep_programs()
-    encoder = IndexModel(index, model or workdir, product_dtype)
+    encoder = IndexModel(index, model or workdir)
     encoder.model.check_one_vector("the evaluation of an index")
     results = IndexResults(rank(encoder.encode_query(texts)), judged)
     if home:

@@ -42,7 +42,6 @@ def mine(
     teacher: FolderOrName | None = None,
     score_with: FolderOrName | None = None,
     strata: bool = False,
-    product_dtype: str | None = None,
     **reading: Any,
 ) -> mining.Mined:
     r"""Writes a data set with candidates that rank high for a question and are not known to be right.
@@ -67,7 +66,6 @@ def mine(
       teacher: model that filters negatives: what `experiment.model.load_pair_scorer` takes, or an embedding model.
       score_with: model, as `teacher`, whose scores are written for distillation.
       strata: true to spread negatives over all scores of `score_with`, instead of the best-ranked.
-      product_dtype: as for `endx_jax.load`.
       **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
 
     Raises:
@@ -99,7 +97,7 @@ def mine(
     say(f"{counted(len(records.questions), 'question')} and {counted(len(records.candidates), 'candidate')} in {data}")
     keep_programs()
     names = dict.fromkeys(name for name in (teacher, score_with) if name)
-    scorers = {name: load_pair_scorer(name, embeddings=True, product_dtype=product_dtype) for name in names}
+    scorers = {name: load_pair_scorer(name, embeddings=True) for name in names}
     if bm25:
         ranked = mining.rank_by_bm25(records, settings.last_rank, progress=showing_progress())
         for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), records.text_language):
@@ -107,12 +105,12 @@ def mine(
         source: dict[str, Any] = {"name": "bm25", "description": BM25.description(records.text_language)}
     elif index:
         stored = Index(index)
-        encoder = IndexModel(stored, model, product_dtype)
+        encoder = IndexModel(stored, model)
         encoder.model.check_one_vector("mining")
         records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, settings.last_rank)
         source = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}
     else:
-        loaded = load(workdir or model or "", product_dtype=product_dtype)
+        loaded = load(workdir or model or "")
         source = {"name": loaded.name, "identity": loaded.identity}
         ranked = mining.rank_by_embeddings(loaded.comparable, records, settings.last_rank)
     texts = records.questions, records.candidates

@@ -26,12 +26,12 @@ from endx_jax.experiment.workdir import NOT_COPIED, Folder, read_config
 from endx_jax.files import sha256_of, write_text
 from endx_jax.inference import load
 from endx_jax.inference.encode import TextEncoder
-from endx_jax.inference.folder import text_processors
-from endx_jax.inference.saved import METHOD, MODEL, embeds, params_of_run, save_model
+from endx_jax.inference.loading import params_of_run, text_processors
+from endx_jax.inference.manifest import METHOD, MODEL, TOWERS, ModelManifest, SideManifest, embeds
+from endx_jax.inference.saved import save_model
 from endx_jax.methods import METHODS, Method, find_method
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.lora import BASE, is_adapter, merged, with_adapters
-from endx_jax.models.products import FLOAT32
 from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import showing_progress
@@ -237,14 +237,12 @@ def _with_prompts(settings: ModelSettings, sources: Mapping[str, pretrained.Pret
     return dataclasses.replace(settings, **prompts)
 
 
-def read_model(workdir: pathlib.Path, product_dtype: str | None = None) -> Model:
+def read_model(workdir: pathlib.Path) -> Model:
     """Reads the model of a workdir from the description that `save_description` wrote.
 
-    Adapters need the pretrained folders too, for their base. `product_dtype` is as in `load`.
+    Adapters need the pretrained folders too, for their base.
     """
     settings = read_config(workdir)
-    towers = dataclasses.replace(settings.model, product_dtype=product_dtype or settings.model.product_dtype)
-    settings = dataclasses.replace(settings, model=towers)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
     if settings.model.lora.rank:
         return _assemble(settings, _sources(settings), folders)
@@ -269,6 +267,10 @@ def with_token_weights(model: Model, data: RetrievalSet) -> Model:
     return dataclasses.replace(model, token_weights=idf_of_sides(texts, model.processors, sizes))
 
 
+# Settings of a run's model that are files in its folder, fields of `SideManifest`, or without effect on a model.
+ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", "answer_prompt", "lora")
+
+
 def save_towers(
     workdir: Folder, model: Model, params: dict, mesh: Mesh, hybrid: Hybrid | None = None, teacher: str = ""
 ) -> None:
@@ -285,13 +287,22 @@ def save_towers(
     Raises:
       EndxError: the workdir can't be written to.
     """
-    places = _description(model.settings)
-    objective = model.settings.objective
-    method = {"name": objective.name, "settings": dataclasses.asdict(objective)} if model.method.head else None
-    fused = dataclasses.asdict(hybrid) if hybrid else None
+    places, settings, objective = _description(model.settings), model.settings.model, model.settings.objective
+    towers = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ELSEWHERE}
     encoder = model.text_encoder(mesh)
-    folder, name = workdir / MODEL, (workdir / MODEL).parent.name
-    save_model(folder, name, model.settings.model, encoder, params, places, method, fused, teacher)
+    manifest = ModelManifest(
+        TOWERS,
+        (workdir / MODEL).parent.name,
+        encoder.width(params),
+        normalize=settings.normalize,
+        cosine=settings.normalize,
+        sides={s: SideManifest(folder=places[s], **texts.stated()) for s, texts in encoder.processors.items()},
+        teacher=teacher,
+        towers=towers,
+        method={"name": objective.name, "settings": dataclasses.asdict(objective)} if model.method.head else None,
+        hybrid=dataclasses.asdict(hybrid) if hybrid else None,
+    )
+    save_model(workdir / MODEL, manifest, params)
 
 
 def save_description(workdir: Folder, model: Model) -> None:
@@ -340,16 +351,13 @@ def save_adapters(workdir: Folder, model: Model, params: dict) -> None:
     on_primary(write, "adapters-saved")
 
 
-def load_pair_scorer(
-    name: str | os.PathLike, *, embeddings: bool = False, product_dtype: str | None = None
-) -> PairScorerFactory:
+def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> PairScorerFactory:
     """Loads a scorer of pairs: a run whose method scores pairs or embeds every token, or a foreign reranker.
 
     Args:
       name: workdir, or folder of a cross-encoder, of late interaction or of another foreign reranker; with `embeddings`
         also what `load` takes.
       embeddings: true to score by inner products if the model embeds texts, as for mining and distillation.
-      product_dtype: as in `load`.
 
     Returns:
       A function of Q questions and N answers to the function that scores their pairs, given by rows: see
@@ -363,20 +371,20 @@ def load_pair_scorer(
     if embeddings and not folder.is_dir():
         folder = locate(str(name))
     for read in (find_method(method).foreign_scorer for method in METHODS):
-        scorer = read(folder, product_dtype or FLOAT32) if read else None
+        scorer = read(folder) if read else None
         if scorer is not None:
             return scorer
     embedding = embeds_tokens(folder) or (embeddings and embeds(folder))
     method = None if embedding else find_method(read_config(folder).objective.name)
     if method is None or method.by_token:
-        loaded = load(name, product_dtype=product_dtype)
+        loaded = load(name)
         return SimilaritiesOfTexts(loaded.ranked, loaded.by_token, loaded.encoder.processors)
     if method.pair_scorer is None:
         raise EndxError(
             f"{name} holds a run of objective.name={method.name}: rerank needs a pair classifier, a run of "
             "objective.name=pair, or late interaction"
         )
-    model, mesh = read_model(folder, product_dtype), make_mesh(MeshSettings(), jax.local_devices())
+    model, mesh = read_model(folder), make_mesh(MeshSettings(), jax.local_devices())
     params, _ = best_params(name if url_of(name) else folder, model, mesh)
     scorer = method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
     return functools.partial(scorer, params, progress=showing_progress())

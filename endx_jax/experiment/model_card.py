@@ -13,8 +13,7 @@ from endx_jax.data.tokenization import TextOptions
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data
 from endx_jax.files import write_text
-from endx_jax.inference.manifest import STABLEHLO, read_about
-from endx_jax.inference.saved import MODEL
+from endx_jax.inference.manifest import MODEL, STABLEHLO, read_manifest
 from endx_jax.methods.evaluation import VALIDATION
 from endx_jax.pretrained.locate import PUBLISHED
 from endx_jax.ranking.results import COLUMNS, read_results
@@ -130,7 +129,7 @@ def card_text(subject: Subject, kind: str) -> str:
 
 def write_run_card(workdir: pathlib.Path) -> None:
     """Writes the card of a finished run into its model folder."""
-    about, settings = read_about(workdir / MODEL), read_config(workdir).model
+    about, settings = read_manifest(workdir / MODEL), read_config(workdir).model
     subject = Subject(
         name=about.name,
         width=about.width,

@@ -32,7 +32,8 @@ from endx_jax.experiment.train_plan import StepMemory, TrainPlan, complete, plan
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.files import expanded
 from endx_jax.inference.encode import TextEncoder
-from endx_jax.inference.vector_cache import HeadEncoder, VectorCache
+from endx_jax.inference.head_encoder import HeadEncoder
+from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.models.attention import seen_reasons
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import AUTO, BFLOAT16, FLOAT32, chosen_product_dtype, multiplies_bfloat16

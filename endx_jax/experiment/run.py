@@ -34,7 +34,7 @@ from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import expanded, reporting_full_disk
 from endx_jax.index.index_file import metric_of
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.saved import MANIFEST, MODEL
+from endx_jax.inference.manifest import MANIFEST, MODEL
 from endx_jax.methods.config import load_config, names_of
 from endx_jax.methods.evaluation import UNTRAINED, Evaluator, add_validation, validation, warn_of_losses
 from endx_jax.models.dual_encoder import SIDES

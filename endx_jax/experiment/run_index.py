@@ -24,7 +24,7 @@ from endx_jax.ranking.evaluate import ScoreBlock, evaluate_set
 from endx_jax.ranking.hybrid import ENOUGH, Hybrid, default_hybrid, fit_fusion, fit_known
 from endx_jax.ranking.results import Results
 from endx_jax.ranking.search import best_of_groups
-from endx_jax.ranking.systems import DenseResult, dense_scores, fusible, scores_of
+from endx_jax.ranking.systems import DenseResult, dense_scores, mean_maxsim, scores_of
 
 # Largest number of validation questions for which a fusion is fitted; more hardly change it.
 QUESTIONS = 1000
@@ -43,7 +43,7 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
         return default_hybrid(cosine=cosine)
     records = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
     questions = run.encoder(params, "question", records.questions)
-    scores = fusible(questions, scores_of(questions, run.encoder(params, "answer", records.candidates)))
+    scores = mean_maxsim(questions, scores_of(questions, run.encoder(params, "answer", records.candidates)))
     measure = settings.evaluation.metric.rpartition("/")[2]
     hybrid = fit_fusion(scores, records, measure, cosine=cosine)
     if holds_objects(questions):  # known questions only help to find what is ranked by tokens
@@ -88,7 +88,7 @@ def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapp
             )
         return
     by_known, lexical = _known_scores(records, known, dense_scores(dense.questions, np.stack(vectors)))
-    scores = hybrid.raised(dense_scores(dense.questions, dense.candidates), by_known)
+    scores = hybrid.with_known_questions(dense_scores(dense.questions, dense.candidates), by_known)
     results.add("known", {results.pools.primary_name: evaluate_set(hybrid.score_block(scores, lexical), records)})
     results.notes.append(
         f"known: hybrid search with {len(vectors):,} train questions as known questions of their answers, of weight "

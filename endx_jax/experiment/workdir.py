@@ -18,7 +18,7 @@ from endx_jax.errors import EndxError, InUse, RunInterrupted, naming
 from endx_jax.experiment.config import Settings, config_changes, resolve
 from endx_jax.files import locked, write_text
 from endx_jax.index.index import Index
-from endx_jax.inference.saved import check_embeds
+from endx_jax.inference.manifest import check_embeds
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import exit_if_distributed, is_primary

@@ -25,7 +25,7 @@ from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.maxsim import maxsim_scores
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.ranking.systems import fusible
+from endx_jax.ranking.systems import mean_maxsim
 
 REPORT = "export_report.json"
 
@@ -136,7 +136,7 @@ def reference(
         found = {side: encoder(towers.params, side, texts) for side in SIDES}
         if towers.by_token:
             questions, documents = (found[side][: len(HARD_TEXTS)] for side in SIDES)
-            scores = fusible(questions, maxsim_scores(questions, documents))(0, len(questions))
+            scores = mean_maxsim(questions, maxsim_scores(questions, documents))(0, len(questions))
             return {side: np.concatenate(found[side]) for side in SIDES} | {"scores": np.asarray(scores)}
         for name, prompt in (prompts or {}).items():
             first = dataclasses.replace(towers.processors["question"], prompt=prompt)

@@ -37,7 +37,7 @@ from endx_jax.index.index_file import (
 )
 from endx_jax.index.index_reader import IndexReader
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.encode import Output, Precision
+from endx_jax.inference.encode import EmbeddingFormat, Precision
 from endx_jax.numerics import Quantized, holds_objects
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.settings import check_range, require
@@ -59,7 +59,6 @@ def encode_corpus(
     shard: tuple[int, int] = (1, 1),
     reuse: str | os.PathLike | None = None,
     batch_size: int = 64,
-    product_dtype: str | None = None,
     **reading: Any,
 ) -> pathlib.Path:
     """Encodes a corpus into an index, or finishes the one that an interrupted call left.
@@ -74,7 +73,6 @@ def encode_corpus(
       shard: number of the part of the corpus to encode, from 1, and number of parts.
       reuse: older index of the same model, whose embeddings of unchanged texts are taken over.
       batch_size: texts of maximum length encoded together.
-      product_dtype: as for `endx_jax.load`.
       **reading: arguments of `read_corpus`.
 
     Returns:
@@ -95,14 +93,14 @@ def encode_corpus(
     known = f" with {surveyed.questions:,} known questions" if surveyed.questions else ""
     text = "passage" if surveyed.split else "document"
     say(f"{counted(surveyed.documents, text)}{known} in {corpus}{empty}")
-    model = load(path_or_name, product_dtype=product_dtype)
+    model = load(path_or_name)
     require(not (model.by_token and truncate_dim), "truncate_dim needs a model with one vector for each text")
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)
     info = encoding_of(model, corpus, surveyed, width=truncate_dim, precision=precision, shard=shard)
     name = f"{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
     path = pathlib.Path(output) if output else folder / name
-    embeddings = Output(info.width, model.cosine, "int8" if model.by_token else precision)
+    embeddings = EmbeddingFormat(info.width, model.cosine, "int8" if model.by_token else precision)
     options: dict[str, Any] = {"batch_size": batch_size, "progress": showing_progress(), "output": embeddings}
     encode = functools.partial(model.encoder, model.params, "answer", **options)
     # The copy has its own count of truncated texts, so that the model's encoder counts documents only.

@@ -12,8 +12,7 @@ from endx_jax.errors import EndxError
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import COSINE
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.manifest import MANIFEST, read_about
-from endx_jax.inference.saved import MODEL, described_folder
+from endx_jax.inference.manifest import MANIFEST, MODEL, model_folder, read_manifest
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.settings import from_mapping
@@ -26,20 +25,19 @@ class IndexModel:
       model: the loaded model.
     """
 
-    def __init__(self, index: Index, path_or_name: str | os.PathLike | None = None, product_dtype: str | None = None):
+    def __init__(self, index: Index, path_or_name: str | os.PathLike | None = None):
         """Loads the model.
 
         Args:
           index: index that was encoded by the model.
           path_or_name: path or name of the model, or of one that learned its embeddings and can search only. None means
             the run whose workdir contains the index, else the model that the index names.
-          product_dtype: as in `load`.
 
         Raises:
           EndxError: the model does not exist, or is neither the one that encoded the index nor learned its embeddings;
             the message names both.
         """
-        self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index), product_dtype=product_dtype)
+        self.model: EmbeddingModel = load(path_or_name or _home(index) or _named(index))
         index.check_model(self.model.name, self.model.identity, self.model.teacher)
         self._index, self._width = index, index.info.width
 
@@ -68,9 +66,9 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: st
 
     The default is returned if none was fitted with BM25 for `language`, the language of the documents.
     """
-    folder = described_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
+    folder = model_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
     default = default_hybrid(cosine=cosine)
-    stored = read_about(folder).hybrid if folder else None
+    stored = read_manifest(folder).hybrid if folder else None
     if stored is None:
         return default
     hybrid = from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{MANIFEST}: 'hybrid'")

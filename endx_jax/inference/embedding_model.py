@@ -2,17 +2,16 @@
 
 import dataclasses
 import functools
-import inspect
 import logging
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import jax
 import numpy as np
 
 from endx_jax.errors import EndxError, nearest
-from endx_jax.inference.encode import Output, Precision, TextEncoder
+from endx_jax.inference.encode import EmbeddingFormat, Precision, TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import Quantized, dequantize, unit_rows
 from endx_jax.parallel.console import showing_progress
@@ -21,6 +20,45 @@ from endx_jax.pretrained import PretrainedEncoder
 EncodedTexts = np.ndarray | jax.Array | Quantized | list
 
 PARAMETERS, PROMPTS = "parameters", "prompts"
+
+
+class EncodeOptions(TypedDict, total=False):
+    """Keyword arguments of `EmbeddingModel.encode_query`, `encode_document` and `encode`, all of them optional.
+
+    Attributes:
+      prompt_name: name of a prompt in `named_prompts`; None for the prompt of the side.
+      prompt: string prepended to every text; takes precedence over `prompt_name`.
+      batch_size: number of texts of maximum length to encode together, by default 32. Batches of shorter texts have
+        more rows and the same number of padded tokens; batches on a CPU are smaller if that is faster. Affects speed
+        and memory only.
+      show_progress_bar: true to show a progress bar; None, the default, shows one at a terminal.
+      normalize_embeddings: true to scale embeddings to unit norm, after truncation; by default false.
+      truncate_dim: number of leading dimensions to keep; None for the model's `truncate_dim`.
+      convert_to_numpy: true, the default, for NumPy arrays, false for JAX arrays.
+      precision: precision to which embeddings are rounded on the device: `float32`, the default, `bfloat16`, `float16`
+        or `int8`.
+    """
+
+    prompt_name: str | None
+    prompt: str | None
+    batch_size: int
+    show_progress_bar: bool | None
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    convert_to_numpy: bool
+    precision: Precision
+
+
+DEFAULTS = EncodeOptions(
+    prompt_name=None,
+    prompt=None,
+    batch_size=32,
+    show_progress_bar=None,
+    normalize_embeddings=False,
+    truncate_dim=None,
+    convert_to_numpy=True,
+    precision="float32",
+)
 
 # Unsupported arguments of sentence-transformers' `encode`: default and alternative.
 UNSUPPORTED = {
@@ -105,7 +143,7 @@ class EmbeddingModel:
     def width(self) -> int:
         """Embedding width E."""
         # Traces the model, hence the cache: the server needs it in each request.
-        return self.encoder.width(self.params, Output(self.truncate_dim))
+        return self.encoder.width(self.params, EmbeddingFormat(self.truncate_dim))
 
     @property
     def by_token(self) -> bool:
@@ -130,38 +168,14 @@ class EmbeddingModel:
         """True if the two sides embed a text differently."""
         return bool(self._differences())
 
-    def encode_query(
-        self,
-        sentences: str | Iterable[str],
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        convert_to_numpy: bool = True,
-        precision: Precision = "float32",
-        **others: object,
-    ) -> EncodedTexts:
+    def encode_query(self, sentences: str | Iterable[str], **options: Unpack[EncodeOptions]) -> EncodedTexts:
         """Encodes questions.
 
         Texts that are longer than the maximum length of their side are truncated; a warning is logged the first time.
 
         Args:
           sentences: N texts, or one; a column of NumPy, pandas or pyarrow too.
-          prompt_name: name of a prompt in `named_prompts`; None for the prompt of questions.
-          prompt: string prepended to every text; takes precedence over `prompt_name`.
-          batch_size: number of texts of maximum length to encode together. Batches of shorter texts have more rows and
-            the same number of padded tokens; batches on a CPU are smaller if that is faster. Affects speed and memory
-            only.
-          show_progress_bar: true to show a progress bar; None shows one at a terminal.
-          normalize_embeddings: true to scale embeddings to unit norm, after truncation.
-          truncate_dim: number of leading dimensions to keep; None for the model's `truncate_dim`.
-          convert_to_numpy: true for NumPy arrays, false for JAX arrays.
-          precision: precision to which embeddings are rounded on the device: `float32`, `bfloat16`, `float16` or
-            `int8`.
-          others: unsupported arguments of sentence-transformers, which may only have their default values.
+          **options: see `EncodeOptions`. Other arguments of sentence-transformers may only have their default values.
 
         Returns:
           Embeddings [N, E] in the order of the texts; [E] for one text. For `int8`, a `Quantized` of codes, int8
@@ -177,25 +191,9 @@ class EmbeddingModel:
           >>> model.encode_query(["How do I send an email?", "How do I reshape an array?"]).shape
           (2, 384)
         """
-        _check_others(others)
-        output = self._output(truncate_dim, normalize_embeddings, precision)
-        chosen = self._chosen_prompt(prompt, prompt_name)
-        return self._encode("question", sentences, chosen, batch_size, show_progress_bar, output, convert_to_numpy)
+        return self._encode("question", sentences, options)
 
-    def encode_document(
-        self,
-        sentences: str | Iterable[str],
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        convert_to_numpy: bool = True,
-        precision: Precision = "float32",
-        **others: object,
-    ) -> EncodedTexts:
+    def encode_document(self, sentences: str | Iterable[str], **options: Unpack[EncodeOptions]) -> EncodedTexts:
         """Encodes answers or documents; arguments and results are those of `encode_query`.
 
         Examples:
@@ -203,25 +201,9 @@ class EmbeddingModel:
           >>> model.encode_document(["smtplib sends e-mail.", "numpy.reshape changes shapes."]).shape
           (2, 384)
         """
-        _check_others(others)
-        output = self._output(truncate_dim, normalize_embeddings, precision)
-        chosen = self._chosen_prompt(prompt, prompt_name)
-        return self._encode("answer", sentences, chosen, batch_size, show_progress_bar, output, convert_to_numpy)
+        return self._encode("answer", sentences, options)
 
-    def encode(
-        self,
-        sentences: str | Iterable[str],
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        convert_to_numpy: bool = True,
-        precision: Precision = "float32",
-        **others: object,
-    ) -> EncodedTexts:
+    def encode(self, sentences: str | Iterable[str], **options: Unpack[EncodeOptions]) -> EncodedTexts:
         """Encodes texts with a model that embeds both sides alike; arguments and results are those of `encode_query`.
 
         Raises:
@@ -234,26 +216,7 @@ class EmbeddingModel:
           >>> bool((model.encode(texts) == model.encode_query(texts)).all())
           True
         """
-        _check_others(others)
-        chosen = self._chosen_prompt(prompt, prompt_name)
-        differences = [d for d in self._differences() if d != PROMPTS or chosen is None]
-        if differences:
-            hint = ", or pass prompt=" if differences == [PROMPTS] else ""
-            raise EndxError(
-                f"{self.name} has different {' and '.join(differences)} for questions and documents: use encode_query "
-                f"for questions and encode_document for documents{hint}"
-            )
-        lengths = {side: self.encoder.processors[side].length for side in SIDES}
-        output = self._output(truncate_dim, normalize_embeddings, precision)
-        return self._encode(
-            max(lengths, key=lengths.__getitem__),
-            sentences,
-            self.default_prompt if chosen is None else chosen,
-            batch_size,
-            show_progress_bar,
-            output,
-            convert_to_numpy,
-        )
+        return self._encode(None, sentences, options)
 
     def comparable(self, side: str, texts: Sequence[str]) -> np.ndarray:
         """Encodes N texts of a side, `question` or `answer`: float32 [N, E] whose inner products are similarities.
@@ -266,7 +229,7 @@ class EmbeddingModel:
 
     def ranked(self, side: str, texts: Sequence[str]) -> np.ndarray:
         """Encodes N texts of a side for `ranking.systems.scores_of`: [N, E], or objects [N] of token embeddings."""
-        output = Output(normalize=self.cosine)
+        output = EmbeddingFormat(normalize=self.cosine)
         return self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
 
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
@@ -350,23 +313,25 @@ class EmbeddingModel:
             raise EndxError(f"{self.name} has no prompt named {prompt_name!r}{hint}; its prompts are {names}")
         return self.named_prompts[prompt_name]
 
-    def _output(self, truncate_dim: int | None, normalize: bool, precision: Precision) -> Output:
-        return Output(self.truncate_dim if truncate_dim is None else truncate_dim, normalize, precision)
-
-    def _encode(
-        self,
-        side: str,
-        sentences: str | Iterable[str],
-        prompt: str | None,
-        batch_size: int,
-        show_progress_bar: bool | None,
-        output: Output,
-        convert_to_numpy: bool,
-    ) -> EncodedTexts:
+    def _encode(self, side: str | None, sentences: str | Iterable[str], given: EncodeOptions) -> EncodedTexts:
+        """Encodes texts of a side; None: of a model that embeds both sides alike."""
+        _check_names(given)
+        options: EncodeOptions = DEFAULTS | given
+        prompt = self._chosen_prompt(options["prompt"], options["prompt_name"])
+        if side is None:
+            side, prompt = self._side_of_both(prompt), self.default_prompt if prompt is None else prompt
+        width, progress = options["truncate_dim"], options["show_progress_bar"]
         texts, cut_before = _check_texts(sentences), self.encoder.cut
-        progress = showing_progress() if show_progress_bar is None else show_progress_bar
         embeddings: Any = self.encoder(
-            self.params, side, texts, batch_size=batch_size, progress=progress, output=output, prompt=prompt
+            self.params,
+            side,
+            texts,
+            batch_size=options["batch_size"],
+            progress=showing_progress() if progress is None else progress,
+            output=EmbeddingFormat(
+                self.truncate_dim if width is None else width, options["normalize_embeddings"], options["precision"]
+            ),
+            prompt=prompt,
         )
         if cut_before == 0 < self.encoder.cut:
             LOG.warning(
@@ -381,7 +346,18 @@ class EmbeddingModel:
             embeddings = embeddings[0] if isinstance(sentences, str) else list(embeddings)
         elif isinstance(sentences, str):
             embeddings = jax.tree.map(lambda part: part[0], embeddings)
-        return embeddings if convert_to_numpy else jax.tree.map(jax.numpy.asarray, embeddings)
+        return embeddings if options["convert_to_numpy"] else jax.tree.map(jax.numpy.asarray, embeddings)
+
+    def _side_of_both(self, prompt: str | None) -> str:
+        """Returns the side with the longer texts; raises EndxError if the sides embed a text differently."""
+        differences = [d for d in self._differences() if d != PROMPTS or prompt is None]
+        if differences:
+            hint = ", or pass prompt=" if differences == [PROMPTS] else ""
+            raise EndxError(
+                f"{self.name} has different {' and '.join(differences)} for questions and documents: use encode_query "
+                f"for questions and encode_document for documents{hint}"
+            )
+        return max(SIDES, key=lambda side: self.encoder.processors[side].length)
 
 
 def _check_texts(sentences: object) -> list[str]:
@@ -424,12 +400,11 @@ def _token_rows(name: str, x: Any) -> np.ndarray:
     return np.fromiter((_rows(f"{name}[{n}]", text) for n, text in enumerate(listed)), object, len(listed))
 
 
-def _check_others(others: Mapping[str, object]) -> None:
+def _check_names(options: Mapping[str, object]) -> None:
     """Raises EndxError for unknown arguments, and for unsupported ones that do not have their default value."""
-    for name, value in others.items():
-        if name not in UNSUPPORTED:
-            arguments = [*inspect.signature(EmbeddingModel.encode_query).parameters, *UNSUPPORTED]
-            raise EndxError(f"there is no argument {name!r}{nearest(name, arguments)}")
-        default, instead = UNSUPPORTED[name]
+    for name, value in options.items():
+        if name not in DEFAULTS and name not in UNSUPPORTED:
+            raise EndxError(f"there is no argument {name!r}{nearest(name, ['sentences', *DEFAULTS, *UNSUPPORTED])}")
+        default, instead = UNSUPPORTED.get(name, (value, ""))
         if value != default:
             raise EndxError(f"{name}={value!r} is not supported: {instead}")

@@ -31,7 +31,7 @@ Precision = Literal["float32", "bfloat16", "float16", "int8"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Output:
+class EmbeddingFormat:
     """Operations on embeddings, applied on the device in the order of the attributes.
 
     Attributes:
@@ -59,7 +59,7 @@ class Output:
         return quantize(embeddings) if self.precision == "int8" else embeddings.astype(self.precision)
 
 
-PLAIN = Output()
+PLAIN = EmbeddingFormat()
 
 
 class TextEncoder:
@@ -116,7 +116,7 @@ class TextEncoder:
         *,
         batch_size: int | None = None,
         progress: bool = False,
-        output: Output = PLAIN,
+        output: EmbeddingFormat = PLAIN,
         prompt: str | None = None,
     ) -> Any:
         """Encodes texts.
@@ -162,11 +162,10 @@ class TextEncoder:
 
         def compile_one(shape: tuple[int, int]) -> None:
             rows, width = shape
-            lengths = np.full(len(local_rows(self.mesh, rows)), width)
-            table = TokenTable.from_lengths(np.ones(lengths.sum(), np.int32), lengths, pad_id=0)
-            tokens = table.pad(np.arange(len(lengths)), width)
+            ids = np.zeros((len(local_rows(self.mesh, rows)), width), np.int32)
             with jax.default_matmul_precision(precision), jax.default_device(device):
-                self._encode.lower(towers, tower, to_global(tokens, self.mesh, rows)).compile()
+                tokens = to_global(Tokens(ids, ids == 0), self.mesh, rows)  # type: ignore[arg-type]
+                self._encode.lower(towers, tower, tokens).compile()
 
         def encode(tokens: Tokens) -> Array | Quantized:
             return self._finish(output, self._encode(towers, tower, tokens))
@@ -183,7 +182,7 @@ class TextEncoder:
             raise EndxError('embeddings exceed 65,504, the largest number of float16: use precision="bfloat16"')
         return results
 
-    def width(self, params: dict, output: Output = PLAIN) -> int:
+    def width(self, params: dict, output: EmbeddingFormat = PLAIN) -> int:
         """Returns the width of embeddings after `output`."""
         return jax.tree.leaves(self._result_shape(params, "question", output))[0].shape[-1]
 
@@ -206,11 +205,11 @@ class TextEncoder:
 
         return tokenize
 
-    def _result_shape(self, params: dict, side: str, output: Output) -> jax.ShapeDtypeStruct | Quantized:
+    def _result_shape(self, params: dict, side: str, output: EmbeddingFormat) -> jax.ShapeDtypeStruct | Quantized:
         """Returns the shapes of the results for one text."""
         tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
         return jax.eval_shape(lambda params: self.converted(output, self._part(params, side, tokens)), params)
 
-    def converted(self, output: Output, embeddings: Any) -> Any:
+    def converted(self, output: EmbeddingFormat, embeddings: Any) -> Any:
         """Applies `output` to embeddings of texts or of tokens."""
         return embeddings.replace(values=output(embeddings.values)) if self.model.by_token else output(embeddings)

@@ -5,7 +5,6 @@ into the shapes that cost least, so that three short questions are not padded to
 """
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -14,17 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import Tokens
-from endx_jax.inference.encode import PLAIN, Output, TextEncoder
-from endx_jax.inference.text_batches import with_batch
+from endx_jax.inference.encode import PLAIN, EmbeddingFormat, TextEncoder
+from endx_jax.inference.text_batches import split_by_length, store_batch
+from endx_jax.numerics import rung
 from endx_jax.parallel.mesh import check_process
 
 Array = jax.Array
 
-# Padded widths in tokens; those below the maximum length of a side are used, and that length itself. Programs for texts
-# of more than `PREPARED` tokens are compiled when such a text comes: running them in advance would take the memory of
-# the longest text, which for language models of 32,768 tokens is more than most machines have.
-WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, *(n << k for k in range(9, 16) for n in (2, 3)))
+# Programs for texts of more tokens are compiled when such a text comes: running them in advance would take the memory
+# of the longest text, which for language models of 32,768 tokens is more than most machines have.
 PREPARED = 2048
+
+
+def program_width(length: int, limit: int) -> int:
+    """Returns the padded width of texts of up to `length` tokens: two between neighbouring powers of two, from 16."""
+    return min(rung(max(16, length), 4, step=8), limit)
 
 
 class Programs(NamedTuple):
@@ -39,6 +42,29 @@ class Programs(NamedTuple):
     rows: tuple[int, ...]
     tokens: int
     call: int
+
+    def rows_of(self, width: int) -> list[int]:
+        """Returns the numbers of rows of the programs of this width."""
+        return [rows for rows in self.rows if rows == 1 or rows * width <= self.tokens]
+
+    def shapes(self, limit: int) -> list[tuple[int, int]]:
+        """Returns the (rows, width) of all programs to prepare for texts of up to `limit` tokens."""
+        widths = {program_width(length, limit) for length in range(1, min(limit, PREPARED) + 1)}
+        return [(rows, width) for width in sorted(widths) for rows in reversed(self.rows_of(width))]
+
+    def split(self, lengths: np.ndarray, limit: int) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Splits texts into the cheapest calls, as `split_by_length`."""
+        count = len(lengths)
+        widths = [program_width(length, limit) for length in sorted(lengths.tolist(), reverse=True)]
+        # costs[i]: lowest cost of the texts from the i-th on; first_rows[i]: rows of the first of their calls.
+        costs, first_rows = [0] * (count + 1), [0] * count
+        for i in reversed(range(count)):
+            costs[i], first_rows[i] = min(
+                (self.call + rows * widths[i] + costs[min(i + rows, count)], rows) for rows in self.rows_of(widths[i])
+            )
+        return split_by_length(
+            lengths, lambda length: program_width(length, limit), lambda width, left: first_rows[count - left]
+        )
 
 
 # On two CPU cores, MiniLM takes 3 ms per call and 0.115 ms per token. Those of accelerators were not measured.
@@ -68,7 +94,7 @@ class LowLatencyEncoder:
         same architecture.
     """
 
-    def __init__(self, encoder: TextEncoder, params: dict, output: Output = PLAIN):
+    def __init__(self, encoder: TextEncoder, params: dict, output: EmbeddingFormat = PLAIN):
         """Places the parameters on the device; compiles nothing.
 
         Args:
@@ -85,15 +111,11 @@ class LowLatencyEncoder:
         self._params = {side: placed("question" if siamese else side) for side in encoder.processors}
         one_tower = towers.question == towers.answer
         self._tower = {side: "question" if one_tower else side for side in encoder.processors}
-        lengths: dict[str, int] = {}
+        self._limits = dict.fromkeys(self._tower.values(), 1)
         for side, tower in self._tower.items():
-            lengths[tower] = max(lengths.get(tower, 1), encoder.processors[side].length)
-        self._widths = {tower: _widths(length) for tower, length in lengths.items()}
+            self._limits[tower] = max(self._limits[tower], encoder.processors[side].length)
         self.shapes = [
-            (tower, rows, width)
-            for tower, widths in self._widths.items()
-            for width, rows in itertools.product(widths, reversed(self._programs.rows))
-            if self._fits(rows, width) and width <= PREPARED
+            (tower, *shape) for tower, limit in self._limits.items() for shape in self._programs.shapes(limit)
         ]
 
         def encode(params: dict, tower: str, ids: Array, lengths: Array) -> Array:
@@ -113,45 +135,16 @@ class LowLatencyEncoder:
         """Encodes N >= 1 texts of one side, `question` or `answer`."""
         table = self._processors[side](texts)
         results = []
-        for indices, rows, width in self._split(side, table.lengths):
+        for indices, rows, width in self._programs.split(table.lengths, self._limits[self._tower[side]]):
             padded = np.resize(indices, rows)  # additional rows repeat texts
             lengths = table.lengths[padded].astype(np.int32)
             results.append((indices, self._run(side, table.pad(padded, width).ids, lengths)))
         embeddings: Any = None
         for indices, part in results:
-            embeddings = with_batch(embeddings, len(texts), indices, part)
+            embeddings = store_batch(embeddings, len(texts), indices, part)
         return Encoded(embeddings, table.lengths, np.zeros(0, bool) if table.truncated is None else table.truncated)
 
     def _run(self, side: str, ids: Array | np.ndarray, lengths: np.ndarray) -> Array:
         check_process()
         with jax.default_device(self._device):
             return self._encode(self._params[side], self._tower[side], ids, lengths)
-
-    def _fits(self, rows: int, width: int) -> bool:
-        return rows == 1 or rows * width <= self._programs.tokens
-
-    def _split(self, side: str, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Splits texts, sorted by length, into the cheapest calls; yields (indices, rows, width) of each."""
-        order = np.argsort(-lengths, kind="stable")
-        widths = self._widths[self._tower[side]]
-        padded = [widths[n] for n in np.searchsorted(widths, lengths[order])]
-        count = len(order)
-        # costs[i]: lowest cost of the texts from the i-th on; first_rows[i]: rows of the first of their calls.
-        costs, first_rows = [0] * (count + 1), [0] * count
-        for i in reversed(range(count)):
-            choices = (
-                (self._programs.call + rows * padded[i] + costs[min(i + rows, count)], rows)
-                for rows in self._programs.rows
-                if self._fits(rows, padded[i])
-            )
-            costs[i], first_rows[i] = min(choices)
-        first = 0
-        while first < count:
-            rows = first_rows[first]
-            yield order[first : first + rows], rows, padded[first]
-            first += rows
-
-
-def _widths(length: int) -> list[int]:
-    """Returns the padded widths of texts of up to `length` tokens."""
-    return [*itertools.takewhile(lambda width: width < length, WIDTHS), length]

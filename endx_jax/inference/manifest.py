@@ -1,4 +1,4 @@
-"""`endx.json`: description of a model in a format that has no file for it."""
+"""Manifest of a model, `endx.json`, and the folder that contains it."""
 
 import dataclasses
 import pathlib
@@ -13,9 +13,14 @@ from endx_jax.settings import check_range, from_mapping
 
 MANIFEST, VERSION = "endx.json", 1
 STABLEHLO, TOWERS = "stablehlo", "towers"
-# Keys that version 0.1.0 also wrote, always empty in these formats.
-EMPTY = ("pooling", "projection")
+WEIGHTS = "towers.safetensors"
+MODEL, METHOD = "model", "method.json"  # model folder in a workdir, and the file in it that names the method
 INSTEAD = "load the run that it came from, or an export with --format=sentence-transformers"
+NO_EMBEDDINGS = (
+    "{} holds a pair classifier or reranker, which reads question and answer together and has no embeddings: pass it "
+    "to --rerank of `endx evaluate` or `endx search`, together with an embedding model; in Python, to "
+    "endx_jax.experiment.model.load_pair_scorer"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +85,7 @@ class ModelManifest:
         return prompts.pop() if len(prompts) == 1 else ""
 
 
-def read_about(folder: pathlib.Path) -> ModelManifest:
+def read_manifest(folder: pathlib.Path) -> ModelManifest:
     """Reads the `endx.json` of a folder.
 
     Raises:
@@ -99,18 +104,42 @@ def read_about(folder: pathlib.Path) -> ModelManifest:
         )
     sides = json_files.value(contents, "sides", str(file))
     read = {side: _side(folder, json_files.value(sides, side, f"{file}: 'sides'"), f"{file}: {side}") for side in SIDES}
-    about = from_mapping(ModelManifest, _without_empty(contents) | {"sides": read}, str(file))
-    check_range(f"{file}: 'width'", about.width, 1, 2**31 - 1)
-    return about
+    manifest = from_mapping(ModelManifest, {**contents, "sides": read}, str(file))
+    check_range(f"{file}: 'width'", manifest.width, 1, 2**31 - 1)
+    return manifest
 
 
 def _side(folder: pathlib.Path, contents: object, where: str) -> SideManifest:
-    side = from_mapping(SideManifest, _without_empty(json_files.as_object(contents, where)), where)
+    side = from_mapping(SideManifest, json_files.as_object(contents, where), where)
     check_range(f"{where}: 'length'", side.length, 1, 2**31 - 1)
     for name in ("folder", "program"):
         json_files.inside(folder, getattr(side, name), f"{where}: {name!r}")
     return side
 
 
-def _without_empty(contents: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in contents.items() if not (name in EMPTY and value == "")}
+def model_folder(path: pathlib.Path) -> pathlib.Path | None:
+    """Returns the folder of `endx.json`: `path` for an export, the model folder for a workdir; None for other folders.
+
+    Raises:
+      EndxError: `path` is a workdir whose model has no embeddings, or whose training has not ended.
+    """
+    if not (path / MODEL).is_dir():
+        return path if (path / MANIFEST).is_file() else None
+    check_embeds(path)
+    if not (path / MODEL / MANIFEST).is_file():
+        raise EndxError(
+            f"{path} holds a run whose training has not ended, and no model yet: run its training command again to "
+            "resume it; with train.stop_at_step=N it ends at step N"
+        )
+    return path / MODEL
+
+
+def embeds(workdir: pathlib.Path) -> bool:
+    """Returns true if the model of a run embeds texts, false if it scores pairs of texts."""
+    return json_files.read_optional(workdir / MODEL / METHOD).get("embeds", True) is not False
+
+
+def check_embeds(workdir: pathlib.Path) -> None:
+    """Raises EndxError if the model of a run scores pairs instead of embedding texts."""
+    if not embeds(workdir):
+        raise EndxError(NO_EMBEDDINGS.format(workdir))

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import TokenVectors
-from endx_jax.data.batches.token_tables import padded_length
 from endx_jax.errors import EndxError
-from endx_jax.inference.text_batches import LADDER
+from endx_jax.inference.text_batches import padded_width, split_by_length
 from endx_jax.losses.maxsim import maxsim
 from endx_jax.numerics import Quantized, dequantize, holds_objects, unit_rows
 
@@ -27,7 +26,7 @@ def maxsim_scores(questions: np.ndarray, candidates: np.ndarray, *, reverse: boo
     A block of candidates at a time is on the device.
 
     Args:
-      questions: [Q] objects, token embeddings [L, E], as `EmbeddingModel.comparable` returns them.
+      questions: [Q] objects, token embeddings [L, E], as `EmbeddingModel.ranked` returns them.
       candidates: [N] objects, [L, E].
       reverse: true if the first are answers and the second questions, whose tokens are summed over.
 
@@ -89,15 +88,7 @@ def _score(rows: TokenVectors, columns: TokenVectors, reverse: bool) -> jax.Arra
 def _blocks(texts: np.ndarray, tokens: int) -> list[tuple[np.ndarray, int, int]]:
     """Returns (indices, rows, padded length) of blocks of texts of similar lengths, few of which differ in shape."""
     lengths = np.array([len(text) for text in texts], int)
-    order, start, blocks = np.argsort(-lengths, kind="stable"), 0, []
-    while start < len(order):
-        longest = max(1, int(lengths[order[start]]))
-        step = next(step for maximum, step in LADDER if longest <= maximum)
-        length = padded_length(longest, longest + step, step)
-        rows = max(1, tokens // length)
-        blocks.append((order[start : start + rows], rows, length))
-        start += rows
-    return blocks
+    return [*split_by_length(lengths, padded_width, lambda width, left: max(1, tokens // width))]
 
 
 def _pad(texts: np.ndarray, widths: list[int], rows: int, length: int) -> TokenVectors:

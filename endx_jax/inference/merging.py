@@ -20,8 +20,7 @@ from endx_jax.errors import EndxError
 from endx_jax.files import replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.identity import describe_tower
-from endx_jax.inference.manifest import MANIFEST, read_about
-from endx_jax.inference.saved import WEIGHTS, described_folder
+from endx_jax.inference.manifest import MANIFEST, WEIGHTS, model_folder, read_manifest
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.stored import write_file
@@ -53,10 +52,10 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
     if output.exists() and not (output / MANIFEST).is_file():
         raise EndxError(f"{output} exists and is no model folder: choose another output")
 
-    first = described_folder(local_copy(sources[0], skip=("checkpoints", "*.sqlite")))
+    first = model_folder(local_copy(sources[0], skip=("checkpoints", "*.sqlite")))
     if first is None:
         raise EndxError(f"{sources[0]} is no run: name a workdir, or its folder 'model', first")
-    about = read_about(first)
+    manifest = read_manifest(first)
     models = [load(source) for source in sources]
     for model in models[1:]:
         _check_alike(models[0], model)
@@ -69,8 +68,8 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
     with staging_folder(output) as fresh:
         shutil.copytree(first, fresh, ignore=shutil.ignore_patterns(WEIGHTS, MANIFEST), dirs_exist_ok=True)
         sha256 = write_file(fresh / WEIGHTS, {path: leaf.shape for path, leaf in leaves[0].items()}, means)
-        teacher = about.teacher if {model.teacher for model in models} == {about.teacher} else ""
-        described = dataclasses.replace(about, name=output.name, weights_sha256=sha256, hybrid=None, teacher=teacher)
+        teacher = manifest.teacher if {model.teacher for model in models} == {manifest.teacher} else ""
+        described = dataclasses.replace(manifest, name=output.name, weights_sha256=sha256, hybrid=None, teacher=teacher)
         write_text(fresh / MANIFEST, json.dumps(dataclasses.asdict(described), indent=1) + "\n")
         replace_folder(fresh, output)
 

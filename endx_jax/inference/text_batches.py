@@ -13,8 +13,9 @@ import tqdm
 from jax.sharding import Mesh
 
 from endx_jax.batch import TokenVectors
-from endx_jax.data.batches.token_tables import TokenTable, padded_length
+from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.models.sharding_hints import platform
+from endx_jax.numerics import rung
 from endx_jax.parallel.console import ticking
 from endx_jax.parallel.sharding import batch_shards, local_rows, to_global
 
@@ -22,9 +23,6 @@ T = TypeVar("T")
 
 # Texts that are tokenized and sorted together: enough that neighbours have similar lengths, few enough for memory.
 WINDOW = 32768
-
-# Widths are rounded up: (maximum length, step) in tokens.
-LADDER = ((32, 4), (64, 8), (128, 16), (256, 32), *((1024 << n, 64 << n) for n in range(20)))
 
 LONG = 8192  # tokens; a batch of longer texts has fewer than `batch_size` of them
 
@@ -50,6 +48,26 @@ class TextBatch(NamedTuple):
     inputs: Any
 
 
+def padded_width(length: int) -> int:
+    """Returns the width in tokens to which texts of up to `length` tokens are padded."""
+    return rung(max(1, length), 8 if length <= 512 else 16, step=4)
+
+
+def split_by_length(
+    lengths: np.ndarray, width_of: Callable[[int], int], rows_of: Callable[[int, int], int]
+) -> Iterator[tuple[np.ndarray, int, int]]:
+    """Splits texts into batches of similar lengths, longest first; yields (indices, rows, width) of each.
+
+    `width_of` gives the width of a batch for its longest text, and `rows_of` the rows for a width and the texts left.
+    """
+    order, start = np.argsort(-lengths, kind="stable"), 0
+    while start < len(order):
+        width = width_of(int(lengths[order[start]]))
+        rows = rows_of(width, len(order) - start)
+        yield order[start : start + rows], rows, width
+        start += rows
+
+
 @dataclasses.dataclass(frozen=True)
 class Shapes:
     """Shapes of batches.
@@ -72,10 +90,9 @@ class Shapes:
             budget = min(budget, CPU_TOKENS)
         return cls(mesh, limit, budget)
 
-    def width(self, length: int) -> int:
-        """Returns the padded width of texts of up to `length` tokens."""
-        step = next(step for maximum, step in LADDER if length <= maximum)
-        return padded_length(length, self.limit, step)
+    def split(self, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Splits texts of these lengths into batches, as `split_by_length`."""
+        return split_by_length(lengths, lambda length: min(padded_width(length), self.limit), self.rows)
 
     def rows(self, width: int, texts: int) -> int:
         """Returns the rows of a batch of this width if `texts` texts remain: those of a full batch or a part of it."""
@@ -104,18 +121,12 @@ def _split(tables: Iterable[TokenTable], shapes: Shapes, prepare: Callable) -> I
     """Splits each window of texts into batches, longest texts first."""
     first = 0
     for table in tables:
-        order = np.argsort(-table.lengths, kind="stable")
-        parts, start = [], 0
-        while start < len(order):
-            width = shapes.width(table.lengths[order[start]])
-            rows = shapes.rows(width, len(order) - start)
-            parts.append((order[start : start + rows], rows, width))
-            start += rows
+        parts = [*shapes.split(table.lengths)]
         prepare([*dict.fromkeys((rows, width) for _, rows, width in parts)])
         for chosen, rows, width in parts:
             local = np.resize(chosen, rows)[local_rows(shapes.mesh, rows)]
             yield TextBatch(first + chosen, rows, table.pad(local, width))
-        first += len(order)
+        first += len(table)
 
 
 def prefetch(items: Iterable[T], count: int) -> Iterator[T]:
@@ -152,7 +163,7 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
       bar: progress bar over texts, which is closed at the end.
 
     Returns:
-      Tree of NumPy arrays [N, ...], or objects [N] as by `with_batch`, the same on every process if the results of
+      Tree of NumPy arrays [N, ...], or objects [N] of token vectors, the same on every process if the results of
       `compute` are; None if N is 0.
     """
     results, waiting = None, collections.deque[tuple[np.ndarray, Any]]()
@@ -160,7 +171,7 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
     def fetch() -> None:
         nonlocal results
         indices, batch = waiting.popleft()
-        results = with_batch(results, bar.total, indices, batch)
+        results = store_batch(results, bar.total, indices, batch)
         bar.update(len(indices))
 
     with ticking(bar):
@@ -175,8 +186,8 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
     return results
 
 
-def with_batch(results: Any, count: int, indices: np.ndarray, batch: Any) -> Any:
-    """Stores a batch at `indices` of results [count, ...], or objects [count] of tokens that count; None: the first."""
+def store_batch(results: Any, count: int, indices: np.ndarray, batch: Any) -> Any:
+    """Writes a batch into `results` [count, ...] at `indices` and returns them; allocates them if they are None."""
     if isinstance(batch, TokenVectors):
         results = np.empty(count, object) if results is None else results
         values, mask = jax.device_get((batch.values, batch.mask))

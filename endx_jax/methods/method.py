@@ -79,7 +79,7 @@ class Method:
       warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.
       pair_scorer: (objective, processors, mesh, batch size) to a scorer of question-answer pairs. None for methods that
         embed texts; only their models can be loaded, indexed, exported and served.
-      foreign_scorer: (folder, `model.product_dtype`) to a scorer of pairs (`ranking.rerank.PairScorerFactory`) that
+      foreign_scorer: folder to a scorer of pairs (`ranking.rerank.PairScorerFactory`) that
         another library wrote, or to None if it holds none; the field is None for methods that read none.
 
     Examples:
@@ -103,7 +103,7 @@ class Method:
     sharding: tuple[Rule, ...] = ()
     warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {}
     pair_scorer: Callable[..., Any] | None = None
-    foreign_scorer: Callable[[pathlib.Path, str], PairScorerFactory | None] | None = None
+    foreign_scorer: Callable[[pathlib.Path], PairScorerFactory | None] | None = None
 
     @property
     def embeds(self) -> bool:

@@ -5,10 +5,12 @@ bfloat16, so that `model.dtype=bfloat16` gains nothing there. Only the factors o
 backward.
 """
 
+import contextlib
+import contextvars
 import functools
 import logging
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,8 @@ FLOAT32, BFLOAT16, AUTO = PRODUCT_DTYPES = ("float32", "bfloat16", "auto")
 # Flags in /proc/cpuinfo of CPUs with instructions for bfloat16 products.
 INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
+
+_requested: contextvars.ContextVar[str | None] = contextvars.ContextVar("product_dtype", default=None)
 
 _product = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
 
@@ -44,19 +48,50 @@ def chosen_product_dtype(name: str) -> str:
     return name if name != AUTO else BFLOAT16 if multiplies_bfloat16() else FLOAT32
 
 
-@functools.cache  # logs the warning once
+def set_product_dtype(name: str) -> None:
+    """Sets the data type of products of models that are loaded from now on, in place of `model.product_dtype`.
+
+    It holds in this thread, or in a `contextvars` context, as does `with product_dtype(name)`.
+
+    Args:
+      name: one of `PRODUCT_DTYPES`.
+    """
+    check_product_dtype("product_dtype", name)
+    _requested.set(name)
+
+
+@contextlib.contextmanager
+def product_dtype(name: str | None) -> Iterator[str | None]:
+    """Context of `set_product_dtype(name)`; None keeps what is set. Yields what is then set; None: nothing."""
+    token = _requested.set(_requested.get())
+    try:
+        if name is not None:
+            set_product_dtype(name)
+        yield _requested.get()
+    finally:
+        _requested.reset(token)
+
+
 def product_dtype_on(platform: str, name: str) -> str:
-    """Returns `chosen_product_dtype` on a CPU, float32 elsewhere; warns of bfloat16 on a CPU without instructions."""
-    chosen = chosen_product_dtype(name) if platform == "cpu" else FLOAT32
+    """Returns the data type of products on a platform: `name`, or what is set, on a CPU; else float32.
+
+    It is chosen here, when a model is built, and recorded in the encoder's config.
+    """
+    chosen = chosen_product_dtype(_requested.get() or name) if platform == "cpu" else FLOAT32
     if chosen == BFLOAT16 and not multiplies_bfloat16():
-        needed = " or ".join(sorted(INSTRUCTIONS))
-        LOG.warning("bfloat16 products will be slow: this CPU has no instructions for them (%s); use float32", needed)
+        _warn_of_slow_products()
     return chosen
 
 
-def dot_general_of(product_dtype: str, dtype: jnp.dtype) -> Callable[..., Array] | None:
-    """Returns the `dot_general` of linear layers (`nn.Dense`) that compute in `dtype`; None for JAX's own."""
-    return _dot_general if product_dtype == BFLOAT16 and dtype == jnp.float32 else None
+@functools.cache  # once
+def _warn_of_slow_products() -> None:
+    needed = " or ".join(sorted(INSTRUCTIONS))
+    LOG.warning("bfloat16 products will be slow: this CPU has no instructions for them (%s); use float32", needed)
+
+
+def dot_general_of(factors: str, dtype: jnp.dtype) -> Callable[..., Array] | None:
+    """Returns the `dot_general` of linear layers (`nn.Dense`) in `dtype` with these factors; None for JAX's own."""
+    return _dot_general if factors == BFLOAT16 and dtype == jnp.float32 else None
 
 
 def _dot_general(x: Array, kernel: Array, dimensions: object = None, precision: object = None) -> Array:

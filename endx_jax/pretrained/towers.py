@@ -17,7 +17,7 @@ from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.heads import MakeHead
 from endx_jax.models.layout import Padded
 from endx_jax.models.pooling import POOLINGS, MultiHopAttention
-from endx_jax.models.products import FLOAT32, product_dtype_on
+from endx_jax.models.products import product_dtype_on
 from endx_jax.models.recurrent import CELLS, RecurrentConfig, RecurrentEncoder
 from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
@@ -282,7 +282,6 @@ def compute_dtype(name: str, platform: str | None = None) -> jnp.dtype:
 def finished_towers(
     sources: Mapping[str, PretrainedEncoder],
     platform: str | None = None,
-    product_dtype: str = FLOAT32,
     processors: Mapping[str, TextProcessor] | None = None,
 ) -> tuple[DualEncoder, dict]:
     """Builds the dual encoder described by both sides; returns it and its parameters, `StoredArray`s and NumPy arrays.
@@ -299,7 +298,7 @@ def finished_towers(
         shared |= {"token_embedder", "encoder"}
     if question.head.projection is not None and question.head.projection == answer.head.projection:
         shared.add("projection")
-    given = {s: ModelSettings(normalize=sources[s].head.normalize, product_dtype=product_dtype) for s in SIDES}
+    given = {s: ModelSettings(normalize=sources[s].head.normalize) for s in SIDES}
     settings = {s: fill_in(given[s], sources[s]) for s in SIDES}
     widths = [settings[s].projection or sources[s].config.width for s in SIDES]
     if len(set(widths)) > 1:

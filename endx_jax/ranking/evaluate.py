@@ -212,10 +212,10 @@ def _rank_block(scores, parts, start, block, candidates, depth):
         scores = jnp.pad(scores, ((0, block - rows), (0, 0)))
         padding = ((0, block - rows), (0, 0))
         parts = [part if part is None else np.pad(part, padding, constant_values=-1) for part in parts]
-    unordered, *results = (np.asarray(part)[:rows] for part in _rank(scores, *parts, min(depth, candidates)))
-    if unordered.any():
+    has_nan, *results = (np.asarray(part)[:rows] for part in _rank(scores, *parts, min(depth, candidates)))
+    if has_nan.any():
         raise EndxError(
-            f"the scores of question {start + int(unordered.argmax())} contain nan, which has no rank: check the "
+            f"the scores of question {start + int(has_nan.argmax())} contain nan, which has no rank: check the "
             "embeddings of that question and of the candidates for nan and inf"
         )
     return results
@@ -224,14 +224,14 @@ def _rank_block(scores, parts, start, block, candidates, depth):
 @functools.partial(jax.jit, static_argnums=4)
 def _rank(scores, positives, gains, excluded, depth):
     scores = scores.astype(jnp.float32)
-    unordered = jnp.isnan(scores).any(axis=1)
+    has_nan = jnp.isnan(scores).any(axis=1)
 
     def places(ids):  # padding becomes a column past the last one
         return jnp.arange(len(scores))[:, None], jnp.where(ids < 0, scores.shape[1], ids)
 
     if excluded is not None:
         scores = scores.at[places(excluded)].set(-jnp.inf, mode="drop")
-    ranked = unordered, metrics.ranks(scores, positives), *jax.lax.top_k(scores, depth)
+    ranked = has_nan, metrics.ranks(scores, positives), *jax.lax.top_k(scores, depth)
     if gains is None:
         return ranked
     right = scores.at[places(positives)].get(mode="fill", fill_value=jnp.nan)

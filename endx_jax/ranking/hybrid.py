@@ -68,7 +68,7 @@ class Hybrid:
 
         return fused
 
-    def raised(self, dense: ScoreBlock, known: ScoreBlock) -> ScoreBlock:
+    def with_known_questions(self, dense: ScoreBlock, known: ScoreBlock) -> ScoreBlock:
         """Returns the scorer by the higher of dense scores and known questions' scores times `self.known`."""
         if not self.known:
             return dense
@@ -114,7 +114,9 @@ def fit_known(hybrid: Hybrid, dense, known, lexical, records: RetrievalSet, meas
     """
 
     def value(tried: Hybrid) -> float:
-        return evaluate_set(tried.score_block(tried.raised(dense, known), lexical), records).metrics[measure]
+        return evaluate_set(tried.score_block(tried.with_known_questions(dense, known), lexical), records).metrics[
+            measure
+        ]
 
     return max((dataclasses.replace(hybrid, known=weight) for weight in (hybrid.known, *KNOWN)), key=value)
 

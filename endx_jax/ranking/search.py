@@ -12,13 +12,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import EndxError
 from endx_jax.models.sharding_hints import platform
-from endx_jax.numerics import round_up
+from endx_jax.numerics import power_of_two, round_up, rung
 from endx_jax.parallel.memory import host_memory
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import put
 
 Array = jax.Array
 
+# Questions of each product of `Corpus.scores`. The kernel of a product, and with it the order of summation, depends on
+# the shape, so that one shape gives the same bits for every block of questions. It is the smallest block of `evaluate`.
+TOGETHER = 16
 # Id of an empty place in a result.
 NO_CANDIDATE = np.iinfo(np.int32).max
 WHOLE = PartitionSpec()
@@ -29,7 +32,7 @@ class Tile(NamedTuple):
 
     questions: int  # scored together, at most
     candidates: int  # scored at a time
-    merged: int  # questions merged at a time, among those for which a tile holds a new best candidate
+    merged: int  # questions whose best are updated at a time, of those that a tile improves
 
 
 class Block(NamedTuple):
@@ -51,7 +54,7 @@ class Best(NamedTuple):
 
     scores: Array  # float32 [chunks, rows, k], descending; -inf where fewer candidates were seen
     ids: Array  # int32 [chunks, rows, k]
-    unordered: Array  # bool [chunks, rows, 1], true if a score was nan
+    has_nan: Array  # bool [chunks, rows, 1], true if a score was nan
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -60,7 +63,7 @@ def empty_best(chunks: int, rows: int, k: int, split: NamedSharding) -> Best:
     best = Best(
         scores=jnp.full((chunks, rows, k), -jnp.inf, jnp.float32),
         ids=jnp.full((chunks, rows, k), NO_CANDIDATE, jnp.int32),
-        unordered=jnp.zeros((chunks, rows, 1), bool),
+        has_nan=jnp.zeros((chunks, rows, 1), bool),
     )
     return jax.lax.with_sharding_constraint(best, split)
 
@@ -91,17 +94,16 @@ def merge_block(best: Best, questions, block: Block, start, count, mesh: Mesh, t
     return shared(best, questions, block, start, count)
 
 
-@functools.partial(jax.jit, static_argnames=("mesh", "size"))
-def score_block(questions: Array, block: Block, mesh: Mesh, size: int) -> Array:
-    """Returns the scores of questions [rows, E] and a block, in tiles of `size`: [rows, b], -inf where not `where`."""
+@functools.partial(jax.jit, static_argnames="mesh")
+def score_block(questions: Array, block: Block, mesh: Mesh) -> Array:
+    """Returns the scores of questions [t, n, E] and a block, n at a time: [t n, b], -inf where not `where`."""
 
     def on_device(questions, block):
-        def score(i):
-            scores, where = tile_scores(questions, block, i, size)
+        def score(rows):
+            scores, where = tile_scores(rows, block, 0, len(block.embeddings))
             return scores if where is None else jnp.where(where[None], scores, -jnp.inf)
 
-        tiles = jax.lax.map(score, jnp.arange(len(block.embeddings) // size))
-        return jnp.moveaxis(tiles, 0, 1).reshape(len(questions), -1)
+        return jax.lax.map(score, questions).reshape(-1, len(block.embeddings))
 
     split = PartitionSpec(mesh.axis_names)
     columns = PartitionSpec(None, mesh.axis_names)
@@ -133,11 +135,12 @@ def _merge_tile(best: Best, scores: Array, where: Array | None, first, count, me
     newer = highest > best.scores[:, -1]
     past_end = first + jnp.arange(scores.shape[1], dtype=jnp.int32) >= count
     new = _merge_rows(best, scores, newer, first, past_end, min(merged, len(scores)))
-    return new._replace(unordered=best.unordered | jnp.isnan(highest)[:, None])
+    return new._replace(has_nan=best.has_nan | jnp.isnan(highest)[:, None])
 
 
 def _merge_rows(best: Best, scores, newer, first, past_end, step: int) -> Best:
     """Merges the rows of scores [rows, c] that are marked `newer`, `step` of them at a time."""
+    # One top_k of all rows takes 62 ms instead of 55 for 1,024 questions and 6,000 candidates on two CPU cores.
     k = best.scores.shape[1]
 
     def merge(state):
@@ -160,9 +163,9 @@ def merge_devices(best: Best, mesh: Mesh) -> Best:
     k = best.scores.shape[-1]
 
     def on_device(best):
-        scores, ids, unordered = jax.lax.all_gather(best, mesh.axis_names, axis=2, tiled=True)
+        scores, ids, has_nan = jax.lax.all_gather(best, mesh.axis_names, axis=2, tiled=True)
         negative, ids = jax.lax.sort((-scores, ids), num_keys=2)
-        return Best(-negative[..., :k], ids[..., :k], unordered)
+        return Best(-negative[..., :k], ids[..., :k], has_nan)
 
     split = PartitionSpec(mesh.axis_names)
     return jax.shard_map(on_device, mesh=mesh, in_specs=(split,), out_specs=WHOLE, check_vma=False)(best)
@@ -328,8 +331,8 @@ class Corpus:
             return no_neighbours(len(questions), k)
         step = len(questions) if self._resident is None else self._tile.questions
         parts = [self._search(questions[first : first + step], k, where) for first in range(0, len(questions), step)]
-        scores, rows, unordered = (np.concatenate(part) for part in zip(*parts, strict=True))
-        broken = unordered.any(axis=1) | ~np.isfinite(scores).all(axis=1)
+        scores, rows, has_nan = (np.concatenate(part) for part in zip(*parts, strict=True))
+        broken = has_nan.any(axis=1) | ~np.isfinite(scores).all(axis=1)
         if broken.any():
             raise EndxError(
                 f"the scores of question {broken.argmax()} contain nan or infinity: check its embedding and those "
@@ -360,6 +363,9 @@ class Corpus:
     def scores(self, questions) -> Callable[[int, int], Array]:
         """Returns the scorer of questions [Q, E] for `evaluate`; the scores of candidates that do not count are -inf.
 
+        Products are float32 at the highest precision of the device, with equal bits for every block of questions and
+        for equal candidates, so that ties are exact. Another kind of device may change the last bit.
+
         Raises:
           EndxError: the questions are of another width.
         """
@@ -367,11 +373,12 @@ class Corpus:
         self._check(questions)
 
         def scores(start: int, stop: int) -> Array:
-            rows = put(fill_up(questions[start:stop], round_up(stop - start, 8)), NamedSharding(self._mesh, WHOLE))
+            rows = fill_up(questions[start:stop], round_up(stop - start, TOGETHER))
+            rows = put(rows.reshape(-1, TOGETHER, rows.shape[1]), NamedSharding(self._mesh, WHOLE))
             parts: list[Array] = []
             for _, block in self._blocks(self._where):
                 jax.block_until_ready(parts)
-                parts.append(score_block(rows, block, self._mesh, self._tile.candidates))
+                parts.append(score_block(rows, block, self._mesh))
             return jnp.concatenate(parts, axis=1)[: stop - start, : len(self)]
 
         return scores
@@ -432,16 +439,10 @@ def fits(size: int) -> bool:
 
 def _tiles(count: int, size: int, block: int) -> int:
     """Returns the tiles per block, each of `size` rows over all devices: at most a quarter more than needed."""
-    needed = max(1, min(-(-count // size), block // size))
-    return round_up(needed, max(1, power_of_two(needed) // 8))
+    return rung(max(1, min(-(-count // size), block // size)), 8)
 
 
 def _tiles_per_step(tiles: int, rows: int, tile: Tile) -> int:
     """Returns the number of tiles scored at a time for `rows` questions, a divisor of `tiles`."""
     most = max(1, SCORES // (rows * tile.candidates))
     return next(number for number in range(min(most, tiles), 0, -1) if tiles % number == 0)
-
-
-def power_of_two(number: int) -> int:
-    """Returns the smallest power of two that is at least `number`, which is at least 1."""
-    return 1 << (number - 1).bit_length()

@@ -5,24 +5,15 @@ import functools
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.data.sets.records import Pools
-from endx_jax.errors import EndxError
 from endx_jax.inference.maxsim import maxsim_scores
 from endx_jax.numerics import holds_objects
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
-
-Array = jax.Array
-
-# Every product on a device has the shape [16, E] x [E, a multiple of 128]. The kernel of a matrix product, and with it
-# the order of summation, depends on the shape: with one shape for all blocks, a question and a candidate give the same
-# bits in each, and without remainder columns equal candidates give equal scores, so that ties are exact. 16 is the
-# smallest block that `evaluate` chooses.
-QUESTION_TILE = 16
-CANDIDATE_MULTIPLE = 128
+from endx_jax.ranking.search import Corpus
 
 
 def scores_of(questions: np.ndarray, candidates: np.ndarray, *, reverse: bool = False) -> ScoreBlock:
@@ -35,7 +26,7 @@ def scores_of(questions: np.ndarray, candidates: np.ndarray, *, reverse: bool = 
     return dense_scores(questions, candidates)
 
 
-def fusible(questions: np.ndarray, scores: ScoreBlock) -> ScoreBlock:
+def mean_maxsim(questions: np.ndarray, scores: ScoreBlock) -> ScoreBlock:
     """Returns the scorer for `Hybrid`, whose weights are for cosines: MaxSim divided by the question's tokens."""
     if not holds_objects(questions):
         return scores
@@ -43,51 +34,16 @@ def fusible(questions: np.ndarray, scores: ScoreBlock) -> ScoreBlock:
     return lambda start, stop: scores(start, stop) / tokens[start:stop]
 
 
-def dense_scores(question_embeddings, candidate_embeddings):
-    """Returns a function that computes inner products of blocks of questions, for `evaluate`.
+def dense_scores(questions: np.ndarray, candidates: np.ndarray) -> ScoreBlock:
+    """Returns the scorer of questions [Q, E] by inner products with candidates [N, E], on one device, for `evaluate`.
 
-    Products are float32 at the highest precision of the device (no TF32 or bfloat16 passes). Normalise the embeddings
-    first to score by cosine.
-
-    Args:
-      question_embeddings: [Q, E], held on the host; a block at a time goes to the device.
-      candidate_embeddings: [N, E], put on the device once; a JAX array sharded over a mesh stays sharded.
-
-    Returns:
-      A function `(start, stop) -> float32 [stop - start, N]`, whose values are the same for every choice of blocks.
-      Another number of devices may change the last bit.
+    See `Corpus.scores`. Normalise the embeddings first to score by cosine.
 
     Raises:
       EndxError: the two sides differ in width.
     """
-    questions = np.asarray(question_embeddings, np.float32)
-    candidates = jnp.asarray(candidate_embeddings, jnp.float32)
-    if questions.shape[1] != candidates.shape[1]:
-        raise EndxError(
-            f"question embeddings are {questions.shape[1]} wide and candidate embeddings {candidates.shape[1]}: "
-            "encode both with the same model"
-        )
-    count = candidates.shape[0]
-    multiple = CANDIDATE_MULTIPLE * len(candidates.sharding.device_set)
-    candidates = jnp.pad(candidates, ((0, -count % multiple), (0, 0)))
-
-    def score_block(start: int, stop: int) -> Array:
-        block = questions[start:stop]
-        padded = np.pad(block, ((0, -len(block) % QUESTION_TILE), (0, 0)))
-        return _products(padded, candidates, len(block), count)
-
-    return score_block
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _products(questions, candidates, rows, columns):
-    def product(tile):
-        width = (((1,), (1,)), ((), ()))
-        return jax.lax.dot_general(tile, candidates, width, precision=jax.lax.Precision.HIGHEST)
-
-    tiles = questions.reshape(-1, QUESTION_TILE, questions.shape[1])
-    scores = jax.lax.map(product, tiles).reshape(-1, candidates.shape[0])
-    return scores[:rows, :columns]
+    mesh = make_mesh(MeshSettings(), jax.local_devices()[:1])
+    return Corpus(np.asarray(candidates), mesh=mesh).scores(questions)
 
 
 # (side, texts) to what `scores_of` takes: float32 [n, E], of unit norm if embeddings are compared by cosine.
@@ -141,7 +97,7 @@ def evaluate_dense(
         scores = scores_of(questions, of("answer", part.candidate_ids))
         evaluations[pool] = evaluate_set(scores, part)
         if fuse:
-            fused[pool] = evaluate_set(fuse(pool, fusible(questions, scores)), part)
+            fused[pool] = evaluate_set(fuse(pool, mean_maxsim(questions, scores)), part)
         if reverse:
             back = part.reversed()
             scores = scores_of(of("answer", back.question_ids), of("question", back.candidate_ids), reverse=True)

@@ -13,7 +13,7 @@ from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
 from endx_jax.index.text_search import WORDS_OF, TextSearch
 from endx_jax.inference import EmbeddingModel
-from endx_jax.inference.encode import Output
+from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import holds_objects, unit_rows
@@ -132,7 +132,7 @@ class Service:
         """
         by_tokens = SimilaritiesOfTexts(model.ranked, True) if model.by_token else None
         self.model, self.search, self.pairs, self._max_text = model, search, pairs or by_tokens, max_text
-        output = Output(model.truncate_dim, normalize=model.cosine)
+        output = EmbeddingFormat(model.truncate_dim, normalize=model.cosine)
         self._encode = LowLatencyEncoder(model.encoder, model.params, output)
 
     @property

@@ -78,7 +78,7 @@ def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
     given.append("--title-column=title")
     with pytest.raises(Stop) as caught:
         serve._service(serve._parser().parse_args(given))
-    columns = {"product_dtype": None, "text_column": "answer", "question_column": "asked"}
+    columns = {"text_column": "answer", "question_column": "asked"}
     columns |= {"id_column": "", "title_column": "title", "split": None}
     assert caught.value.args == ("m", "pairs.csv", columns)
 

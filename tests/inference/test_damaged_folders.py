@@ -16,7 +16,7 @@ from tiny_modules import write_routes
 
 from endx_jax import pretrained
 from endx_jax.data.tokenization import Tokenizer
-from endx_jax.inference import manifest as about
+from endx_jax.inference.manifest import read_manifest
 from endx_jax.pretrained.sentence_transformers import read_usage
 from endx_jax.pretrained.static import read_word_vectors
 from endx_jax.pretrained.weights import read_tensors
@@ -156,4 +156,4 @@ def test_word_vectors(tmp_path, name, data):
 def test_the_description_of_an_export(tmp_path, contents):
     (tmp_path / "endx.json").write_bytes(contents)
     with only_user_errors():
-        about.read_about(tmp_path)
+        read_manifest(tmp_path)

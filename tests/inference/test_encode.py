@@ -10,7 +10,7 @@ from tiny_models import make_model, recording
 from endx_jax import load
 from endx_jax.batch import Tokens
 from endx_jax.inference import text_batches
-from endx_jax.inference.encode import Output, TextEncoder
+from endx_jax.inference.encode import EmbeddingFormat, TextEncoder
 from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.models import SIDES
 from endx_jax.numerics import dequantize
@@ -121,14 +121,14 @@ def test_towers_of_their_own_are_told_apart(model):
 
 def test_no_texts_give_no_rows(model):
     assert model.encoder(model.params, "question", []).shape == (0, 32)
-    codes, scales = model.encoder(model.params, "question", [], output=Output(width=8, precision="int8"))
+    codes, scales = model.encoder(model.params, "question", [], output=EmbeddingFormat(width=8, precision="int8"))
     assert (codes.shape, codes.dtype, scales.shape) == ((0, 8), np.int8, (0,))
 
 
 @pytest.mark.parametrize(("precision", "off"), [("bfloat16", 2**-8), ("float16", 2**-11), ("int8", 1 / 254)])
 def test_rounded_to_a_precision_on_the_device(model, precision, off):
     exact = model.encoder(model.params, "question", TEXTS)
-    found = model.encoder(model.params, "question", TEXTS, output=Output(precision=precision))
+    found = model.encoder(model.params, "question", TEXTS, output=EmbeddingFormat(precision=precision))
     if precision == "int8":
         assert (found.codes.dtype, found.scales.shape) == (np.int8, (len(TEXTS),))
         found = dequantize(found)
@@ -137,7 +137,9 @@ def test_rounded_to_a_precision_on_the_device(model, precision, off):
     largest = np.abs(exact).max(axis=1, keepdims=True)
     assert 0 < np.abs(found.astype(np.float32) - exact).max() <= (off * largest).max() * 1.001
     if precision == "int8":  # cut before they are normalised before they are rounded
-        cut = model.encoder(model.params, "question", TEXTS, output=Output(8, normalize=True, precision="int8"))
+        cut = model.encoder(
+            model.params, "question", TEXTS, output=EmbeddingFormat(8, normalize=True, precision="int8")
+        )
         unit = exact[:, :8] / np.linalg.norm(exact[:, :8], axis=1, keepdims=True)
         np.testing.assert_allclose(dequantize(cut), unit, atol=1.01 / 254)
         np.testing.assert_array_equal(np.abs(cut.codes).max(axis=1), 127)

@@ -6,7 +6,7 @@ import pytest
 from tiny_models import make_model, recording
 
 from endx_jax.inference import low_latency
-from endx_jax.inference.encode import Output, TextEncoder
+from endx_jax.inference.encode import EmbeddingFormat, TextEncoder
 from endx_jax.inference.low_latency import LowLatencyEncoder, Programs
 
 TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat", "🐈 " * 40] * 3
@@ -26,7 +26,7 @@ def encoder(model, monkeypatch):
 
 
 def cut(encoder, *lengths):
-    found = encoder._split("question", np.array(lengths))
+    found = encoder._programs.split(np.array(lengths), 64)
     return [(sorted(places.tolist()), rows, width) for places, rows, width in found]
 
 
@@ -65,7 +65,7 @@ def test_programs_for_very_long_texts_are_compiled_when_one_comes(model, monkeyp
     encoder = LowLatencyEncoder(model.encoder, model.params)
     assert max(width for _, _, width in encoder.shapes) == 32
     np.testing.assert_allclose(encoder("question", TEXTS[:3])[0], model.encode_query(TEXTS[:3]), atol=1e-6)
-    assert low_latency._widths(32_768)[-5:] == [8192, 12288, 16384, 24576, 32768]
+    assert [low_latency.program_width(n, 32_000) for n in (1, 17, 8193, 24_577)] == [16, 24, 12_288, 32_000]
 
 
 def test_both_sides_of_a_siamese_model_have_one_copy_of_rounded_kernels(tiny_bert):
@@ -99,6 +99,8 @@ def test_towers_of_their_own_are_told_apart(model, encoder):
 
 
 def test_embeddings_are_finished_as_asked(model, encoder):
-    found = LowLatencyEncoder(model.encoder, model.params, Output(5, normalize=True))("question", TEXTS[:2]).embeddings
+    found = LowLatencyEncoder(model.encoder, model.params, EmbeddingFormat(5, normalize=True))(
+        "question", TEXTS[:2]
+    ).embeddings
     expected = model.encode_query(TEXTS[:2], truncate_dim=5, normalize_embeddings=True)
     np.testing.assert_allclose(found, expected, atol=1e-6)

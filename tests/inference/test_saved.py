@@ -17,8 +17,8 @@ import endx_jax
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model, save_description, save_towers
 from endx_jax.export.towers import in_float32
-from endx_jax.inference.manifest import read_about
-from endx_jax.inference.saved import params_of_run
+from endx_jax.inference.loading import params_of_run
+from endx_jax.inference.manifest import read_manifest
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.residual import HeadSettings, ResidualSettings
 from endx_jax.models.dual_encoder import SIDES
@@ -65,15 +65,6 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, bert_w
     assert {path: leaf.shape for path, leaf in found.items()} == {path: leaf.shape for path, leaf in loaded.items()}
 
 
-def test_empty_keys_of_version_0_1_0_are_accepted_and_values_in_them_are_not(model_folder):
-    described = read_about(model_folder)
-    sides = json.loads((model_folder / "endx.json").read_text())["sides"]
-    change(model_folder, pooling="", sides={side: sides[side] | {"projection": ""} for side in SIDES})
-    assert read_about(model_folder) == described
-    change(model_folder, pooling="mean")
-    refused("unknown setting .*pooling", read_about, model_folder)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
@@ -87,7 +78,7 @@ def test_empty_keys_of_version_0_1_0_are_accepted_and_values_in_them_are_not(mod
 def test_damaged_sides_are_refused(model_folder, key, value, reason):
     sides = json.loads((model_folder / "endx.json").read_text())["sides"]
     change(model_folder, sides=sides | {"answer": sides["answer"] | {key: value}})
-    refused(reason, read_about, model_folder)
+    refused(reason, read_manifest, model_folder)
 
 
 @pytest.mark.parametrize("stated", [{"format": "hugging-face"}, {"version": 2}, {"format": None}])

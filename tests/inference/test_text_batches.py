@@ -6,7 +6,7 @@ import pytest
 
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.inference import text_batches
-from endx_jax.inference.text_batches import Shapes, batches, prefetch
+from endx_jax.inference.text_batches import Shapes, batches, padded_width, prefetch
 from endx_jax.parallel import MeshSettings, make_mesh
 
 
@@ -20,8 +20,23 @@ def lengths_to_tokens(texts):
 
 
 def test_widths_are_rungs_of_the_ladder_up_to_the_limit():
-    widths = {0: 4, 1: 4, 8: 8, 9: 12, 32: 32, 33: 40, 64: 64, 65: 80, 128: 128, 129: 160, 257: 320, 500: 500}
-    assert {length: shapes(500, 1000).width(length) for length in widths} == widths
+    widths = {
+        0: 4,
+        1: 4,
+        8: 8,
+        9: 12,
+        32: 32,
+        33: 40,
+        64: 64,
+        65: 80,
+        128: 128,
+        129: 160,
+        257: 320,
+        513: 576,
+        1025: 1152,
+    }
+    assert {length: padded_width(length) for length in widths} == widths
+    assert [width for _, _, width in shapes(500, 1).split(np.array([500, 5]))] == [500, 8]
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ def cpu(tmp_path, monkeypatch):
     def set_flags(flags: str) -> None:
         file = written(tmp_path / "cpuinfo", f"processor\t: 0\nvendor_id\t: Maker\nflags\t\t: fpu {flags} sse\n")
         monkeypatch.setattr(products, "CPU_INFO", file)
-        product_dtype_on.cache_clear()
+        products._warn_of_slow_products.cache_clear()
 
     yield set_flags
-    product_dtype_on.cache_clear()
+    products._warn_of_slow_products.cache_clear()
 
 
 def rounded(x) -> np.ndarray:
@@ -161,6 +161,15 @@ def test_a_cpu_without_the_instructions_is_named_once(cpu, caplog):
     assert [product_dtype_on("cpu", "bfloat16") for _ in range(2)] == ["bfloat16"] * 2
     (record,) = caplog.records
     assert "bfloat16 products will be slow: this CPU has no instructions for them" in record.getMessage()
+
+
+def test_what_is_set_goes_before_the_settings_of_the_models_that_are_built():
+    with products.product_dtype("bfloat16"):
+        with products.product_dtype(None) as held:
+            assert (held, product_dtype_on("cpu", "float32")) == ("bfloat16", "bfloat16")
+            products.set_product_dtype("float32")
+        assert product_dtype_on("cpu", "float32") == "bfloat16"
+    assert product_dtype_on("cpu", "float32") == "float32"
 
 
 def test_float16_is_refused_with_the_reason():

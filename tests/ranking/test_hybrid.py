@@ -29,7 +29,7 @@ def test_reciprocal_ranks_are_summed_and_ties_keep_the_order_of_the_first_rankin
 def test_the_best_known_question_raises_a_dense_score_by_its_weight():
     dense, known = np.float32([[0.25, -0.5]]), np.float32([[1.0, 0.5]])
     for weight, expected in ((0.0, [0.25, -0.5]), (0.5, [0.5, 0.25]), (0.125, [0.25, 0.0625])):
-        scores = Hybrid(known=weight).raised(lambda *_: dense, lambda *_: known)
+        scores = Hybrid(known=weight).with_known_questions(lambda *_: dense, lambda *_: known)
         assert scores(0, 1).tolist() == [expected]
 
 

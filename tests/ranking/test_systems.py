@@ -6,7 +6,9 @@ import pytest
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.errors import EndxError
+from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.ranking.evaluate import evaluate_scores
+from endx_jax.ranking.search import Corpus
 from endx_jax.ranking.systems import dense_scores, evaluate_dense
 
 
@@ -32,7 +34,7 @@ def test_scores_are_float32_inner_products():
     exact = question[16:37].astype(np.float64) @ candidate.T.astype(np.float64)
     # Far below the 1e-2 of bfloat16 passes and the 1e-3 of TF32.
     np.testing.assert_allclose(scores, exact, atol=2e-5)
-    with pytest.raises(EndxError, match="question embeddings are 8 wide and candidate embeddings 9"):
+    with pytest.raises(EndxError, match=r"question embeddings are \(3, 8\) and candidate embeddings \(4, 9\)"):
         dense_scores(np.zeros((3, 8)), np.zeros((4, 9)))
 
 
@@ -56,17 +58,19 @@ def test_equal_candidates_have_equal_scores_wherever_they_stand(candidates):
     np.testing.assert_array_equal(scores, scores[:, first[copy_of.ravel()]])
 
 
-def test_candidates_sharded_over_a_mesh_rank_alike():
-    _, _, qrels = draw()
-    rng = np.random.default_rng(1)
-    # Small whole numbers, whose products are exact in any order of summation: ties and all, the ranks must be the same.
-    question, candidate = (rng.integers(-3, 4, (rows, 48)).astype(np.float32) for rows in (150, 704))
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    sharded = jax.device_put(candidate, jax.NamedSharding(mesh, jax.P("data")))
-    expected = evaluate_scores(dense_scores(question, candidate), qrels, candidates=704)
-    found = evaluate_scores(dense_scores(question, sharded), qrels, candidates=704)
-    np.testing.assert_array_equal(found.ranks, expected.ranks)
-    np.testing.assert_array_equal(found.top_ids, expected.top_ids)
+@pytest.mark.parametrize("options", [{}, {"block": 512}, {"resident": False, "block": 128}])
+def test_blocks_of_candidates_on_any_number_of_devices_give_the_same_bits(options):
+    question, candidate, qrels = draw()
+    expected = dense_scores(question, candidate)(0, 150)
+    for devices in (1, 8):
+        mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+        scores = Corpus(candidate, mesh=mesh, **options).scores(question)
+        np.testing.assert_array_equal(scores(0, 150), expected)
+        np.testing.assert_array_equal(scores(35, 42), expected[35:42])
+    found, alone = (
+        evaluate_scores(score, qrels, candidates=704) for score in (scores, dense_scores(question, candidate))
+    )
+    np.testing.assert_array_equal(found.ranks, alone.ranks)
 
 
 NAMES = [tuple(f"{side}{n}" for n in range(count)) for side, count in (("q", 6), ("c", 5))]

@@ -13,12 +13,11 @@ from endx_jax import json_files
 from endx_jax.data.tokenization import TextOptions
 from endx_jax.encoders.architecture import LEAVES, TensorRule
 from endx_jax.errors import EndxError
-from endx_jax.inference.folder import LONGEST, text_processors
+from endx_jax.inference.loading import LONGEST, text_processors
 from endx_jax.methods.pair.classifier import POOLER_ACTIVATIONS, PairClassifier, Pooler
 from endx_jax.methods.pair.evaluator import ClassifierScorer
 from endx_jax.models.config_keys import HuggingFaceConfig, check_supported, choice, flag, fraction
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.models.products import FLOAT32
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import put, state_shardings
@@ -79,7 +78,7 @@ class ModernBertHead(HuggingFaceConfig):
     norm_bias: bool = flag("norm_bias", default=False)
 
 
-def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> PairScorerFactory | None:
+def load_cross_encoder(folder: pathlib.Path) -> PairScorerFactory | None:
     """Loads a cross-encoder: an encoder with a classifier of one output.
 
     Scores are the classifier's outputs, without the activation that sentence-transformers may apply. Prompt, maximum
@@ -87,7 +86,6 @@ def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> Pa
 
     Args:
       folder: folder that transformers or sentence-transformers wrote.
-      product_dtype: as `model.product_dtype`.
 
     Returns:
       A function of question texts and answer texts to the scorer of their pairs; None if there is no classifier.
@@ -113,9 +111,7 @@ def load_cross_encoder(folder: pathlib.Path, product_dtype: str = FLOAT32) -> Pa
     if family == "modernbert":
         fields = vars(ModernBertHead.from_hugging_face(contents, folder / "config.json"))
         pooling, pooler = "mean" if fields.pop("pooling") == "mean" else "first", Pooler(**fields)
-    settings = ModelSettings(
-        pretrained=str(folder), pooling=pooling, sharing="sde", normalize=False, product_dtype=product_dtype
-    )
+    settings = ModelSettings(pretrained=str(folder), pooling=pooling, sharing="sde", normalize=False)
     settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
     check_config(contents, folder)
     check_supported(json_files.read_optional(folder / TOKENIZER), folder / TOKENIZER, {"truncation_side": ("right",)})

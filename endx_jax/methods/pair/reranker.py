@@ -17,7 +17,6 @@ from endx_jax.methods.pair.cross_encoder import TOKENS
 from endx_jax.methods.pair.evaluator import ClassifierScorer
 from endx_jax.models.config_keys import check_keys
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.models.products import FLOAT32
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import put, state_shardings
@@ -83,7 +82,7 @@ class PromptScorer(ClassifierScorer):
         return written
 
 
-def load_reranker(folder: pathlib.Path, product_dtype: str = FLOAT32) -> PairScorerFactory | None:
+def load_reranker(folder: pathlib.Path) -> PairScorerFactory | None:
     """Loads a language model that answers whether an answer fits a question: Qwen3-Reranker, or one with a LogitScore.
 
     The score is the logit of "yes" minus that of "no", or of the tokens that a LogitScore names, after the folder's
@@ -92,7 +91,6 @@ def load_reranker(folder: pathlib.Path, product_dtype: str = FLOAT32) -> PairSco
 
     Args:
       folder: folder that transformers or sentence-transformers wrote.
-      product_dtype: as `model.product_dtype`.
 
     Returns:
       A function of question texts and answer texts to the scorer of their pairs; None if there is no such model.
@@ -109,9 +107,7 @@ def load_reranker(folder: pathlib.Path, product_dtype: str = FLOAT32) -> PairSco
         return None
     check_config(contents, folder)
     source = PretrainedEncoder(folder, Head(folder, pooling="last", max_length=None), contents)
-    settings = ModelSettings(
-        pretrained=str(folder), pooling="last", sharing="sde", normalize=False, product_dtype=product_dtype
-    )
+    settings = ModelSettings(pretrained=str(folder), pooling="last", sharing="sde", normalize=False)
     settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
     tokenizer = Tokenizer(folder, rows=source.config.vocab_size)
     tokenizer.check_matches(source.config.vocab_size, folder)

@@ -18,6 +18,7 @@ from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import read_config
 from endx_jax.methods.config import load_recipe
 from endx_jax.methods.pair import PairSettings
+from endx_jax.models.products import product_dtype
 from endx_jax.parallel import make_mesh
 
 
@@ -60,7 +61,8 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
     line = (pair_workdir / "evaluation" / "test" / "trained.run.trec").read_text().splitlines()[0].split()
     pair = [test.question_ids.index(line[0]), test.candidate_ids.index(line[2])]
     np.testing.assert_allclose(score(np.array([pair])), float(line[4]), rtol=1e-4)
-    rounded = load_pair_scorer(pair_workdir, product_dtype="bfloat16")(test.questions, test.candidates)
+    with product_dtype("bfloat16"):
+        rounded = load_pair_scorer(pair_workdir)(test.questions, test.candidates)
     assert 1e-6 < abs(rounded(np.array([pair])) - score(np.array([pair])))[0] < 0.1
 
 

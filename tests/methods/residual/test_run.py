@@ -98,7 +98,7 @@ def test_heads_encode_blocks_of_vectors(first_stage, config, tmp_path, monkeypat
     found, params = prepare_run(config, tmp_path), params_of(first_stage)
     texts = [f"the cat {n}" for n in range(20)]
     whole = found.encoder(params, "question", texts)
-    monkeypatch.setattr("endx_jax.inference.vector_cache.HEADS_BLOCK", 8)
+    monkeypatch.setattr("endx_jax.inference.head_encoder.HEADS_BLOCK", 8)
     np.testing.assert_allclose(found.encoder(params, "question", texts), whole, atol=1e-6)
 
 
