@@ -298,8 +298,7 @@ def _write_index_results(
     evaluation, judged = results
     ranked = evaluation.top_ids[evaluation.top_scores > -np.inf]
     rows = np.unique(np.concatenate([ranked, *map(np.asarray, judged.right if judged else ())]))
-    documents = snapshot.read_documents(rows.tolist())
-    names = {row: document.id for row, document in documents.items()}
+    names = snapshot.ids_of(rows.tolist())
     trec.write_system(folder, SYSTEM, question_ids, names, evaluation)
     if judged:
         trec.write_qrels(folder / trec.QRELS, question_ids, names, judged.right, judged.gains)

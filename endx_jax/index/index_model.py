@@ -35,8 +35,8 @@ def open_index(
     The embeddings are read into memory. The model is loaded at the first search or addition that needs it.
 
     Args:
-      path: file of an index, as `endx encode` writes it; or the workdir of a run, whose index is opened. Either may be
-        in a bucket.
+      path: file of an index, as `endx encode` writes it, local or in a bucket; or a local workdir of a run, whose index
+        is opened.
       model: path or name of the model, or of one that learned its embeddings and can search only. None: the run whose
         workdir contains the index, else the model that the index names.
       engine: search of embeddings: `exact`, or by faiss `flat`, `ivf` or `hnsw`.

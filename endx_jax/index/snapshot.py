@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from endx_jax.data.sets.documents import Document
-from endx_jax.index.approximate import Faiss
 from endx_jax.index.filters import condition
 from endx_jax.index.index_file import PASSAGES, QUESTIONS
 from endx_jax.index.store import LISTED, STEP, Store, StoredEmbeddings
@@ -138,15 +137,15 @@ class Snapshot:
         k: int,
         where: np.ndarray | None = None,
         *,
-        engine: Faiss | None = None,
+        engine: Callable[..., Neighbours] | None = None,
         known: float = 0.0,
     ) -> list[Ranking]:
         """Returns the best k rows and scores of each question, best first; most arguments are those of `search`.
 
-        `engine` replaces the exact search. `known` is the weight of known questions, which are compared exactly: a
+        `engine` replaces the exact search, such as `Faiss.search`. `known` is the weight of known questions, which are compared exactly: a
         document's first row has at least the inner product of its best known question times the weight; 0 ignores them.
         """
-        nearest = engine.search(self, questions, k, where) if engine else self.search(questions, k, where)
+        nearest = (engine or Snapshot.search)(self, questions, k, where)
         rankings = _rankings(nearest)
         if not self.known or not known:
             return rankings
@@ -211,6 +210,15 @@ class Snapshot:
         found = self._store.rows(f"SELECT id, row FROM documents WHERE id IN {LISTED}", json.dumps(ids))
         places = {name: int(np.searchsorted(self.of, row)) for name, row in found if name in wanted}
         return {name: place for name, place in places.items() if place < len(self.of)}
+
+    def ids_of(self, rows: Sequence[int]) -> dict[int, str]:
+        """Returns the ids of the documents of rows, also of those that were deleted."""
+        query = " UNION ALL ".join(
+            f"SELECT row, id FROM {table} WHERE row IN {LISTED}" for table in ("documents", "deleted")
+        )
+        of = {row: int(self.of[row]) for row in rows}
+        names = dict(self._store.rows(query, *[json.dumps([*of.values()])] * 2))
+        return {row: names[document] for row, document in of.items()}
 
     def read_documents(self, rows: Iterable[int]) -> dict[int, Document]:
         """Returns the passages of rows; those that were deleted are omitted."""

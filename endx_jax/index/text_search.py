@@ -27,7 +27,7 @@ class TextRanker:
 
     def __init__(self, engine: str):
         """Takes `exact` or a name in `approximate.ENGINES`; nothing is built before it is needed."""
-        self._engine, self._lexical = None if engine == EXACT else Faiss(engine), Lexical()
+        self._engine, self._lexical = None if engine == EXACT else Faiss(engine).search, Lexical()
 
     def rank(
         self,

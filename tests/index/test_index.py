@@ -148,6 +148,7 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
         assert (found.get("d1"), found.get("d2")) == (None, DOCUMENTS[2])
         assert [document.id for _, document in found.snapshot] == ["d0", "d2"]
     assert before.read_documents([0, 1]) == {0: DOCUMENTS[0]}
+    assert before.ids_of([0, 1]) == {0: "d0", 1: "d1"}
     opened.add([Document("d1", "again")], np.float32([[9, 9]]))
     assert ids(Index(opened.path)) == ["d1", "d2", "d0"]
 
