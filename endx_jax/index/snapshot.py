@@ -142,8 +142,9 @@ class Snapshot:
     ) -> list[Ranking]:
         """Returns the best k rows and scores of each question, best first; most arguments are those of `search`.
 
-        `engine` replaces the exact search, such as `Faiss.search`. `known` is the weight of known questions, which are compared exactly: a
-        document's first row has at least the inner product of its best known question times the weight; 0 ignores them.
+        `engine` replaces the exact search, such as `Faiss.search`. `known` is the weight of known questions, which are
+        compared exactly: a document's first row has at least the inner product of its best known question times the
+        weight; 0 ignores them.
         """
         nearest = (engine or Snapshot.search)(self, questions, k, where)
         rankings = _rankings(nearest)
