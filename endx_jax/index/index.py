@@ -134,11 +134,7 @@ class Index:
     ):
         """Opens the index, or a local copy of one in a bucket, and reads its embeddings into memory.
 
-        Args:
-          path: file of an index.
-          encoder: see above.
-          engine: search of embeddings: `exact`, or a name in `approximate.ENGINES`.
-          hybrid: see above; None: the default.
+        `engine` is `exact` or a name in `approximate.ENGINES`. Without `hybrid` the fusion is the default.
 
         Raises:
           EndxError: there is no index, it is damaged, or there is no such engine.

@@ -48,15 +48,7 @@ class Snapshot:
         before: Corpus | None = None,
         known: "Snapshot | None" = None,
     ):
-        """Takes the contents of the memory.
-
-        Args:
-          memory: embeddings.
-          living: see above.
-          generation: see above.
-          before: corpus whose embeddings are the first of this snapshot.
-          known: see above.
-        """
+        """Takes the contents of the memory; `before` is a corpus whose embeddings are the first of this snapshot."""
         self.info, self.living, self.generation, self.known = memory.store.info, living, generation, known
         self._memory, self._store, self._before = memory, memory.store, before
         self._rows, self.embeddings, self.scales, self.of = memory.stored  # `_rows` are rows of the file

@@ -123,14 +123,7 @@ class Service:
         max_text: int = Limits.max_text,
         pairs: PairScorerFactory | None = None,
     ):
-        """Stores the parts.
-
-        Args:
-          model: model that encoded the index.
-          index: open index.
-          max_text: largest number of characters of text, and of metadata, in a hit.
-          pairs: see above.
-        """
+        """Stores the parts; `max_text` is the largest number of characters of text, and of metadata, in a hit."""
         by_tokens = SimilaritiesOfTexts(model.ranked, True) if model.by_token else None
         self.model, self.index, self.pairs, self._max_text = model, index, pairs or by_tokens, max_text
         output = Output(model.truncate_dim, normalize=model.cosine)

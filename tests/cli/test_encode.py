@@ -25,9 +25,7 @@ def corpus(tmp_path_factory) -> pathlib.Path:
 def test_documents_that_are_cut_are_counted_and_no_known_questions(trained_workdir, tmp_path, endx):
     path = written(tmp_path / "corpus.jsonl", "".join(json.dumps({"text": "the cat " * n}) + "\n" for n in (1, 20, 30)))
     shown = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'index'}").out
-    start = (
-        "2 of 3 documents reach the limit of 24 tokens: only their beginnings are embedded; split them into passages"
-    )
+    start = "2 of 3 texts reach the limit of 24 tokens: only their beginnings are embedded; split them into passages"
     assert shown.splitlines()[-1] == f"{start}, or train with a larger data.answer_length"
     path = written(tmp_path / "pairs.csv", f"question,answer\n{'cat ' * 40},mat\n{'dog ' * 40},rug\n")
     said = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'i'}").out

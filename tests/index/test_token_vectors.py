@@ -108,7 +108,7 @@ def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(path, model, c
 def test_cut_documents_are_counted(model, tmp_path, capsys):
     (tmp_path / "long.jsonl").write_text("\n".join(json.dumps({"_id": f"{n}", "text": "cat " * n}) for n in (3, 99)))
     encode_corpus(model.name, str(tmp_path / "long.jsonl"), tmp_path / "index")
-    assert "1 of 2 documents reach the limit" in capsys.readouterr().out
+    assert "1 of 2 texts reach the limit" in capsys.readouterr().out
 
 
 def test_vectors_of_another_width_are_one_line(path, model, corpus):

@@ -277,7 +277,7 @@ def test_a_long_text_is_cut_and_counted_as_by_encode(served):
     status, content = served.post("/v1/embeddings", {"input": [exact, long, "cat"]})
     np.testing.assert_allclose(embeddings((status, content)), model.encode_document([exact, long, "cat"]), atol=1e-5)
     assert content["usage"]["total_tokens"] == 2 * length + 3
-    assert content["note"].startswith(f"1 of 3 documents reach the limit of {length} tokens")
+    assert content["note"].startswith(f"1 of 3 texts reach the limit of {length} tokens")
     assert "note" not in served.post("/v1/embeddings", {"input": [exact, "cat"]})[1]
     _, content = served.post("/v1/rerank", {"query": "cat", "documents": [long, "cat"]})
     assert (content["usage"]["total_tokens"], content["note"][:6]) == (length + 6, "1 of 2")
