@@ -65,7 +65,7 @@ def _service(arguments: argparse.Namespace) -> "Service":
     from endx_jax.experiment.model import load_pair_scorer
     from endx_jax.experiment.workdir import run_index
     from endx_jax.index.corpus_encoding import Encoding, encode_corpus
-    from endx_jax.index.index_model import IndexModel, open_index
+    from endx_jax.index.index_model import open_index
     from endx_jax.parallel.console import say
     from endx_jax.parallel.environment import keep_programs
     from endx_jax.serving.service import Service
@@ -78,7 +78,6 @@ def _service(arguments: argparse.Namespace) -> "Service":
         arguments.index = encode_corpus(source, arguments.corpus, None, encoding, **corpus_options(arguments))
     path = arguments.index or run_index(arguments.workdir)
     index = open_index(path, source, engine=arguments.engine, product_dtype=product)
-    assert isinstance(index.encoder, IndexModel)
     model = index.encoder.model
     if arguments.index and url_of(arguments.index) and hasattr(signal, "SIGHUP"):
         _follow(index)

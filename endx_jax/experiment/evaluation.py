@@ -25,7 +25,7 @@ from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_con
 from endx_jax.hub import local_path
 from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows
 from endx_jax.index.index_file import metric_of
-from endx_jax.index.index_model import IndexModel, open_index, stored_hybrid
+from endx_jax.index.index_model import open_index, stored_hybrid
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.maxsim import pooled
@@ -277,10 +277,8 @@ def evaluate_index(
     by_text = ", without their known questions" if snapshot.known else ""
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")
     keep_programs()
-    encoder = index.encoder
-    assert isinstance(encoder, IndexModel)
-    encoder.model.check_one_vector("the evaluation of an index")
-    results = IndexResults(rank(encoder.encode_query(texts)), judged)
+    index.encoder.model.check_one_vector("the evaluation of an index")
+    results = IndexResults(rank(index.encoder.encode_query(texts)), judged)
     if home:
         about = {"dataset": data, "split": split, "index": str(index.path), "model": index.info.model}
         _write_index_results(home, about, snapshot, ids, results)

@@ -14,7 +14,7 @@ from endx_jax.experiment.evaluation import FolderOrName
 from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.workdir import check_output
 from endx_jax.index.index_evaluation import rank_by_index
-from endx_jax.index.index_model import IndexModel, open_index
+from endx_jax.index.index_model import open_index
 from endx_jax.inference import load
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.environment import environment, keep_programs
@@ -107,7 +107,6 @@ def mine(
     elif index:
         stored = open_index(index, model, product_dtype=product_dtype)
         encoder = stored.encoder
-        assert isinstance(encoder, IndexModel)
         encoder.model.check_one_vector("mining")
         records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, settings.last_rank)
         source = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}
