@@ -63,19 +63,23 @@ def open_index(
     given = None if weight is None else Hybrid(weight)  # refuses some weights, before all else
     folder = pathlib.Path(os.fspath(path))
     index = Index(folder / FILE if (folder / FILE).is_file() else path, engine=engine)
-    source = model or _home(index) or index.info.model.get("name", "")
-    hybrid = stored_hybrid(source, cosine=index.info.metric == COSINE, language=index.info.language)
-    index.hybrid = dataclasses.replace(given, known=hybrid.known) if given else hybrid
     index.encoder = IndexModel(index, model, product_dtype)
+    hybrid = stored_hybrid(index.encoder.source, cosine=index.info.metric == COSINE, language=index.info.language)
+    index.hybrid = dataclasses.replace(given, known=hybrid.known) if given else hybrid
     return index
 
 
 class IndexModel:
-    """Encoder of questions and documents for an index, with its embedding width and normalization."""
+    """Encoder of questions and documents for an index, with its embedding width and normalization.
+
+    Attributes:
+      source: path or name of the model; empty if the index does not name it.
+    """
 
     def __init__(self, index: Index, path_or_name: str | os.PathLike | None = None, product_dtype: str | None = None):
         """Stores the arguments, which are those of `open_index`; the model is loaded on first use."""
-        self._index, self._source, self._product_dtype = index, path_or_name, product_dtype
+        self.source = path_or_name or _home(index) or index.info.model.get("name", "")
+        self._index, self._product_dtype = index, product_dtype
         self._lock, self._loaded = threading.Lock(), None
 
     @property
@@ -87,10 +91,9 @@ class IndexModel:
         """
         with self._lock:
             if self._loaded is None:
-                source = self._source or _home(self._index) or self._index.info.model.get("name")
-                if not source:
-                    raise EndxError(f"{self._index.path} does not name its model: set path_or_name")
-                model = load(source, product_dtype=self._product_dtype)
+                if not self.source:
+                    raise EndxError(f"{self._index.path} does not name its model: set model=PATH_OR_NAME")
+                model = load(self.source, product_dtype=self._product_dtype)
                 check_model(self._index, model, to_search=True)
                 self._loaded = model
             return self._loaded

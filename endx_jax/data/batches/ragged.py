@@ -153,7 +153,7 @@ def take(values: Any, rows: Any) -> Any:
     return Quantized(values.codes[rows], values.scales[rows]) if isinstance(values, Quantized) else values[rows]
 
 
-def _codes(values: Any) -> np.ndarray:
+def _codes(values: Any) -> Any:
     return values.codes if isinstance(values, Quantized) else values
 
 
