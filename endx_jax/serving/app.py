@@ -88,7 +88,8 @@ def make_app(
 
 def _shown(preparations: Sequence[Preparation]) -> Iterator[Callable[[], object]]:
     """Yields the functions to run, with a progress bar."""
-    bar = tqdm.tqdm(preparations, desc="getting ready", disable=not showing_progress(), leave=False)
+    off = not showing_progress()
+    bar = tqdm.tqdm(preparations, desc="getting ready", disable=off, leave=False, mininterval=0)
     for description, run in bar:
         bar.set_postfix_str(description)
         yield run

@@ -90,7 +90,7 @@ def test_an_index_says_by_what_products_its_embeddings_were_made(tiny_bert, corp
     exact, found = (models[n].encode_document(texts, normalize_embeddings=models[n].cosine) for n in models)
     np.testing.assert_array_equal(index.snapshot.vectors(0, len(texts)), found)
     assert 1e-6 < np.abs(exact - found).max() < 2**-6 * np.abs(exact).max()
-    refused = "holds another index: it has --product-dtype bfloat16 and not float32. Choose another --output"
+    refused = "holds another index: --product-dtype bfloat16, not float32. Choose another --output"
     assert refused in endx("encode", *arguments, status=2).err
     reused = endx("encode", *arguments[:2], f"--output={tmp_path / 'b'}", f"--reuse={tmp_path / 'index'}", status=2)
     assert "has --product-dtype bfloat16 and not float32: name another index, or leave it out" in reused.err

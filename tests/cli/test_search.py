@@ -174,7 +174,9 @@ def test_what_another_process_adds_meanwhile_is_not_counted(tmp_path, search, mo
     write_index(tmp_path / "i", np.eye(2, dtype=np.float32), [Document(n, n) for n in "ab"], metric="cosine", model={})
     (tmp_path / "more.jsonl").write_text('{"_id": "b", "text": "b"}\n{"_id": "c", "text": "c"}\n')
 
-    def add(searched, documents):
+    real = Index.add
+
+    def add(searched, documents, replace):
         others = [Document(f"other {n}", "x") for n in range(47)]
         Index(tmp_path / "i").add(others, np.ones((47, 2), np.float32))
         return searched.index.add(documents, np.ones((len(documents), 2), np.float32), replace=True)

@@ -23,7 +23,7 @@ def full(*args, **kwargs):
 def test_a_full_disk_is_status_507_and_changes_nothing(served, monkeypatch, caplog):
     before = served.get("/info")[1]["documents"]
     with monkeypatch.context() as disk:
-        disk.setattr(served.service.index.index, "add", full)
+        disk.setattr(served.service.index, "add", full)
         status, content = served.post("/documents", DOCUMENTS)
     assert (status, content["error"]["code"]) == (507, "disk_full")
     assert content["error"]["message"] == "the server's disk is full: nothing was changed"
@@ -39,7 +39,7 @@ def test_a_change_that_an_index_refuses_is_a_failure(served, monkeypatch, caplog
     def refuse(*args, **kwargs):
         raise failure
 
-    monkeypatch.setattr(served.service.index.index, "add", refuse)
+    monkeypatch.setattr(served.service.index, "add", refuse)
     found, content, headers = served.ask("POST", "/documents", b'{"documents": [{"text": "x"}]}', JSON)
     assert (found, content["error"]["type"], content["error"]["message"]) == (status, kind, str(failure))
     assert headers["Retry-After"] == retry
