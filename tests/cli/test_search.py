@@ -173,13 +173,12 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
 def test_what_another_process_adds_meanwhile_is_not_counted(tmp_path, search, monkeypatch):
     write_index(tmp_path / "i", np.eye(2, dtype=np.float32), [Document(n, n) for n in "ab"], metric="cosine", model={})
     (tmp_path / "more.jsonl").write_text('{"_id": "b", "text": "b"}\n{"_id": "c", "text": "c"}\n')
-
     real = Index.add
 
     def add(searched, documents, replace):
         others = [Document(f"other {n}", "x") for n in range(47)]
-        Index(tmp_path / "i").add(others, np.ones((47, 2), np.float32))
-        return searched.index.add(documents, np.ones((len(documents), 2), np.float32), replace=True)
+        real(Index(tmp_path / "i"), others, np.ones((47, 2), np.float32))
+        return real(searched, documents, np.ones((len(documents), 2), np.float32), replace=replace)
 
     monkeypatch.setattr("endx_jax.index.index.Index.add", add)
     said = search(f"--index={tmp_path / 'i'}", f"--add={tmp_path / 'more.jsonl'}").err
