@@ -80,7 +80,8 @@ class IndexModel:
         """Stores the arguments, which are those of `open_index`; the model is loaded on first use."""
         self.source = path_or_name or _home(index) or index.info.model.get("name", "")
         self._index, self._product_dtype = index, product_dtype
-        self._lock, self._loaded = threading.Lock(), None
+        self._lock = threading.Lock()
+        self._loaded: EmbeddingModel | None = None
 
     @property
     def model(self) -> EmbeddingModel:

@@ -56,7 +56,8 @@ class Snapshot:
         several = memory.table == PASSAGES
         self._count = int(np.count_nonzero(np.diff(self.of[living], prepend=-1))) if several else self.passages
         self._filtered: dict[str, np.ndarray] = {}
-        self._lock, self._sent = threading.Lock(), None
+        self._lock = threading.Lock()
+        self._sent: Corpus | None = None
 
     @classmethod
     def read(cls, store: Store, generation: int = 0, table: str = PASSAGES) -> "Snapshot":
@@ -131,7 +132,7 @@ class Snapshot:
         *,
         engine: Callable[..., Neighbours] | None = None,
         known: float = 0.0,
-    ) -> list[Ranking]:
+    ) -> Sequence[Ranking]:
         """Returns the best k rows and scores of each question, best first; most arguments are those of `search`.
 
         `engine` replaces the exact search, such as `Faiss.search`. `known` is the weight of known questions, which are
@@ -147,7 +148,7 @@ class Snapshot:
             for ranking, of_known in zip(rankings, self._search_known(questions, k, where), strict=True)
         ]
 
-    def best_documents(self, k: int, rank: Callable[[int], Sequence[Ranking]]) -> list[Ranking]:
+    def best_documents(self, k: int, rank: Callable[[int], Sequence[Ranking]]) -> Sequence[Ranking]:
         """Returns the k best documents of each ranking, as the rows and scores of their best passages.
 
         `rank(depth)` returns rankings of the best `depth` rows; the depth grows until each ranking has k documents.

@@ -241,17 +241,17 @@ def _metadata(document: Document) -> str:
 
 def _rounded(embeddings: Embeddings | None, count: int, info: IndexInfo, what: str) -> np.ndarray | Quantized:
     """Returns embeddings [n, E] in the precision of an index, and checks their shape; None means no embeddings."""
-    embeddings = np.zeros((0, info.width), np.float32) if embeddings is None else embeddings
-    embeddings = pooled(embeddings, cosine=info.metric == COSINE)
-    shape = np.shape(embeddings.codes if isinstance(embeddings, Quantized) else embeddings)
+    given = np.zeros((0, info.width), np.float32) if embeddings is None else embeddings
+    vectors = pooled(given, cosine=info.metric == COSINE)
+    shape = np.shape(vectors.codes if isinstance(vectors, Quantized) else vectors)
     if shape != (count, info.width):
         raise EndxError(
             f"embeddings have shape {shape} for {count} {what} and an index of width {info.width}: encode them with "
             f"the index's model, {info.model.get('name')}"
         )
-    if info.precision == "int8" and not isinstance(embeddings, Quantized):
-        return quantize(np.asarray(embeddings, np.float32), np)
-    return embeddings if isinstance(embeddings, Quantized) else np.asarray(embeddings, info.precision)
+    if info.precision == "int8" and not isinstance(vectors, Quantized):
+        return quantize(np.asarray(vectors, np.float32), np)
+    return vectors if isinstance(vectors, Quantized) else np.asarray(vectors, info.precision)
 
 
 def _blobs(documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> Iterator[tuple[bytes, float | None]]:

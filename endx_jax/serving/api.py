@@ -170,12 +170,13 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
     server = server_of(request)
     check_texts("query", [body.query], server.limits)
     check_texts("documents", body.documents, server.limits)
+    read: dict[str, Any]
     with server.batcher.request():
         if server.service.pairs is None:
             asked = await server.encode(request, "question", [body.query])
             answers = await server.encode(request, "answer", body.documents)
-            scores, read = answers.embeddings @ asked.embeddings[0], {"usage": usage(asked, answers)}
-            read |= server.note("answer", answers)
+            scores = answers.embeddings @ asked.embeddings[0]
+            read = {"usage": usage(asked, answers), **server.note("answer", answers)}
         else:
             job, tokens, cut = await run_in_threadpool(server.service.read_pairs, body.query, body.documents)
             pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost

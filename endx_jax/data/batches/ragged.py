@@ -122,7 +122,7 @@ class RaggedVectors:
         values = dequantize(self.values) if isinstance(self.values, Quantized) else self.values
         return RaggedVectors(np.asarray(values, np.float32), self.offsets)
 
-    def pad(self, rows: np.ndarray, count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    def pad(self, rows: np.ndarray, count: int, length: int) -> tuple[Any, Any]:
         """Returns vectors [count, length, E] of the texts in `rows`, padded with zeros, and bool [count, length]."""
         texts, mask = self[rows], np.zeros((count, length), bool)
         mask[: len(texts)] = np.arange(length) < texts.lengths[:, None]
