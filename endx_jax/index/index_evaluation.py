@@ -145,9 +145,8 @@ def rank_by_index(
             ids.append(name)
         of_document[document_row] = row[document.text]
     grown = dataclasses.replace(records, candidates=tuple(texts), candidate_ids=tuple(ids))
-    rows = np.array([of_document.get(n, -1) for n in nearest.rows.ravel().tolist()], np.int32).reshape(
-        nearest.rows.shape
-    )
+    found = nearest.rows.ravel().tolist()
+    rows = np.array([of_document.get(n, -1) for n in found], np.int32).reshape(nearest.rows.shape)
     last = np.argsort(rows < 0, axis=1, kind="stable")  # documents that were deleted meanwhile
     rows, scores = (np.take_along_axis(values, last, axis=1) for values in (rows, nearest.scores))
     score = Similarities(
