@@ -93,7 +93,7 @@ def test_an_index_says_by_what_products_its_embeddings_were_made(tiny_bert, corp
     refused = "holds another index: --product-dtype bfloat16, not float32. Choose another --output"
     assert refused in endx("encode", *arguments, status=2).err
     reused = endx("encode", *arguments[:2], f"--output={tmp_path / 'b'}", f"--reuse={tmp_path / 'index'}", status=2)
-    assert "has --product-dtype bfloat16 and not float32: name another index, or leave it out" in reused.err
+    assert "is another index: --product-dtype bfloat16, not float32; name another, or leave it out" in reused.err
 
 
 @pytest.mark.parametrize(
