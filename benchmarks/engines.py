@@ -20,7 +20,7 @@ from endx_jax.data.readers import squad
 from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.text_search import BM25, DENSE, HYBRID, TextSearch
+from endx_jax.index.text_search import BM25, DENSE, HYBRID
 from endx_jax.ranking.hybrid import Hybrid
 
 DEPTH = 100  # answers per question that are ranked
@@ -32,7 +32,7 @@ def ways(path: pathlib.Path) -> dict[str, Search]:
     """Returns the compared searches by name: functions of embeddings [Q, E], texts and k."""
 
     def way(engine: str = "exact", *, mode: str, hybrid: Hybrid | None = None) -> Search:
-        search = TextSearch(Index(path), engine=engine, hybrid=hybrid)
+        search = Index(path, engine=engine, hybrid=hybrid)
         return lambda embeddings, texts, k: search.search(texts, k, embeddings=embeddings, mode=mode)
 
     return {

@@ -104,7 +104,7 @@ def embeddings(path: pathlib.Path) -> np.ndarray:
 def encode(run: pathlib.Path, output: pathlib.Path, topology: Topology) -> np.ndarray:
     """Encodes the documents of a run's index with its model, in the processes of a topology; returns the embeddings."""
     corpus = output.with_suffix(".jsonl")
-    documents = (document for _, document in Index(run / INDEX).snapshot.documents())
+    documents = (document for _, document in Index(run / INDEX).snapshot)
     corpus.write_text("".join(json.dumps({"_id": d.id, "text": d.text}) + "\n" for d in documents))
     options = [f"--workdir={run}", f"--corpus={corpus}"]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(topology.devices)}

@@ -1,6 +1,7 @@
 """endx_jax: answer retrieval with dual encoders in JAX.
 
 `endx_jax.load` returns an embedding model, `endx_jax.train` trains one, and `endx_jax.evaluate` evaluates one.
+`endx_jax.open_index` searches encoded documents.
 `endx_jax.losses` and `endx_jax.metrics` are pure functions of arrays.
 """
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from endx_jax.experiment.evaluation import evaluate
     from endx_jax.experiment.mining import mine
     from endx_jax.experiment.run import train
+    from endx_jax.index.index_model import open_index
     from endx_jax.inference import load
 
 __version__ = "0.1.0"
@@ -34,9 +36,10 @@ _FUNCTIONS = {
     "evaluate": "endx_jax.experiment.evaluation",
     "load": "endx_jax.inference",
     "mine": "endx_jax.experiment.mining",
+    "open_index": "endx_jax.index.index_model",
     "train": "endx_jax.experiment.run",
 }
-__all__ = ["__version__", "check", "evaluate", "load", "mine", "train", *_SUBPACKAGES]
+__all__ = ["__version__", "check", "evaluate", "load", "mine", "open_index", "train", *_SUBPACKAGES]
 
 
 def __getattr__(name: str):

@@ -55,11 +55,6 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
-def holds_objects(x: Any) -> bool:
-    """Returns true if an array has objects [N], the token vectors [L, E] of texts, and not embeddings [N, E]."""
-    return isinstance(x, np.ndarray) and x.dtype.hasobject
-
-
 def masked_mean(x: Array, where: Array, axis: int | tuple[int, ...] | None = None) -> Array:
     """Returns the mean of the entries where `where` is true; zero if there are none."""
     total = jnp.sum(jnp.where(where, x, 0), axis=axis)

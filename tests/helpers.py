@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import pathlib
+import types
 from collections.abc import Sequence
 
 import jax
@@ -20,6 +21,7 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment import prepare
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
+from endx_jax.index.index import Index
 from endx_jax.models import Projection, TokenEmbedder, Tower, TransformerConfig, TransformerEncoder
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.pretrained.towers import stored_params
@@ -210,3 +212,9 @@ def split_over(devices: int, function, in_specs=PartitionSpec("data")):  # noqa:
 def without_metrics(loss):
     """A loss function without its metrics."""
     return functools.wraps(loss)(lambda *arrays, **settings: loss(*arrays, **settings)[0])
+
+
+def searching(index, encode_query=None, encode_document=None, **options) -> Index:
+    """Opens the file of an index again, with functions in place of a model."""
+    encoder = types.SimpleNamespace(encode_query=encode_query, encode_document=encode_document)
+    return Index(index.path, encoder if encode_query else None, **options)

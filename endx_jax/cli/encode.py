@@ -24,7 +24,7 @@ def main(argv: list[str]) -> None:
     require(bool(arguments.corpus), "nothing to encode: set --corpus=FILE or --corpus=FOLDER")
 
     from endx_jax.experiment.workdir import check_writable, read_config
-    from endx_jax.index.corpus_encoding import encode_corpus
+    from endx_jax.index.corpus_encoding import Encoding, encode_corpus
     from endx_jax.parallel.environment import keep_programs
 
     shard = _shard(arguments.shard)
@@ -32,13 +32,22 @@ def main(argv: list[str]) -> None:
         check_writable(arguments.output.parent, "--output")
     language = arguments.language or (read_config(arguments.workdir).data.language if arguments.workdir else "")
     keep_programs()
-    names = ("output", "precision", "truncate_dim", "reuse", "batch_size", "pool")
-    options = {name: getattr(arguments, name) for name in names} | corpus_options(arguments)
-    encode_corpus(arguments.workdir or arguments.model, arguments.corpus, language=language, shard=shard, **options)
+    encoding = Encoding(arguments.precision, arguments.truncate_dim, arguments.batch_size)
+    encode_corpus(
+        arguments.workdir or arguments.model,
+        arguments.corpus,
+        arguments.output,
+        encoding,
+        language=language,
+        shard=shard,
+        reuse=arguments.reuse,
+        pool=arguments.pool,
+        **corpus_options(arguments),
+    )
 
 
 def _join(arguments: argparse.Namespace) -> None:
-    from endx_jax.index.corpus_encoding import join_shards
+    from endx_jax.index.shards import join_shards
     from endx_jax.parallel.console import say
 
     require(bool(arguments.output), "--join needs --output=FILE, the file of the joined index")

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import io
 import itertools
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from endx_jax.cli.answers import NamedQuestion
     from endx_jax.data.sets.documents import FoundDocument
     from endx_jax.experiment.model import PairScorerFactory
-    from endx_jax.index.text_search import TextSearch
+    from endx_jax.index.index import Index
 
 # Number of questions that are searched together, and of documents that are added together.
 TOGETHER = 1024
@@ -77,42 +76,26 @@ def _check(arguments: argparse.Namespace) -> None:
         raise EndxError("standard input is not a terminal: give questions, or --questions=- to read them from it")
 
 
-def _open(arguments: argparse.Namespace) -> "TextSearch":
-    """Opens the search; the model is loaded on first use, as BM25 does not need it."""
+def _open(arguments: argparse.Namespace) -> "Index":
+    """Opens the index; the model is loaded on first use, as BM25 does not need it."""
     from endx_jax.experiment.workdir import run_index
-    from endx_jax.index.index import Index
-    from endx_jax.index.index_model import hybrid_of
-    from endx_jax.index.text_search import TextSearch
-    from endx_jax.ranking.hybrid import Hybrid
+    from endx_jax.index.index_model import open_index
+    from endx_jax.parallel.environment import keep_programs
 
-    given = None if arguments.weight is None else Hybrid(arguments.weight)  # refuses some weights, before all else
-    index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
-    source = arguments.model or arguments.workdir
-    hybrid = hybrid_of(index, source)
-    hybrid = dataclasses.replace(given, known=hybrid.known) if given else hybrid
-
-    @functools.cache
-    def model():
-        from endx_jax.index.index_model import IndexModel
-        from endx_jax.parallel.environment import keep_programs
-
-        keep_programs()
-        return IndexModel(index, source)
-
-    return TextSearch(
-        index,
-        lambda texts: model().encode_query(texts),
-        lambda texts: model().encode_document(texts),
+    keep_programs()
+    return open_index(
+        arguments.index or run_index(arguments.workdir),
+        arguments.model or arguments.workdir,
         engine=arguments.engine,
-        hybrid=hybrid,
+        weight=arguments.weight,
     )
 
 
-def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
+def _change(arguments: argparse.Namespace, search: "Index") -> bool:
     """Applies the requested changes to the index; returns true if there are any."""
 
     def held() -> str:
-        return f"{counted(len(search), 'document')} in {search.index.path}"
+        return f"{counted(len(search), 'document')} in {search.path}"
 
     if arguments.add:
         from endx_jax.data.sets.corpus import read_corpus
@@ -120,12 +103,12 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
         documents = read_corpus(arguments.add, **corpus_options(arguments))
         some = [*itertools.islice(documents, TOGETHER)]  # before the deletion, which can't be undone
     if arguments.delete:
-        search.index.delete(arguments.delete)
+        search.delete(arguments.delete)
         _note(f"deleted {len(set(arguments.delete)):,}; {held()}")
     if arguments.add:
         added, replaced = 0, 0
         while some:
-            replaced += search.add(some)
+            replaced += search.add(some, replace=True)
             added += len(some)
             some = [*itertools.islice(documents, TOGETHER)]
         _note(f"added {counted(added, 'document')}, replacing {replaced:,}; {held()}")
@@ -133,7 +116,7 @@ def _change(arguments: argparse.Namespace, search: "TextSearch") -> bool:
 
 
 def _answer_all(
-    arguments: argparse.Namespace, search: "TextSearch", questions: Sequence["NamedQuestion"], stream: IO
+    arguments: argparse.Namespace, search: "Index", questions: Sequence["NamedQuestion"], stream: IO
 ) -> None:
     from endx_jax.cli.answers import formatted
 
@@ -154,13 +137,13 @@ def _answer_all(
         _note(f"{counts}, {seconds:.1f} s: {arguments.output}")
 
 
-def _ask(arguments: argparse.Namespace, search: "TextSearch", texts: list[str]) -> list[list["FoundDocument"]]:
+def _ask(arguments: argparse.Namespace, search: "Index", texts: list[str]) -> list[list["FoundDocument"]]:
     count = max(arguments.top, arguments.rerank_top) if arguments.rerank else arguments.top
     from endx_jax.index.filters import why_nothing
 
     answers = search.search(texts, count, mode=arguments.mode, where=arguments.where)
     if arguments.where and not any(answers):
-        _note(f"nothing found: {why_nothing(search.index.snapshot.where, arguments.where)}")
+        _note(f"nothing found: {why_nothing(search.snapshot.where, arguments.where)}")
     if not arguments.rerank:
         return answers
     from endx_jax.ranking.rerank import rerank_answers
@@ -177,7 +160,7 @@ def _pair_model(workdir: pathlib.Path) -> "PairScorerFactory":
     return load_pair_scorer(workdir)
 
 
-def _converse(arguments: argparse.Namespace, search: "TextSearch") -> None:
+def _converse(arguments: argparse.Namespace, search: "Index") -> None:
     """Reads questions from the terminal and prints their answers until the input ends (Ctrl-D).
 
     Lines can be edited and recalled as in a shell. Empty lines are skipped.

@@ -65,27 +65,24 @@ def _service(arguments: argparse.Namespace) -> "Service":
     from endx_jax.experiment.model import load_pair_scorer
     from endx_jax.experiment.workdir import run_index
     from endx_jax.index.corpus_encoding import encode_corpus
-    from endx_jax.index.index import Index
-    from endx_jax.index.index_model import IndexModel, hybrid_of
-    from endx_jax.index.text_search import TextSearch
+    from endx_jax.index.index_model import open_index
     from endx_jax.parallel.console import say
     from endx_jax.parallel.environment import keep_programs
     from endx_jax.serving.service import Service
 
     keep_programs()
+    source = arguments.model or arguments.workdir
     pairs = load_pair_scorer(arguments.rerank) if arguments.rerank else None
     if arguments.corpus:
-        model = arguments.model or arguments.workdir
-        arguments.index = encode_corpus(model, arguments.corpus, **corpus_options(arguments))
-    index = Index(arguments.index) if arguments.index else run_index(arguments.workdir)
-    source = IndexModel(index, arguments.model or arguments.workdir)
+        arguments.index = encode_corpus(source, arguments.corpus, **corpus_options(arguments))
+    path = arguments.index or run_index(arguments.workdir)
+    index = open_index(path, source, engine=arguments.engine)
+    model = index.encoder.model
     if arguments.index and url_of(arguments.index) and hasattr(signal, "SIGHUP"):
         _follow(index)
-    hybrid = hybrid_of(index, arguments.model or arguments.workdir)
-    search = TextSearch(index, source.encode_query, source.encode_document, engine=arguments.engine, hybrid=hybrid)
-    say(search.describe(search.default_mode))
-    say(f"encoded by {source.model.name}; warming up")
-    return Service(source.model, search, arguments.max_text, pairs)
+    say(index.describe(index.default_mode))
+    say(f"encoded by {model.name}; warming up")
+    return Service(model, index, arguments.max_text, pairs)
 
 
 def _follow(index: "Index") -> None:
@@ -95,7 +92,7 @@ def _follow(index: "Index") -> None:
     def reopen() -> None:
         try:
             index.reopen()
-            say(f"searching {index.contents}")
+            say(index.describe(index.default_mode))
         except (EndxError, RunInterrupted) as failure:
             say(f"the index was not opened again: {failure}")
 

@@ -124,6 +124,7 @@ def _help(argv: list[str]) -> str:
 
 def _next_steps(workdir: str, data: str) -> str:
     from endx_jax.experiment.workdir import run_index
+    from endx_jax.index.index import Index
 
     further = f"""encode other documents, for endx serve --index={workdir}/corpus:
     endx encode --workdir={workdir} --corpus=FILE --output={workdir}/corpus"""
@@ -132,7 +133,7 @@ def _next_steps(workdir: str, data: str) -> str:
     endx train --config=minilm --workdir=runs/mine --config.data.path=FILE"""
     return f"""
 Next steps:
-  search {run_index(workdir).contents}, here or in a browser (needs pip install -e ".[serve]"):
+  search {Index(run_index(workdir))}, here or in a browser (needs pip install -e ".[serve]"):
     endx search --workdir={workdir} "QUESTION"
     endx serve --workdir={workdir}
   {further}

@@ -430,7 +430,6 @@ class TextProcessor(TextOptions, _WithTokenizer):
     def describe_cut(self, cut: int, count: int, side: str = "answer") -> str:
         """Returns a line about `cut` of `count` texts of a side that are too long, and what to do about it."""
         return (
-            f"{cut:,} of {count:,} {'documents' if side == 'answer' else 'questions'} reach the limit of {self.length} "
-            f"tokens: only their beginnings are embedded; split them into passages, or train with a larger "
-            f"data.{side}_length"
+            f"{cut:,} of {count:,} texts reach the limit of {self.length} tokens: only their beginnings are embedded; "
+            f"split them into passages, or train with a larger data.{side}_length"
         )

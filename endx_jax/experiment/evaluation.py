@@ -23,10 +23,9 @@ from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.run_index import write_pool
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
 from endx_jax.hub import local_path
-from endx_jax.index.index import Index
 from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows
 from endx_jax.index.index_file import metric_of
-from endx_jax.index.index_model import IndexModel, stored_hybrid
+from endx_jax.index.index_model import open_index, stored_hybrid
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.maxsim import pooled
@@ -261,7 +260,7 @@ def evaluate_index(
     else:
         _, read = _read(workdir, pool, (), reading, data, split)
         questions = Judgements.from_records(read.primary)
-    index = Index(path)
+    index = open_index(path, model or workdir)
     home = _output_folder(output)
     snapshot = index.snapshot
     require(len(snapshot) > 0, f"{index.path} has no documents")
@@ -275,9 +274,8 @@ def evaluate_index(
     by_text = ", without their known questions" if snapshot.known else ""
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")
     keep_programs()
-    encoder = IndexModel(index, model or workdir)
-    encoder.model.check_one_vector("the evaluation of an index")
-    results = IndexResults(rank(encoder.encode_query(texts)), judged)
+    index.encoder.model.check_one_vector("the evaluation of an index")
+    results = IndexResults(rank(index.encoder.encode_query(texts)), judged)
     if home:
         about = {"dataset": data, "split": split, "index": str(index.path), "model": index.info.model}
         _write_index_results(home, about, snapshot, ids, results)
@@ -295,8 +293,7 @@ def _write_index_results(
     evaluation, judged = results
     ranked = evaluation.top_ids[evaluation.top_scores > -np.inf]
     rows = np.unique(np.concatenate([ranked, *map(np.asarray, judged.right if judged else ())]))
-    documents = snapshot.read_documents(rows.tolist())
-    names = {row: document.id for row, document in documents.items()}
+    names = snapshot.ids_of(rows.tolist())
     trec.write_system(folder, SYSTEM, question_ids, names, evaluation)
     if judged:
         trec.write_qrels(folder / trec.QRELS, question_ids, names, judged.right, judged.gains)

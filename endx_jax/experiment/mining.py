@@ -13,9 +13,8 @@ from endx_jax.experiment.data import paths_of, pools, read_records
 from endx_jax.experiment.evaluation import FolderOrName
 from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.workdir import check_output
-from endx_jax.index.index import Index
 from endx_jax.index.index_evaluation import rank_by_index
-from endx_jax.index.index_model import IndexModel
+from endx_jax.index.index_model import open_index
 from endx_jax.inference import load
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.parallel.environment import environment, keep_programs
@@ -104,8 +103,8 @@ def mine(
             say(line)
         source: dict[str, Any] = {"name": "bm25", "description": BM25.description(records.text_language)}
     elif index:
-        stored = Index(index)
-        encoder = IndexModel(stored, model)
+        stored = open_index(index, model)
+        encoder = stored.encoder
         encoder.model.check_one_vector("mining")
         records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, settings.last_rank)
         source = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}

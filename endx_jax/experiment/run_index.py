@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet, asked_documents, known_questions
 from endx_jax.data.sets.splits import limit_questions
@@ -16,7 +17,6 @@ from endx_jax.experiment.data import pools, read_documents
 from endx_jax.experiment.prepare import Run
 from endx_jax.index.index import write_index
 from endx_jax.inference.maxsim import pooled
-from endx_jax.numerics import holds_objects
 from endx_jax.parallel.agreement import broadcast
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.ranking.bm25 import BM25
@@ -46,7 +46,7 @@ def fit_hybrid(run: Run, params: dict) -> Hybrid:
     scores = mean_maxsim(questions, scores_of(questions, run.encoder(params, "answer", records.candidates)))
     measure = settings.evaluation.metric.rpartition("/")[2]
     hybrid = fit_fusion(scores, records, measure, cosine=cosine)
-    if holds_objects(questions):  # known questions only help to find what is ranked by tokens
+    if isinstance(questions, RaggedVectors):  # known questions only help to find what is ranked by tokens
         return hybrid
     known = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
     asked = [question for of_text in known for question in of_text]
@@ -148,7 +148,7 @@ def with_known(
         known = [[question for question in asked if question in encoded] for asked in known]
     elif others:
         encoded |= dict(zip(others, pooled(run.encoder(params, "question", others), cosine=cosine), strict=True))
-    if not holds_objects(dense.questions):
+    if not isinstance(dense.questions, RaggedVectors):
         _measure_known(run, results, dense, encoded)
     return asked_documents(documents, known, encoded)
 
@@ -174,7 +174,7 @@ def searched_answers(
             say(f"encoding {len(others):,} other answers for the index")
             texts = [document.text for document in others]
             added = run.encoder(params, "answer", texts, progress=showing_progress())
-            documents, embeddings = [*documents, *others], np.concatenate([embeddings, added])
+            documents, embeddings = [*documents, *others], concatenate([embeddings, added])
         return documents, embeddings, {"part": "all answers of ", "path": source}
     corpus = pathlib.Path(data.path)
     name = data.text_column if data.format == DOCUMENTS else data.answer_column

@@ -17,7 +17,6 @@ from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, try_
 from endx_jax.errors import EndxError, InUse, RunInterrupted, naming
 from endx_jax.experiment.config import Settings, config_changes, resolve
 from endx_jax.files import locked, write_text
-from endx_jax.index.index import Index
 from endx_jax.inference.manifest import check_embeds
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
@@ -115,15 +114,15 @@ def read_data(workdir: Folder) -> dict:
     return contents
 
 
-def run_index(workdir: str | os.PathLike) -> Index:
-    """Opens the index that the last evaluation of a run wrote, or a local copy of it.
+def run_index(workdir: str | os.PathLike) -> pathlib.Path:
+    """Returns the index that the last evaluation of a run wrote, or a local copy of it.
 
     Raises:
-      EndxError: there is no index, or the model of the run has no embeddings.
+      EndxError: the model of the run has no embeddings.
     """
     workdir = local_copy(workdir, skip=NOT_COPIED)
     check_embeds(workdir)
-    return Index(workdir / INDEX)
+    return workdir / INDEX
 
 
 def check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: str = "") -> None:

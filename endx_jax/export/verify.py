@@ -117,7 +117,7 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
     index = workdir / workdirs.INDEX if workdir else None
     documents: list[str] = []
     if index is not None and index.is_file():
-        documents = [document.text for _, document in itertools.islice(Index(index).snapshot.documents(), TEXTS)]
+        documents = [document.text for _, document in itertools.islice(Index(index).snapshot, TEXTS)]
     topics = pydoc_data.topics.topics.values()
     documents += [paragraph for text in topics for paragraph in text.split("\n\n")][: TEXTS - len(documents)]
     return [*HARD_TEXTS, *documents]
@@ -137,7 +137,7 @@ def reference(
         if towers.by_token:
             questions, documents = (found[side][: len(HARD_TEXTS)] for side in SIDES)
             scores = mean_maxsim(questions, maxsim_scores(questions, documents))(0, len(questions))
-            return {side: np.concatenate(found[side]) for side in SIDES} | {"scores": np.asarray(scores)}
+            return {side: found[side].values for side in SIDES} | {"scores": np.asarray(scores)}
         for name, prompt in (prompts or {}).items():
             first = dataclasses.replace(towers.processors["question"], prompt=prompt)
             encoder = TextEncoder(towers.dual_encoder, {**towers.processors, "question": first}, mesh)

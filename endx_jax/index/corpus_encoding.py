@@ -12,53 +12,58 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import tqdm
 
-from endx_jax import json_files
 from endx_jax.buckets import local_copy
+from endx_jax.data.batches.ragged import RaggedVectors, concatenate, take
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.tokenization import SAMPLE
 from endx_jax.errors import EndxError, InUse, counted
 from endx_jax.files import expanded
-from endx_jax.index.index import ENCODED, rounded, starting
-from endx_jax.index.index_file import (
-    IndexInfo,
-    count_passages,
-    create,
-    info_of,
-    insert,
-    is_new,
-    metric_of,
-    store_info,
-)
-from endx_jax.index.index_reader import IndexReader
+from endx_jax.index.index import ENCODED
+from endx_jax.index.index_file import IndexInfo, changing, create, info_of, is_new, metric_of, store_info
+from endx_jax.index.shards import index_differences, shard_range
+from endx_jax.index.store import Embeddings, Store, count_passages, insert
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.encode import EmbeddingFormat, Precision
-from endx_jax.numerics import Quantized, holds_objects
+from endx_jax.inference.encode import Precision
+from endx_jax.numerics import Quantized
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.settings import check_range, require
 
 # Documents that are encoded and committed together; an interrupt loses these at most.
 STEP = 8192
 
-CorpusVectors = np.ndarray | Quantized
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How the texts of a corpus are encoded.
+
+    Attributes:
+      precision: float32, float16 or int8.
+      truncate_dim: leading dimensions to keep; None: all.
+      batch_size: texts of maximum length encoded together.
+    """
+
+    precision: Precision = "float32"
+    truncate_dim: int | None = None
+    batch_size: int = 64
+
+    def __post_init__(self):
+        check_range("batch_size", self.batch_size, 1, 2**31 - 1)
 
 
 def encode_corpus(
     path_or_name: str | os.PathLike,
     corpus: str | os.PathLike,
     output: str | os.PathLike | None = None,
+    encoding: Encoding = Encoding(),
     *,
     language: str = "",
-    precision: Precision = "float32",
-    truncate_dim: int | None = None,
     shard: tuple[int, int] = (1, 1),
     reuse: str | os.PathLike | None = None,
-    batch_size: int = 64,
     **reading: Any,
 ) -> pathlib.Path:
     """Encodes a corpus into an index, or finishes the one that an interrupted call left.
@@ -67,12 +72,10 @@ def encode_corpus(
       path_or_name: model, as for `endx_jax.load`.
       corpus: path of the corpus.
       output: file of the index; None for one in the cache.
+      encoding: precision and width of the embeddings, and size of batches.
       language: language of the texts, for BM25; empty to detect it.
-      precision: float32, float16 or int8.
-      truncate_dim: leading dimensions to keep; None: all.
       shard: number of the part of the corpus to encode, from 1, and number of parts.
       reuse: older index of the same model, whose embeddings of unchanged texts are taken over.
-      batch_size: texts of maximum length encoded together.
       **reading: arguments of `read_corpus`.
 
     Returns:
@@ -81,50 +84,66 @@ def encode_corpus(
     Raises:
       EndxError: an argument is invalid, the model or the corpus can't be read, or the file holds another index.
     """
-    check_range("batch_size", batch_size, 1, 2**31 - 1)
     require(bool(output) or shard[1] == 1, "shard needs output=FILE, a file for each shard")
     folder = pathlib.Path() if output else expanded(ENCODED, "encode with output=FILE")
     corpus = os.fspath(corpus)
     read = functools.partial(read_corpus, corpus, **reading)
-    bar = functools.partial(tqdm.tqdm, unit="text", disable=not showing_progress(), leave=False)
-    surveyed = survey(bar(read(say=say), desc="reading the corpus"))
+    surveyed = survey(_bar(read(say=say), desc="reading the corpus"))
     surveyed = dataclasses.replace(surveyed, language=language or surveyed.language)
-    empty = f", {surveyed.empty:,} of them empty" if surveyed.empty else ""
-    known = f" with {surveyed.questions:,} known questions" if surveyed.questions else ""
-    text = "passage" if surveyed.split else "document"
-    say(f"{counted(surveyed.documents, text)}{known} in {corpus}{empty}")
+    say(f"{surveyed} in {corpus}{f', {surveyed.empty:,} of them empty' if surveyed.empty else ''}")
     model = load(path_or_name)
-    require(not (model.by_token and truncate_dim), "truncate_dim needs a model with one vector for each text")
+    width = encoding.truncate_dim
+    require(not (model.by_token and width), "truncate_dim needs a model with one vector for each text")
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)
-    info = encoding_of(model, corpus, surveyed, width=truncate_dim, precision=precision, shard=shard)
+    info = encoding_of(model, corpus, surveyed, width=width, precision=encoding.precision, shard=shard)
     name = f"{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
     path = pathlib.Path(output) if output else folder / name
-    embeddings = EmbeddingFormat(info.width, model.cosine, "int8" if model.by_token else precision)
-    options: dict[str, Any] = {"batch_size": batch_size, "progress": showing_progress(), "output": embeddings}
-    encode = functools.partial(model.encoder, model.params, "answer", **options)
-    # The copy has its own count of truncated texts, so that the model's encoder counts documents only.
-    encode_question = functools.partial(copy.copy(model.encoder), model.params, "question", **options)
     older = Reuse(local_copy(reuse), info) if reuse else None
-    total, done = len(documents_of(info)), begin_index(path, info)
-    if done == total:
+    left = len(shard_range(info)) - begin_index(path, info)
+    if not left:
         say(f"{path} is their index already; nothing to encode")
         return path
-    if done:
-        say(f"{done:,} of them are encoded already")
-    say(f"encoding {counted(total - done, text)}; programs are compiled the first time only")
-    started, encoded = time.monotonic(), 0
-    with bar(desc="encoding", total=total, initial=done) as progress:
-        for count, new in encode_missing(path, info, read(), encode, encode_question=encode_question, reuse=older):
-            encoded += new
-            progress.update(count)
+    text = "passage" if surveyed.split else "document"
+    if left < len(shard_range(info)):
+        say(f"{len(shard_range(info)) - left:,} of them are encoded already")
+    say(f"encoding {counted(left, text)}; programs are compiled the first time only")
+    started = time.monotonic()
+    encoded = _encode_with(model, encoding, path, info, read(), older)
     seconds = time.monotonic() - started
-    reused = f", took over {total - done - encoded:,} of {reuse}" if reuse else ""
-    say(f"encoded {counted(encoded, text)}{reused} in {seconds:,.0f} s, {(total - done) / seconds:,.0f} a second")
+    reused = f", took over {left - encoded:,} of {reuse}" if reuse else ""
+    say(f"encoded {counted(encoded, text)}{reused} in {seconds:,.0f} s, {left / seconds:,.0f} a second")
     say(f"the index is {path}")
     if model.encoder.cut:
         say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
     return path
+
+
+def _encode_with(
+    model: EmbeddingModel,
+    encoding: Encoding,
+    path: pathlib.Path,
+    info: IndexInfo,
+    documents: Iterable[Document],
+    older: "Reuse | None",
+) -> int:
+    """Encodes the documents that are missing with a progress bar; returns the number of those that were encoded."""
+    precision = "int8" if model.by_token else encoding.precision
+    options: dict[str, Any] = {"batch_size": encoding.batch_size, "progress": showing_progress()}
+    options["output"] = EmbeddingFormat(info.width, model.cosine, precision)
+    encode = functools.partial(model.encoder, model.params, "answer", **options)
+    # The copy has its own count of truncated texts, so that the model's encoder counts documents only.
+    encode_question = functools.partial(copy.copy(model.encoder), model.params, "question", **options)
+    total, encoded = len(shard_range(info)), 0
+    with _bar(desc="encoding", total=total, initial=begin_index(path, info)) as progress:
+        for count, new in encode_missing(path, info, documents, encode, encode_question=encode_question, reuse=older):
+            encoded += new
+            progress.update(count)
+    return encoded
+
+
+def _bar(*documents: Iterable, **options: Any) -> tqdm.tqdm:
+    return tqdm.tqdm(*documents, unit="text", disable=not showing_progress(), leave=False, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +167,10 @@ class Survey:
     first: tuple[str, ...]
     questions: int = 0
     split: bool = False
+
+    def __str__(self) -> str:
+        known = f" with {self.questions:,} known questions" if self.questions else ""
+        return f"{counted(self.documents, 'passage' if self.split else 'document')}{known}"
 
 
 def survey(documents: Iterable[Document]) -> Survey:
@@ -213,60 +236,35 @@ def encoding_of(
     )
 
 
-def documents_of(info: IndexInfo) -> range:
-    """Returns the positions in the corpus of the documents of an index that `encode_corpus` makes."""
-    number, count = info.corpus.get("shard", (1, 1))
-    return range(*(info.corpus["documents"] * part // count for part in (number - 1, number)))
-
-
 def begin_index(path: pathlib.Path, info: IndexInfo) -> int:
     """Creates the index file, or finds the one that an interrupted call left; returns its number of documents.
 
     Raises:
       EndxError: the file holds another index; the message names each difference.
     """
-    with starting(path) as database:
+    with changing(path, may_create=True) as database:
         if is_new(database):
-            create(database, dataclasses.replace(info, complete=not documents_of(info)))
+            create(database, dataclasses.replace(info, complete=not shard_range(info)))
             return 0
         stored = info_of(database, path)
         differing = index_differences(stored, info)
         if differing:
             raise EndxError(
-                f"{path} holds another index: it has {'; of '.join(differing)}. Choose another output, or repeat the "
-                "command that began it"
+                f"{path} holds another index: {'; '.join(differing)}. Choose another output, or repeat the command "
+                "that began it"
             )
         if stored.language != info.language:
             store_info(database, language=info.language)
-        return len(documents_of(info)) if stored.complete else count_passages(database)
-
-
-def index_differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> list[str]:
-    """Describes each difference between two indexes; names and paths do not count, the corpus if `corpus` is true."""
-    described = []
-    compared = (("model", "identity"), *((("corpus", "sha256"),) if corpus else ()))
-    for what, key in compared:
-        ours, others = getattr(stored, what), getattr(info, what)
-        if ours.get(key) != others.get(key):
-            described.append(f"{what} {_named(ours, key)} and not {_named(others, key)}")
-    products = [info.model.get("product_dtype") for info in (stored, info)]
-    if None not in products and products[0] != products[1]:
-        described.append("product_dtype {} and not {}".format(*products))
-    for name in ("width", "precision", "metric"):
-        if getattr(stored, name) != getattr(info, name):
-            described.append(f"{name} {getattr(stored, name)} and not {getattr(info, name)}")
-    if corpus and stored.corpus.get("shard") != info.corpus.get("shard"):
-        described.append(f"{_shard(stored)} and not {_shard(info)}")
-    return described
+        return len(shard_range(info)) if stored.complete else count_passages(database)
 
 
 def encode_missing(
     path: pathlib.Path,
     info: IndexInfo,
     documents: Iterable[Document],
-    encode: Callable[[Sequence[str]], CorpusVectors],
+    encode: Callable[[Sequence[str]], Embeddings],
     *,
-    encode_question: Callable[[Sequence[str]], CorpusVectors] | None = None,
+    encode_question: Callable[[Sequence[str]], Embeddings] | None = None,
     reuse: "Reuse | None" = None,
 ) -> Iterator[tuple[int, int]]:
     """Encodes the documents that are missing in an index file, and completes it.
@@ -286,7 +284,7 @@ def encode_missing(
       InUse: another process writes to the file.
       EndxError: the corpus has fewer documents than before, or the file can't be written.
     """
-    wanted, done = documents_of(info), begin_index(path, info)
+    wanted, done = shard_range(info), begin_index(path, info)
     stream = itertools.islice(documents, wanted.start + done, wanted.stop)
     for start in range(done, len(wanted), STEP):
         part = list(itertools.islice(stream, STEP))
@@ -296,13 +294,10 @@ def encode_missing(
         embeddings, encoded = reuse.encode(texts, encode) if reuse else (encode(texts), len(texts))
         asked = [question for document in part for question in document.questions]
         known = encode_question(asked) if encode_question and asked else None
-        vectors = embeddings
-        if holds_objects(embeddings):
-            vectors, known = rounded(embeddings, len(part), info), rounded(known, len(asked), info)
-        with starting(path) as database:
+        with changing(path, may_create=True) as database:
             if count_passages(database) != start:
                 raise InUse(f"another process encodes documents into {path}: wait for it or stop it")
-            insert(database, part, vectors, known, embeddings)
+            insert(database, info, part, embeddings, known)
             store_info(database, complete=start + len(part) == len(wanted))
         yield len(part), encoded
 
@@ -316,74 +311,32 @@ class Reuse:
         Raises:
           EndxError: the index is of another model, width, precision or metric than `info`.
         """
-        self._reader = IndexReader(path)
-        differing = index_differences(self._reader.info, info, corpus=False)
+        self._store = Store(path)
+        differing = index_differences(self._store.info, info, corpus=False)
         if differing:
-            raise EndxError(f"reuse={path} has {'; of '.join(differing)}: name another index, or leave it out")
-        self._rows = {_digest(text): row for row, text in self._reader.texts()}
+            raise EndxError(f"reuse={path} is another index: {'; '.join(differing)}; name another, or leave it out")
+        self._rows = {_digest(text): row for row, text in self._store.rows("SELECT row, text FROM passages")}
 
-    def encode(
-        self, texts: Sequence[str], encode: Callable[[Sequence[str]], CorpusVectors]
-    ) -> tuple[CorpusVectors, int]:
+    def encode(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> tuple[Embeddings, int]:
         """Returns the embeddings of n texts, and how many were not in the older index and had to be encoded."""
         rows = {n: row for n, text in enumerate(texts) if (row := self._rows.get(_digest(text))) is not None}
         missing = [n for n in range(len(texts)) if n not in rows]
-        embeddings = self._reader.embeddings_of([*rows.values()])
-        if missing:
-            fresh = encode([texts[n] for n in missing])
-            embeddings = jax.tree.map(lambda old, new: np.concatenate([old, np.asarray(new)]), embeddings, fresh)
+        parts = [self._stored([*rows.values()])] if rows else []
+        parts += [encode([texts[n] for n in missing])] if missing else []
         order = np.argsort(np.array([*rows, *missing], int))
-        return jax.tree.map(lambda rows: rows[order], embeddings), len(missing)
+        return take(concatenate(parts), order), len(missing)
+
+    def _stored(self, rows: Sequence[int]) -> Embeddings:
+        """Returns embeddings or token vectors of rows in their order; rows may occur twice."""
+        if [*self._store.rows("SELECT 1 FROM tokens LIMIT 1")]:
+            found = self._store.token_vectors(rows)
+            return RaggedVectors.of([found[row] for row in rows])
+        stored = self._store.embeddings_of(rows)
+        places = np.searchsorted(stored.rows, rows)
+        scales = stored.scales
+        return take(stored.embeddings if scales is None else Quantized(stored.embeddings, scales), places)
 
 
 def _digest(text: str) -> bytes:
     """Returns a hash of a text, which takes less memory than the text."""
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
-
-
-def join_shards(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
-    """Joins the indexes of all shards of a corpus into one; returns its number of documents.
-
-    Raises:
-      EndxError: a shard is missing, occurs twice, is not finished, was changed, or belongs to another encoding; or the
-        output exists.
-    """
-    readers = [IndexReader(part) for part in parts]
-    first = readers[0]
-    by_number: dict[int, IndexReader] = {}
-    for reader in readers:
-        if "shard" not in reader.info.corpus:
-            raise EndxError(f"{reader.path} is not a shard: name the files that `endx encode --shard=I/N` wrote")
-        number, count = reader.info.corpus["shard"]
-        same = dataclasses.replace(first.info, corpus={**first.info.corpus, "shard": [number, count]})
-        if differing := index_differences(reader.info, same):
-            raise EndxError(f"{reader.path} does not fit {first.path}: it has {'; '.join(differing)}")
-        if count != first.info.corpus["shard"][1]:
-            raise EndxError(f"{reader.path} does not fit {first.path}: it is {_shard(reader.info)}, of another number")
-        if number in by_number:
-            raise EndxError(f"{reader.path} and {by_number[number].path} are both {_shard(reader.info)}")
-        if reader.info.changed or reader.count() != len(documents_of(reader.info)):
-            raise EndxError(f"{reader.path} was changed since it was encoded: encode this shard again")
-        by_number[number] = reader
-    count = first.info.corpus["shard"][1]
-    if absent := json_files.format_names(number for number in range(1, count + 1) if number not in by_number):
-        raise EndxError(f"of {count} shards these are missing: {absent}; name the files of all")
-    corpus = {key: value for key, value in first.info.corpus.items() if key != "shard"}
-    with starting(path) as database:
-        if not is_new(database):
-            raise EndxError(f"{path} exists: name another output")
-        info = first.info
-        joined = IndexInfo(info.width, info.precision, info.metric, info.model, corpus, language=info.language)
-        create(database, joined)
-        for number in range(1, count + 1):
-            by_number[number].copy_to(database)
-        return count_passages(database)
-
-
-def _shard(info: IndexInfo) -> str:
-    return "shard {} of {}".format(*info.corpus["shard"]) if "shard" in info.corpus else "the whole corpus"
-
-
-def _named(what: dict, key: str) -> str:
-    count = f"{counted(what['documents'], 'document')}, " if "documents" in what else ""
-    return f"{what.get('name', what.get('path'))} ({count}{key} {str(what.get(key))[:12]})"

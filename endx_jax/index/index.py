@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import json
 import os
 import pathlib
 import sqlite3
@@ -9,35 +10,39 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.languages import detect
-from endx_jax.data.sets.documents import Document, whole_document
+from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
 from endx_jax.files import CacheFolder
+from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.index.index_file import (
     COSINE,
     PRECISIONS,
+    REMEDY,
     IndexInfo,
     changing,
     create,
-    delete_documents,
     info_of,
-    insert,
     is_new,
     store_info,
 )
-from endx_jax.index.index_reader import IndexReader
 from endx_jax.index.snapshot import Snapshot
+from endx_jax.index.store import LISTED, Embeddings, Store, delete_documents, insert
+from endx_jax.index.text_search import BM25, DENSE, HYBRID, MODES, TextRanker
 from endx_jax.inference.maxsim import pooled
 from endx_jax.json_files import shown
-from endx_jax.numerics import Quantized, quantize
-from endx_jax.ranking.search import Neighbours
+from endx_jax.numerics import Quantized
+from endx_jax.ranking.hybrid import Hybrid, default_hybrid
+from endx_jax.settings import check_choice, require
 
 ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by a corpus's content
+# Largest number of documents for which BM25 is used by default; splitting them into words takes seconds.
+WORDS_OF = 200_000
+DATA_VERSION = "PRAGMA data_version"  # changes when another connection changes the index
+LAST_DELETION = "SELECT coalesce(max(number), 0) FROM deleted"
 READ_ONLY = {
     CACHE: "is a copy of an index in a bucket: change a file of your own and upload it",
     ENCODED: "follows its corpus: change that corpus and run again, or serve an index of `endx encode --output=FILE`",
@@ -46,7 +51,7 @@ READ_ONLY = {
 
 def write_index(
     path: pathlib.Path,
-    embeddings: np.ndarray | Quantized,
+    embeddings: Embeddings,
     documents: Sequence[Document],
     *,
     metric: str,
@@ -59,7 +64,7 @@ def write_index(
 
     Args:
       path: file of the index; missing folders are created.
-      embeddings: float32 or float16 [N, E], or int8 with its scales; or token vectors, objects [N] as `pooled` takes.
+      embeddings: float32 or float16 [N, E], or int8 with its scales; or token vectors.
       documents: N texts: documents with unique ids, or passages of such documents in order.
       metric: `cosine` or `inner product`.
       model: identifies the model that encoded them: see `IndexInfo`.
@@ -73,40 +78,16 @@ def write_index(
       EndxError: the file can't be written, an embedding is not finite, or two documents have the same id.
     """
     _check_distinct(documents)
-    tokens = embeddings
-    embeddings = pooled(embeddings, cosine=metric == COSINE)
-    vectors = embeddings.codes if isinstance(embeddings, Quantized) else embeddings
+    means = pooled(embeddings, cosine=metric == COSINE)
+    vectors = means.codes if isinstance(means, Quantized) else means
     precision = str(vectors.dtype)
-    if precision not in PRECISIONS or (precision == "int8") != isinstance(embeddings, Quantized):
+    if precision not in PRECISIONS or (precision == "int8") != isinstance(means, Quantized):
         raise EndxError(f"an index holds embeddings in float32, float16, or int8 with scales, not {precision}")
     language = language or detect(document.text for document in documents)
-    info = IndexInfo(vectors.shape[1], precision, metric, model, corpus or {}, language=language)
-    with starting(path) as database:
+    info = IndexInfo(vectors.shape[1], precision, metric, dict(model), dict(corpus or {}), language=language)
+    with changing(path, may_create=True) as database:
         _make_empty(database, path, info)
-        insert(database, documents, embeddings, _known(known, documents, info), tokens)
-
-
-@contextlib.contextmanager
-def starting(path: pathlib.Path) -> Iterator[sqlite3.Connection]:
-    """Context of a write transaction in a file that is created if it is missing, with its folder.
-
-    Raises:
-      EndxError: the file can't be written.
-    """
-    new = not os.path.lexists(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise EndxError(f"can't write {path}: it is a folder; name a file, such as {path / 'index.sqlite'}")
-    except OSError as failure:
-        raise EndxError(f"can't write {path}: {failure.strerror}") from None
-    try:
-        with changing(path, "rwc") as database:
-            yield database
-    except BaseException:
-        if new and path.is_file() and not path.stat().st_size:
-            path.unlink()
-        raise
+        insert(database, info, documents, embeddings, known)
 
 
 def _make_empty(database: sqlite3.Connection, path: pathlib.Path, info: IndexInfo) -> None:
@@ -134,28 +115,45 @@ def _make_empty(database: sqlite3.Connection, path: pathlib.Path, info: IndexInf
 class Index:
     """An open index. Several threads and processes may search it while others change it.
 
+    `endx_jax.open_index` opens one with its model.
+
     Attributes:
       path: file of the index.
+      encoder: model with `encode_query` and `encode_document`, such as `index_model.IndexModel`; None: only BM25 and
+        searches by embeddings are possible.
+      hybrid: fusion of mode `hybrid`.
     """
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        encoder: Any = None,
+        *,
+        engine: str = EXACT,
+        hybrid: Hybrid | None = None,
+    ):
         """Opens the index, or a local copy of one in a bucket, and reads its embeddings into memory.
 
+        `engine` is `exact` or a name in `approximate.ENGINES`. Without `hybrid` the fusion is the default.
+
         Raises:
-          EndxError: there is no index, or it is damaged.
+          EndxError: there is no index, it is damaged, or there is no such engine.
         """
+        check_choice("engine", engine, (EXACT, *ENGINES))
         self._source, self._lock, self._reopening = path, threading.Lock(), threading.Lock()
         self._open(local_copy(path, by_version=True))
+        self.encoder, self.hybrid = encoder, hybrid or default_hybrid(cosine=self.info.metric == COSINE)
+        self._ranker = TextRanker(engine)
 
     def _open(self, path: pathlib.Path, before: Snapshot | None = None) -> None:
-        reader = IndexReader(path)
+        store = Store(path)
         if before is not None:
-            _check_same_model(path, before.info, reader.info)
-        with reader.reading():
-            version, deletions = reader.version(), reader.count_deletions()
-            snapshot = Snapshot.read(reader, 0 if before is None else before.generation + 1)
+            _check_same_model(path, before.info, store.info)
+        with store.reading():
+            version, deletions = _value(store, DATA_VERSION), _value(store, LAST_DELETION)
+            snapshot = Snapshot.read(store, 0 if before is None else before.generation + 1)
         with self._lock:
-            self.path, self._reader, self._snapshot = path, reader, snapshot
+            self.path, self._store, self._snapshot = path, store, snapshot
             self._version, self._deletions, self._file = version, deletions, path.stat()
 
     def reopen(self) -> None:
@@ -176,45 +174,41 @@ class Index:
           EndxError: the index was replaced by one of another model.
         """
         with self._lock, contextlib.suppress(InUse):
-            version = self._reader.version()
+            version = _value(self._store, DATA_VERSION)
             if version != self._version:
-                with self._reader.reading():
+                with self._store.reading():
                     self._update()
                 self._version = version
         return self._snapshot
 
     def _update(self) -> None:
         """Reads the changes since the last call; all embeddings if the index was written again."""
-        old, new = self._snapshot.info, self._reader.info
+        old, new = self._snapshot.info, self._store.info
         if old.content == new.content:
-            deletions, deleted = self._reader.deleted(self._deletions)
+            query = "SELECT row, number FROM deleted WHERE number > ? ORDER BY number"
+            deleted = [*self._store.rows(query, self._deletions)]
+            if not all(type(row) is int for row, _ in deleted):
+                raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
             self._snapshot = self._snapshot.after([row for row, _ in deleted])
-            self._deletions = deletions
+            self._deletions = deleted[-1][1] if deleted else self._deletions
             return
         _check_same_model(self.path, old, new)
-        self._deletions = self._reader.count_deletions()
-        self._snapshot = Snapshot.read(self._reader, self._snapshot.generation + 1)
+        self._deletions = _value(self._store, LAST_DELETION)
+        self._snapshot = Snapshot.read(self._store, self._snapshot.generation + 1)
 
     @property
     def info(self) -> IndexInfo:
         """Description of the index."""
         return self._snapshot.info
 
-    @property
-    def contents(self) -> str:
-        """Number of documents and their source, for messages."""
-        corpus, passages = self.info.corpus, self._snapshot.count_passages()
+    def __str__(self) -> str:
+        """Returns the number of documents and their source, for messages."""
+        corpus, passages, known = self.info.corpus, self._snapshot.passages, self._snapshot.known
         source = f"{corpus.get('part', '')!s:.80}{shown(corpus['path'])}" if "path" in corpus else self.path
-        known = self._snapshot.known
         asked = f" with {len(known):,} known questions" if known else ""
         split = f" in {passages:,} passages" if passages > len(self) else ""
         changed = ", changed since" if self.info.changed else ""
         return f"{counted(len(self), 'document')}{split}{asked} ({source}{changed})"
-
-    @property
-    def by_token(self) -> bool:
-        """True if the index holds token vectors of its documents."""
-        return self._reader.by_token
 
     def __len__(self) -> int:
         """Returns the number of documents at the last search or change; `len(index.snapshot)` is the present one."""
@@ -225,46 +219,87 @@ class Index:
 
     def __contains__(self, identifier: str) -> bool:
         """Returns true if the index has a document with this id."""
-        return identifier in self._reader.rows_of([identifier])
+        return bool(self._passages(identifier))
 
     def get(self, identifier: str) -> Document | None:
         """Returns the document with this id, with the text of all its passages, or None."""
-        passages = self._reader.documents(self._reader.passages_of(identifier))
+        passages = self._store.documents(self._passages(identifier))
         return whole_document([*passages.values()]) if passages else None
 
-    def deleted(self) -> list[str]:
-        """Returns the ids of all documents that were deleted since the index was written; some were added again."""
-        return list(dict.fromkeys(name for _, name in self._reader.deleted()[1]))
+    def _passages(self, identifier: str) -> list[int]:
+        """Returns the rows of a document's passages in the file, in order; none if no document has the id."""
+        query = "SELECT id, passages.row FROM passages JOIN documents ON documents.row = document"
+        query += f" WHERE id IN {LISTED} ORDER BY passages.row"
+        return [row for name, row in self._store.rows(query, json.dumps([identifier])) if name == identifier]
 
-    def check_model(self, name: str, identity: str, teacher: str = "") -> None:
-        """Raises EndxError unless the index was encoded by the model of this identity; the message names both.
+    @property
+    def default_mode(self) -> str:
+        """Mode of searches that name none: `hybrid`, unless validation chose weight 0 or the index is very large."""
+        return HYBRID if self.hybrid.weight != 0 and len(self) <= WORDS_OF else DENSE
 
-        To search it, a model will do whose embeddings approximate those of the encoder: `teacher` is the identity of
-        the model that they approximate.
+    def describe(self, mode: str) -> str:
+        """Returns a line on what a search in a mode searches, and by which scores."""
+        reason = ""
+        if mode == DENSE == self.default_mode:
+            large = f"BM25 is not used by default for more than {WORDS_OF:,} documents"
+            reason = f" ({large if self.hybrid.weight != 0 else 'in validation, BM25 did not improve it'})"
+        return f"searching {self}, mode {mode}{f': {self.hybrid}' if mode == HYBRID else reason}"
+
+    def search(
+        self,
+        questions: str | Sequence[str],
+        k: int = 10,
+        *,
+        mode: str | None = None,
+        where: Mapping[str, object] | None = None,
+        embeddings: np.ndarray | None = None,
+    ) -> Any:
+        """Finds the documents that answer questions.
+
+        Args:
+          questions: one text, or Q texts.
+          k: largest number of documents per question, each as its best passage; with `bm25`, documents without a common
+            word are omitted.
+          mode: `dense` (inner products of embeddings), `bm25`, or `hybrid` (both, fused by `hybrid`); None: the
+            `default_mode`.
+          where: filter on the metadata of the documents (see `filters.condition`); None: all documents.
+          embeddings: float32 [Q, E] of the questions, or token vectors; None: they are computed, unless
+            `mode` is `bm25`. With token vectors, the best 100 or more passages are ranked again by those of the index.
+
+        Returns:
+          A list of `FoundDocument`, best first, for one question; a list of such lists for a sequence of questions.
+
+        Raises:
+          EndxError: an argument is not one of these, or there is no model.
         """
-        model = self.info.model
-        if model.get("identity") not in (identity, teacher or identity):
-            raise EndxError(
-                f"{self.path} was encoded by {model.get('name')} (identity {str(model.get('identity'))[:12]}), not "
-                f"by {name} ({identity[:12]}): use the former, or encode the documents again"
-            )
-
-    def search(self, questions: np.ndarray, k: int, where: Mapping[str, object] | None = None) -> Neighbours:
-        """Finds the best k documents for questions [Q, E]; returns the rows of their best passages in the snapshot.
-
-        `where` selects documents by their metadata: see `filters.condition`.
-        """
+        mode, texts = mode or self.default_mode, [questions] if isinstance(questions, str) else list(questions)
+        check_choice("mode", mode, MODES)
+        require(k >= 1, f"k must be at least 1, and is {k}")
+        if embeddings is None and mode != BM25 and texts:
+            embeddings = self._encoder(f"questions: load one, or search with mode {BM25!r}").encode_query(texts)
         snapshot = self.snapshot
-        return snapshot.search_documents(questions, k, snapshot.where(where) if where else None)
+        selected = snapshot.where(where) if where else None
+        rankings = self._ranker.rank(
+            snapshot, texts, k, embeddings=embeddings, hybrid=self.hybrid, mode=mode, where=selected
+        )
+        # A document that was deleted since the ranking is omitted.
+        documents = snapshot.read_documents({row for ranking in rankings for row, _ in ranking})
+        readable = [[(row, score) for row, score in ranking if row in documents] for ranking in rankings]
+        found = [
+            [FoundDocument(rank, score, documents[row]) for rank, (row, score) in enumerate(ranking, start=1)]
+            for ranking in readable
+        ]
+        return found[0] if isinstance(questions, str) else found
 
-    def document(self, row: int) -> Document:
-        """Returns the passage of a row of the snapshot."""
-        return self._snapshot.document(row)
+    def _encoder(self, what: str) -> Any:
+        if self.encoder is None:
+            raise EndxError(f"there is no model to encode {what}")
+        return self.encoder
 
     def add(
         self,
         documents: Sequence[Document],
-        embeddings: np.ndarray,
+        embeddings: Embeddings | None = None,
         *,
         replace: bool = False,
         known: np.ndarray | None = None,
@@ -273,26 +308,31 @@ class Index:
 
         Args:
           documents: n texts: documents, or all passages of documents in order.
-          embeddings: float32 [n, E], rounded to the precision of the index; or token vectors, as `pooled` takes them.
+          embeddings: float32 [n, E], rounded to the precision of the index; or token vectors. None: they are computed,
+            as are those of known questions.
           replace: whether documents replace those with the same ids.
           known: float32 [K, E], of all known questions of the documents, in their order; None: there are none.
 
         Raises:
           InUse: another process's change lasts too long, or the index was replaced since it was opened.
-          EndxError: an id exists already, or occurs twice among the new documents; or the embeddings have another width
-            or number, or are not finite.
+          EndxError: an id exists already, or occurs twice among the new documents; the embeddings have another width
+            or number, or are not finite; or there is no model.
         """
         _check_distinct(documents)
-        vectors = rounded(embeddings, len(documents), self.info), _known(known, documents, self.info)
         if not documents:
             return 0
+        if embeddings is None:
+            encoder = self._encoder("documents: load one, or give their embeddings")
+            asked = [question for document in documents for question in document.questions]
+            known = encoder.encode_query(asked) if asked and known is None else known
+            embeddings = encoder.encode_document([document.text for document in documents])
         with self._changing() as database:
             replaced = delete_documents(database, list(dict.fromkeys(document.id for document in documents)))
             if replaced and not replace:
                 raise EndxError(
                     f"{self.path} already contains document {_some(replaced)}: delete it, or choose another id"
                 )
-            insert(database, documents, *vectors, embeddings)
+            insert(database, self.info, documents, embeddings, known)
         return len(replaced)
 
     def delete(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
@@ -334,22 +374,10 @@ class Index:
         _ = self.snapshot
 
 
-def rounded(embeddings: Any, count: int, info: IndexInfo, what: str = "documents") -> Any:
-    """Returns embeddings, `pooled`, in the precision of an index, and checks their shape; None means no embeddings."""
-    embeddings = np.zeros((0, info.width), np.float32) if embeddings is None else embeddings
-    embeddings = pooled(embeddings, cosine=info.metric == COSINE, width=info.width)
-    if np.shape(embeddings) != (count, info.width):
-        raise EndxError(
-            f"embeddings have shape {np.shape(embeddings)} for {count} {what} and an index of width {info.width}: "
-            f"encode them with the index's model, {info.model.get('name')}"
-        )
-    if info.precision == "int8":
-        return jax.tree.map(np.asarray, quantize(jnp.asarray(embeddings, jnp.float32)))
-    return np.asarray(embeddings, info.precision)
-
-
-def _known(known: np.ndarray | None, documents: Sequence[Document], info: IndexInfo) -> np.ndarray | Quantized:
-    return rounded(known, sum(len(document.questions) for document in documents), info, "known questions")
+def _value(store: Store, query: str) -> int:
+    """Returns the only value of a query."""
+    ((value,),) = store.rows(query)
+    return value
 
 
 def _check_distinct(documents: Sequence[Document]) -> None:

@@ -69,7 +69,7 @@ def evaluate_judged(snapshot: Snapshot, judged: JudgementRows, questions: np.nda
     """
     rows, bytes_of_row = len(snapshot.living), snapshot.info.width * snapshot.info.dtype.itemsize
     evaluation = evaluate_scores(
-        snapshot.document_scores(snapshot.corpus.scores(questions)),
+        snapshot.scores(questions),
         judged.right,
         candidates=rows,
         gains=judged.gains,
@@ -101,11 +101,12 @@ def evaluate_answered(
     """
     nearest = snapshot.search_documents(questions, max(cutoffs))
     documents = snapshot.read_documents(set(nearest.rows.flat))
-    texts = {row: searchable(document.body) for row, document in documents.items()}  # answers in titles are ignored
+    # Answers in titles are ignored. A document that was deleted since contains no answer.
+    texts = {row: searchable(document.body) for row, document in documents.items()}
     first = np.full((len(answered), 1), np.inf, np.float32)
     for n, (question, rows) in enumerate(zip(answered, nearest.rows.tolist(), strict=True)):
         answers = [searchable(answer) for answer in question.answers]
-        hits = (rank for rank, row in enumerate(rows, start=1) if contains_answer(texts[row], answers))
+        hits = (rank for rank, row in enumerate(rows, start=1) if contains_answer(texts.get(row, ""), answers))
         first[n] = next(hits, np.inf)
     values = {f"accuracy@{k}": (first[:, 0] <= k).astype(np.float32) for k in cutoffs}
     return Evaluation(values, first, nearest.rows, nearest.scores, len(snapshot))
@@ -144,9 +145,11 @@ def rank_by_index(
             ids.append(name)
         of_document[document_row] = row[document.text]
     grown = dataclasses.replace(records, candidates=tuple(texts), candidate_ids=tuple(ids))
-    rows = np.asarray([[of_document[n] for n in document_rows] for document_rows in nearest.rows.tolist()], np.int32)
-
+    found = nearest.rows.ravel().tolist()
+    rows = np.array([of_document.get(n, -1) for n in found], np.int32).reshape(nearest.rows.shape)
+    last = np.argsort(rows < 0, axis=1, kind="stable")  # documents that were deleted meanwhile
+    rows, scores = (np.take_along_axis(values, last, axis=1) for values in (rows, nearest.scores))
     score = Similarities(
         questions.__getitem__, EncodedOnDemand(functools.partial(encode, "answer"), records.candidates)
     )
-    return grown, Ranked(rows.reshape(nearest.rows.shape), nearest.scores, lambda: lowest_right(score, records.qrels))
+    return grown, Ranked(rows, scores, lambda: lowest_right(score, records.qrels))

@@ -16,33 +16,30 @@ Writers use transactions, so a process that is killed leaves the state before or
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
+import os
 import pathlib
 import sqlite3
 import time
 import urllib.parse
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.languages import ENGLISH, LANGUAGES
-from endx_jax.data.sets.documents import Document
 from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
-from endx_jax.numerics import Quantized, holds_objects, quantize
+from endx_jax.settings import check_choice, from_mapping, require
 
 VERSION = 4
-APPLICATION = int.from_bytes(b"endx")  # marks the file for the command `file` and for `open_index`
+APPLICATION = int.from_bytes(b"endx")  # marks the file for the command `file`
 COSINE, INNER_PRODUCT = "cosine", "inner product"
 PRECISIONS = ("float32", "float16", "int8")
 REMEDY = "restore it from a copy, or make it again"
 # Seconds to wait for another process's transaction.
 WAIT = 5.0
-# Documents that are read at a time.
-STEP = 4096
 
 # A row's text follows its embedding, so that reading embeddings skips the pages of long texts.
 SCHEMA = """
@@ -73,11 +70,7 @@ CREATE TABLE tokens (
 CREATE TABLE deleted (number INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL, id TEXT NOT NULL);
 """
 PASSAGES, QUESTIONS = "passages", "questions"
-INSERT = "INSERT INTO documents (id, metadata) VALUES (?, ?)"
-INSERT_PASSAGE = "INSERT INTO passages (document, number, embedding, scale, text) VALUES (?, ?, ?, ?, ?)"
-INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
-INSERT_TOKENS = "INSERT INTO tokens VALUES (?, ?, ?)"
-LISTED = "(SELECT value FROM json_each(?))"  # values of a JSON list; SQLite may cut texts at a NUL
+FILE = "index.sqlite"  # in the workdir of a run
 
 
 def metric_of(*, cosine: bool) -> str:
@@ -94,7 +87,7 @@ class IndexInfo:
       precision: precision of its embeddings: float32, float16 or int8.
       metric: `cosine` (embeddings have unit norm) or `inner product`. Both are computed as inner products.
       model: model that encoded the documents: at least `name` and `identity` (see `inference.identity`), `step` of a
-        run, and `product_dtype`, the data type of its products, which indexes of earlier versions do not have.
+        run, and `product_dtype`, the data type of its products.
       corpus: source of the documents: `path`; of a run's index, the `part` of it; of `endx encode`, `documents` (their
         number, each passage counted), `sha256` of their contents, and `shard` [number, count] if the index holds one
         shard of the corpus.
@@ -107,8 +100,8 @@ class IndexInfo:
     width: int
     precision: str
     metric: str
-    model: Mapping[str, Any]
-    corpus: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    model: dict[str, Any]
+    corpus: dict[str, Any] = dataclasses.field(default_factory=dict)
     changed: bool = False
     complete: bool = True
     content: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
@@ -118,22 +111,6 @@ class IndexInfo:
     def dtype(self) -> np.dtype:
         """Data type of the stored embeddings."""
         return np.dtype(self.precision).newbyteorder("<")
-
-
-class StoredEmbeddings(NamedTuple):
-    """Embeddings of n passages, or of n known questions, in the order of their rows.
-
-    Attributes:
-      rows: int64 [n], ascending.
-      embeddings: [n, E], of the index's precision.
-      scales: float32 [n] of int8 embeddings; else None.
-      documents: int64 [n], rows of their documents, in ascending order with repeats.
-    """
-
-    rows: np.ndarray
-    embeddings: np.ndarray
-    scales: np.ndarray | None
-    documents: np.ndarray
 
 
 @contextlib.contextmanager
@@ -209,14 +186,29 @@ def _quickly(database: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def changing(path: pathlib.Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
-    """Context of a write transaction, which is undone if the block raises an error; errors as in `sqlite_errors`."""
-    with sqlite_errors(path), contextlib.closing(connect(path, mode)) as database:
-        database.execute("BEGIN IMMEDIATE")
-        yield database
-        database.execute("COMMIT")
-        with contextlib.suppress(sqlite3.OperationalError):  # deleted texts leave the write-ahead log as well
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+def changing(path: pathlib.Path, *, may_create: bool = False) -> Iterator[sqlite3.Connection]:
+    """Context of a write transaction, which is undone if the block raises an error; errors as in `sqlite_errors`.
+
+    With `may_create` a missing file is created, with its folder.
+    """
+    new = may_create and not os.path.lexists(path)
+    try:
+        if may_create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            require(not path.is_dir(), f"can't write {path}: it is a folder; name a file, such as {path / FILE}")
+    except OSError as failure:
+        raise EndxError(f"can't write {path}: {failure.strerror}") from None
+    try:
+        with sqlite_errors(path), contextlib.closing(connect(path, "rwc" if may_create else "rw")) as database:
+            database.execute("BEGIN IMMEDIATE")
+            yield database
+            database.execute("COMMIT")
+            with contextlib.suppress(sqlite3.OperationalError):  # deleted texts leave the write-ahead log as well
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except BaseException:
+        if new and path.is_file() and not path.stat().st_size:
+            path.unlink()
+        raise
 
 
 def create(database: sqlite3.Connection, info: IndexInfo) -> None:
@@ -251,39 +243,23 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
     with _quickly(database):
         _check_schema(database, path)
         contents = database.execute("SELECT key, value FROM about LIMIT 1000").fetchall()
-    fields = {key: json_files.parse(str(value), f"{path}: {key!r}", object) for key, value in contents}
-
-    def field(name: str) -> object:
-        return json_files.value(fields, name, str(path))
-
-    for name, known in (("precision", PRECISIONS), ("metric", (COSINE, INNER_PRODUCT)), ("language", LANGUAGES)):
-        if field(name) not in known:
-            raise EndxError(f"{path}: {name!r} must be one of {known}, not {json_files.shown(field(name))}")
-    for name in ("changed", "complete"):
-        if not isinstance(field(name), bool):
-            raise EndxError(f"{path}: {name!r} must be true or false, not {json_files.shown(field(name))}")
-    model, corpus = (json_files.as_object(field(name), f"{path}: {name!r}") for name in ("model", "corpus"))
+    stored = {key: json_files.parse(str(value), f"{path}: {key!r}", object) for key, value in contents}
+    names = [field.name for field in dataclasses.fields(IndexInfo)]
+    info = from_mapping(IndexInfo, {name: json_files.value(stored, name, str(path)) for name in names}, str(path))
+    for name, choices in (("precision", PRECISIONS), ("metric", (COSINE, INNER_PRODUCT)), ("language", LANGUAGES)):
+        check_choice(f"{path}: {name!r}", getattr(info, name), choices)
+    json_files.as_whole(info.width, f"{path}: 'width'", least=1)
     for key in ("name", "identity"):
-        json_files.as_text(model.get(key, ""), f"{path}: {key!r} of the model", may_be_empty=True)
-    if not corpus.keys().isdisjoint(("documents", "shard")):
-        json_files.as_whole(corpus.get("documents"), f"{path}: 'documents' of the corpus", most=2**53)
-        match corpus.get("shard", [1, 1]):
+        json_files.as_text(info.model.get(key, ""), f"{path}: {key!r} of the model", may_be_empty=True)
+    if not info.corpus.keys().isdisjoint(("documents", "shard")):
+        json_files.as_whole(info.corpus.get("documents"), f"{path}: 'documents' of the corpus", most=2**53)
+        match info.corpus.get("shard", [1, 1]):
             case [int(number), int(count)] if 1 <= number <= count:
                 pass
             case shard:
                 wrong = json_files.shown(shard)
                 raise EndxError(f"{path}: 'shard' of the corpus must be its number and the total, not {wrong}")
-    return IndexInfo(
-        width=json_files.as_whole(field("width"), f"{path}: 'width'", least=1),
-        precision=str(field("precision")),
-        metric=str(field("metric")),
-        model=model,
-        corpus=corpus,
-        changed=field("changed") is True,
-        complete=field("complete") is True,
-        content=json_files.as_text(field("content"), f"{path}: 'content'"),
-        language=str(field("language")),
-    )
+    return info
 
 
 _MARKS = ("application_id", "user_version")
@@ -318,75 +294,12 @@ def is_new(database: sqlite3.Connection) -> bool:
     return not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
 
 
-def count_passages(database: sqlite3.Connection) -> int:
-    """Returns the number of passages; a document that is not split counts as one."""
-    return database.execute("SELECT count(*) FROM passages").fetchone()[0]
-
-
-def last_document(database: sqlite3.Connection) -> tuple[int, str]:
-    """Returns row and id of the last document, to which further passages may be added; row 0 if there is none."""
-    return database.execute("SELECT row, id FROM documents ORDER BY row DESC LIMIT 1").fetchone() or (0, "")
-
-
-def insert(
-    database: sqlite3.Connection,
-    documents: Sequence[Document],
-    embeddings: np.ndarray | Quantized,
-    known: np.ndarray | Quantized | None = None,
-    tokens: Any = None,
-) -> None:
-    """Inserts n documents or passages with embeddings [n, E], and their K known questions with [K, E].
-
-    A passage is added to the last document if that has its id. `embeddings` have the index's precision. `tokens` are
-    objects [n], token vectors [L, E] of the texts; anything else is ignored.
-
-    Raises:
-      EndxError: an embedding is not finite, an id exists already, or a text can't be encoded as UTF-8.
-    """
-    asked = [document for document in documents for _ in document.questions]
-    blobs_of_known = _blobs(asked, known) if asked and known is not None else iter(())
-    vectors = tokens if holds_objects(tokens) else itertools.repeat(None, len(documents))
-    row, last = last_document(database)
-    for document, (blob, scale), text_vectors in zip(documents, _blobs(documents, embeddings), vectors, strict=True):
-        if any(isinstance(value, int) and abs(value) >= 2**63 for value in document.metadata.values()):
-            raise EndxError(f"the metadata of document {document.id!r} hold a number of over 64 bits: write it as text")
-        try:
-            metadata = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
-        except ValueError:  # SQLite can't parse such metadata, and every filter would fail
-            raise EndxError(f"the metadata of document {document.id!r} hold nan or infinity: leave it out") from None
-        try:
-            if not (document.passage and document.id == last):
-                row, last = database.execute(INSERT, (document.id, metadata)).lastrowid or 0, document.id
-            for text in document.questions:
-                database.execute(INSERT_QUESTION, (row, *next(blobs_of_known), text))
-            fields = row, document.passage, blob, scale, document.text
-            passage = database.execute(INSERT_PASSAGE, fields).lastrowid
-            if text_vectors is not None:
-                codes, scales = text_vectors if isinstance(text_vectors, Quantized) else quantize(text_vectors, np)
-                database.execute(INSERT_TOKENS, (passage, codes.tobytes(), scales.astype("<f4").tobytes()))
-        except UnicodeEncodeError:
-            raise EndxError(f"document {document.id!a} holds a lone surrogate, which UTF-8 can't encode") from None
-        except sqlite3.IntegrityError:
-            raise EndxError(f"document {document.id!r} occurs twice: ids must be unique") from None
-
-
-def _blobs(documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> Iterator[tuple[bytes, float | None]]:
-    """Yields blob and scale of the embedding of each document, or of its questions."""
-    vectors, scales = embeddings if isinstance(embeddings, Quantized) else (embeddings, None)
-    if len(vectors) != len(documents):
-        raise ValueError(f"{len(vectors)} embeddings for {len(documents)} documents or known questions")
-    finite = np.isfinite(vectors.sum(axis=1, dtype=np.float32) if scales is None else scales)
-    if not finite.all():
-        raise EndxError(f"the embedding of document {documents[int(finite.argmin())].id!r} contains nan or infinity")
-    vectors = np.ascontiguousarray(vectors, vectors.dtype.newbyteorder("<"))
-    factors: Iterable[float | None] = [None] * len(documents) if scales is None else scales.tolist()
-    yield from zip(map(np.ndarray.tobytes, vectors), factors, strict=True)
-
-
-def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
-    """Deletes the documents with these ids; returns the ids that had one."""
-    found, wanted = database.execute(f"SELECT row, id FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]), set(ids)
-    rows = [(row, name) for row, name in found if name in wanted]
-    database.executemany("INSERT INTO deleted (row, id) VALUES (?, ?)", rows)
-    database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row, _ in rows))
-    return [name for _, name in rows]
+def check_is_file(path: pathlib.Path) -> None:
+    """Raises EndxError if there is no file."""
+    make = "make one with `endx train`, `endx evaluate` or `endx encode`"
+    if (path / "config.json").is_file() and (path / FILE).is_file():
+        raise EndxError(f"{path} is the workdir of a run, not an index: use {path / FILE}")
+    if path.is_dir():
+        raise EndxError(f"{path} is a folder and contains no index: name the file of an index, or {make}")
+    if not path.exists():
+        raise EndxError(f"{path} contains no index: {make}")

@@ -1,6 +1,7 @@
 """Publication of an index to Milvus: its documents and embeddings are copied to a collection."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import COSINE, INNER_PRODUCT, IndexInfo
+from endx_jax.index.store import Store
 from endx_jax.settings import require
 
 if TYPE_CHECKING:
@@ -68,22 +70,23 @@ def publish(index: Index, address: str, name: str, *, token: str = "", progress:
         metric, each named; the id or metadata of a document is too long; or the server refuses.
     """
     _check(address, name)
+    store = Store(index.path)
     require(
-        not index.by_token,
+        not [*store.rows("SELECT 1 FROM tokens LIMIT 1")],
         f"{index.path} holds token vectors, which Milvus Lite refuses and endx publish does not copy: write those of "
         "encode_document to Qdrant, Vespa or fast-plaid, or publish an index of a model with one vector for each text",
     )
-    count, cut, kept = index.snapshot.count_passages(), 0, dict[str, list[str]]()
-    changed = set(index.deleted())  # some of them were added again, perhaps with fewer passages
+    snapshot, cut, kept = index.snapshot, 0, dict[str, list[str]]()
+    changed = {name for (name,) in store.rows("SELECT id FROM deleted")}  # some were added again, with fewer passages
     with _client(address, token) as client:
         _open(client, name, index.info)
-        with tqdm.tqdm(total=count, unit="text", disable=not progress, leave=False) as bar:
-            for _, embeddings, documents in index.snapshot.parts(BATCH):
-                rows = [_row(document, row) for document, row in zip(documents, embeddings, strict=True)]
-                if rows:
-                    client.upsert(name, rows, timeout=TIMEOUT)
-                cut += sum(row["text"] != document.text for row, document in zip(rows, documents, strict=True))
-                for document in documents:
+        with tqdm.tqdm(total=snapshot.passages, unit="text", disable=not progress, leave=False) as bar:
+            passages = iter(snapshot)
+            while part := [*itertools.islice(passages, BATCH)]:
+                rows = [_row(document, snapshot.vectors(row, row + 1)[0]) for row, document in part]
+                client.upsert(name, rows, timeout=TIMEOUT)
+                cut += sum(row["text"] != document.text for row, (_, document) in zip(rows, part, strict=True))
+                for _, document in part:
                     if document.id in changed:
                         kept.setdefault(document.id, []).append(document.name)
                 bar.update(len(rows))
@@ -96,6 +99,7 @@ def publish(index: Index, address: str, name: str, *, token: str = "", progress:
         client.flush(name, timeout=TIMEOUT)
         client.load_collection(name, timeout=TIMEOUT)
         stored = client.query(name, output_fields=["count(*)"], timeout=TIMEOUT, consistency_level="Strong")
+    count = snapshot.passages
     return PublishResult(count, len(changed - kept.keys()), cut, stored[0]["count(*)"] - count)
 
 

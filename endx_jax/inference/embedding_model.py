@@ -10,6 +10,7 @@ from typing import Any, TypedDict, Unpack
 import jax
 import numpy as np
 
+from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.errors import EndxError, nearest
 from endx_jax.inference.encode import EmbeddingFormat, Precision, TextEncoder
 from endx_jax.models.dual_encoder import SIDES
@@ -227,8 +228,8 @@ class EmbeddingModel:
         self.check_one_vector("an inner product")
         return self.ranked(side, texts)
 
-    def ranked(self, side: str, texts: Sequence[str]) -> np.ndarray:
-        """Encodes N texts of a side for `ranking.systems.scores_of`: [N, E], or objects [N] of token embeddings."""
+    def ranked(self, side: str, texts: Sequence[str]) -> Any:
+        """Encodes N texts of a side for `ranking.systems.scores_of`: [N, E], or `RaggedVectors`."""
         output = EmbeddingFormat(normalize=self.cosine)
         return self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
 
@@ -394,10 +395,10 @@ def _rows(name: str, x: np.ndarray | Quantized) -> np.ndarray:
     return rows
 
 
-def _token_rows(name: str, x: Any) -> np.ndarray:
-    """Returns embeddings of tokens, a list of [L, E] or one of them, as an array [N] of objects, float32 [L, E]."""
+def _token_rows(name: str, x: Any) -> RaggedVectors:
+    """Returns the embeddings of the tokens of texts, a list of [L, E] or one of them, as float32."""
     listed = [x] if isinstance(x, Quantized) or getattr(x, "ndim", 0) == 2 else list(x)
-    return np.fromiter((_rows(f"{name}[{n}]", text) for n, text in enumerate(listed)), object, len(listed))
+    return RaggedVectors.of([_rows(f"{name}[{n}]", text) for n, text in enumerate(listed)])
 
 
 def _check_names(options: Mapping[str, object]) -> None:

@@ -13,6 +13,7 @@ import tqdm
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.batch import Tokens
+from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
@@ -132,7 +133,7 @@ class TextEncoder:
 
         Returns:
           NumPy [N, E] in the order of the texts and the precision of `output`, the same on every process; `Quantized`
-          for int8. With an embedding for each token, an array [N] of objects, each of these [L, E].
+          for int8. With an embedding for each token, `RaggedVectors` of such values [T, E].
 
         Raises:
           EndxError: `batch_size` is below 1, or an embedding has a number that float16 can't hold.
@@ -174,11 +175,10 @@ class TextEncoder:
         results = compute_batches(prepared, encode, self.mesh, bar)
         if results is None:
             shape = self._result_shape(params, side, output)
-            results = jax.tree.map(lambda part: np.empty((0, *part.shape[1:]), part.dtype), shape)
-            results = np.empty(0, object) if self.model.by_token else results
-        if output.precision == "float16" and not all(
-            np.isfinite(part).all() for part in (results if self.model.by_token else (results,))
-        ):
+            one = shape.values if self.model.by_token else shape  # type: ignore[union-attr]
+            results = jax.tree.map(lambda part: np.empty((0, *part.shape[1 + self.model.by_token :]), part.dtype), one)
+            results = RaggedVectors(results, np.zeros(1, np.int64)) if self.model.by_token else results
+        if output.precision == "float16" and not np.isfinite(results.values if self.model.by_token else results).all():
             raise EndxError('embeddings exceed 65,504, the largest number of float16: use precision="bfloat16"')
         return results
 

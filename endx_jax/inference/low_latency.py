@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax.batch import Tokens
+from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.inference.encode import PLAIN, EmbeddingFormat, TextEncoder
 from endx_jax.inference.text_batches import split_by_length, store_batch
 from endx_jax.numerics import rung
@@ -76,12 +77,12 @@ class Encoded(NamedTuple):
     """Embeddings of N texts.
 
     Attributes:
-      embeddings: embeddings, float32 [N, E], or objects [N] of token vectors [L, E].
+      embeddings: embeddings, float32 [N, E], or `RaggedVectors`.
       tokens: number of tokens of each text after truncation, int64 [N], including special tokens and prompt.
       truncated: bool [N], true for texts that were truncated; may be empty if none was.
     """
 
-    embeddings: np.ndarray
+    embeddings: Any
     tokens: np.ndarray
     truncated: np.ndarray = np.zeros(0, bool)
 
@@ -142,6 +143,7 @@ class LowLatencyEncoder:
         embeddings: Any = None
         for indices, part in results:
             embeddings = store_batch(embeddings, len(texts), indices, part)
+        embeddings = RaggedVectors.of(embeddings) if isinstance(embeddings, list) else embeddings
         return Encoded(embeddings, table.lengths, np.zeros(0, bool) if table.truncated is None else table.truncated)
 
     def _run(self, side: str, ids: Array | np.ndarray, lengths: np.ndarray) -> Array:

@@ -13,6 +13,7 @@ import tqdm
 from jax.sharding import Mesh
 
 from endx_jax.batch import TokenVectors
+from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.models.sharding_hints import platform
 from endx_jax.numerics import rung
@@ -163,8 +164,8 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
       bar: progress bar over texts, which is closed at the end.
 
     Returns:
-      Tree of NumPy arrays [N, ...], or objects [N] of token vectors, the same on every process if the results of
-      `compute` are; None if N is 0.
+      Tree of NumPy arrays [N, ...], or the `RaggedVectors` of token vectors, the same on every process if the results
+      of `compute` are; None if N is 0.
     """
     results, waiting = None, collections.deque[tuple[np.ndarray, Any]]()
 
@@ -183,13 +184,13 @@ def compute_batches(prepared: Iterable[TextBatch], compute: Callable[[Any], Any]
                 fetch()
         while waiting:
             fetch()
-    return results
+    return RaggedVectors.of(results) if isinstance(results, list) else results
 
 
 def store_batch(results: Any, count: int, indices: np.ndarray, batch: Any) -> Any:
-    """Writes a batch into `results` [count, ...] at `indices` and returns them; allocates them if they are None."""
+    """Writes a batch at `indices` of results [count, ...], or of a list of token vectors; allocates them if None."""
     if isinstance(batch, TokenVectors):
-        results = np.empty(count, object) if results is None else results
+        results = [None] * count if results is None else results
         values, mask = jax.device_get((batch.values, batch.mask))
         for row, index in enumerate(indices):
             results[index] = jax.tree.map(lambda part: part[row][mask[row]], values)  # noqa: B023

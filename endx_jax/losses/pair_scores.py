@@ -98,16 +98,15 @@ class InBatch:
         ids = pair_ids(len(question), axis_name, **{name: arrays[name] for name in names})
         prefixes = options.prefixes or Prefixes((question.shape[-1],), normalize=False)
         log_q = None if options.log_q is None else jax.lax.stop_gradient(included_rows(options.log_q, ids.where))
-        guide, masks = options.guide, masks or TokenMasks(None, None)
-        local = {
-            "q": _texts(question, ids, masks.question, guide and guide.question, prefixes),
-            "a": _texts(answer, ids, masks.answer, guide and guide.answer, prefixes)._replace(log_q=log_q),
-        }
-        candidates = dict(local)
+        mask, guide = ({} if given is None else given._asdict() for given in (masks, options.guide))
+        questions = _texts(question, ids, mask.get("question"), guide.get("question"), prefixes)
+        answers = _texts(answer, ids, mask.get("answer"), guide.get("answer"), prefixes)._replace(log_q=log_q)
+        candidates = {"q": questions, "a": answers}
         if arrays["hard_negatives"] is not None:
-            hard = arrays["hard_negatives"], masks.hard_negatives, guide and guide.hard_negatives
+            hard = arrays["hard_negatives"], mask.get("hard_negatives"), guide.get("hard_negatives")
             candidates["h"] = _hard_negatives(*hard, arrays["hard_negative_ids"], ids, prefixes)
-        return cls(Pair(*local.values()), all_gather(candidates, axis_name), options, prefixes, tile, axis_name)
+        pairs = Pair(questions, answers)
+        return cls(pairs, all_gather(candidates, axis_name), options, prefixes, tile, axis_name)
 
     def right_scores(self, pair: Pair) -> list[Array]:
         """Returns the right score of a pair, for each prefix."""
@@ -117,10 +116,10 @@ class InBatch:
         """Returns the scores [C] of a pair in a term, and true for those of negatives, for each prefix."""
         row, columns = getattr(pair, SIDES[term[2]]), candidates[term[0]]
         negative = NEGATIVES[term](row.ids, columns.ids)
-        if pair.question.guide is not None:
-            right = cast(Array, self.options.guide_ceiling(dot(pair.question.guide, pair.answer.guide)))
-            limit = right + rounding_of(pair.question.guide, pair.answer.guide)
-            negative &= ~(dot(cast(Array, row.guide), columns.guide) > limit)
+        if self.options.guide is not None:
+            question, answer, own, others = (cast(Array, x.guide) for x in (*pair, row, columns))
+            limit = self.options.guide_ceiling(dot(question, answer)) + rounding_of(question, answer)
+            negative &= ~(dot(own, others) > limit)
         widths = self.prefixes.widths
         if row.mask is None:
             scores = _scores(widths, row, columns)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.errors import EndxError
+from endx_jax.numerics import leading_size
 
 Array = jax.Array
 Tree = Any
@@ -44,7 +45,7 @@ def map_rows(function: Callable[[Tree, Tree], Tree], rows: Tree, shared: Tree, t
     if tile is not None and tile < 1:
         raise EndxError(f"tile is {tile}; it must be at least 1, or None")
     rows, shared = _varying_alike(jax.tree.map(jnp.asarray, (rows, shared)))
-    if tile is None or not jax.tree.leaves(rows)[0].shape[0]:
+    if tile is None or not leading_size(rows):
         return jax.vmap(function, (0, None))(rows, shared)
     return jax.lax.map(jax.checkpoint(lambda row: function(row, shared)), rows, batch_size=tile)
 

@@ -11,6 +11,7 @@ candidates.
 The hardest candidates are found without a gradient; the loss is then a function of three rows per anchor.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -93,7 +94,8 @@ def triplet(
         if weights[term]
     }
     losses = {term: jnp.where(count > 0, jnp.maximum(margin - more, 0), 0) for term, (more, count) in mined.items()}
-    loss = batch_mean(sum(weights[term] * rows for term, rows in losses.items()), ids.where, axis_name)
+    total = functools.reduce(jnp.add, [weights[term] * rows for term, rows in losses.items()])
+    loss = batch_mean(total, ids.where, axis_name)
     first = next(iter(mined))
     differences, negatives = mined[first]
     metrics = batch_metrics(ids.where, negatives, (differences > 0) | (negatives == 0), axis_name)
@@ -172,7 +174,8 @@ def _hardest_triplets(
     candidates, others = all_gather((candidates, ids), axis_name)
 
     def of_anchor(row, shared):
-        return hardest(*row, *shared, negatives)
+        (anchor, own), (candidates, others) = row, shared
+        return hardest(anchor, own, candidates, others, negatives)
 
     found = map_rows(of_anchor, *jax.lax.stop_gradient(((anchors, ids), (candidates, others))), tile)
     to_negative, to_positive = (

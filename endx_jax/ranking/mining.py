@@ -4,16 +4,16 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tqdm
 
+from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.readers.beir import Negative
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.inference.maxsim import maxsim_of
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.numerics import holds_objects
 from endx_jax.ranking.bm25 import BM25, highest
 from endx_jax.ranking.rerank import PairScorer, PairScorerFactory, finite_scores
 from endx_jax.ranking.search import top_k
@@ -245,8 +245,8 @@ def _stratified(rows, places, wanted: int, score: PairScorer) -> list[list[int]]
     return kept
 
 
-# Rows, int [n], to their embeddings, float32 [n, E], or objects [n] of token vectors.
-Embedded = Callable[[np.ndarray], np.ndarray]
+# Rows, int [n], to their embeddings, float32 [n, E], or `RaggedVectors`.
+Embedded = Callable[[np.ndarray], Any]
 
 # Pairs scored at a time.
 PAIRS = 65536
@@ -301,7 +301,7 @@ class Similarities:
         for start in range(0, len(pairs), PAIRS):
             question, candidate = pairs[start : start + PAIRS].T
             asked, texts = self._questions(question), self._candidates(candidate)
-            if not holds_objects(asked):
+            if not isinstance(asked, RaggedVectors):
                 scores[start : start + PAIRS] = np.einsum("ne,ne->n", asked, texts)
                 continue
             for first in np.unique(question, return_index=True)[1]:
@@ -330,13 +330,13 @@ class EncodedOnDemand:
     def __init__(self, encode: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]):
         self._encode, self._texts = encode, texts
         self._place = np.full(len(texts), -1)
-        self._embeddings = np.zeros((0, 0), np.float32)
+        self._embeddings: Any = np.zeros((0, 0), np.float32)
 
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
+    def __call__(self, rows: np.ndarray) -> Any:
         """Returns the embeddings of rows, int [n]."""
         fresh = np.unique(rows[self._place[rows] < 0])
         if len(fresh):
             made, known = self._encode([self._texts[row] for row in fresh.tolist()]), len(self._embeddings)
             self._place[fresh] = np.arange(known, known + len(fresh))
-            self._embeddings = np.concatenate([self._embeddings, made]) if known else made
+            self._embeddings = concatenate([self._embeddings, made]) if known else made
         return self._embeddings[self._place[rows]]

@@ -3,34 +3,35 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
+from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.records import Pools
 from endx_jax.inference.maxsim import maxsim_scores
-from endx_jax.numerics import holds_objects
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
 from endx_jax.ranking.search import Corpus
 
 
-def scores_of(questions: np.ndarray, candidates: np.ndarray, *, reverse: bool = False) -> ScoreBlock:
-    """Returns the scorer of embeddings: `dense_scores` of [Q, E] and [N, E], or MaxSim of arrays of objects [L, E].
+def scores_of(questions: Any, candidates: Any, *, reverse: bool = False) -> ScoreBlock:
+    """Returns the scorer of embeddings: `dense_scores` of [Q, E] and [N, E], or MaxSim of `RaggedVectors`.
 
     With `reverse` the first are those of answers, whose questions are ranked.
     """
-    if holds_objects(questions):
+    if isinstance(questions, RaggedVectors):
         return maxsim_scores(questions, candidates, reverse=reverse)
     return dense_scores(questions, candidates)
 
 
-def mean_maxsim(questions: np.ndarray, scores: ScoreBlock) -> ScoreBlock:
+def mean_maxsim(questions: Any, scores: ScoreBlock) -> ScoreBlock:
     """Returns the scorer for `Hybrid`, whose weights are for cosines: MaxSim divided by the question's tokens."""
-    if not holds_objects(questions):
+    if not isinstance(questions, RaggedVectors):
         return scores
-    tokens = np.array([max(1, len(text)) for text in questions], np.float32)[:, None]
+    tokens = np.maximum(1, questions.lengths).astype(np.float32)[:, None]
     return lambda start, stop: scores(start, stop) / tokens[start:stop]
 
 
@@ -56,14 +57,14 @@ class DenseResult:
 
     Attributes:
       evaluations: rankings of candidates by inner product.
-      questions: float32 [Q, E], or objects [Q] as `maxsim_scores` takes them.
-      candidates: float32 [N, E], or objects [N].
+      questions: float32 [Q, E], or `RaggedVectors`.
+      candidates: float32 [N, E], or `RaggedVectors`.
       reverse: rankings of questions for each right candidate (`RetrievalSet.reversed`); empty if not requested.
       fused: rankings of candidates by the fused scores; empty if not requested.
     """
 
     evaluations: dict[str, Evaluation]
-    questions: np.ndarray
+    questions: Any
     candidates: np.ndarray
     reverse: dict[str, Evaluation] = dataclasses.field(default_factory=dict)
     fused: dict[str, Evaluation] = dataclasses.field(default_factory=dict)

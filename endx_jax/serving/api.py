@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import collections
+import dataclasses
 import functools
 import json
 import re
@@ -16,33 +17,27 @@ import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
-from pydantic import Field
 
 import endx_jax
 from endx_jax.data.readers.document_files import MOST, split_passages
 from endx_jax.data.sets.documents import Document, passages_of
 from endx_jax.errors import EndxError
 from endx_jax.index.filters import FilterLimit, condition, why_nothing
+from endx_jax.index.index_model import check_model
 from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
 from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, encode_in_pieces, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.middleware import refuse
 from endx_jax.serving.schemas import (
-    DeletedResponse,
-    DocumentsResponse,
+    DocumentsRequest,
     EmbeddingsRequest,
-    EmbeddingsResponse,
     ErrorResponse,
     NewDocument,
     RerankRequest,
-    RerankResponse,
     SearchRequest,
-    SearchResponse,
-    StoredDocument,
-    Taken,
 )
-from endx_jax.serving.service import Ask, Service, truncate_width
+from endx_jax.serving.service import SearchJob, Service, truncate_width
 from endx_jax.serving.settings import Limits
 
 
@@ -90,174 +85,205 @@ class JSONRoute(APIRoute):
 
 
 REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorResponse}, "503": {"model": ErrorResponse}}
+router = APIRouter(responses=REFUSED, route_class=JSONRoute)
 
 
-def make_api(service: Service, batcher: Batcher, limits: Limits) -> APIRouter:
-    """Returns the routes.
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """What the routes work with, in `app.state.server`.
 
-    Args:
+    Attributes:
       service: service with the model and the index.
       batcher: batcher that runs the service's jobs.
       limits: bounds of requests.
     """
-    api = APIRouter(responses=REFUSED, route_class=JSONRoute)
-    model, search = service.model, service.search
 
-    class DocumentsRequest(Taken):  # here, since its limit is a setting
-        """Documents to add."""
+    service: Service
+    batcher: Batcher
+    limits: Limits
 
-        documents: list[NewDocument] = Field(min_length=1, max_length=limits.max_texts, fail_fast=True)
-
-    @api.post("/v1/embeddings", response_model=EmbeddingsResponse)
-    async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
-        """Embeds texts."""
-        check_texts("input", body.input, limits)
-        if model.by_token:
-            raise Refusal(422, "model: it has no embedding of a whole text, only one for each token", param="model")
-        side = SIDE_OF_TASK[_task(body, model.asymmetric)]
-        if body.dimensions is not None and body.dimensions > model.width:
-            raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
-        with batcher.request():
-            encoded = await encode_in_pieces(batcher, request.receive, side, body.input)
-        rows: Any = truncate_width(encoded.embeddings, body.dimensions or model.width, model.cosine)
-        if body.encoding_format == "base64":
-            rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
-        data = [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)]
-        read = {"model": body.model or model.name, "usage": usage(encoded), **note_of(side, encoded)}
-        return _json({"object": "list", "data": data, **read})
-
-    def note_of(side: str, encoded: Encoded) -> dict[str, str]:
+    def note(self, side: str, encoded: Encoded) -> dict[str, str]:
+        """Returns the field `note` if texts were cut."""
         cut = int(encoded.truncated.sum())
-        return {"note": model.encoder.processors[side].describe_cut(cut, len(encoded.tokens), side)} if cut else {}
+        processor = self.service.model.encoder.processors[side]
+        return {"note": processor.describe_cut(cut, len(encoded.tokens), side)} if cut else {}
 
-    def models() -> dict[str, dict]:
-        names = [model.name, *(f"{model.name}:{task}" for task in SIDE_OF_TASK)]
-        return {name: {"id": name, "object": "model", "created": 0, "owned_by": "endx_jax"} for name in names}
+    async def encode(self, request: Request, side: str, texts: Sequence[str]) -> Encoded:
+        """Encodes any number of texts of a side."""
+        return await encode_in_pieces(self.batcher, request.receive, side, texts)
 
-    @api.get("/v1/models")
-    async def list_models() -> Response:
-        """Lists the model, and its names for each side, in the format of OpenAI's API."""
-        return _json({"object": "list", "data": [*models().values()]})
 
-    @api.get("/v1/models/{name:path}")
-    async def retrieve_model(name: str) -> Response:
-        """Describes a model of the list."""
-        description = models().get(name)
-        if description is None:
-            raise Refusal(404, f"there is no model {clipped(repr(name))}", param="name", code="model_not_found")
-        return _json(description)
+def server_of(request: Request) -> Server:
+    """Returns the server that got a request."""
+    return request.app.state.server
 
-    # The second path is that of Cohere's ClientV2, the third that of vLLM.
-    @api.post("/v1/rerank", response_model=RerankResponse)
-    @api.post("/v2/rerank", response_model=RerankResponse, include_in_schema=False)
-    @api.post("/rerank", response_model=RerankResponse, include_in_schema=False)
-    async def rerank(request: Request, body: RerankRequest) -> Response:
-        """Ranks documents by a cross-encoder, or by the embeddings if the server has none."""
-        check_texts("query", [body.query], limits)
-        check_texts("documents", body.documents, limits)
-        with batcher.request():
-            if service.pairs is None:
-                asked = await encode_in_pieces(batcher, request.receive, "question", [body.query])
-                answers = await encode_in_pieces(batcher, request.receive, "answer", body.documents)
-                scores = answers.embeddings @ asked.embeddings[0]
-                read = {"usage": usage(asked, answers), **note_of("answer", answers)}
-            else:
-                job, tokens, cut = await run_in_threadpool(service.read_pairs, body.query, body.documents)
-                pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
-                parts = await in_pieces(batcher, request.receive, job, pairs)
-                scores, read = np.concatenate(parts), {"usage": usage(Encoded(np.empty(0), tokens))}
-                if cut():
-                    longer = f"{cut():,} of {len(pairs):,} documents are longer than what is read"
-                    read["note"] = f"{longer}: only their beginnings are scored; split them into passages"
-        best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
-        results: list[dict[str, Any]] = [{"index": n, "relevance_score": scores[n]} for n in best]
-        for result in results if body.return_documents else ():
-            result["document"] = {"text": body.documents[result["index"]]}
-        return _json({"model": body.model or model.name, "results": results, **read})
 
-    @api.post("/search", response_model=SearchResponse)
-    async def find(request: Request, body: SearchRequest) -> Response:
-        """Finds the documents that answer a question."""
-        start = time.perf_counter()
-        check_texts("query", [body.query], limits)
-        if not body.query.strip():
-            raise Refusal(422, "query: is empty", param="query", code="empty")
-        if body.k > limits.max_k:
-            raise Refusal(422, f"k: at most {limits.max_k}, not {body.k}", param="k")
-        if body.where is not None:
-            try:
-                condition(body.where)
-            except EndxError as wrong:
-                status = 400 if isinstance(wrong, FilterLimit) else 422
-                raise Refusal(status, f"where: {wrong}", param="where") from None
-        mode = body.mode or search.default_mode
-        ask = Ask(body.query, body.k, mode, body.where)
-        with batcher.request():
-            results, reason = await while_connected(request.receive, batcher.submit(ask, cost([body.query]))), ""
-            if body.where and not results:
-                reason = await run_in_threadpool(lambda: why_nothing(search.index.snapshot.where, body.where or {}))
-        note = {"note": reason} if reason else {}
-        took = round(1e3 * (time.perf_counter() - start), 3)
-        return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(search), **note})
+@router.post("/v1/embeddings")
+async def embed(request: Request, body: EmbeddingsRequest) -> Response:
+    """Embeds texts."""
+    server = server_of(request)
+    model = server.service.model
+    check_texts("input", body.input, server.limits)
+    if model.by_token:
+        raise Refusal(422, "model: it has no embedding of a whole text, only one for each token", param="model")
+    side = SIDE_OF_TASK[_task(body, model.asymmetric)]
+    if body.dimensions is not None and body.dimensions > model.width:
+        raise Refusal(422, f"dimensions: embeddings have {model.width}", param="dimensions")
+    with server.batcher.request():
+        encoded = await server.encode(request, side, body.input)
+    rows: Any = truncate_width(encoded.embeddings, body.dimensions or model.width, model.cosine)
+    if body.encoding_format == "base64":
+        rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
+    data = [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)]
+    read = {"model": body.model or model.name, "usage": usage(encoded), **server.note(side, encoded)}
+    return _json({"object": "list", "data": data, **read})
 
-    @api.post("/documents", status_code=201, response_model=DocumentsResponse)
-    async def add(request: Request, body: DocumentsRequest) -> Response:
-        """Adds documents; one whose id exists replaces the old one."""
+
+def _models(request: Request) -> dict[str, dict]:
+    """Returns the model by its names: its own, and those for each side."""
+    own = server_of(request).service.model.name
+    names = [own, *(f"{own}:{task}" for task in SIDE_OF_TASK)]
+    return {name: {"id": name, "object": "model", "created": 0, "owned_by": "endx_jax"} for name in names}
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> Response:
+    """Lists the model, and its names for each side, in the format of OpenAI's API."""
+    return _json({"object": "list", "data": [*_models(request).values()]})
+
+
+@router.get("/v1/models/{name:path}")
+async def retrieve_model(request: Request, name: str) -> Response:
+    """Describes a model of the list."""
+    description = _models(request).get(name)
+    if description is None:
+        raise Refusal(404, f"there is no model {clipped(repr(name))}", param="name", code="model_not_found")
+    return _json(description)
+
+
+# The second path is that of Cohere's ClientV2, the third that of vLLM.
+@router.post("/v1/rerank")
+@router.post("/v2/rerank", include_in_schema=False)
+@router.post("/rerank", include_in_schema=False)
+async def rerank(request: Request, body: RerankRequest) -> Response:
+    """Ranks documents by a cross-encoder, or by the embeddings if the server has none."""
+    server = server_of(request)
+    check_texts("query", [body.query], server.limits)
+    check_texts("documents", body.documents, server.limits)
+    read: dict[str, Any]
+    with server.batcher.request():
+        if server.service.pairs is None:
+            asked = await server.encode(request, "question", [body.query])
+            answers = await server.encode(request, "answer", body.documents)
+            scores = answers.embeddings @ asked.embeddings[0]
+            read = {"usage": usage(asked, answers), **server.note("answer", answers)}
+        else:
+            job, tokens, cut = await run_in_threadpool(server.service.read_pairs, body.query, body.documents)
+            pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
+            scores = np.concatenate(await in_pieces(server.batcher, request.receive, job, pairs))
+            read = {"usage": usage(Encoded(np.empty(0), tokens))}
+            if cut():
+                longer = f"{cut():,} of {len(pairs):,} documents are longer than what is read"
+                read["note"] = f"{longer}: only their beginnings are scored; split them into passages"
+    best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
+    results: list[dict[str, Any]] = [{"index": n, "relevance_score": scores[n]} for n in best]
+    for result in results if body.return_documents else ():
+        result["document"] = {"text": body.documents[result["index"]]}
+    return _json({"model": body.model or server.service.model.name, "results": results, **read})
+
+
+@router.post("/search")
+async def find(request: Request, body: SearchRequest) -> Response:
+    """Finds the documents that answer a question."""
+    start, server, k = time.perf_counter(), server_of(request), body.k or 10
+    index = server.service.index
+    check_texts("query", [body.query], server.limits)
+    if not body.query.strip():
+        raise Refusal(422, "query: is empty", param="query", code="empty")
+    if k > server.limits.max_k:
+        raise Refusal(422, f"k: at most {server.limits.max_k}, not {k}", param="k")
+    if body.where is not None:
         try:
-            search.index.check_model(model.name, model.identity)
-        except EndxError as other:
-            raise Refusal(409, f"documents: {other}", code="other_model") from None
-        check_distinct(new.id for new in body.documents if new.id)
-        with batcher.request():
-            documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])
-            texts = [document.text for document in documents]
-            check_texts("documents", texts, limits)
-            asked = [question for document in documents for question in document.questions]
-            if asked:
-                check_texts("questions", asked, limits)
-            encoded = await encode_in_pieces(batcher, request.receive, "answer", texts)
-            known = (await encode_in_pieces(batcher, request.receive, "question", asked)).embeddings if asked else None
-            # The change is made even if the client disconnects from here on.
-            await asyncio.shield(run_in_threadpool(service.add, documents, encoded.embeddings, known))
-        ids = [document.id for document in documents if document.passage < 2]
-        return _json({"ids": ids, **note_of("answer", encoded)}, status=201)
+            condition(body.where)
+        except EndxError as wrong:
+            status = 400 if isinstance(wrong, FilterLimit) else 422
+            raise Refusal(status, f"where: {wrong}", param="where") from None
+    mode = body.mode or index.default_mode
+    job, reason = SearchJob(body.query, k, mode, body.where), ""
+    with server.batcher.request():
+        results = await while_connected(request.receive, server.batcher.submit(job, cost([body.query])))
+        if body.where and not results:
+            reason = await run_in_threadpool(lambda: why_nothing(index.snapshot.where, body.where or {}))
+    took = round(1e3 * (time.perf_counter() - start), 3)
+    note = {"note": reason} if reason else {}
+    return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(index), **note})
 
-    @api.get("/documents/{id:path}", response_model=StoredDocument)
-    async def read(id: str) -> Response:
-        """Returns a document."""
-        with batcher.request():
-            document = await run_in_threadpool(search.index.get, id)
-        if document is None:
-            raise unknown(id)
-        questions = {"questions": document.questions} if document.questions else {}
-        return _json({"id": document.id, "text": document.text, "metadata": document.metadata, **questions})
 
-    @api.delete("/documents/{id:path}", response_model=DeletedResponse)
-    async def delete(id: str) -> Response:
-        """Deletes a document."""
-        with batcher.request():
-            deleted = await asyncio.shield(run_in_threadpool(service.delete, id))
-        if not deleted:
-            raise unknown(id)
-        return _json({"deleted": id})
+@router.post("/documents", status_code=201)
+async def add(request: Request, body: DocumentsRequest) -> Response:
+    """Adds documents; one whose id exists replaces the old one."""
+    server = server_of(request)
+    try:
+        check_model(server.service.index, server.service.model)
+    except EndxError as other:
+        raise Refusal(409, f"documents: {other}", code="other_model") from None
+    check_count("documents", body.documents, server.limits)
+    check_distinct(new.id for new in body.documents if new.id)
+    with server.batcher.request():
+        documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])
+        texts = [document.text for document in documents]
+        check_texts("documents", texts, server.limits)
+        asked = [question for document in documents for question in document.questions]
+        if asked:
+            check_texts("questions", asked, server.limits)
+        encoded = await server.encode(request, "answer", texts)
+        known = (await server.encode(request, "question", asked)).embeddings if asked else None
+        # The change is made even if the client disconnects from here on.
+        await asyncio.shield(run_in_threadpool(server.service.add, documents, encoded.embeddings, known))
+    ids = [document.id for document in documents if document.passage < 2]
+    return _json({"ids": ids, **server.note("answer", encoded)}, status=201)
 
-    @api.get("/info")
-    async def info() -> Response:
-        """Describes the model, the index and the limits."""
-        return _json(
-            {
-                "model": model.name,
-                "documents": len(search),
-                "modes": list(service.scores),
-                "mode": search.default_mode,
-                "scores": service.scores,
-                "asymmetric": model.asymmetric,
-                "limits": vars(limits),
-                "version": endx_jax.__version__,
-            }
-        )
 
-    return api
+@router.get("/documents/{id:path}")
+async def read(request: Request, id: str) -> Response:
+    """Returns a document."""
+    server = server_of(request)
+    with server.batcher.request():
+        document = await run_in_threadpool(server.service.index.get, id)
+    if document is None:
+        raise unknown(id)
+    questions = {"questions": document.questions} if document.questions else {}
+    return _json({"id": document.id, "text": document.text, "metadata": document.metadata, **questions})
+
+
+@router.delete("/documents/{id:path}")
+async def delete(request: Request, id: str) -> Response:
+    """Deletes a document."""
+    server = server_of(request)
+    with server.batcher.request():
+        deleted = await asyncio.shield(run_in_threadpool(server.service.delete, id))
+    if not deleted:
+        raise unknown(id)
+    return _json({"deleted": id})
+
+
+@router.get("/info")
+async def info(request: Request) -> Response:
+    """Describes the model, the index and the limits."""
+    server = server_of(request)
+    service = server.service
+    return _json(
+        {
+            "model": service.model.name,
+            "documents": len(service.index),
+            "modes": list(service.scores),
+            "mode": service.index.default_mode,
+            "scores": service.scores,
+            "asymmetric": service.model.asymmetric,
+            "limits": vars(server.limits),
+            "version": endx_jax.__version__,
+        }
+    )
 
 
 def unknown(id: str) -> Refusal:
@@ -267,7 +293,7 @@ def unknown(id: str) -> Refusal:
 
 def to_documents(new: NewDocument) -> list[Document]:
     """Returns a new document, or its passages if it is to be split and its text is long."""
-    whole = Document(new.id or uuid.uuid4().hex, new.text, new.metadata, tuple(new.questions))
+    whole = Document(new.id or uuid.uuid4().hex, new.text, new.metadata or {}, tuple(new.questions or ()))
     if not new.split:
         return [whole]
     texts = split_passages(new.text) if len(new.text) > MOST else []
@@ -280,13 +306,18 @@ def check_distinct(ids: Iterable[str]) -> None:
         raise Refusal(409, f"documents: the id {twice[0]!r} is given twice", param="documents", code="repeated_id")
 
 
+def check_count(param: str, items: Sequence[object], limits: Limits) -> None:
+    """Raises Refusal if there are no texts or documents, or too many."""
+    if not items:
+        raise Refusal(422, f"{param}: give at least one text", param=param)
+    if len(items) > limits.max_texts:
+        message = f"{param}: {len(items)} texts exceed the limit of {limits.max_texts}: send them in several requests"
+        raise Refusal(422, message, param=param, code="too_many_texts")
+
+
 def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
     """Raises Refusal if there are no texts, too many, or one that is too long."""
-    if not texts:
-        raise Refusal(422, f"{param}: give at least one text", param=param)
-    if len(texts) > limits.max_texts:
-        message = f"{param}: {len(texts)} texts exceed the limit of {limits.max_texts}: send them in several requests"
-        raise Refusal(422, message, param=param, code="too_many_texts")
+    check_count(param, texts, limits)
     for n, text in enumerate(texts):
         if (size := len(text.encode())) > limits.max_text_bytes:
             where = f"{param}[{n}]" if len(texts) > 1 else param
@@ -295,7 +326,7 @@ def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
 
 
 def usage(*encoded: Encoded) -> dict[str, int]:
-    """Returns the fields of a `schemas.TokenUsage`."""
+    """Returns the numbers of encoded tokens."""
     used = sum(int(part.tokens.sum()) for part in encoded)
     return {"prompt_tokens": used, "total_tokens": used}
 
@@ -311,6 +342,6 @@ def _task(body: EmbeddingsRequest, asymmetric: bool) -> str:
     return tasks[0] if tasks else "document"
 
 
-def _json(content: dict, status: int = 200) -> Response:
+def _json(content: dict[str, Any], status: int = 200) -> Response:
     written = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(written, status, media_type="application/json")

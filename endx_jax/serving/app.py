@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import functools
 import pathlib
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import tqdm
@@ -16,11 +14,11 @@ from starlette.staticfiles import StaticFiles
 
 import endx_jax
 from endx_jax.parallel.console import showing_progress
-from endx_jax.serving.api import make_api
+from endx_jax.serving.api import Server, router
 from endx_jax.serving.batching import MOST_CHARACTERS, Batcher
 from endx_jax.serving.errors import handle_errors
 from endx_jax.serving.middleware import Guard, Measured, Telemetry
-from endx_jax.serving.service import Preparation, Result, Service, Work
+from endx_jax.serving.service import Job, Preparation, Result, Service
 from endx_jax.serving.settings import ServingSettings
 
 PAGE = pathlib.Path(__file__).parent / "page"
@@ -37,17 +35,15 @@ def make_app(
       settings: limits and access.
       when_ready: called once all programs are compiled and the server accepts requests.
     """
-    telemetry = Telemetry(waiting=lambda: batcher.requests, documents=lambda: len(service.search))
+    telemetry = Telemetry(waiting=lambda: batcher.requests, documents=lambda: len(service.index))
     limits = settings.limits
-    batcher = Batcher[Work, Result](
+    batcher = Batcher[Job, Result](
         service.run, most_cost=MOST_CHARACTERS, most_requests=limits.max_waiting, seen=telemetry.batch
     )
 
-    warm_up = WarmUp(service.preparations())
-
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.preparing = asyncio.create_task(batcher.prepare(warm_up.steps()))
+        app.state.preparing = asyncio.create_task(batcher.prepare(_shown(service.preparations())))
         app.state.preparing.add_done_callback(lambda task: when_ready() if batcher.ready else None)
         yield
         app.state.preparing.cancel()
@@ -63,7 +59,8 @@ def make_app(
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=limits.max_body)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Measured, telemetry=telemetry)
-    app.include_router(make_api(service, batcher, limits))
+    app.state.server = Server(service, batcher, limits)
+    app.include_router(router)
 
     @app.get("/healthz", include_in_schema=False)
     async def alive() -> Response:
@@ -75,7 +72,7 @@ def make_app(
             return JSONResponse({"status": "ready"})
         if app.state.preparing.done():  # it failed: raise its error, so that it is logged
             app.state.preparing.result()
-        return JSONResponse({"status": "warming up", **warm_up.progress()}, 503, {"Retry-After": "1"})
+        return JSONResponse({"status": "warming up"}, 503, {"Retry-After": "1"})
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
@@ -85,37 +82,14 @@ def make_app(
     async def page() -> Response:
         return FileResponse(PAGE / "index.html")
 
-    app.openapi = functools.partial(described, app.openapi, limits.max_k, service)  # type: ignore[method-assign]
     app.mount("/static", StaticFiles(directory=PAGE))
     return app
 
 
-def described(openapi: Callable[[], dict], max_k: int, service: Service) -> dict:
-    """Returns the description of the API, with the limits of a server."""
-    schemas = openapi()["components"]["schemas"]
-    schemas["SearchRequest"]["properties"]["k"]["anyOf"][0]["maximum"] = max_k
-    schemas["EmbeddingsRequest"]["properties"]["dimensions"]["anyOf"][0]["maximum"] = service.model.width
-    return openapi()
-
-
-class WarmUp:
-    """Preparations, with their progress on the terminal and for `/readyz`."""
-
-    def __init__(self, preparations: Sequence[Preparation]):
-        self._preparations = preparations
-        self._step, self._doing, self._start = 0, "", time.monotonic()
-
-    def steps(self) -> Iterator[Callable[[], object]]:
-        """Yields the functions to run, and updates the progress when the next one is requested."""
-        total = len(self._preparations)
-        with tqdm.tqdm(total=total, desc="getting ready", disable=not showing_progress(), leave=False) as bar:
-            for step, (doing, run) in enumerate(self._preparations, start=1):
-                self._step, self._doing = step, doing
-                bar.set_postfix_str(doing)
-                yield run
-                bar.update()
-
-    def progress(self) -> dict[str, str | int | float]:
-        """Returns the number of the current step, the number of steps, its description, and seconds since the start."""
-        seconds = round(time.monotonic() - self._start, 1)
-        return {"step": self._step, "steps": len(self._preparations), "doing": self._doing, "seconds": seconds}
+def _shown(preparations: Sequence[Preparation]) -> Iterator[Callable[[], object]]:
+    """Yields the functions to run, with a progress bar."""
+    off = not showing_progress()
+    bar = tqdm.tqdm(preparations, desc="getting ready", disable=off, leave=False, mininterval=0)
+    for description, run in bar:
+        bar.set_postfix_str(description)
+        yield run

@@ -9,33 +9,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-import numpy as np
 from starlette.types import Receive
 
+from endx_jax.data.batches.ragged import concatenate
 from endx_jax.inference.low_latency import Encoded
 from endx_jax.serving.errors import ClientGone, Refusal
-from endx_jax.serving.service import Encode
+from endx_jax.serving.service import EncodeJob
 
-Work = TypeVar("Work")
+Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 LATER = {"Retry-After": "1"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Job(Generic[Work, Result]):
-    work: Work
+class _Waiting(Generic[Job, Result]):
+    job: Job
     cost: int
     answer: "asyncio.Future[Result]"
 
 
-class Batcher(Generic[Work, Result]):
+class Batcher(Generic[Job, Result]):
     """Passes waiting jobs to one thread as a batch whenever the thread is free.
 
     There is no timer. A job that arrives while the thread is free starts at once; jobs that arrive meanwhile form the
     next batch. So a single client never waits, and batches grow with the number of clients. Pieces of requests with
-    many texts wait in a queue of their own, and the two queues take turns: a question waits for at most one batch of
-    such pieces, and they for one batch of questions.
+    many texts wait in a queue of their own, and the two queues alternate, so that neither waits for
+    more than one batch of the other.
 
     All methods are called in the event loop.
 
@@ -46,11 +46,11 @@ class Batcher(Generic[Work, Result]):
 
     def __init__(
         self,
-        run: Callable[[Sequence[Work]], Sequence[Result | Exception]],
+        run: Callable[[Sequence[Job]], Sequence[Result | Exception]],
         *,
         most_cost: int,
         most_requests: int,
-        seen: Callable[[Sequence[Work]], None] = lambda works: None,
+        seen: Callable[[Sequence[Job]], None] = lambda jobs: None,
     ):
         """Stores the arguments; nothing runs yet.
 
@@ -61,9 +61,9 @@ class Batcher(Generic[Work, Result]):
           seen: called with each batch before it runs.
         """
         self._run, self._most_cost, self._most_requests, self._seen = run, most_cost, most_requests, seen
-        self._waiting: dict[bool, deque[_Job[Work, Result]]] = {False: deque(), True: deque()}  # by `bulk`
+        self._waiting: dict[bool, deque[_Waiting[Job, Result]]] = {False: deque(), True: deque()}  # by `bulk`
         self._bulk_is_next = False
-        self._batch: list[_Job[Work, Result]] = []  # the batch that the thread computes
+        self._batch: list[_Waiting[Job, Result]] = []  # the batch that the thread computes
         self._thread = ThreadPoolExecutor(1, "compute")
         self.requests = 0
         self.ready = False
@@ -89,16 +89,16 @@ class Batcher(Generic[Work, Result]):
         finally:
             self.requests -= 1
 
-    def submit(self, work: Work, cost: int, *, bulk: bool = False) -> "asyncio.Future[Result]":
+    def submit(self, job: Job, cost: int, *, bulk: bool = False) -> "asyncio.Future[Result]":
         """Queues a job, with `bulk` among the pieces of large requests. Cancelling its future skips it."""
-        job = _Job[Work, Result](work, cost, asyncio.get_running_loop().create_future())
+        waiting = _Waiting[Job, Result](job, cost, asyncio.get_running_loop().create_future())
         if self._stopping:
-            job.answer.set_exception(self._stopping)
-            return job.answer
-        self._waiting[bulk].append(job)
+            waiting.answer.set_exception(self._stopping)
+            return waiting.answer
+        self._waiting[bulk].append(waiting)
         if not self._batch:
             self._start()
-        return job.answer
+        return waiting.answer
 
     async def prepare(self, steps: Iterable[Callable[[], object]]) -> None:
         """Runs preparations in the thread; requests that arrive before they are done are refused."""
@@ -110,9 +110,9 @@ class Batcher(Generic[Work, Result]):
         """Refuses all requests with 503, those too that wait or are computed."""
         message = "the server is stopping: try again in a second"
         self._stopping = Refusal(503, message, code="stopping", headers=LATER)
-        for job in (*self._batch, *self._waiting[False], *self._waiting[True]):
-            if not job.answer.done():
-                job.answer.set_exception(self._stopping)
+        for waiting in (*self._batch, *self._waiting[False], *self._waiting[True]):
+            if not waiting.answer.done():
+                waiting.answer.set_exception(self._stopping)
 
     def close(self) -> None:
         """Stops the thread after the current batch or step, without waiting for it."""
@@ -122,29 +122,29 @@ class Batcher(Generic[Work, Result]):
         """Starts the next batch, if any job waits."""
         self._batch = self._next_batch()
         if self._batch:
-            works = [job.work for job in self._batch]
-            self._seen(works)
-            running = asyncio.get_running_loop().run_in_executor(self._thread, self._run, works)
+            jobs = [waiting.job for waiting in self._batch]
+            self._seen(jobs)
+            running = asyncio.get_running_loop().run_in_executor(self._thread, self._run, jobs)
             running.add_done_callback(functools.partial(self._finish, self._batch))
 
-    def _next_batch(self) -> list[_Job[Work, Result]]:
+    def _next_batch(self) -> list[_Waiting[Job, Result]]:
         """Returns jobs of one queue: of the one that did not have the last batch, if any job waits there."""
-        batch: list[_Job[Work, Result]] = []
+        batch: list[_Waiting[Job, Result]] = []
         cost = 0
         for bulk in (self._bulk_is_next, not self._bulk_is_next):
             queue = self._waiting[bulk]
             while queue and (not batch or cost + queue[0].cost <= self._most_cost):
-                job = queue.popleft()
-                if not job.answer.done():  # otherwise its client has disconnected
-                    batch.append(job)
-                    cost += job.cost
+                waiting = queue.popleft()
+                if not waiting.answer.done():  # otherwise its client has disconnected
+                    batch.append(waiting)
+                    cost += waiting.cost
             if batch:
                 self._bulk_is_next = not bulk
                 break
         return batch
 
     def _finish(
-        self, batch: Sequence[_Job[Work, Result]], done: "asyncio.Future[Sequence[Result | Exception]]"
+        self, batch: Sequence[_Waiting[Job, Result]], done: "asyncio.Future[Sequence[Result | Exception]]"
     ) -> None:
         """Starts the next batch, so that the thread is not idle, and then delivers the results of this one."""
         if done.cancelled():  # the server was stopped
@@ -152,13 +152,13 @@ class Batcher(Generic[Work, Result]):
         self._start()
         failure = done.exception()
         answers = [failure] * len(batch) if failure else done.result()
-        for job, answer in zip(batch, answers, strict=True):
-            if job.answer.done():
+        for waiting, answer in zip(batch, answers, strict=True):
+            if waiting.answer.done():
                 continue
             if isinstance(answer, BaseException):
-                job.answer.set_exception(answer)
+                waiting.answer.set_exception(answer)
             else:
-                job.answer.set_result(answer)
+                waiting.answer.set_result(answer)
 
 
 T = TypeVar("T")
@@ -194,12 +194,12 @@ async def _hang_up(receive: Receive) -> None:
 
 async def encode_in_pieces(batcher: Batcher, receive: Receive, side: str, texts: Sequence[str]) -> Encoded:
     """Encodes any number of texts."""
-    encoded = await in_pieces(batcher, receive, functools.partial(Encode, side), texts)
-    return Encoded(*map(np.concatenate, zip(*encoded, strict=True)))
+    encoded = await in_pieces(batcher, receive, functools.partial(EncodeJob, side), texts)
+    return Encoded(*map(concatenate, zip(*encoded, strict=True)))
 
 
 async def in_pieces(
-    batcher: Batcher[Work, Result], receive: Receive, job: Callable[[Sequence[str]], Work], texts: Sequence[str]
+    batcher: Batcher[Job, Result], receive: Receive, job: Callable[[Sequence[str]], Job], texts: Sequence[str]
 ) -> list[Result]:
     """Runs the job of each piece of the texts, so that other clients' questions are computed in between."""
     submit = functools.partial(batcher.submit, bulk=len(texts) > 1)

@@ -23,7 +23,6 @@ WORDS = {
     "extra_forbidden": "there is no such field; /openapi.json lists the fields",
     "missing": "is missing",
     "too_short": "give at least one",
-    "too_long": "exceed the server's --max-texts: send them in several requests",
     "string_too_short": "is empty",
 }
 # nginx's status for a client that disconnected; it appears in metrics only.

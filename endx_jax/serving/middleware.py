@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from endx_jax.serving.errors import Refusal, error_response
-from endx_jax.serving.service import Work, to_encode
+from endx_jax.serving.service import Job, to_encode
 from endx_jax.serving.settings import ServingSettings
 
 # Paths that need no token, as they do not disclose anything about the index.
@@ -129,10 +129,10 @@ class Telemetry:
         self._requests.labels(route, method if method in METHODS else "other", status).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def batch(self, works: Sequence[Work]) -> None:
+    def batch(self, jobs: Sequence[Job]) -> None:
         """Counts a batch."""
-        self._batch.observe(len(works))
-        for side, texts in map(to_encode, works):
+        self._batch.observe(len(jobs))
+        for side, texts in map(to_encode, jobs):
             self._texts.labels(side).inc(len(texts))
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
-from endx_jax.index.text_search import WORDS_OF, TextSearch
+from endx_jax.index.index import WORDS_OF, Index
 from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.numerics import holds_objects, unit_rows
+from endx_jax.numerics import unit_rows
 from endx_jax.ranking.hybrid import FUSED
 from endx_jax.ranking.mining import SimilaritiesOfTexts
 from endx_jax.ranking.rerank import PairScorerFactory
@@ -24,7 +25,7 @@ from endx_jax.serving.settings import Limits
 
 
 @dataclasses.dataclass(frozen=True)
-class Encode:
+class EncodeJob:
     """Job that encodes texts; its result is an `Encoded`.
 
     Attributes:
@@ -37,8 +38,8 @@ class Encode:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ask:
-    """Job that answers a question; its result is a list of the fields of `schemas.SearchResult`.
+class SearchJob:
+    """Job that answers a question; its result is a list of `search_result`s.
 
     Attributes:
       question: a text.
@@ -54,7 +55,7 @@ class Ask:
 
 
 def search_result(answer: FoundDocument, longest: int) -> dict[str, Any]:
-    """Returns the fields of a `schemas.SearchResult`, with at most `longest` characters of each.
+    """Returns the fields of a result of `/search`, with at most `longest` characters of each.
 
     Metadata entries and questions are kept or dropped whole.
     """
@@ -82,16 +83,16 @@ def search_result(answer: FoundDocument, longest: int) -> dict[str, Any]:
 
 Result = Encoded | np.ndarray | list[dict[str, Any]] | None
 # Any other job is a function that the compute thread calls.
-Work = Encode | Ask | Callable[[], Result]
+Job = EncodeJob | SearchJob | Callable[[], Result]
 
 
-def to_encode(work: Work) -> tuple[str, Sequence[str]]:
+def to_encode(job: Job) -> tuple[str, Sequence[str]]:
     """Returns the side and the texts that have to be encoded for a job; there may be no texts."""
-    match work:
-        case Encode():
-            return work.side, work.texts
-        case Ask() if work.mode != "bm25":
-            return "question", [work.question]
+    match job:
+        case EncodeJob():
+            return job.side, job.texts
+        case SearchJob() if job.mode != "bm25":
+            return "question", [job.question]
         case _:
             return "question", []
 
@@ -111,27 +112,20 @@ class Service:
 
     Attributes:
       model: embedding model.
-      search: search of the index.
+      index: open index.
       pairs: cross-encoder that re-ranks; None: the model's embeddings do.
     """
 
     def __init__(
         self,
         model: EmbeddingModel,
-        search: TextSearch,
+        index: Index,
         max_text: int = Limits.max_text,
         pairs: PairScorerFactory | None = None,
     ):
-        """Stores the parts.
-
-        Args:
-          model: model that encoded the index.
-          search: search of the index.
-          max_text: largest number of characters of text, and of metadata, in a hit.
-          pairs: see above.
-        """
+        """Stores the parts; `max_text` is the largest number of characters of text, and of metadata, in a hit."""
         by_tokens = SimilaritiesOfTexts(model.ranked, True) if model.by_token else None
-        self.model, self.search, self.pairs, self._max_text = model, search, pairs or by_tokens, max_text
+        self.model, self.index, self.pairs, self._max_text = model, index, pairs or by_tokens, max_text
         output = EmbeddingFormat(model.truncate_dim, normalize=model.cosine)
         self._encode = LowLatencyEncoder(model.encoder, model.params, output)
 
@@ -140,7 +134,7 @@ class Service:
         """Descriptions of the scores, by mode."""
         product = f"{'cosine' if self.model.cosine else 'inner product'} of embeddings"
         dense = "MaxSim divided by the question's tokens" if self.model.by_token else product
-        return {"dense": dense, "bm25": "BM25", "hybrid": str(self.search.hybrid)}
+        return {"dense": dense, "bm25": "BM25", "hybrid": str(self.index.hybrid)}
 
     def preparations(self) -> list[Preparation]:
         """Returns the steps of the warm-up, which compile all programs of encoding and search."""
@@ -149,49 +143,50 @@ class Service:
             for tower, rows, width in self._encode.shapes
         ]
         for count in QUESTIONS:
-            questions = [Ask("warm up", K, "dense")] * count
+            questions = [SearchJob("warm up", K, "dense")] * count
             steps.append((f"search for {count} questions", functools.partial(self.run, questions)))
-        if len(self.search) <= WORDS_OF:
-            steps.append(("BM25", functools.partial(self.run, [Ask("warm up", K, "bm25")])))
+        if len(self.index) <= WORDS_OF:
+            steps.append(("BM25", functools.partial(self.run, [SearchJob("warm up", K, "bm25")])))
         return steps
 
-    def run(self, works: Sequence[Work]) -> list[Result | Exception]:
+    def run(self, jobs: Sequence[Job]) -> list[Result | Exception]:
         """Computes a batch; the result of a job that fails with an `EndxError` is that error."""
-        results: list[Result | Exception] = [None] * len(works)
-        encoded = self._encodings(works)
+        results: list[Result | Exception] = [None] * len(jobs)
+        encoded = self._encodings(jobs)
         searches: dict[tuple[str, str, int], list[int]] = {}
-        for n, work in enumerate(works):
-            match work:
-                case Encode():
+        for n, job in enumerate(jobs):
+            match job:
+                case EncodeJob():
                     results[n] = encoded[n]
-                case Ask():
+                case SearchJob():
                     # Scores of a fusion depend on the depth of the search.
-                    key = work.mode, json.dumps(work.where), max(work.k, FUSED)
+                    key = job.mode, json.dumps(job.where), max(job.k, FUSED)
                     searches.setdefault(key, []).append(n)
                 case _:
                     try:
-                        results[n] = work()
+                        results[n] = job()
                     except EndxError as failure:
                         results[n] = failure
-        for (mode, *_), places in searches.items():
-            questions = [work for work in (works[n] for n in places) if isinstance(work, Ask)]
-            embeddings = None if mode == "bm25" else self._of_index([encoded[n].embeddings for n in places])
+        for places in searches.values():
+            questions = [job for job in (jobs[n] for n in places) if isinstance(job, SearchJob)]
+            of = [encoded[n].embeddings for n in places if n in encoded]  # none in mode bm25
+            embeddings = self._truncated(concatenate(of)) if of else None
             for n, answers in zip(places, self._answers(questions, embeddings), strict=True):
                 results[n] = answers
         return results
 
     def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None) -> None:
         """Adds or replaces documents by n texts, with the model's embeddings [n, E] and those of known questions."""
-        self.search.add(documents, self._of_index([embeddings]), None if known is None else self._of_index([known]))
+        vectors = [None if x is None else self._truncated(x) for x in (embeddings, known)]
+        self.index.add(documents, vectors[0], known=vectors[1], replace=True)
 
     def delete(self, identifier: str) -> bool:
         """Deletes a document; returns false if there is none with this id."""
-        index = self.search.index
-        return identifier in index and index.delete([identifier], missing_ok=True) > 0
+        return identifier in self.index and self.index.delete([identifier], missing_ok=True) > 0
 
     def read_pairs(
         self, question: str, texts: Sequence[str]
-    ) -> tuple[Callable[[Sequence], Work], np.ndarray, Callable[[], int]]:
+    ) -> tuple[Callable[[Sequence], Job], np.ndarray, Callable[[], int]]:
         """Returns a function that makes the next texts' job, tokens [n], and a counter of cut texts; in any thread."""
         assert self.pairs is not None
         processors = getattr(self.pairs, "processors", None) or self.model.encoder.processors
@@ -200,10 +195,10 @@ class Service:
         job = lambda piece: functools.partial(score, np.array([*itertools.islice(rows, len(piece))]))  # noqa: E731
         return job, first.lengths + second.lengths, lambda: getattr(score, "cut", second.cut)
 
-    def _encodings(self, works: Sequence[Work]) -> dict[int, Encoded]:
+    def _encodings(self, jobs: Sequence[Job]) -> dict[int, Encoded]:
         """Encodes the texts of all jobs, those of a side together; returns the results by position of the job."""
         encodings = {}
-        needed = [to_encode(work) for work in works]
+        needed = [to_encode(job) for job in jobs]
         for side in SIDES:
             texts = {n: texts for n, (of, texts) in enumerate(needed) if of == side and texts}
             if not texts:
@@ -215,29 +210,29 @@ class Service:
                 encodings[n] = Encoded(*(values[start:stop] for values in encoded))
         return encodings
 
-    def _of_index(self, embeddings: Sequence[np.ndarray]) -> np.ndarray:
-        """Concatenates embeddings and truncates them to the width of the index."""
-        return truncate_width(np.concatenate(embeddings), self.search.index.info.width, self.model.cosine)
+    def _truncated(self, embeddings: Any) -> Any:
+        """Truncates embeddings to the width of the index."""
+        return truncate_width(embeddings, self.index.info.width, self.model.cosine)
 
     def _answers(
-        self, questions: Sequence[Ask], embeddings: np.ndarray | None
+        self, questions: Sequence[SearchJob], embeddings: np.ndarray | None
     ) -> Sequence[list[dict[str, Any]] | EndxError]:
         """Returns the results of questions of one mode and filter; `embeddings` [Q, E] are None in mode bm25."""
-        texts, most = [ask.question for ask in questions], max(ask.k for ask in questions)
+        texts, most = [job.question for job in questions], max(job.k for job in questions)
         mode, where = questions[0].mode, questions[0].where
         try:
-            answers = self.search.search(texts, most, embeddings=embeddings, mode=mode, where=where)
+            answers = self.index.search(texts, most, embeddings=embeddings, mode=mode, where=where)
         except EndxError as failure:
             return [failure] * len(questions)
         return [
-            [search_result(answer, self._max_text) for answer in ranked[: ask.k]]
-            for ask, ranked in zip(questions, answers, strict=True)
+            [search_result(answer, self._max_text) for answer in ranked[: job.k]]
+            for job, ranked in zip(questions, answers, strict=True)
         ]
 
 
-def truncate_width(embeddings: np.ndarray, width: int, cosine: bool) -> np.ndarray:
+def truncate_width(embeddings: Any, width: int, cosine: bool) -> Any:
     """Truncates embeddings, float32 [N, E], to `width` dimensions, and normalizes them again if `cosine` is true."""
-    if holds_objects(embeddings) or width == embeddings.shape[1]:
+    if isinstance(embeddings, RaggedVectors) or width == embeddings.shape[1]:
         return embeddings
     part = np.ascontiguousarray(embeddings[:, :width])
     return unit_rows(part) if cosine else part

@@ -8,7 +8,7 @@ import pytest
 from helpers import written
 
 import endx_jax
-from endx_jax.index.corpus_encoding import encode_corpus
+from endx_jax.index.corpus_encoding import Encoding, encode_corpus
 from endx_jax.index.index import Index
 
 WORDS = "the cat sat on a mat dog where is who what in".split()
@@ -25,9 +25,7 @@ def corpus(tmp_path_factory) -> pathlib.Path:
 def test_documents_that_are_cut_are_counted_and_no_known_questions(trained_workdir, tmp_path, endx):
     path = written(tmp_path / "corpus.jsonl", "".join(json.dumps({"text": "the cat " * n}) + "\n" for n in (1, 20, 30)))
     shown = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'index'}").out
-    start = (
-        "2 of 3 documents reach the limit of 24 tokens: only their beginnings are embedded; split them into passages"
-    )
+    start = "2 of 3 texts reach the limit of 24 tokens: only their beginnings are embedded; split them into passages"
     assert shown.splitlines()[-1] == f"{start}, or train with a larger data.answer_length"
     path = written(tmp_path / "pairs.csv", f"question,answer\n{'cat ' * 40},mat\n{'dog ' * 40},rug\n")
     said = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'i'}").out
@@ -47,15 +45,15 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, e
     index, model = Index(output), endx_jax.load(trained_workdir)
     assert (index.info.metric, index.info.precision, index.info.width) == ("cosine", precision, 8)
     assert index.info.model["identity"] == model.identity
-    documents = [document for _, document in index.snapshot.documents()]
+    documents = [document for _, document in index.snapshot]
     assert (documents[128].id, documents[128].metadata) == ("doc 128", {"title": "t 128"})
     texts = [document.text for document in documents]
     expected = model.encode_document(texts, truncate_dim=8, normalize_embeddings=True)
     tolerance = {"float32": 1e-6, "float16": 1e-3, "int8": 1 / 254}[precision]
     np.testing.assert_allclose(index.snapshot.vectors(0, 200), expected, atol=tolerance)
     assert endx("encode", *arguments).out.endswith(f"{output} is their index already; nothing to encode\n")
-    options = {"precision": precision, "truncate_dim": 8}
-    assert encode_corpus(trained_workdir, str(corpus), tmp_path / "again", **options) == tmp_path / "again"
+    encoding = Encoding(precision, 8)
+    assert encode_corpus(trained_workdir, str(corpus), tmp_path / "again", encoding) == tmp_path / "again"
     again = Index(tmp_path / "again").snapshot.vectors(0, 200)
     np.testing.assert_array_equal(again, index.snapshot.vectors(0, 200))
 
@@ -73,7 +71,7 @@ def test_shards_are_encoded_and_joined_and_embeddings_reused(trained_workdir, co
     again = [arguments[0], f"--corpus={changed}", f"--output={tmp_path / 'new'}", f"--reuse={tmp_path / 'all'}"]
     assert f"encoded 1 document, took over 195 of {tmp_path / 'all'} in" in endx("encode", *again).out
     found = Index(tmp_path / "new").snapshot
-    texts = [document.text for _, document in found.documents()]
+    texts = [document.text for _, document in found]
     expected = endx_jax.load(trained_workdir).encode_document(texts, normalize_embeddings=True)
     np.testing.assert_allclose(found.vectors(0, 196), expected, atol=1e-6)
 
@@ -88,14 +86,14 @@ def test_an_index_says_by_what_products_its_embeddings_were_made(tiny_bert, corp
     assert index.info.model["product_dtype"] == models["bfloat16"].product_dtype == "bfloat16"
     assert models[None].product_dtype == "float32"
     assert index.info.model["identity"] == models[None].identity == models["bfloat16"].identity
-    texts = [document.text for _, document in index.snapshot.documents()]
+    texts = [document.text for _, document in index.snapshot]
     exact, found = (models[n].encode_document(texts, normalize_embeddings=models[n].cosine) for n in models)
     np.testing.assert_array_equal(index.snapshot.vectors(0, len(texts)), found)
     assert 1e-6 < np.abs(exact - found).max() < 2**-6 * np.abs(exact).max()
-    refused = "holds another index: it has --product-dtype bfloat16 and not float32. Choose another --output"
+    refused = "holds another index: --product-dtype bfloat16, not float32. Choose another --output"
     assert refused in endx("encode", *arguments, status=2).err
     reused = endx("encode", *arguments[:2], f"--output={tmp_path / 'b'}", f"--reuse={tmp_path / 'index'}", status=2)
-    assert "has --product-dtype bfloat16 and not float32: name another index, or leave it out" in reused.err
+    assert "is another index: --product-dtype bfloat16, not float32; name another, or leave it out" in reused.err
 
 
 @pytest.mark.parametrize(

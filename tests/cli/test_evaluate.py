@@ -36,7 +36,7 @@ def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, endx):
     assert list(results["systems"]) == ["bm25", tiny_bert.name, "hybrid"]
     assert results["evaluations"][0]["candidates"] == 2
     index = Index(tmp_path / "out" / "index.sqlite")
-    assert [document.text for _, document in index.snapshot.documents()] == ["the mat", "the sofa"]
+    assert [document.text for _, document in index.snapshot] == ["the mat", "the sofa"]
     identity = endx_jax.load(tiny_bert).identity
     assert index.info.model == {"name": str(tiny_bert), "identity": identity, "product_dtype": "float32"}
     run = (tmp_path / "out" / "bm25.run.trec").read_text().splitlines()

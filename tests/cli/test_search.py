@@ -26,7 +26,7 @@ def workdir(trained_workdir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def texts(workdir):
     """The documents of its index, by id."""
-    return {document.id: document.text for _, document in Index(workdir / "index.sqlite").snapshot.documents()}
+    return {document.id: document.text for _, document in Index(workdir / "index.sqlite").snapshot}
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_answers_are_those_of_the_model(workdir, texts, search):
     assert (found["id"], found["question"]) == ("1", "where is the cat 3")
     model = endx_jax.load(workdir)
     asked = model.encode_query("where is the cat 3")
-    documents = [document for _, document in Index(workdir / "index.sqlite").snapshot.documents()]
+    documents = [document for _, document in Index(workdir / "index.sqlite").snapshot]
     known = [max(model.encode_query(list(document.questions)) @ asked) for document in documents]
     scores = np.maximum(asked @ model.encode_document([*texts.values()]).T, known)
     best = np.argsort(-scores, kind="stable")[:3]
@@ -79,7 +79,7 @@ def test_the_line_about_the_index_is_before_the_answers(workdir, monkeypatch, se
 
 
 def test_bm25_loads_no_model(workdir, monkeypatch, search):
-    monkeypatch.setattr("endx_jax.index.index_model.load", lambda _: pytest.fail("loaded"))
+    monkeypatch.setattr("endx_jax.index.index_model.load", lambda *_, **__: pytest.fail("loaded"))
     assert "1  " in search(f"--index={workdir / 'index.sqlite'}", "--mode=bm25", "a mat").out
 
 
@@ -173,13 +173,14 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
 def test_what_another_process_adds_meanwhile_is_not_counted(tmp_path, search, monkeypatch):
     write_index(tmp_path / "i", np.eye(2, dtype=np.float32), [Document(n, n) for n in "ab"], metric="cosine", model={})
     (tmp_path / "more.jsonl").write_text('{"_id": "b", "text": "b"}\n{"_id": "c", "text": "c"}\n')
+    real = Index.add
 
-    def add(searched, documents):
+    def add(searched, documents, replace):
         others = [Document(f"other {n}", "x") for n in range(47)]
-        Index(tmp_path / "i").add(others, np.ones((47, 2), np.float32))
-        return searched.index.add(documents, np.ones((len(documents), 2), np.float32), replace=True)
+        real(Index(tmp_path / "i"), others, np.ones((47, 2), np.float32))
+        return real(searched, documents, np.ones((len(documents), 2), np.float32), replace=replace)
 
-    monkeypatch.setattr("endx_jax.index.text_search.TextSearch.add", add)
+    monkeypatch.setattr("endx_jax.index.index.Index.add", add)
     said = search(f"--index={tmp_path / 'i'}", f"--add={tmp_path / 'more.jsonl'}").err
     assert "added 2 documents, replacing 1; 50 documents" in said
 
@@ -202,7 +203,7 @@ def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, se
 
 def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, error):
     model = endx_jax.load(tiny_bert)
-    documents = [document for _, document in Index(workdir / "index.sqlite").snapshot.documents()][:5]
+    documents = [document for _, document in Index(workdir / "index.sqlite").snapshot][:5]
     documents = [dataclasses.replace(document, questions=()) for document in documents]
     embeddings = model.encode_document([document.text for document in documents], truncate_dim=8)
     about = {"name": str(tiny_bert), "identity": model.identity}

@@ -10,9 +10,8 @@ import pytest
 from helpers import refused, written
 from http_server import Running
 
-from endx_jax.cli import search, serve
+from endx_jax.cli import serve
 from endx_jax.experiment.model import load_pair_scorer
-from endx_jax.index.approximate import ENGINES, Engine
 
 
 def test_serves_until_it_is_told_to_stop(trained_workdir):
@@ -36,7 +35,7 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "cat.md").write_text("# The cat\n\nThe cat sat on a mat.")
     arguments = serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"])
-    ((answer,),) = serve._service(arguments).search.search(["where is the cat"], 3)
+    ((answer,),) = serve._service(arguments).index.search(["where is the cat"], 3)
     assert (answer.document.id, answer.document.metadata["source"]) == ("cat.md", "cat.md")
     said = capsys.readouterr().out
     assert "docs: 1 file, split into 1 passage\n1 document in " in said
@@ -45,32 +44,11 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     assert "is their index already; nothing to encode" in capsys.readouterr().out
 
 
-class Plain(Engine):
-    def update(self, snapshot, renumbered):
-        self.rows = snapshot.vectors(0, len(snapshot.living))
-
-    def find(self, questions, k, where):
-        scores = questions @ self.rows.T
-        order = np.argsort(-scores if where is None else np.where(where, -scores, np.inf), axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(scores, order, axis=1), order
-
-
-@pytest.mark.parametrize("verb", [search, serve])
-def test_an_engine_of_ones_own_is_a_class_and_a_name(trained_workdir, monkeypatch, verb):
-    monkeypatch.setitem(ENGINES, "plain", Plain)
-    arguments = verb._parser().parse_args([f"--workdir={trained_workdir}", "--engine=plain"])
-    searching = verb._open(arguments) if verb is search else verb._service(arguments).search
-    assert isinstance(searching._engine, Plain)
-    embeddings = np.eye(4, searching.index.info.width, dtype=np.float32)
-    found = searching._engine.search(searching.index.snapshot, embeddings, 7)
-    np.testing.assert_array_equal(found.rows, searching.index.search(embeddings, 7).rows)
-
-
 def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
     class Stop(Exception):
         pass
 
-    def encode(model, corpus, **columns):
+    def encode(model, corpus, output, encoding, **columns):
         raise Stop(model, corpus, columns)
 
     monkeypatch.setattr("endx_jax.index.corpus_encoding.encode_corpus", encode)

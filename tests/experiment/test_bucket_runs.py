@@ -19,6 +19,7 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import LOCK, run_index
+from endx_jax.index.index import Index
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.training.checkpoints import Checkpoints
 
@@ -81,7 +82,7 @@ def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_wor
     assert model.name == workdir
     expected = endx_jax.load(trained_workdir).encode_query(["where is the cat"])
     np.testing.assert_array_equal(model.encode_query(["where is the cat"]), expected)
-    assert run_index(workdir).info.model["name"] == workdir
+    assert Index(run_index(workdir)).info.model["name"] == workdir
     assert results is not None
 
 

@@ -39,7 +39,7 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     test = read_splits(read_config(workdir).data).test
     assert written["evaluations"][0]["questions"] == len(test.questions)
     index = Index(workdir / "index.sqlite")
-    documents = [document for _, document in index.snapshot.documents()]
+    documents = [document for _, document in index.snapshot]
     pool = documents[: len(test.documents)]
     assert [(document.id, document.text) for document in pool] == [(one.id, one.text) for one in test.documents]
     asked = [(question, document.text) for document in pool for question in document.questions]
@@ -118,7 +118,7 @@ def test_of_a_small_faq_nothing_is_held_out_and_all_is_searched(config, tmp_path
     config.data.path, config.train.global_batch_size, config.model.encoder = str(tmp_path / "faq.csv"), 8, "none"
     run(config, tmp_path / "run")
     assert "with fewer than 10 questions none is held out" in capsys.readouterr().out
-    assert len(run_index(tmp_path / "run")) == 9
+    assert len(Index(run_index(tmp_path / "run"))) == 9
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == {"systems": {}, "evaluations": []}
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     del stored["model"]["tokens"]  # as a version wrote it that did not have this setting
@@ -258,7 +258,7 @@ def test_another_evaluation_makes_a_missing_index_again(finished, config):
     config.evaluation.untrained = False
     assert list(run(config, finished).evaluations["all"]) == ["bm25", "trained", "hybrid"]
     assert list(json.loads((finished / "results.json").read_text())["systems"]) == ["bm25", "trained", "hybrid"]
-    assert len(run_index(finished)) > 0
+    assert len(Index(run_index(finished))) > 0
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_i
     others = len(splits.train.candidates) + len(splits.validation.candidates)
     assert f"encoding {others} other answers for the index\n" in capsys.readouterr().out
     index = Index(tmp_path / "run" / "index.sqlite")
-    assert index.contents == f"40 documents with 40 known questions (all answers of {shown(f'{tmp_path}/faq.csv')})"
+    assert str(index) == f"40 documents with 40 known questions (all answers of {shown(f'{tmp_path}/faq.csv')})"
     for part in (splits.train, splits.validation, splits.test):
         answer = part.candidates[part.qrels[0][0]]
         assert best(endx, f"--workdir={tmp_path / 'run'}", part.questions[0]) == answer
@@ -79,7 +79,7 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     assert f"the index holds the {len(test.candidates)} held-out answers: the others would take more than" in said
     index = Index(tmp_path / "run" / "index.sqlite")
     source = f"(held-out answers of {shown(f'{tmp_path}/faq.csv')})"
-    assert index.contents == f"{len(test.candidates)} documents with {len(test.questions)} known questions {source}"
+    assert str(index) == f"{len(test.candidates)} documents with {len(test.questions)} known questions {source}"
     encode, search = re.search(r"To search all: endx (.*); endx search (.*)\n", said).groups()
     endx(*shlex.split(encode))
     assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
@@ -99,7 +99,7 @@ def test_of_documents_only_whole_passages_are_searched(config, tmp_path, endx, c
     assert set(splits.train.groups).isdisjoint(splits.test.groups)
     assert not any(f"word{n} lies" in text and f"year {n}" in text for n, text in enumerate(splits.train.candidates))
     index = Index(tmp_path / "run" / "index.sqlite")
-    documents = {document.id: document for _, document in index.snapshot.documents()}
+    documents = {document.id: document for _, document in index.snapshot}
     assert len(documents) == 40
     text = "Item 7 ## Place\nThe word7 lies on the mat. It was put there in the year 7."
     assert documents["sub1/7.md"].text == text
@@ -107,7 +107,7 @@ def test_of_documents_only_whole_passages_are_searched(config, tmp_path, endx, c
     assert best(endx, f"--workdir={tmp_path / 'run'}", "--mode=bm25", "word7") == text
 
 
-def test_documents_of_two_files_with_one_id_are_both_searched(monkeypatch):
+def test_shard_range_two_files_with_one_id_are_both_searched(monkeypatch):
     pool, others = [Document("d0", "a")], [Document("d0", "a"), Document("d0", "b"), Document("d0", "c")]
     monkeypatch.setattr(searched, "_answers", lambda run: others)
     assert searched.other_answers(None, pool) == [Document("d0+", "b"), Document("d0++", "c")]
@@ -122,7 +122,7 @@ def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_
     index = Index(tmp_path / "run" / "index.sqlite")
     assert len(index) == 41
     assert index.info.corpus["path"] == f"{tmp_path}/faq.csv and {tmp_path}/test.csv"
-    documents = [document for _, document in index.snapshot.documents()]
+    documents = [document for _, document in index.snapshot]
     first = [(document.id, document.text) for document in documents[:2]]
     assert first == [("d0", "nowhere"), ("d1", "word3 is on the mat 3")]
     assert len({document.text for document in documents}) == 41

@@ -5,9 +5,8 @@ import pytest
 from helpers import refused
 
 from endx_jax.data.sets.documents import Document
-from endx_jax.index.approximate import ENGINES, clusters
+from endx_jax.index.approximate import ENGINES, Faiss, clusters
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.text_search import TextSearch
 
 pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
 
@@ -31,16 +30,17 @@ def index(tmp_path) -> Index:
 
 def recall(engine, index, questions, k=10):
     """The share of the exact best k that an engine finds."""
-    found, exact = engine.search(index.snapshot, questions, k), index.search(questions, k)
+    found, exact = engine.search(index.snapshot, questions, k), index.snapshot.search(questions, k)
     return np.mean([len({*a} & {*b}) / k for a, b in zip(found.rows, exact.rows, strict=True)])
 
 
-@pytest.mark.parametrize(("engine", "least"), [("flat", 1.0), ("ivf", 0.5), ("hnsw", 0.95)])
-def test_an_engine_finds_most_of_the_exact_answers(index, engine, least):
+@pytest.mark.parametrize(("engine", "least"), [("flat", 1.0), ("ivf", 0.5), ("hnsw", 0.95), ("own", 0.9)])
+def test_an_engine_finds_most_of_the_exact_answers(index, engine, least, monkeypatch):
+    monkeypatch.setitem(ENGINES, "own", "HNSW8,Flat")  # any string of faiss's `index_factory`
     questions = unit(50, 1)
-    searching = ENGINES[engine]()
+    searching = Faiss(engine)
     assert recall(searching, index, questions) >= least
-    found, exact = searching.search(index.snapshot, questions, 10), index.search(questions, 10)
+    found, exact = searching.search(index.snapshot, questions, 10), index.snapshot.search(questions, 10)
     same = found.rows == exact.rows
     np.testing.assert_allclose(found.scores[same], exact.scores[same], atol=1e-5)
 
@@ -51,14 +51,14 @@ def test_a_narrow_filter_misses_no_document(tmp_path, engine):
     write_index(tmp_path / "i", unit(count, 0), documents(count), metric="cosine", model={})
     snapshot, where = Index(tmp_path / "i").snapshot, np.zeros(count, bool)
     where[::1500] = True
-    found, exact = ENGINES[engine]().search(snapshot, questions, 10, where), snapshot.search(questions, 10, where)
+    found, exact = Faiss(engine).search(snapshot, questions, 10, where), snapshot.search(questions, 10, where)
     np.testing.assert_array_equal(found.rows, exact.rows)
 
 
 def test_clusters_are_found_anew_when_they_were_outgrown(tmp_path):
     write_index(tmp_path / "i", unit(40, 0), documents(40), metric="cosine", model={})
     index = Index(tmp_path / "i")
-    searching = ENGINES["ivf"]()
+    searching = Faiss("ivf")
     searching.search(index.snapshot, unit(1, 1), 5)
     assert searching._index.nlist == clusters(40) == 1
     index.add(documents(60, "new"), unit(60, 2))
@@ -69,15 +69,25 @@ def test_clusters_are_found_anew_when_they_were_outgrown(tmp_path):
     assert searching._index.nlist == clusters(200) == 5
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_of_a_later_snapshot_are_not_found_in_an_earlier_one(index, engine):
+    before, searching, question = index.snapshot, Faiss(engine), unit(1, 5)
+    index.add([Document("new", "")], 9 * question)
+    assert searching.search(index.snapshot, question, 1).rows.tolist() == [[COUNT]]
+    found, exact = searching.search(before, question, 5), before.search(question, 5)
+    assert found.rows.max() < COUNT
+    assert engine == "ivf" or found.rows.tolist() == exact.rows.tolist()
+
+
 @pytest.mark.parametrize(("count", "expected"), [(1, 1), (77, 1), (78, 2), (10_000, 256), (1_000_000, 4000)])
 def test_clusters_grow_with_the_square_root(count, expected):
     assert clusters(count) == expected
 
 
 def test_a_search_without_documents_finds_nothing_and_a_missing_faiss_is_named(index, monkeypatch):
-    searching = ENGINES["hnsw"]()
+    searching = Faiss("hnsw")
     assert searching.search(index.snapshot, np.zeros((0, WIDTH), np.float32), 5).rows.shape == (0, 5)
     index.delete([f"d{n}" for n in range(COUNT)])
     assert searching.search(index.snapshot, unit(2, 1), 5).rows.shape == (2, 0)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    refused(r"'hnsw' needs faiss: pip install 'endx_jax\[search\]'", TextSearch, index, engine="hnsw")
+    refused(r"'hnsw' needs faiss: pip install 'endx_jax\[search\]'", Index, index.path, engine="hnsw")

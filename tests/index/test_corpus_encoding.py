@@ -9,9 +9,10 @@ from helpers import one_line_error, refused
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import InUse
 from endx_jax.index import corpus_encoding
-from endx_jax.index.corpus_encoding import Reuse, begin_index, documents_of, encode_missing, join_shards, survey
+from endx_jax.index.corpus_encoding import Reuse, begin_index, encode_missing, survey
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_file import IndexInfo
+from endx_jax.index.shards import join_shards, shard_range
 from endx_jax.numerics import Quantized
 
 # Every fourth has a known question.
@@ -52,7 +53,7 @@ def contents(path):
     index = Index(path)
     info = dataclasses.asdict(dataclasses.replace(index.info, content=""))
     known = jax.tree.map(np.ndarray.tolist, index.snapshot.known.embeddings)
-    return info, [*index.snapshot.documents()], index.snapshot.vectors(0, len(index)).tolist(), known
+    return info, [*index.snapshot], index.snapshot.vectors(0, len(index)).tolist(), known
 
 
 def test_a_corpus_becomes_an_index(tmp_path):
@@ -125,9 +126,9 @@ def test_the_corpus_is_read_as_it_is_encoded(tmp_path):
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ({"model": {"name": "m", "identity": "2" * 64}}, "model m (identity 111111111111) and not m (identity 2222"),
-        ({"width": 3, "precision": "int8"}, "width 4 and not 3; of precision float32 and not int8"),
-        ({"shard": [1, 2]}, "the whole corpus and not shard 1 of 2"),
+        ({"model": {"name": "m", "identity": "2" * 64}}, "model m (identity 111111111111), not m (identity 2222"),
+        ({"width": 3, "precision": "int8"}, "width 4, not 3; precision float32, not int8"),
+        ({"shard": [1, 2]}, "the whole corpus, not shard 1 of 2"),
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])
@@ -135,7 +136,7 @@ def test_another_encoding_is_refused(tmp_path, change, difference, finished):
     path = tmp_path / "i"
     run(path, info_of()) if finished else begin_index(path, info_of())
     before = path.read_bytes()
-    with one_line_error("holds another index: it has .*Choose another output, or repeat the command") as refusal:
+    with one_line_error("holds another index: .*Choose another output, or repeat the command") as refusal:
         begin_index(path, info_of(**change))
     assert difference in str(refusal.value)
     assert path.read_bytes() == before
@@ -149,7 +150,7 @@ def test_another_encoding_is_refused(tmp_path, change, difference, finished):
 )
 def test_another_corpus_is_refused(tmp_path, changed):
     run(tmp_path / "i", info_of())
-    with one_line_error(r"it has corpus c.jsonl \(23 documents, sha256 .* and not c.jsonl \(2"):
+    with one_line_error(r"holds another index: corpus c.jsonl \(23 documents, sha256 .*, not c.jsonl \(2"):
         begin_index(tmp_path / "i", info_of(changed))
 
 
@@ -166,7 +167,7 @@ def test_shards_are_joined_to_the_index_of_the_whole(tmp_path, count):
     shards = [tmp_path / f"shard{n}" for n in range(1, count + 1)]
     for n, shard in enumerate(shards, start=1):
         run(shard, info_of(shard=[n, count]))
-    assert sum(len(documents_of(Index(shard).info)) for shard in shards) == 23
+    assert sum(len(shard_range(Index(shard).info)) for shard in shards) == 23
     assert join_shards(tmp_path / "joined", shards[::-1]) == 23
     assert contents(tmp_path / "joined") == contents(tmp_path / "whole")
 
@@ -187,8 +188,8 @@ def test_shards_that_do_not_make_a_whole_are_refused(tmp_path):
         ([shards[2]], "shard3 and .*shard3 are both shard 3 of 4"),
         (["whole"], "whole is not a shard: name the files that `endx encode --shard=I/N` wrote"),
         (["third"], "third does not fit .*shard1: it is shard 3 of 3, of another number"),
-        (["model"], r"model does not fit .*shard1: it has model n \(identity 222222222222\) and not m"),
-        (["corpus"], "corpus does not fit .*shard1: it has corpus c.jsonl"),
+        (["model"], r"model does not fit .*shard1: model n \(identity 222222222222\), not m"),
+        (["corpus"], "corpus does not fit .*shard1: corpus c.jsonl"),
         (["begun"], "begun is not finished"),
     ):
         refused(message, join_shards, tmp_path / "joined", [*shards[:3], *(tmp_path / name for name in last)])
@@ -221,5 +222,5 @@ def test_embeddings_of_unchanged_texts_are_taken_over(tmp_path, encode):
 
 def test_embeddings_of_another_model_are_not_taken_over(tmp_path):
     run(tmp_path / "old", info_of())
-    with one_line_error("reuse=.*old has model m .*; of width 4 and not 3: name another index, or leave it out"):
+    with one_line_error("reuse=.*old is another index: model m .*; width 4, not 3; name another, or leave it out"):
         Reuse(tmp_path / "old", info_of(width=3, model={"name": "m", "identity": "2"}))

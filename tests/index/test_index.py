@@ -2,7 +2,9 @@ import contextlib
 import shutil
 import sqlite3
 import threading
+import time
 import tracemalloc
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,10 @@ from helpers import one_line_error, refused
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.index import index_file
+from endx_jax.index import snapshot as snapshots_module
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_file import COSINE, changing, store_info
+from endx_jax.index.index_model import check_model
 from endx_jax.numerics import quantize
 
 EMBEDDINGS = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
@@ -31,12 +35,14 @@ def write(path, embeddings=EMBEDDINGS, documents=DOCUMENTS, model=MODEL):
 
 def ids(index, question=0, k=10):
     """What is found for a question, best first."""
-    found, snapshot = index.search(ASKED, k), index.snapshot
-    return [snapshot.document(row).id for row in found.rows[question]]
+    state = index.snapshot
+    rows = state.search_documents(ASKED, k).rows[question].tolist()
+    documents = state.read_documents(rows)
+    return [documents[row].id for row in rows]
 
 
 def names(path):
-    return [document.id for _, document in Index(path).snapshot.documents()]
+    return [document.id for _, document in Index(path).snapshot]
 
 
 @pytest.fixture
@@ -53,9 +59,8 @@ def test_an_index_is_read_as_it_was_written_and_by_any_sqlite_client(opened, pat
     assert len(opened) == 3
     info = opened.info
     assert (info.width, info.precision, info.metric, info.model) == (2, "float32", COSINE, MODEL)
-    assert [document for _, document in opened.snapshot.documents()] == DOCUMENTS
-    assert opened.document(1) == DOCUMENTS[1]
-    found = opened.search(ASKED, 2)
+    assert [document for _, document in opened.snapshot] == DOCUMENTS
+    found = opened.snapshot.search_documents(ASKED, 2)
     np.testing.assert_array_equal(found.rows, [[2, 1], [0, 1]])
     np.testing.assert_array_equal(found.scores, [[5, 3], [-1, -3]])
     with contextlib.closing(sqlite3.connect(path)) as database:
@@ -88,7 +93,7 @@ def test_a_newer_index_replaces_the_old_one_also_where_it_is_open(path, opened):
         np.testing.assert_array_equal(index.snapshot.vectors(0, 2), EMBEDDINGS[:2] + 1)
         assert ids(index) == ["d1", "d0"]
     write(path, model={"name": "other", "identity": "1"})
-    refused("was replaced by an index of another model: open it again", opened.search, ASKED, 1)
+    refused("was replaced by an index of another model: open it again", lambda: opened.snapshot)
 
 
 def test_scales_that_are_no_scales_are_damage(path):
@@ -109,11 +114,13 @@ def test_a_write_that_fails_leaves_the_old_one_and_nothing_else(path):
 
 
 def test_only_the_model_that_encoded_it_may_search_it(opened, tmp_path):
-    opened.check_model("moved", MODEL["identity"])
+    check_model(opened, types.SimpleNamespace(name="moved", identity=MODEL["identity"], teacher=""))
+    other = types.SimpleNamespace(name="other", identity="ba9876543210fedc", teacher=MODEL["identity"])
+    check_model(opened, other, to_search=True)
     with one_line_error(r"encoded by somebody \(identity 0123456789ab\), not by other \(ba9876543210\)"):
-        opened.check_model("other", "ba9876543210fedc")
+        check_model(opened, other)
     with one_line_error(r"encoded by somebody \(identity \), not by other"):
-        Index(write(tmp_path / "unknown", model=MODEL | {"identity": ""})).check_model("other", "ba9876543210fedc")
+        check_model(Index(write(tmp_path / "unknown", model=MODEL | {"identity": ""})), other, to_search=True)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
@@ -126,7 +133,7 @@ def test_added_documents_are_found_here_and_when_it_is_opened_again(tmp_path, pr
     for found in (index, Index(index.path)):
         assert (len(found), found.info.precision) == (5, precision)
         assert ids(found) == ["d4", "d2", "d3", "d1", "d0"]
-        assert found.document(3) == Document("d3", "vier", {"a": 1})
+        assert found.get("d3") == Document("d3", "vier", {"a": 1})
     # 4.1 in float16 is 4.1015625; in int8 it is 127 times the scale.
     np.testing.assert_allclose(index.snapshot.vectors(3, 4), [[4.1015625 if precision == "float16" else 4.1, 0]], 1e-6)
 
@@ -138,11 +145,12 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
     for found in (opened, Index(opened.path)):
         assert ids(found) == ["d2", "d0"]
         assert (len(found), "d1" in found, "d2" in found) == (2, False, True)
-        assert (found.get("d1"), found.get("d2"), found.deleted()) == (None, DOCUMENTS[2], ["d1"])
-        assert [document.id for _, document in found.snapshot.documents()] == ["d0", "d2"]
-    refused("the document of row 1 was deleted meanwhile: search again", before.document, 1)
+        assert (found.get("d1"), found.get("d2")) == (None, DOCUMENTS[2])
+        assert [document.id for _, document in found.snapshot] == ["d0", "d2"]
+    assert before.read_documents([0, 1]) == {0: DOCUMENTS[0]}
+    assert before.ids_of([0, 1]) == {0: "d0", 1: "d1"}
     opened.add([Document("d1", "again")], np.float32([[9, 9]]))
-    assert (ids(Index(opened.path)), opened.deleted()) == (["d1", "d2", "d0"], ["d1"])
+    assert ids(Index(opened.path)) == ["d1", "d2", "d0"]
 
 
 def test_deleted_texts_and_embeddings_leave_the_file(opened):
@@ -199,8 +207,25 @@ def test_a_later_version_of_an_index_in_a_bucket_is_opened_in_place(tmp_path, mo
         versions.pop(0)
     refused("was replaced by an index of another model: open it again", index.reopen)
     assert ids(index) == ["d0"]
-    assert before.document(2).id == "d2"  # a search that began before it
+    assert before.read_documents([2])[2].id == "d2"  # a search that began before it
     assert index.snapshot.generation == 1
+
+
+def test_two_first_searches_send_the_embeddings_once(opened, monkeypatch):
+    sent, corpus = [], snapshots_module.Corpus
+
+    def slow(*arguments, **options):
+        sent.append(1)
+        time.sleep(0.1)
+        return corpus(*arguments, **options)
+
+    monkeypatch.setattr(snapshots_module, "Corpus", slow)
+    threads = [threading.Thread(target=opened.snapshot.search, args=[ASKED, 1]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(sent) == 1
 
 
 def test_documents_replace_those_with_their_ids(opened):
@@ -216,12 +241,12 @@ def test_an_open_index_that_changes_much_is_searched_as_one_that_is_opened_anew(
     for step in range(40):
         added = [Document(f"s{step}-{n}", f"text {step} {n}") for n in range(rng.integers(1, 9))]
         opened.add(added, rng.integers(-9, 9, (len(added), 2)).astype(np.float32))
-        living = [document.id for _, document in opened.snapshot.documents()]
+        living = [document.id for _, document in opened.snapshot]
         if step % 4 == 3:
             opened.delete(rng.choice(living, len(living) * 2 // 3, replace=False).tolist())
         assert len(opened.snapshot.living) <= 2 * len(opened)
         fresh = Index(opened.path)
-        assert [one for _, one in opened.snapshot.documents()] == [one for _, one in fresh.snapshot.documents()]
+        assert [one for _, one in opened.snapshot] == [one for _, one in fresh.snapshot]
         for question in (0, 1):
             assert ids(opened, question, 16) == ids(fresh, question, 16)
     assert opened.snapshot.generation > 0
@@ -246,20 +271,19 @@ def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, residen
         monkeypatch.setattr("endx_jax.index.snapshot.fits", lambda size: False)
     index = Index(write(tmp_path / "index", rows[:100], documents[:100]))
     for a, b in [(100, 612), (612, 613), (613, 900)]:
-        index.search(questions, 20)
+        index.snapshot.search(questions, 20)
         index.add(documents[a:b], rows[a:b])
     assert index.delete(["0", "611", "612", "none"], missing_ok=True) == 3
     for where, kept in ((None, np.arange(900)), ({"n": {"gte": 450, "lt": 850}}, np.arange(450, 850))):
         kept = np.setdiff1d(kept, [0, 611, 612])
-        found, scores = index.search(questions, 20, where), questions @ rows[kept].T
+        state, scores = index.snapshot, questions @ rows[kept].T
+        found = state.search_documents(questions, 20, state.where(where))
         best = np.argsort(-scores, axis=1, kind="stable")[:, :20]
         np.testing.assert_array_equal(found.rows, kept[best])
         np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, best, axis=1))
-    parts = [*index.snapshot.parts(size=256)]
-    kept = np.setdiff1d(np.arange(900), [0, 611, 612])
-    np.testing.assert_array_equal(np.concatenate([part[0] for part in parts]), kept)
-    np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), rows[kept])
-    assert [document for part in parts for document in part[2]] == [documents[row] for row in kept]
+    kept = np.setdiff1d(np.arange(900), [0, 611, 612]).tolist()
+    assert [*index.snapshot] == [(row, documents[row]) for row in kept]
+    np.testing.assert_array_equal(index.snapshot.vectors(0, 900)[kept], rows[kept])
 
 
 def test_changes_of_another_process_are_seen_by_the_next_search(opened):
@@ -292,7 +316,7 @@ def test_readers_see_whole_states_while_a_writer_changes_it(opened):
     def read(index_of):
         while not stop.is_set():
             try:
-                found = [document.id for _, document in index_of().snapshot.documents()]
+                found = [document.id for _, document in index_of().snapshot]
             except EndxError as failure:
                 failures.append(failure)
                 return
@@ -418,18 +442,19 @@ SHARDS = None, 7, [], [0, 0], [3, 2], [1, 2, 3], ["1", "2"], "ab", {"a": 1}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"width": "2"}, "'width' is '2'; it must be a whole number from 1 to"),
+        ({"width": "2"}, "index.sqlite.width is '2', a str; it must be int"),
+        ({"width": 0}, "'width' is 0; it must be a whole number from 1 to"),
         ({"width": 3}, "an embedding does not have 12 bytes"),
-        ({"precision": "float64"}, r"'precision' must be one of \('float32', 'float16', 'int8'\), not 'float64'"),
+        ({"precision": "float64"}, "'precision' is 'float64', which is none of float32, float16, int8"),
         ({"precision": "int8"}, "an embedding does not have 2 bytes"),
-        ({"metric": []}, r"'metric' must be one of \('cosine', 'inner product'\), not \[\]"),
-        ({"model": "x"}, "'model' must be an object, not a string"),
+        ({"metric": []}, "index.sqlite.metric is .*it must be str"),
+        ({"model": "x"}, "index.sqlite.model is 'x', a str; it must be dict"),
         ({"model": {"name": 5}}, "'name' of the model must be a string, not a whole number"),
-        ({"corpus": 5}, "'corpus' must be an object"),
+        ({"corpus": 5}, "index.sqlite.corpus is 5, a int; it must be dict"),
         *(({"corpus": {"documents": count}}, "'documents' of the corpus is .* whole") for count in ("x", [], 1.5)),
         ({"corpus": {"shard": [1, 2]}}, "'documents' of the corpus is None"),
         *(({"corpus": {"documents": 4, "shard": shard}}, "'shard' of the corpus must be its") for shard in SHARDS),
-        ({"changed": 1}, "'changed' must be true or false"),
+        ({"changed": 1}, "index.sqlite.changed is 1, a int; it must be bool"),
         ({"complete": False}, "is not finished: repeat the `endx encode` command that began it"),
     ],
 )

@@ -4,10 +4,11 @@ from helpers import refused
 
 from endx_jax import metrics
 from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers
 from endx_jax.errors import EndxError
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows
+from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows, rank_by_index
 from endx_jax.numerics import Quantized
 
 # Along the first axis the documents score 6, 5, 4, 3, 2, 1.
@@ -63,6 +64,17 @@ def test_top_k_accuracy_looks_for_answers_in_texts_and_not_in_titles(index):
     assert Document("a", "York York is old.", {"title": "York"}).body == "York is old."
     assert Document("a", "York is old.", {"title": "Yo"}).body == "York is old."
     assert Document("a", "York is old.").body == "York is old."
+
+
+def test_documents_that_are_deleted_meanwhile_hold_no_answer_and_are_not_mined(index):
+    snapshot, answered = index.snapshot, [QuestionWithAnswers("q0", "where is York", ("england", "italy"))]
+    index.delete(["d1"])
+    found = evaluate_answered(snapshot, answered, QUESTION, cutoffs=(3,))
+    assert (found.ranks.tolist(), found.top_ids.tolist()) == ([[3]], [[0, 1, 2]])
+    records = RetrievalSet.from_pairs([("where is York", "York It is old.")])
+    grown, ranked = rank_by_index(lambda side, texts: np.repeat(QUESTION, len(texts), 0), snapshot, records, 3)
+    assert (ranked.rows.tolist(), ranked.scores.tolist()) == ([[0, 1, -1]], [[6, 4, 5]])
+    assert grown.candidates == ("York It is old.", "Rome In Italy.")
 
 
 @pytest.mark.parametrize(("scales", "resident"), [(None, True), ((0.5, 1, 2), False)])

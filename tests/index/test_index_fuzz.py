@@ -22,21 +22,20 @@ def sound(tmp_path_factory) -> bytes:
     index = Index(path)
     index.add([Document("d", "vier")], np.float32([[1, 2]]))
     index.delete(["b"])
-    index.search(np.ones((1, 2), np.float32), 2)  # compiled here, and not within the limit on memory
+    index.snapshot.search(np.ones((1, 2), np.float32), 2)  # compiled here, and not within the limit on memory
     return path.read_bytes()
 
 
 def read(index):
-    index.check_model("m", MODEL["identity"])
-    index.deleted()
-    for _, document in index.snapshot.documents():
+    str(index)
+    for _, document in index.snapshot:
         assert isinstance(document.id, str)
         assert isinstance(document.text, str)
 
 
 def search(index):
     if index.info.width == 2:
-        index.search(np.ones((1, 2), np.float32), 2, {"year": {"gte": 1}})
+        index.search([""], 2, mode="dense", embeddings=np.ones((1, 2), np.float32), where={"year": {"gte": 1}})
 
 
 def add(index):

@@ -65,7 +65,7 @@ def test_nothing_acknowledged_is_lost_by_kills_of_two_writers(tmp_path):
 
     def check(name):
         stored: dict[str, list[Document]] = {}
-        for _, document in Index(path).snapshot.documents():
+        for _, document in Index(path).snapshot:
             stored.setdefault(document.id, []).append(document)
         assert "other" in stored
         for number in range(5):

@@ -5,13 +5,12 @@ import sqlite3
 import jax
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import refused, searching
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.text_search import TextSearch
 from endx_jax.numerics import quantize, unit_rows
 from endx_jax.ranking.hybrid import Hybrid, fit_known
 
@@ -58,7 +57,7 @@ def expected(documents, question: str, weight: float, k: int) -> list[tuple[str,
 @pytest.mark.parametrize("weight", [1.0, 0.8, 0.0])
 @pytest.mark.parametrize("k", [5, 100])
 def test_a_document_has_the_score_of_its_best_text(index, weight, k):
-    search = TextSearch(index, embed, embed, hybrid=Hybrid(known=weight))
+    search = searching(index, embed, embed, hybrid=Hybrid(known=weight))
     questions = ["q7-0 known", "text3", "something else", "q8-1 known"]
     for question, answers in zip(questions, search.search(questions, k, mode="dense"), strict=True):
         right = expected(faq(), question, weight, k)
@@ -74,17 +73,17 @@ def test_documents_with_many_known_questions_hide_no_others(tmp_path, first):
     asked = {n: tuple(f"{m} known" for m in range(40 // n + 1)) for n in range(1, 21)}
     documents = [Document(f"d{n}", f"text{n}", {"n": n}, known) for n, known in asked.items()]
     documents = [dataclasses.replace(one, questions=tuple(f"{one.id} {q}" for q in one.questions)) for one in documents]
-    search = TextSearch(write(tmp_path / "many", documents, known=known_of(documents)), embed)
+    search = searching(write(tmp_path / "many", documents, known=known_of(documents)), embed)
     (found,) = search.search(["d1 0 known"], 15, mode="dense", where={"n": {"gt": first}} if first else None)
     right = expected(documents[first:], "d1 0 known", 1, 15)
     assert [(one.document.id, one.score) for one in found] == [(name, pytest.approx(score)) for name, score in right]
 
 
 def test_filters_and_bm25_take_known_questions_into_account(index):
-    (found,) = TextSearch(index, embed).search(["q7-0 known"], 3, mode="dense", where={"n": {"gte": 8}})
+    (found,) = searching(index, embed).search(["q7-0 known"], 3, mode="dense", where={"n": {"gte": 8}})
     assert [one.document.id for one in found] == [name for name, _ in expected(faq()[8:], "q7-0 known", 1, 3)]
     for mode, question in (("bm25", "is q8 there"), ("hybrid", "q8-1 known")):
-        (found,) = TextSearch(index, embed).search([question], 2, mode=mode)
+        (found,) = searching(index, embed).search([question], 2, mode=mode)
         assert found[0].document.id == "d8"
 
 
@@ -92,15 +91,15 @@ def test_filters_and_bm25_take_known_questions_into_account(index):
 def test_changes_reach_known_questions_in_every_open_index(index, engine):
     if engine != "exact":
         pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
-    other = TextSearch(Index(index.path), embed, engine=engine)
+    other = searching(Index(index.path), embed, engine=engine)
     other.search(["warm up"], 3)
 
     def first(question, mode):
         (found,) = other.search([question], 1, mode=mode)
         return found[0].document.id
 
-    search = TextSearch(index, embed, embed)
-    search.add([Document("new", "added", {}, ("a fresh question",)), Document("d7", "text7")])
+    search = searching(index, embed, embed)
+    search.add([Document("new", "added", {}, ("a fresh question",)), Document("d7", "text7")], replace=True)
     assert first("a fresh question", "dense") == first("a fresh question", "bm25") == "new"
     assert first("q7-0 known", "dense") == expected([*faq()[:7], *faq()[8:]], "q7-0 known", 1, 1)[0][0]
     index.delete(["new", *(f"d{n}" for n in range(25))])  # more than half: rows are numbered again
@@ -114,9 +113,9 @@ def test_changes_reach_known_questions_in_every_open_index(index, engine):
 
 
 def test_an_index_without_known_questions_takes_the_first_one(tmp_path):
-    search = TextSearch(write(tmp_path / "old", [Document("a", "one"), Document("b", "two")]), embed, embed)
+    search = searching(write(tmp_path / "old", [Document("a", "one"), Document("b", "two")]), embed, embed)
     assert search.search(["one"], 1, mode="dense")[0][0].document == Document("a", "one")
-    search.add([Document("b", "two", {}, ("what is it",))])
+    search.add([Document("b", "two", {}, ("what is it",))], replace=True)
     assert search.search(["what is it"], 1, mode="dense")[0][0].document.questions == ("what is it",)
 
 
@@ -126,8 +125,8 @@ def test_known_questions_have_the_precision_of_the_index(tmp_path, precision):
     vectors = vectors if precision == "int8" else vectors.astype(precision)
     documents = [Document("a", "a", {}, ("ask a",)), Document("b", "b")]
     write_index(tmp_path / "i", vectors, documents, metric="cosine", model={"name": "m"}, known=embed(["ask a"]))
-    search = TextSearch(Index(tmp_path / "i"), embed)
-    assert str(search.index.snapshot.known.embeddings.dtype) == precision
+    search = searching(Index(tmp_path / "i"), embed)
+    assert str(search.snapshot.known.embeddings.dtype) == precision
     assert search.search(["ask a"], 1, mode="dense")[0][0].score == pytest.approx(1, abs=0.02)
 
 
@@ -136,7 +135,7 @@ def test_embeddings_of_known_questions_must_fit(index, tmp_path):
     for known in (None, np.zeros((2, WIDTH)), np.zeros((1, 3))):
         message = "embeddings have shape .* for 1 known questions and an index of width 8"
         refused(message, index.add, *new, known=known)
-    refused("there is no model to encode known questions", TextSearch(index).add, *new)
+    refused("there is no model to encode documents", index.add, new[0])
     refused("contains nan or infinity", index.add, *new, known=np.full((1, WIDTH), np.nan))
     assert "x" not in index
 

@@ -87,8 +87,9 @@ def test_exact_search_in_the_database_finds_what_the_index_finds(to, tmp_path, m
         embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     index = index_of(tmp_path / "index", embeddings, metric)
     assert publish(index, *to) == PublishResult(80, removed=0, cut=0, others=0)
-    found, exact = search(to, QUESTIONS, 10), index.search(QUESTIONS, 10)
-    expected = [[index.document(row) for row in rows] for rows in exact.rows]
+    found, exact = search(to, QUESTIONS, 10), index.snapshot.search_documents(QUESTIONS, 10)
+    stored = dict(index.snapshot)
+    expected = [[stored[row] for row in rows] for rows in exact.rows]
     assert [[document for document, _ in hits] for hits in found] == expected
     scale = np.linalg.norm(QUESTIONS, axis=1, keepdims=True) if metric == COSINE else 1
     np.testing.assert_allclose([[score for _, score in hits] for hits in found], exact.scores / scale, rtol=1e-4)

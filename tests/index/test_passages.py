@@ -4,17 +4,17 @@ import json
 
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import refused, searching
 
 from endx_jax.data.sets.documents import Document, own_documents, passages_of
 from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers
 from endx_jax.index.approximate import ENGINES
-from endx_jax.index.corpus_encoding import begin_index, encode_missing, join_shards, survey
+from endx_jax.index.corpus_encoding import begin_index, encode_missing, survey
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_evaluation import evaluate_answered, evaluate_judged, find_rows
 from endx_jax.index.index_file import COSINE, INNER_PRODUCT, IndexInfo
 from endx_jax.index.milvus import publish
-from endx_jax.index.text_search import TextSearch
+from endx_jax.index.shards import join_shards
 from endx_jax.ranking.hybrid import Hybrid
 
 WIDTH = 16
@@ -49,6 +49,10 @@ def index(tmp_path) -> Index:
     return write(tmp_path / "i")
 
 
+def ids_of(index) -> dict[int, str]:
+    return {row: document.id for row, document in index.snapshot}
+
+
 def best_by_document(questions: list[str], documents=CORPUS) -> list[list[str]]:
     """Ids by the plain definition: a document has the score of its best passage."""
     scores = embed(questions) @ embed([document.text for document in documents]).T
@@ -71,7 +75,7 @@ def test_passages_have_the_title_and_the_first_one_all_other_fields():
 @pytest.mark.parametrize("engine", ["exact", *ENGINES])
 def test_k_counts_documents_and_each_is_its_best_passage(index, engine):
     questions = ["x word7", "y word2", "z word40"]
-    search = TextSearch(index, embed, engine=engine, hybrid=Hybrid(known=0))
+    search = searching(index, embed, engine=engine, hybrid=Hybrid(known=0))
     for answers, right in zip(search.search(questions, 3, mode="dense"), best_by_document(questions), strict=True):
         assert [answer.document.id for answer in answers] == right
         for answer in answers:
@@ -79,16 +83,14 @@ def test_k_counts_documents_and_each_is_its_best_passage(index, engine):
             scores = embed([document.text for document in of]) @ embed(questions[:1]).T
             if answers[0].document.text.endswith("word7"):  # the first question
                 assert answer.document.text == of[int(scores.argmax())].text
-    nearest = index.search(embed(questions), 2)
-    assert [[index.document(row).id for row in rows] for rows in nearest.rows] == [
-        names[:2] for names in best_by_document(questions)
-    ]
-    assert len(index.search(np.zeros((0, WIDTH), np.float32), 2).rows) == 0
+    nearest, ids = index.snapshot.search_documents(embed(questions), 2), ids_of(index)
+    assert [[ids[row] for row in rows] for rows in nearest.rows] == [names[:2] for names in best_by_document(questions)]
+    assert len(index.snapshot.search_documents(np.zeros((0, WIDTH), np.float32), 2).rows) == 0
 
 
 @pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
 def test_every_mode_finds_a_document_once_with_its_metadata_and_its_passage(index, mode):
-    search = TextSearch(index, embed, embed)
+    search = searching(index, embed, embed)
     for where, names in (
         (None, {"long", "whole", "short"}),
         ({"n": 3}, {"short"}),
@@ -105,21 +107,21 @@ def test_every_mode_finds_a_document_once_with_its_metadata_and_its_passage(inde
 
 
 def test_a_document_is_read_replaced_and_deleted_as_a_whole_everywhere(index):
-    other, search = Index(index.path), TextSearch(index, embed, embed)
-    assert (len(index), index.snapshot.count_passages(), len(index.snapshot.known)) == (3, 64, 2)
-    assert "3 documents in 64 passages with 2 known questions" in index.contents
+    other, search = Index(index.path), searching(index, embed, embed)
+    assert (len(index), index.snapshot.passages, len(index.snapshot.known)) == (3, 64, 2)
+    assert "3 documents in 64 passages with 2 known questions" in str(index)
     whole = index.get("short")
     assert whole.text == "short word0\n\nshort word1\n\nshort word2"
     assert (whole.metadata, whole.questions, whole.passage) == ({"title": "Short", "n": 3}, ("ask short",), 0)
-    assert search.add(book("long", 2)) == 1
+    assert search.add(book("long", 2), replace=True) == 1
     for seen in (index, other, Index(index.path)):
-        names = [document.name for _, document in seen.snapshot.documents()]
+        names = [document.name for _, document in seen.snapshot]
         assert sorted(names) == ["long#1", "long#2", "short#1", "short#2", "short#3", "whole"]
-    search.add([Document("short", "now whole"), Document("short#2", "of its own")])
+    search.add([Document("short", "now whole"), Document("short#2", "of its own")], replace=True)
     assert (index.get("short").text, len(other.snapshot)) == ("now whole", 4)
     assert index.delete(["long"]) == 1
     assert ("long" in other, other.get("long"), len(other.snapshot.known)) == (False, None, 0)
-    assert {document.name for _, document in other.snapshot.documents()} == {"whole", "short", "short#2"}
+    assert {document.name for _, document in other.snapshot} == {"whole", "short", "short#2"}
 
 
 def test_passages_of_a_document_must_follow_each_other(index):
@@ -139,7 +141,7 @@ def test_judgements_and_answers_are_of_documents(index):
     assert found.ranks[0][0] == 1 + right[0].index("whole")
     assert sorted(found.ranks[1]) == sorted(1 + right[1].index(name) for name in ("short", "long"))
     assert (found.candidates, found.top_ids.shape) == (3, (2, 3))
-    names = [[index.document(row).id for row in rows] for rows in found.top_ids]
+    names = [[ids_of(index)[row] for row in rows] for rows in found.top_ids]
     assert names == right
     answered = [QuestionWithAnswers("q0", questions[0], ("whole",))]
     by_answer = evaluate_answered(index.snapshot, answered, embed(questions[:1]), cutoffs=(1, 3))
@@ -160,7 +162,7 @@ def test_shards_may_cut_a_document_and_are_joined(tmp_path):
     parts = [encode(f"{n}", shard=[n, 3]) for n in (1, 2, 3)]
     assert join_shards(tmp_path / "joined", parts) == 64
     whole, joined_parts = Index(encode("whole")), Index(tmp_path / "joined")
-    assert [*joined_parts.snapshot.documents()] == [*whole.snapshot.documents()]
+    assert [*joined_parts.snapshot] == [*whole.snapshot]
     assert (len(joined_parts), len(joined_parts.snapshot.known)) == (3, 2)
     assert joined_parts.get("long") == whole.get("long")
 
@@ -182,7 +184,7 @@ def test_a_replaced_document_leaves_no_passages_in_a_published_collection(tmp_pa
 def test_a_line_of_json_names_the_passage(index):
     from endx_jax.cli.answers import NamedQuestion, to_jsonl, to_text
 
-    answers = TextSearch(index, embed).search(["x word2"], 3, mode="dense")[0]
+    answers = searching(index, embed).search(["x word2"], 3, mode="dense")[0]
     listed = json.loads(to_jsonl(NamedQuestion("1", "x"), answers))["answers"]
     assert [(one["id"], one.get("passage")) for one in listed] == [
         (answer.document.id, answer.document.passage or None) for answer in answers

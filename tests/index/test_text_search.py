@@ -1,12 +1,11 @@
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import refused, searching
 
 from endx_jax.data.sets.documents import Document, FoundDocument
-from endx_jax.index import text_search
+from endx_jax.index import index as indexes
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.text_search import TextSearch
 from endx_jax.ranking.hybrid import Hybrid
 
 TEXTS = ["cats sleep", "dogs bark", "cats bark", "fish"]
@@ -30,17 +29,17 @@ def ids(answers):
 
 
 def test_answers_carry_rank_score_and_document(index):
-    cat, fish = TextSearch(index, encode).search(["my cat", "a fish"], 2, mode="dense")
+    cat, fish = searching(index, encode).search(["my cat", "a fish"], 2, mode="dense")
     expected = [Document("d0", "cats sleep", {"line": 0}), Document("d2", "cats bark", {"line": 2})]
     assert cat == [FoundDocument(rank, 1.0, document) for rank, document in enumerate(expected, start=1)]
     assert ([(answer.rank, answer.score) for answer in fish], ids(fish)[0]) == ([(1, 1.0), (2, 0.0)], "d3")
-    (found,) = TextSearch(index).search(["do cats bark"], 10, mode="bm25")
+    (found,) = searching(index).search(["do cats bark"], 10, mode="bm25")
     assert (ids(found), [answer.rank for answer in found]) == (["d2", "d0", "d1"], [1, 2, 3])
 
 
 def test_hybrid_is_the_fusion_of_both(index):
     def scores(hybrid=None, **options):
-        (answers,) = TextSearch(index, encode, hybrid=hybrid).search(["a cat, barking"], 4, **options)
+        (answers,) = searching(index, encode, hybrid=hybrid).search(["a cat, barking"], 4, **options)
         return {answer.document.id: answer.score for answer in answers}
 
     dense, lexical = scores(mode="dense"), scores(mode="bm25")
@@ -57,14 +56,14 @@ def test_hybrid_is_the_fusion_of_both(index):
 
 def test_hybrid_is_the_default_unless_it_does_not_help(index, monkeypatch):
     def ranked(hybrid=None, **options):
-        return TextSearch(index, encode, hybrid=hybrid).search(["a cat, barking"], 4, **options)
+        return searching(index, encode, hybrid=hybrid).search(["a cat, barking"], 4, **options)
 
     assert ranked() == ranked(mode="hybrid") == ranked(Hybrid(None)) != ranked(mode="dense")
     assert ranked(Hybrid(2.0)) == ranked(Hybrid(2.0), mode="hybrid")
     assert ranked(Hybrid(0.0, 150)) == ranked(mode="dense")
 
     def line(hybrid=None, mode=None):
-        search = TextSearch(index, hybrid=hybrid)
+        search = searching(index, hybrid=hybrid)
         return search.describe(mode or search.default_mode).replace(str(index.path), "FILE")
 
     assert line() == "searching 4 documents (FILE), mode hybrid: the sum of reciprocal ranks in dense and BM25"
@@ -72,19 +71,19 @@ def test_hybrid_is_the_default_unless_it_does_not_help(index, monkeypatch):
     assert line(Hybrid(0.0, 150)).endswith("mode dense (in validation, BM25 did not improve it)")
     assert line(mode="dense").endswith("mode dense")
     assert line(mode="bm25").endswith("mode bm25")
-    monkeypatch.setattr(text_search, "WORDS_OF", 3)
+    monkeypatch.setattr(indexes, "WORDS_OF", 3)
     assert line().endswith("mode dense (BM25 is not used by default for more than 3 documents)")
     assert ranked() == ranked(mode="dense")
 
 
 def test_an_index_names_its_source(index, tmp_path):
-    assert index.contents == f"4 documents ({index.path})"
+    assert str(index) == f"4 documents ({index.path})"
     about = {"metric": "cosine", "model": {}, "corpus": {"part": "all answers of ", "path": "faq.csv"}}
     write_index(tmp_path / "of", np.eye(2, dtype=np.float32), [Document(n, n) for n in "ab"], **about)
     found = Index(tmp_path / "of")
-    assert found.contents == "2 documents (all answers of 'faq.csv')"
+    assert str(found) == "2 documents (all answers of 'faq.csv')"
     found.delete(["a"])
-    assert found.contents == "1 document (all answers of 'faq.csv', changed since)"
+    assert str(found) == "1 document (all answers of 'faq.csv', changed since)"
 
 
 @pytest.mark.parametrize("engine", ["exact", *ENGINES])
@@ -92,10 +91,10 @@ def test_an_index_names_its_source(index, tmp_path):
 def test_all_see_what_is_added_and_not_what_is_deleted(index, engine, mode):
     if engine != "exact":
         pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
-    search = TextSearch(index, encode, encode, engine=engine)
+    search = searching(index, encode, encode, engine=engine)
     search.search(["fish"], 2, mode=mode)
-    search.add([Document("new", "fish and fish"), Document("d3", "not a dog any more")])
-    index.delete(["d1"])
+    search.add([Document("new", "fish and fish"), Document("d3", "not a dog any more")], replace=True)
+    search.delete(["d1"])
     assert (len(search), "d1" in index, "new" in index) == (4, False, True)
     assert ids(search.search(["fish"], 1, mode=mode)[0]) == ["new"]
     everything = ids(search.search(["fish dogs cats bark sleep"], 10, mode=mode)[0])
@@ -103,16 +102,16 @@ def test_all_see_what_is_added_and_not_what_is_deleted(index, engine, mode):
 
 
 def test_embeddings_may_come_with_the_questions(index):
-    search = TextSearch(index)
+    search = searching(index)
     assert ids(search.search([""], 1, embeddings=np.float32([[0, 1, 0]]))[0]) == ["d1"]
     search.add([Document("d9", "")], np.float32([[0, 2, 0]]))
     assert ids(search.search([""], 1, embeddings=np.float32([[0, 1, 0]]))[0]) == ["d9"]
 
 
 def test_mistakes(index):
-    search = TextSearch(index)
-    refused("engine is 'fast', which is none of exact, flat, ivf, hnsw", TextSearch, index, engine="fast")
+    search = searching(index)
+    refused("engine is 'fast', which is none of exact, flat, ivf, hnsw", Index, index.path, engine="fast")
     refused("no model to encode questions: load one", search.search, ["a"], 3)
     refused("no model to encode documents: load one", search.add, [Document("a", "")])
-    refused("mode is 'sparse'", TextSearch(index, encode).search, ["a"], 3, mode="sparse")
+    refused("mode is 'sparse'", searching(index, encode).search, ["a"], 3, mode="sparse")
     refused("k must be at least 1, and is 0", search.search, ["a"], 0, mode="bm25")

@@ -8,23 +8,21 @@ from helpers import one_line_error, refused, written
 from late_folders import write_multi_vector
 
 import endx_jax
+from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.documents import Document
-from endx_jax.index.corpus_encoding import encode_corpus, join_shards
+from endx_jax.index.corpus_encoding import Encoding, encode_corpus
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.index_model import IndexModel
+from endx_jax.index.index_model import open_index
 from endx_jax.index.milvus import publish
-from endx_jax.index.text_search import TextSearch
+from endx_jax.index.shards import join_shards
+from endx_jax.index.store import Store
 from endx_jax.ranking.bm25 import BM25
-from endx_jax.serving.service import Ask, Service
+from endx_jax.serving.service import SearchJob, Service
 
 WORDS = "cat dog mouse sat the on mat who is where in town here".split()
 DRAW = np.random.default_rng(0)
 TEXTS = [" ".join(DRAW.choice(WORDS, DRAW.integers(3, 12))) for _ in range(40)]
 ASKED = ["where is the cat", "who sat on the mat", "town"]
-
-
-def objects(items):
-    return np.fromiter(items, object, len(items))
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +41,6 @@ def path(model, corpus, tmp_path):
     return encode_corpus(model.name, str(corpus), tmp_path / "index.sqlite")
 
 
-def search_of(path):
-    index = Index(path)
-    encoder = IndexModel(index)
-    return TextSearch(index, encoder.encode_query, encoder.encode_document)
-
-
 def exact(model, texts=TEXTS):
     """MaxSim of unrounded token vectors, divided by the questions' tokens."""
     asked = model.encode_query(ASKED)
@@ -61,7 +53,7 @@ def found(answers):
 
 def test_a_search_ranks_by_maxsim_as_on_demand_but_for_rounding(path, model):
     scores = exact(model)
-    for asked, ranked in zip(scores, found(search_of(path).search(ASKED, 10, mode="dense")), strict=True):
+    for asked, ranked in zip(scores, found(open_index(path).search(ASKED, 10, mode="dense")), strict=True):
         np.testing.assert_allclose([score for _, score in ranked], [asked[row] for row, _ in ranked], atol=8e-3)
         tenth = np.sort(asked)[-10]
         assert (
@@ -72,28 +64,28 @@ def test_a_search_ranks_by_maxsim_as_on_demand_but_for_rounding(path, model):
 
 
 def test_hybrid_adds_bm25_to_the_mean_over_the_tokens_of_the_question(path, model):
-    search = search_of(path)
+    search = open_index(path)
     fused = exact(model) + search.hybrid.weight * BM25.of_texts(TEXTS).scores(ASKED)
     for asked, ranked in zip(fused, found(search.search(ASKED, 5, mode="hybrid")), strict=True):
         np.testing.assert_allclose([score for _, score in ranked], -np.sort(-asked)[:5], atol=8e-3)
 
 
 def test_filters_additions_and_deletions_reach_the_token_vectors(path, model):
-    search = search_of(path)
+    search = open_index(path)
     (ranked,) = found(search.search(ASKED[:1], 40, mode="dense", where={"even": True}))
     assert len(ranked) == 20
     assert all(row % 2 == 0 for row, _ in ranked)
-    assert search.add([Document("d1", ASKED[0]), Document("d40", "the mat")]) == 1
-    search.index.delete(["d0"])
+    assert search.add([Document("d1", ASKED[0]), Document("d40", "the mat")], replace=True) == 1
+    search.delete(["d0"])
     changed = [*TEXTS, "the mat"]
     changed[1] = ASKED[0]
     scores = exact(model, changed)[0]
     (ranked,) = found(search.search(ASKED[:1], 50, mode="dense"))
     assert {row for row, _ in ranked} == {*range(1, 41)}
     np.testing.assert_allclose([score for _, score in ranked], [scores[row] for row, _ in ranked], atol=8e-3)
-    read = search.index._reader._rows("SELECT count(*), sum(length(codes)), sum(length(scales)) FROM tokens")
+    (read,) = search._store.rows("SELECT count(*), sum(length(codes)), sum(length(scales)) FROM tokens")
     tokens = sum(map(len, model.encode_document(changed[1:])))
-    assert read == [(40, 4 * tokens, 4 * tokens)]
+    assert read == (40, 4 * tokens, 4 * tokens)
 
 
 def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(path, model, corpus, tmp_path, monkeypatch):
@@ -106,7 +98,7 @@ def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(path, model, c
     query = "SELECT id, embedding, codes, scales FROM documents JOIN passages ON document = documents.row"
     query += " JOIN tokens ON passage = passages.row"
     first, joined, new = (
-        {row[0]: row[1:] for row in Index(p)._reader._rows(query)} for p in (path, tmp_path / "joined", reused)
+        {row[0]: row[1:] for row in Store(p).rows(query)} for p in (path, tmp_path / "joined", reused)
     )
     assert len(first) == 40
     assert first == joined
@@ -116,12 +108,12 @@ def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(path, model, c
 def test_cut_documents_are_counted(model, tmp_path, capsys):
     (tmp_path / "long.jsonl").write_text("\n".join(json.dumps({"_id": f"{n}", "text": "cat " * n}) for n in (3, 99)))
     encode_corpus(model.name, str(tmp_path / "long.jsonl"), tmp_path / "index")
-    assert "1 of 2 documents reach the limit" in capsys.readouterr().out
+    assert "1 of 2 texts reach the limit" in capsys.readouterr().out
 
 
 def test_vectors_of_another_width_are_one_line(path, model, corpus):
     index = Index(path)
-    for wrong in (objects([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
+    for wrong in (RaggedVectors.of([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
         refused("an index of width 4: encode them with the index's model", index.add, [Document("x", "x")], wrong)
     refused(
         "truncate_dim needs a model with one vector for each text",
@@ -129,19 +121,19 @@ def test_vectors_of_another_width_are_one_line(path, model, corpus):
         model.name,
         str(corpus),
         path,
-        truncate_dim=2,
+        Encoding(truncate_dim=2),
     )
 
 
 def test_a_server_searches_and_adds_by_token_vectors(path, model):
-    search = search_of(path)
+    search = open_index(path)
     service = Service(model, search)
-    ((answers,),) = [service.run([Ask(ASKED[0], 10, "dense")])]
+    ((answers,),) = [service.run([SearchJob(ASKED[0], 10, "dense")])]
     scores = exact(model)[0]
     np.testing.assert_allclose([one["score"] for one in answers], -np.sort(-scores)[:10], atol=8e-3)
     encoded = service._encode("answer", [ASKED[0]])
     service.add([Document("same", ASKED[0])], encoded.embeddings)
-    ((answers,),) = [service.run([Ask(ASKED[0], 1, "dense")])]
+    ((answers,),) = [service.run([SearchJob(ASKED[0], 1, "dense")])]
     assert answers[0]["id"] == "same"
     job, _, cut = service.read_pairs(ASKED[0], [*TEXTS[:3], "the cat " * 5000])
     asked = len(model.encode_query(ASKED[0]))
@@ -165,15 +157,14 @@ def test_damaged_token_vectors_are_one_line(path, change, scale, message):
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute(change, [] if scale is None else [np.full(1, scale, "<f4").tobytes()])
     with one_line_error(message), np.errstate(over="ignore", invalid="ignore"):
-        search_of(path).search(ASKED[:1], 1, mode="dense")
+        open_index(path).search(ASKED[:1], 1, mode="dense")
 
 
 def test_an_index_of_another_kind_of_model_has_no_token_vectors(path):
     document = Document("new", "a text")
     write_index(path, np.ones((1, 4), np.float32), [document], metric="cosine", model={"name": "m", "identity": "1"})
     index = Index(path)
-    assert not index.by_token
-    np.testing.assert_array_equal(index._reader.embeddings_of([index.snapshot._rows[0].item()]), np.ones((1, 4)))
+    assert [*Store(path).rows("SELECT * FROM tokens")] == []
     index.delete(["new"])
 
 

@@ -8,6 +8,7 @@ from helpers import refused
 from late_folders import NATIVE, write_multi_vector, write_pylate
 
 import endx_jax
+from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.ranking.mining import SimilaritiesOfTexts
 
@@ -41,7 +42,7 @@ def test_a_document_without_tokens_scores_nothing():
     tokens = {"q": np.ones((2, 3), np.float32), "none": np.zeros((0, 3), np.float32), "d": np.eye(3, dtype=np.float32)}
 
     def encode(side, texts):
-        return np.fromiter((tokens[text] for text in texts), object, len(texts))
+        return RaggedVectors.of([tokens[text] for text in texts])
 
     score = SimilaritiesOfTexts(encode, by_token=True)(["q"], ["none", "d"])
     assert score(np.array([[0, 0], [0, 1], [0, 0]])).tolist() == [0, 2, 0]

@@ -10,7 +10,7 @@ from helpers import refused
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.lexical import Lexical
+from endx_jax.index.text_search import Lexical
 from endx_jax.ranking.bm25 import BM25, WordTokenizer
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.results import Results
@@ -84,7 +84,7 @@ def expected(texts, rows, k):
 
 @pytest.mark.parametrize("k", [1, 2, 10])
 def test_ranks_as_bm25_over_the_documents(index, k):
-    found = Lexical().search(index.snapshot, ASKED, k)
+    found = Lexical().rank(index.snapshot, ASKED, k)
     assert found == expected(TEXTS, range(6), k)
     assert (len(found[0]), found[2], found[3]) == (min(k, 3), [], [])
 
@@ -94,29 +94,29 @@ def test_follows_the_index_and_splits_each_text_once(index, monkeypatch):
     splitting = WordTokenizer._split
     noted = lambda self, texts, known: (split.extend(texts), splitting(self, texts, known))[1]  # noqa: E731
     monkeypatch.setattr(WordTokenizer, "_split", noted)
-    searching.search(index.snapshot, ASKED, 10)
+    searching.rank(index.snapshot, ASKED, 10)
     index.add([Document("new", "the mouse ends")], np.ones((1, 2)))
     index.delete(["1"])
     kept = [0, 2, 3, 4, 5, 6]
     texts = [*TEXTS, "the mouse ends"]
-    found, once = searching.search(index.snapshot, ASKED, 10), [*split]
+    found, once = searching.rank(index.snapshot, ASKED, 10), [*split]
     assert found == expected([texts[row] for row in kept], kept, 10)
     assert once == [*TEXTS, *ASKED, "the mouse ends", *ASKED]
 
 
 def test_equal_scores_are_ordered_by_row_and_without_words_nothing_is_found(index, tmp_path):
     same = index_of(tmp_path / "same", ["same words" if n % 2 else "others" for n in range(40)])
-    (found,) = Lexical().search(same.snapshot, ["words"], 5)
+    (found,) = Lexical().rank(same.snapshot, ["words"], 5)
     assert [row for row, _ in found] == [1, 3, 5, 7, 9]
     index.delete(["0", "1", "2", "3", "5"])
-    assert Lexical().search(index.snapshot, ASKED, 5) == [[], [], [], []]
+    assert Lexical().rank(index.snapshot, ASKED, 5) == [[], [], [], []]
 
 
 def test_an_index_names_its_language_by_which_questions_are_split(tmp_path):
     german = ["Wie kann ich das Passwort ändern?", "Die Häuser der Stadt sind nicht für die Gäste."]
     index = index_of(tmp_path / "index", german)
     assert index.info.language == "german"
-    ((found,),) = Lexical().search(index.snapshot, ["haus"], 5)
+    ((found,),) = Lexical().rank(index.snapshot, ["haus"], 5)
     assert found[0] == 1
 
 

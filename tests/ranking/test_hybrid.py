@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from helpers import refused
 
+from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.index.index_model import stored_hybrid
 from endx_jax.inference.manifest import MANIFEST
@@ -130,9 +131,9 @@ def test_maxsim_is_fused_as_a_mean_over_the_tokens_of_the_question():
     """The default weight is for cosines, and MaxSim grows with the question's tokens."""
     records, *_ = words_and_meaning(4)
     draw = np.random.default_rng(3)
-    texts = {side: np.empty(4, object) for side in ("question", "answer")}
-    for n in range(4):
-        texts["question"][n], texts["answer"][n] = (draw.standard_normal((k, 8)).astype(np.float32) for k in (n + 1, 3))
+    lengths = {"question": (1, 2, 3, 4), "answer": (3,) * 4}
+    drawn = {side: [draw.standard_normal((k, 8)).astype(np.float32) for k in lengths[side]] for side in lengths}
+    texts = {side: RaggedVectors.of(vectors) for side, vectors in drawn.items()}
     pools, blocks = Pools(all=records), []
     dense = evaluate_dense(lambda side, _: texts[side], pools, fuse=lambda _, block: blocks.append(block) or block)
     expected = [[(q @ a.T).max(axis=1).mean() for a in texts["answer"]] for q in texts["question"]]

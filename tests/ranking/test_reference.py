@@ -171,7 +171,8 @@ def test_an_index_of_such_a_folder_has_the_same_means(reference, judged_folder, 
     expected = expected_means(reference, judged, run)
     assert {name: found.metrics[name] for name in MEASURES} == pytest.approx(expected, abs=1e-6)
     best = [max(own, key=own.get) for own in run.values()]
-    assert [snapshot.document(row).id for row in found.top_ids[:, 0]] == best
+    documents = dict(snapshot)
+    assert [documents[row].id for row in found.top_ids[:, 0]] == best
 
 
 def test_tied_right_candidates_share_their_mean_gain():

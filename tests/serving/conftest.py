@@ -48,7 +48,7 @@ class Gated:
 
     def __init__(self, service):
         self._service, self.batches, self.gate = service, [], threading.Event()
-        self.model, self.search, self.scores = service.model, service.search, service.scores
+        self.model, self.index, self.scores = service.model, service.index, service.scores
 
     def preparations(self):
         return ()

@@ -15,7 +15,6 @@ from http_server import Running, wait_for
 from endx_jax import load
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.text_search import TextSearch
 from endx_jax.inference import low_latency
 from endx_jax.serving import api
 from endx_jax.serving.service import Service
@@ -68,8 +67,8 @@ def test_many_texts_are_worked_out_in_pieces(served):
 @pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
 def test_answers_are_those_of_the_search(served, mode):
     status, content = served.post("/search", {"query": "where is the cat 3", "k": 5, "mode": mode})
-    assert (status, content["mode"], content["documents"]) == (200, mode, len(served.service.search))
-    (expected,) = served.service.search.search(["where is the cat 3"], 5, mode=mode)
+    assert (status, content["mode"], content["documents"]) == (200, mode, len(served.service.index))
+    (expected,) = served.service.index.search(["where is the cat 3"], 5, mode=mode)
     found = [(one["rank"], one["id"], one["text"]) for one in content["results"]]
     assert found == [(answer.rank, answer.document.id, answer.document.text) for answer in expected]
     scores = [[found["score"] for found in content["results"]], [answer.score for answer in expected]]
@@ -88,9 +87,9 @@ def test_documents_are_added_found_replaced_and_deleted_and_that_lasts(served):
     served.post("/documents", {"documents": [{**new, "text": "a mat"}]})
     _, content = served.post("/search", {"query": text, "k": 100, "mode": "dense"})
     assert [found["text"] for found in content["results"] if found["id"] == new["id"]] == ["a mat"]
-    assert len(Index(served.service.search.index.path)) == before + 1
+    assert len(Index(served.service.index.path)) == before + 1
     assert served.ask("DELETE", "/documents/api/1%20%C3%BC")[:2] == (200, {"deleted": new["id"]})
-    assert served.get("/info")[1]["documents"] == len(Index(served.service.search.index.path)) == before
+    assert served.get("/info")[1]["documents"] == len(Index(served.service.index.path)) == before
 
 
 @pytest.mark.parametrize("identifier", ODD)
@@ -107,7 +106,7 @@ def test_documents_with_odd_ids_can_be_read_and_deleted(served, identifier):
 
 def test_a_model_that_can_only_search_adds_no_documents(service, serve):
     student = dataclasses.replace(service.model, params=jax.tree.map(lambda x: x + 1, service.model.params))
-    other = Service(student, service.search)
+    other = Service(student, service.index)
     other.preparations = lambda: []
     status, content = serve(service=other).post("/documents", {"documents": [{"text": "x"}]})
     assert (status, content["error"]["code"]) == (409, "other_model")
@@ -206,7 +205,7 @@ REFUSED = [
     ("/search", {"query": "x" * 1_000_001}, 422, "^query: 1000001 bytes exceed the limit of 1000000"),
     ("/search", {"query": "x", "k": 2.5}, 422, "^k: should be a valid integer"),
     ("/documents", {"documents": []}, 422, "^documents: give at least one$"),
-    ("/documents", {"documents": [{"text": "x"}] * 2049}, 422, "^documents: exceed the server's --max-texts: send"),
+    ("/documents", {"documents": [{"text": "x"}] * 2049}, 422, "^documents: 2049 texts exceed the limit"),
     ("/documents", {"documents": [{"text": " "}]}, 422, r"^documents\[0\].text: is empty$"),
     ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, r"metadata.a: must be text, a number"),
     (
@@ -278,7 +277,7 @@ def test_a_long_text_is_cut_and_counted_as_by_encode(served):
     status, content = served.post("/v1/embeddings", {"input": [exact, long, "cat"]})
     np.testing.assert_allclose(embeddings((status, content)), model.encode_document([exact, long, "cat"]), atol=1e-5)
     assert content["usage"]["total_tokens"] == 2 * length + 3
-    assert content["note"].startswith(f"1 of 3 documents reach the limit of {length} tokens")
+    assert content["note"].startswith(f"1 of 3 texts reach the limit of {length} tokens")
     assert "note" not in served.post("/v1/embeddings", {"input": [exact, "cat"]})[1]
     _, content = served.post("/v1/rerank", {"query": "cat", "documents": [long, "cat"]})
     assert (content["usage"]["total_tokens"], content["note"][:6]) == (length + 6, "1 of 2")
@@ -295,8 +294,7 @@ def test_the_schema_of_requests_has_their_sizes_and_that_null_is_as_absent(serve
     assert fields["Rerank"]["documents"]["minItems"] == fields["Documents"]["documents"]["minItems"] == 1
     assert fields["Search"]["query"]["pattern"] == r"\S"
     k, null = fields["Search"]["k"]["anyOf"]
-    assert (k["minimum"], k["maximum"], null) == (1, 100, {"type": "null"})
-    assert fields["Embeddings"]["dimensions"]["anyOf"][0]["maximum"] == served.service.model.width
+    assert (k["minimum"], null) == (1, {"type": "null"})
     assert {"type": "null"} in fields["Embeddings"]["encoding_format"]["anyOf"]
     identifier = re.compile(schemas["NewDocument"]["properties"]["id"]["anyOf"][0]["pattern"])
     names = ("a b", "..a", "", ".", "..", "a\nb", "\u2028")
@@ -313,7 +311,7 @@ def prompted(tiny_bert, tmp_path_factory):
     write_index(folder / "index.sqlite", model.encode_document(TEXTS), documents, metric="cosine", model={})
     with pytest.MonkeyPatch.context() as fewer_programs:
         fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
-        service = Service(model, TextSearch(Index(folder / "index.sqlite"), model.encode_query))
+        service = Service(model, Index(folder / "index.sqlite", model))
     service.preparations = list  # compiles no programs but those that are asked for
     running = Running(service)
     yield running
@@ -400,7 +398,7 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
 
         return score
 
-    other = Service(service.model, service.search, pairs=pairs)
+    other = Service(service.model, service.index, pairs=pairs)
     other.preparations = lambda: []
     documents = [*("x" * n for n in (3, 1, 2)), "cat " * 1024]
     _, content = serve(service=other).post("/v1/rerank", {"query": "why", "documents": documents})
@@ -414,7 +412,7 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
     assert content["note"].startswith("1 of 4 documents are longer than what is read: only their beginnings are scored")
 
 
-ITEMS, FIELDS = ",".join("1" * 1_000_000), ",".join(f'"{n}":[]' for n in range(300_000))
+ITEMS = ",".join("1" * 1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -424,13 +422,10 @@ ITEMS, FIELDS = ",".join("1" * 1_000_000), ",".join(f'"{n}":[]' for n in range(3
         ("/v1/rerank", f'{{"query":"a","documents":[{ITEMS}]}}', "documents[0]"),
         ("/documents", f'{{"documents":[{ITEMS}]}}', "documents[0]"),
         ("/documents", f'{{"documents":[{{"text":"a","questions":[{ITEMS}]}}]}}', "documents[0].questions[0]"),
-        ("/search", f'{{"query":"a",{FIELDS}}}', "0"),
-        ("/documents", f'{{"documents":[{{"text":"a",{FIELDS}}}]}}', "documents[0].0"),
-        ("/documents", f'{{"documents":[{{"text":"a","metadata":{{{FIELDS}}}}}]}}', "documents[0].metadata.0"),
     ],
-    ids=range(7),
+    ids=range(4),
 )
-def test_many_wrong_items_or_fields_have_one_error(served, path, content, param):
+def test_many_wrong_items_have_one_error(served, path, content, param):
     began = time.process_time()
     status, found = served.post(path, content.encode())
     assert (status, found["error"]["param"]) == (422, param)

@@ -23,7 +23,7 @@ def full(*args, **kwargs):
 def test_a_full_disk_is_status_507_and_changes_nothing(served, monkeypatch, caplog):
     before = served.get("/info")[1]["documents"]
     with monkeypatch.context() as disk:
-        disk.setattr(served.service.search.index, "add", full)
+        disk.setattr(served.service.index, "add", full)
         status, content = served.post("/documents", DOCUMENTS)
     assert (status, content["error"]["code"]) == (507, "disk_full")
     assert content["error"]["message"] == "the server's disk is full: nothing was changed"
@@ -39,7 +39,7 @@ def test_a_change_that_an_index_refuses_is_a_failure(served, monkeypatch, caplog
     def refuse(*args, **kwargs):
         raise failure
 
-    monkeypatch.setattr(served.service.search.index, "add", refuse)
+    monkeypatch.setattr(served.service.index, "add", refuse)
     found, content, headers = served.ask("POST", "/documents", b'{"documents": [{"text": "x"}]}', JSON)
     assert (found, content["error"]["type"], content["error"]["message"]) == (status, kind, str(failure))
     assert headers["Retry-After"] == retry
@@ -57,7 +57,7 @@ def test_a_file_that_allows_no_changes_is_a_conflict_and_is_searched(served, mon
 
 def test_a_lock_that_another_process_holds_refuses_changes_and_no_search(served, monkeypatch):
     monkeypatch.setattr(index_file, "WAIT", 1.0)
-    foreign = sqlite3.connect(served.service.search.index.path, isolation_level=None)
+    foreign = sqlite3.connect(served.service.index.path, isolation_level=None)
     foreign.execute("BEGIN EXCLUSIVE")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         change = pool.submit(served.ask, "POST", "/documents", b'{"documents": [{"text": "x"}]}', JSON)
@@ -73,7 +73,7 @@ def test_a_lock_that_another_process_holds_refuses_changes_and_no_search(served,
 
 
 def test_an_index_that_was_moved_away_refuses_changes_and_no_search(served, caplog):
-    path = served.service.search.index.path
+    path = served.service.index.path
     away = path.rename(path.with_name("away"))
     try:
         status, content = served.post("/documents", DOCUMENTS)

@@ -111,10 +111,7 @@ def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):
     gated.preparations = lambda: steps
     running = serve(service=gated, ready=False)
     assert running.get("/healthz")[0] == 200
-    wait_for(lambda: running.get("/readyz")[1]["step"] == 2)
-    status, found = running.get("/readyz")
-    assert 0 <= found.pop("seconds") < 10
-    assert (status, found) == (503, {"status": "warming up", "step": 2, "steps": 2, "doing": "the second"})
+    assert running.get("/readyz") == (503, {"status": "warming up"})
     status, content, headers = running.ask("POST", "/search", QUESTION, JSON)
     assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "not_ready", "1")
     gated.gate.set()

@@ -6,17 +6,22 @@ import pytest
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
 from endx_jax.index.snapshot import Snapshot
-from endx_jax.serving.service import Ask, Encode, Service, search_result, truncate_width
+from endx_jax.serving.service import EncodeJob, SearchJob, Service, search_result, truncate_width
 
 TEXTS = ["where is the cat 3", "the mat of 7"]
 
 
 def test_works_of_all_kinds_are_done_in_one_batch(service):
-    works = [Ask(TEXTS[0], 3, "dense"), Encode("answer", TEXTS), Ask(TEXTS[1], 1, "bm25"), Ask(TEXTS[1], 2, "dense")]
-    works += [Encode("question", TEXTS[:1]), functools.partial(service.delete, "no such document")]
+    works = [
+        SearchJob(TEXTS[0], 3, "dense"),
+        EncodeJob("answer", TEXTS),
+        SearchJob(TEXTS[1], 1, "bm25"),
+        SearchJob(TEXTS[1], 2, "dense"),
+    ]
+    works += [EncodeJob("question", TEXTS[:1]), functools.partial(service.delete, "no such document")]
     results = service.run(works)
     for n in (0, 2, 3):
-        (expected,) = service.search.search([works[n].question], works[n].k, mode=works[n].mode)
+        (expected,) = service.index.search([works[n].question], works[n].k, mode=works[n].mode)
         assert [result["id"] for result in results[n]] == [answer.document.id for answer in expected]
     np.testing.assert_allclose(results[1].embeddings, service.model.encode_document(TEXTS), atol=1e-6)
     np.testing.assert_allclose(results[4].embeddings, service.model.encode_query(TEXTS[:1]), atol=1e-6)
@@ -24,16 +29,20 @@ def test_works_of_all_kinds_are_done_in_one_batch(service):
 
 
 def test_a_question_is_searched_as_deep_as_alone(service, monkeypatch):
-    depths, search = [], service.search.search
-    monkeypatch.setattr(service.search, "search", lambda *args, **kw: depths.append(args[1]) or search(*args, **kw))
-    service.run([Ask(TEXTS[0], k, "hybrid") for k in (1, 500, 2, 100)])
+    depths, search = [], service.index.search
+    monkeypatch.setattr(service.index, "search", lambda *args, **kw: depths.append(args[1]) or search(*args, **kw))
+    service.run([SearchJob(TEXTS[0], k, "hybrid") for k in (1, 500, 2, 100)])
     assert depths == [100, 500]
 
 
 def test_an_error_of_one_client_is_returned_in_its_place(service):
     twice = [Document("a", "x")] * 2
     embeddings = np.zeros((2, service.model.width), np.float32)
-    works = [functools.partial(service.add, twice, embeddings), Ask("x", 1, "sparse"), Ask(TEXTS[0], 1, "dense")]
+    works = [
+        functools.partial(service.add, twice, embeddings),
+        SearchJob("x", 1, "sparse"),
+        SearchJob(TEXTS[0], 1, "dense"),
+    ]
     wrong, unknown, right = service.run(works)
     assert isinstance(wrong, EndxError)
     assert isinstance(unknown, EndxError)
@@ -48,9 +57,9 @@ def test_embeddings_that_are_cut_keep_to_what_they_are_compared_by(cosine, expec
 
 
 def test_hits_hold_the_beginnings_of_long_documents(service):
-    short = Service(service.model, service.search, max_text=9)
-    (hits,) = short.run([Ask("where is the mat of 7", 3, "bm25")])
-    (expected,) = service.search.search(["where is the mat of 7"], 3, mode="bm25")
+    short = Service(service.model, service.index, max_text=9)
+    (hits,) = short.run([SearchJob("where is the mat of 7", 3, "bm25")])
+    (expected,) = service.index.search(["where is the mat of 7"], 3, mode="bm25")
     assert [hit["id"] for hit in hits] == [answer.document.id for answer in expected]
     assert [hit["text"] for hit in hits] == [answer.document.text[:9] for answer in expected]
     assert [hit["truncated"] for hit in hits] == [len(answer.document.text) > 9 for answer in expected]
@@ -81,6 +90,6 @@ def test_a_document_is_read_once_for_all_questions_of_a_batch(service, monkeypat
     read = []
     documents = Snapshot.read_documents
     monkeypatch.setattr(Snapshot, "read_documents", lambda self, rows: read.extend(rows) or documents(self, rows))
-    found = service.run([Ask(TEXTS[0], 5, "dense")] * 8)
+    found = service.run([SearchJob(TEXTS[0], 5, "dense")] * 8)
     assert [len(hits) for hits in found] == [5] * 8
     assert len(read) == len(set(read)) == 5

@@ -16,7 +16,7 @@ def test_requests_texts_and_documents_are_counted_and_timed(served):
     served.post("/v1/embeddings", {"input": ["the cat", "the mat"], "input_type": "document"})
     assert served.metric(line % "question") == before["question"] + 1
     assert served.metric(line % "answer") == before["answer"] + 2
-    assert served.metric("endx_documents") == len(served.service.search)
+    assert served.metric("endx_documents") == len(served.service.index)
     assert served.metric("endx_waiting_requests") == 0
     assert served.metric("process_resident_memory_bytes") > 1e7
 

@@ -1,9 +1,14 @@
 """Rows of values with different lengths, such as the tokens of texts or the right answers of questions."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+
+from endx_jax.errors import EndxError
+from endx_jax.numerics import Quantized, dequantize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +73,88 @@ class Ragged:
     def row(self, row: int) -> np.ndarray:
         """Returns the values of one row without padding."""
         return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RaggedVectors:
+    """Vectors of the tokens of N texts, of different lengths, held as one array; iterating yields those of each text.
+
+    Attributes:
+      values: [T, E], all texts one after another; or `Quantized`, codes [T, E] and scales [T].
+      offsets: int64 [N + 1]; text i has `values[offsets[i]:offsets[i + 1]]`.
+    """
+
+    values: Any
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Sequence[Any], width: int = 0) -> "RaggedVectors":
+        """Concatenates the vectors of texts, each [L, E] or `Quantized`; `width` is E if there are none.
+
+        Raises:
+          EndxError: their widths differ.
+        """
+        lengths = [len(_codes(text)) for text in texts]
+        some = [text for text, length in zip(texts, lengths, strict=True) if length]
+        check_widths(some)
+        return cls(concatenate(some or texts) if texts else np.zeros((0, width), np.float32), offsets_of(lengths))
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """Number of tokens of each text, int64 [N]."""
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Returns the vectors of one text, [L, E] as in `values`; or of several, by a slice or an array of rows."""
+        if isinstance(rows, int | np.integer):
+            return take(self.values, slice(*self.offsets[rows : rows + 2])) if rows >= 0 else self[len(self) + rows]
+        starts, lengths = self.offsets[:-1][rows], self.lengths[rows]
+        return RaggedVectors(take(self.values, concatenated_ranges(starts, lengths)), offsets_of(lengths))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
+    def floats(self) -> "RaggedVectors":
+        """Returns the vectors as float32, dequantized if they are `Quantized`."""
+        values = dequantize(self.values) if isinstance(self.values, Quantized) else self.values
+        return RaggedVectors(np.asarray(values, np.float32), self.offsets)
+
+    def pad(self, rows: np.ndarray, count: int, length: int) -> tuple[Any, Any]:
+        """Returns vectors [count, length, E] of the texts in `rows`, padded with zeros, and bool [count, length]."""
+        texts, mask = self[rows], np.zeros((count, length), bool)
+        mask[: len(texts)] = np.arange(length) < texts.lengths[:, None]
+        padded_values = np.zeros((*mask.shape, self.values.shape[1]), np.float32)
+        padded_values[mask] = texts.values
+        return padded_values, mask
+
+
+def check_widths(embeddings: Sequence[Any]) -> None:
+    """Raises EndxError if the widths of token vectors [L, E] differ."""
+    widths = sorted({_codes(values).shape[1] for values in embeddings})
+    if len(widths) > 1:
+        raise EndxError(f"token embeddings have {' and '.join(map(str, widths))} dimensions: encode with one model")
+
+
+def concatenate(parts: Sequence[Any]) -> Any:
+    """Concatenates embeddings [n, E], quantized ones, or `RaggedVectors`; all of them of one kind."""
+    if isinstance(parts[0], RaggedVectors):
+        lengths = np.concatenate([part.lengths for part in parts])
+        return RaggedVectors(concatenate([part.values for part in parts]), offsets_of(lengths))
+    if isinstance(parts[0], Quantized):
+        return Quantized(*map(np.concatenate, zip(*parts, strict=True)))
+    return np.concatenate(parts)
+
+
+def take(values: Any, rows: Any) -> Any:
+    """Returns rows of embeddings [n, E], of quantized ones, or of `RaggedVectors`."""
+    return Quantized(values.codes[rows], values.scales[rows]) if isinstance(values, Quantized) else values[rows]
+
+
+def _codes(values: Any) -> Any:
+    return values.codes if isinstance(values, Quantized) else values
 
 
 def offsets_of(lengths: Sequence[int] | np.ndarray) -> np.ndarray:

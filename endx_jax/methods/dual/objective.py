@@ -73,7 +73,6 @@ class DualObjective(Objective):
             max(settings.matryoshka_dims, default=0) <= width,
             f"objective.matryoshka_dims is {settings.matryoshka_dims}, but the embeddings have {width} numbers",
         )
-        more = [ids.pop(name, None) for name in ("guide", "log_q")]
         loss: Callable[..., LossAndMetrics] = in_batch_sigmoid
         if settings.contrastive.loss == SOFTMAX:
             loss = functools.partial(in_batch_softmax, direction=settings.direction)
@@ -83,7 +82,9 @@ class DualObjective(Objective):
             hard_negatives=embeddings.hard_negatives,
             tile=self.execution.loss_tile,
             axis_name=axis_name,
-            options=settings.contrastive.options(*more, settings.prefixes(self.model.question.normalize)),
+            options=settings.contrastive.options(
+                ids.pop("guide", None), ids.pop("log_q", None), settings.prefixes(self.model.question.normalize)
+            ),
             **learned,
             **ids,
         )

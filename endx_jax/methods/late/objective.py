@@ -50,7 +50,6 @@ class LateObjective(DualObjective):
     def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, axis_name) -> LossAndMetrics:
         question, answer, hard = (cast(Any, side) for side in vars(embeddings).values())
         lengths = [texts.mask.shape[-1] for texts in (question, answer, hard) if texts is not None]
-        more = [ids.pop(name, None) for name in ("guide", "log_q")]
         products = CPU_PRODUCTS if platform(self.execution.mesh) == "cpu" else PRODUCTS
         return in_batch_softmax(
             question.values,
@@ -60,7 +59,7 @@ class LateObjective(DualObjective):
             direction=self.settings.direction,
             tile=min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths), products)),
             axis_name=axis_name,
-            options=self.settings.contrastive.options(*more),
+            options=self.settings.contrastive.options(ids.pop("guide", None), ids.pop("log_q", None)),
             temperature=learned["temperature"],
             **ids,
         )

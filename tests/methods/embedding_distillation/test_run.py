@@ -10,9 +10,9 @@ from tiny_bert import WIDTH, WORDS, tiny_recipe
 
 import endx_jax
 from endx_jax.cli import encode
+from endx_jax.data.sets.documents import Document
 from endx_jax.experiment.run import run
-from endx_jax.index.index import Index
-from endx_jax.index.index_model import IndexModel
+from endx_jax.index.index_model import open_index
 from endx_jax.inference.merging import merge_models
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationSettings
 
@@ -60,10 +60,9 @@ def index(trained_workdir, tmp_path_factory):
 
 def found(index, model) -> float:
     """Mean reciprocal rank of the questions' own documents."""
-    opened = Index(index)
-    nearest = opened.search(IndexModel(opened, model).encode_query(QUESTIONS), len(QUESTIONS))
-    rows = {document.id: row for row, document in opened.snapshot.documents()}
-    return float(np.mean([1 / (1 + found.index(rows[str(n)])) for n, found in enumerate(nearest.rows.tolist())]))
+    found = open_index(index, model).search(QUESTIONS, len(QUESTIONS), mode="dense")
+    ranks = [next(one.rank for one in ranked if one.document.id == str(n)) for n, ranked in enumerate(found)]
+    return float(np.mean(1 / np.array(ranks)))
 
 
 def test_the_student_searches_the_teacher_s_index(student, index, endx):
@@ -78,10 +77,10 @@ def test_only_the_teacher_s_index_is_searched_and_no_documents_are_added(student
     refused = endx("search", f"--index={index}", f"--model={bert_workdir}", "--mode=dense", "who", status=2)
     assert f"not by {bert_workdir}" in refused.err
     with one_line_error("was encoded by .*, not by"):
-        IndexModel(Index(bert_workdir / "index.sqlite"), student)
+        open_index(bert_workdir, student).search("a dog")
     with one_line_error("was encoded by .*, not by"):
-        IndexModel(Index(index), student).encode_document(["a dog"])
-    IndexModel(Index(student / "index.sqlite"), student).encode_document(["a dog"])
+        open_index(index, student).add([Document("new", "a dog")])
+    assert open_index(student).add([Document("new", "a dog")]) == 0
 
 
 def test_copies_of_the_student_know_their_teacher(student, trained_workdir, bert_workdir, tmp_path):

@@ -65,12 +65,12 @@ def test_only_the_head_is_trained_and_the_workdir_is_a_model_like_any_other(firs
     assert min(jax.tree.leaves(changes)) > 1e-4
     # From tokens on, the loaded model is what the run ranked with from vectors; its answers are the plain tower's.
     index, model = Index(first_stage / "index.sqlite"), endx_jax.load(first_stage)
-    texts = [index.document(row).text for row in range(len(index))]
+    texts = [document.text for _, document in index.snapshot]
     answers = model.encode_document(texts)
     tokens = model.encoder.processors["answer"](texts).pad(np.arange(len(texts)), 24)
     base = np.einsum("blD,bl->bD", after["shared"]["token_embedder"]["embedding"][tokens.ids], tokens.mask)
     np.testing.assert_allclose(answers, unit_rows(base), atol=1e-5)
-    found = index.search(answers, k=1)
+    found = index.snapshot.search(answers, k=1)
     np.testing.assert_array_equal(found.rows[:, 0], np.arange(len(index)))
     np.testing.assert_allclose(found.scores, 1, atol=1e-5)
     assert np.abs(model.encode_query(texts) - answers).max() > 1e-3

@@ -1,0 +1,25 @@
+import numpy as np
+import pytest
+from helpers import refused
+
+from endx_jax.data.batches.ragged import RaggedVectors, concatenate
+from endx_jax.numerics import Quantized, dequantize, quantize
+
+
+@pytest.mark.parametrize("form", [np.asarray, lambda text: quantize(text, np)])
+def test_vectors_of_texts_are_those_of_a_list(form):
+    draw = np.random.default_rng(0)
+    texts = [form(draw.standard_normal((length, 4)).astype(np.float32)) for length in (3, 0, 1, 5)]
+    listed = [np.asarray(dequantize(text) if isinstance(text, Quantized) else text) for text in texts]
+    ragged = RaggedVectors.of(texts)
+    assert (len(ragged), ragged.lengths.tolist()) == (4, [3, 0, 1, 5])
+    for rows in (slice(1, 3), np.array([3, 0, 0]), slice(0, 0)):
+        chosen = np.arange(4)[rows]
+        found = [*ragged[rows].floats()]
+        assert [text.tolist() for text in found] == [listed[row].tolist() for row in chosen]
+    both = [*concatenate([ragged, ragged[2:]]).floats()]
+    assert [text.tolist() for text in both] == [text.tolist() for text in [*listed, *listed[2:]]]
+    values, mask = ragged.floats().pad(np.array([3, 1]), 3, 6)
+    assert (values.shape, mask.sum(axis=1).tolist()) == ((3, 6, 4), [5, 0, 0])
+    np.testing.assert_array_equal(values[0, :5], listed[3])
+    refused("token embeddings have 2 and 4 dimensions", RaggedVectors.of, [np.ones((1, 2)), np.ones((1, 4))])
