@@ -28,7 +28,7 @@ from endx_jax.index.index_file import IndexInfo, changing, create, info_of, is_n
 from endx_jax.index.shards import index_differences, shard_range
 from endx_jax.index.store import Embeddings, Store, count_passages, insert
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.encode import Precision
+from endx_jax.inference.encode import EmbeddingFormat, Precision
 from endx_jax.numerics import Quantized
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.settings import check_range, require
