@@ -16,7 +16,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.models.config_keys import HuggingFaceConfig, check_keys, choice, fraction, whole
+from endx_jax.models.config_keys import HuggingFaceConfig, check_keys, enum_key, float_key, int_key
 from endx_jax.models.layout import Layout
 from endx_jax.numerics import at_least_float32
 
@@ -164,13 +164,13 @@ class Rope(HuggingFaceConfig):
       part: part of a head that is rotated; only all of it is supported.
     """
 
-    base: float = fraction("rope_theta", least=1, most=1e12)
-    kind: str = choice("rope_type", "type", choices=("default", "linear", "ntk", "llama3"), default="default")
-    factor: float = fraction("factor", default=1.0, least=1.0, most=1e6)
-    longest: float = fraction("low_freq_factor", default=1.0, least=1e-3, most=1e6)
-    shortest: float = fraction("high_freq_factor", default=4.0, least=1e-3, most=1e6)
-    trained: int = whole("original_max_position_embeddings", default=8192)
-    part: float = fraction("partial_rotary_factor", default=1.0, least=1.0, most=1.0)
+    base: float = float_key("rope_theta", least=1, most=1e12)
+    kind: str = enum_key("rope_type", "type", choices=("default", "linear", "ntk", "llama3"), default="default")
+    factor: float = float_key("factor", default=1.0, least=1.0, most=1e6)
+    longest: float = float_key("low_freq_factor", default=1.0, least=1e-3, most=1e6)
+    shortest: float = float_key("high_freq_factor", default=4.0, least=1e-3, most=1e6)
+    trained: int = int_key("original_max_position_embeddings", default=8192)
+    part: float = float_key("partial_rotary_factor", default=1.0, least=1.0, most=1.0)
 
     @classmethod
     def read(cls, parameters: object, base: object, head_width: int, where: object) -> Self:
@@ -183,7 +183,7 @@ class Rope(HuggingFaceConfig):
             raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
         stated = json_files.as_object(parameters or {}, f"{where}: the rotary parameters")
         rope = cls.from_hugging_face({"rope_theta": base} | stated, where)
-        keys = " ".join(name for field in dataclasses.fields(cls) for name in field.metadata["key"].names)
+        keys = " ".join(name for field in dataclasses.fields(cls) for name in field.metadata["names"])
         check_keys(stated, where, {}, keys, ignored_by="transformers")
         if rope.kind == "llama3":
             missing = [name for name in LLAMA3 if name not in stated]
