@@ -227,19 +227,20 @@ def rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1).astype(x.dtype)
 
 
-def relative_position_bias(table: Array, layout: Layout, max_distance: int, *, by_distance: bool) -> Array:
+def relative_position_bias(table: Array, length: int, max_distance: int) -> Array:
     """Returns T5's bias on attention scores by the distance of key and query (Raffel et al. 2020, section 2.1).
 
     Args:
       table: bias by bucket and head, [buckets, H].
-      layout: arrangement of the tokens, with L its width.
+      length: maximum length L of a text in tokens.
       max_distance: distance from which all positions share a bucket.
-      by_distance: the form that `attention.attend_within` needs: by distance, [2L - 1, H], or [1, H, L, L].
+
+    Returns:
+      [1, H, L, L], by the position of the query and that of the key.
     """
-    position = jnp.arange(layout.width)
-    distance = jnp.arange(1 - layout.width, layout.width) if by_distance else position[None, :] - position[:, None]
-    bias = table[relative_position_buckets(distance, len(table), max_distance)]
-    return bias if by_distance else jnp.moveaxis(bias, -1, 0)[None]
+    position = jnp.arange(length)
+    distance = position[None, :] - position[:, None]
+    return jnp.moveaxis(table[relative_position_buckets(distance, len(table), max_distance)], -1, 0)[None]
 
 
 def relative_position_buckets(distance: Array, buckets: int, max_distance: int) -> Array:

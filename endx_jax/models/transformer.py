@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.errors import EndxError
-from endx_jax.models.attention import attend_within, uses_kernel
+from endx_jax.models.attention import Pattern, attend_within
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.layers import ACTIVATIONS, Norm, gated, relative_position_bias, rotate, rotations
 from endx_jax.models.layout import Layout
@@ -201,18 +201,9 @@ class SelfAttention(nn.Module):
             query, key = (_norm(config, self.dtype, name)(x) for name, x in (("query_norm", query), ("key_norm", key)))
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
-        attended = attend_within(
-            query,
-            key,
-            value,
-            layout,
-            scale=1 / math.sqrt(config.head if config.score_width is None else config.score_width),
-            bias=bias,
-            causal=config.causal,
-            window=self.window,
-            dropout_keys=dropout_keys,
-            dropout_rate=config.attention_dropout,
-        )
+        scale = 1 / math.sqrt(config.head if config.score_width is None else config.score_width)
+        pattern = Pattern(scale, config.causal, self.window, config.attention_dropout)
+        attended = attend_within(query, key, value, layout, pattern, bias, dropout_keys)
         return linear(config.width, "output", attended.reshape(*x.shape[:2], -1))
 
 
@@ -223,7 +214,7 @@ def _relative_bias(module: Any, layout: Layout) -> Array | None:
         return None
     draw = nn.initializers.normal(0.02)
     table = jnp.asarray(module.param("relative_position_bias", draw, (config.buckets, config.heads)))
-    return relative_position_bias(table, layout, config.max_distance, by_distance=uses_kernel(layout, config.heads))
+    return relative_position_bias(table, layout.width, config.max_distance)
 
 
 def _linear(
