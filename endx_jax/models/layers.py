@@ -23,23 +23,6 @@ from endx_jax.numerics import at_least_float32
 Array = jax.Array
 
 
-def keeps_slope(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Returns an elementwise function that keeps one array for its gradient, the slope, instead of several.
-
-    The hidden layers of MLPs are the largest arrays that a layer keeps.
-    """
-    wrapped = jax.custom_jvp(function)
-
-    @wrapped.defjvp
-    def _jvp(arrays, tangents):
-        (x,), (of_x,) = arrays, tangents
-        result, slope = jax.jvp(function, (x,), (jnp.ones_like(x),))
-        return result, of_x * slope
-
-    return wrapped
-
-
-@keeps_slope
 def gelu(x: Array) -> Array:
     """Computes the exact GELU, x Phi(x) (Hendrycks and Gimpel 2016), by erf as in PyTorch.
 
@@ -48,35 +31,25 @@ def gelu(x: Array) -> Array:
     return x * (0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5))))
 
 
-gelu_tanh = keeps_slope(functools.partial(nn.gelu, approximate=True))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def gated(activation: Callable[[Array], Array], gate: Array, up: Array) -> Array:
-    """Computes activation(gate) * up (Shazeer 2020), and keeps only gate and up for the gradient."""
-    return activation(gate) * up
-
-
-def _gated_forward(activation, gate, up):
-    return gated(activation, gate, up), (gate, up)
-
-
-def _gated_backward(activation, residuals, gradient):
-    gate, up = residuals
-    activated, slope = jax.jvp(activation, (gate,), (jnp.ones_like(gate),))
-    return gradient * up * slope, gradient * activated
-
-
-gated.defvjp(_gated_forward, _gated_backward)
+gelu_tanh = functools.partial(nn.gelu, approximate=True)
 
 # Activation functions by their names in transformers.
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "gelu_new": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
-    "relu": keeps_slope(nn.relu),
-    "silu": keeps_slope(nn.silu),
+    "relu": nn.relu,
+    "silu": nn.silu,
 }
+
+
+@functools.partial(jax.checkpoint, static_argnums=0)
+def activated(activation: Callable[[Array], Array], up: Array, gate: Array | None = None) -> Array:
+    """Computes the hidden units of an MLP: activation(up), or activation(gate) * up (Shazeer 2020).
+
+    They are the largest arrays of a layer, so its gradient keeps only `up` and `gate`, and computes the rest again.
+    """
+    return activation(up) if gate is None else activation(gate) * up
 
 
 class Norm(nn.Module):
@@ -110,38 +83,15 @@ class Norm(nn.Module):
         return _norm(self.epsilon, jnp.dtype(self.dtype), self.centred, x, jnp.asarray(scale), bias)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@functools.partial(jax.checkpoint, static_argnums=(0, 1, 2))
 def _norm(epsilon: float, dtype: jnp.dtype, centred: bool, x: Array, scale: Array, bias: Array | None) -> Array:
-    """Computes `Norm`. For the gradient x is kept in its dtype, and a mean and a rate of each row."""
-    return _norm_forward(epsilon, dtype, centred, x, scale, bias)[0]
-
-
-def _norm_forward(epsilon, dtype, centred, x, scale, bias):
+    """Computes `Norm`; its gradient keeps x in its own dtype, and computes the rest again."""
     wide = at_least_float32(x)
-    mean = jnp.mean(wide, axis=-1, keepdims=True) if centred else None
     # In two passes: E[x^2] - E[x]^2 cancels where the mean is large, and BERT has such channels.
-    around = wide if mean is None else wide - mean
+    around = wide - jnp.mean(wide, axis=-1, keepdims=True) if centred else wide
     rate = jax.lax.rsqrt(jnp.mean(jnp.square(around), axis=-1, keepdims=True) + epsilon)
     result = around * rate * _as_row(scale, x)
-    if bias is not None:
-        result = result + _as_row(bias, x)
-    return result.astype(dtype), (x, mean, rate, scale, bias)
-
-
-def _norm_backward(epsilon, dtype, centred, residuals, gradient):
-    x, mean, rate, scale, bias = residuals
-    wide, gradient = at_least_float32(x), at_least_float32(gradient)
-    normalized = (wide if mean is None else wide - mean) * rate
-    others = tuple(range(x.ndim - 1))
-    to_scale = jnp.sum(gradient * normalized, others).astype(scale.dtype)
-    to_bias = None if bias is None else jnp.sum(gradient, others).astype(bias.dtype)
-    gradient = gradient * _as_row(scale, x)
-    to_x = gradient - jnp.mean(gradient, axis=-1, keepdims=True) if centred else gradient
-    to_x = to_x - normalized * jnp.mean(gradient * normalized, axis=-1, keepdims=True)
-    return (rate * to_x).astype(x.dtype), to_scale, to_bias
-
-
-_norm.defvjp(_norm_forward, _norm_backward)
+    return (result if bias is None else result + _as_row(bias, x)).astype(dtype)
 
 
 def _as_row(vector: Array, like: Array) -> Array:

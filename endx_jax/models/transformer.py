@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from endx_jax.errors import EndxError
 from endx_jax.models.attention import Pattern, attend_within
 from endx_jax.models.dropout import dropout, fold
-from endx_jax.models.layers import ACTIVATIONS, Norm, gated, relative_position_bias, rotate, rotations
+from endx_jax.models.layers import ACTIVATIONS, Norm, activated, relative_position_bias, rotate, rotations
 from endx_jax.models.layout import Layout
 from endx_jax.models.lora import Linear
 from endx_jax.models.products import dot_general_of
@@ -154,13 +154,8 @@ class TransformerLayer(nn.Module):
 
         def mlp(x: Array) -> Array:
             linear = functools.partial(_linear, config, self.dtype, layout, dropout_keys)
-            activation = ACTIVATIONS[config.activation]
-            if config.gated:
-                hidden = gated(
-                    activation, linear(config.mlp_width, "mlp_gate", x), linear(config.mlp_width, "mlp_up", x)
-                )
-            else:
-                hidden = activation(linear(config.mlp_width, "mlp_up", x))
+            gate = linear(config.mlp_width, "mlp_gate", x) if config.gated else None
+            hidden = activated(ACTIVATIONS[config.activation], linear(config.mlp_width, "mlp_up", x), gate)
             return drop(linear(config.width, "mlp_down", drop(hidden) if config.hidden_dropout else hidden))
 
         norm = functools.partial(_norm, config, self.dtype)
