@@ -71,7 +71,7 @@ def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
     return _drop(kept, rate, weights, words(position_keys(keys, queries)))
 
 
-@functools.partial(jax.checkpoint, static_argnums=(0, 1))
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=(0, 1))
 def _drop(kept: Callable[[Array], Array], rate: float, x: Array, of_keys: Array) -> Array:
     """Zeroes x where kept(of_keys) is false. The mask is drawn again for the gradient, so that it is not stored."""
     return jnp.where(kept(of_keys), x / (1.0 - rate), jnp.zeros((), x.dtype))

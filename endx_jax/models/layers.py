@@ -43,7 +43,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-@functools.partial(jax.checkpoint, static_argnums=0)
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
 def activated(activation: Callable[[Array], Array], up: Array, gate: Array | None = None) -> Array:
     """Computes the hidden units of an MLP: activation(up), or activation(gate) * up (Shazeer 2020).
 
@@ -83,7 +83,7 @@ class Norm(nn.Module):
         return _norm(self.epsilon, jnp.dtype(self.dtype), self.centred, x, jnp.asarray(scale), bias)
 
 
-@functools.partial(jax.checkpoint, static_argnums=(0, 1, 2))
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=(0, 1, 2))
 def _norm(epsilon: float, dtype: jnp.dtype, centred: bool, x: Array, scale: Array, bias: Array | None) -> Array:
     """Computes `Norm`; its gradient keeps x in its own dtype, and computes the rest again."""
     wide = at_least_float32(x)
