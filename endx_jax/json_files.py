@@ -192,7 +192,7 @@ def as_whole(value: object, where: str, *, least: int = 0, most: int = 2**31 - 1
 
 def as_number(value: object, where: str, *, least: float, most: float) -> float:
     """Returns `value` as a float if it is a number from `least` to `most`; raises EndxError otherwise."""
-    if type(value) in (int, float) and least <= value <= most:
+    if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
         return float(value)
     raise EndxError(f"{where} is {shown(value)}; it must be a number from {least:,} to {most:,}")
 

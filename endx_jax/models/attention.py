@@ -71,9 +71,10 @@ def attend_within(
     if platform() == "tpu" and not _noted(plain_because(query, key, pattern, biased=bias is not None, packed=packed)):
         return _attend_in_kernel(query, key, value, layout, pattern)
     attended = []
-    for rows, mask, keys in layout.rows((query, key, value), dropout_keys):
+    for (row_query, row_key, row_value), mask, keys in layout.rows((query, key, value), dropout_keys):
         length = mask.shape[1]
-        attended.append(attend(*rows, mask, pattern, None if bias is None else bias[..., :length, :length], keys))
+        row_bias = None if bias is None else bias[..., :length, :length]
+        attended.append(attend(row_query, row_key, row_value, mask, pattern, row_bias, keys))
     return layout.join(attended)
 
 
@@ -84,7 +85,7 @@ def _attend_in_kernel(query: Array, key: Array, value: Array, layout: Layout, pa
     """
     repeats, length = query.shape[-2] // key.shape[-2], query.shape[1]
     key, value = (x if repeats == 1 else jnp.repeat(x, repeats, axis=-2) for x in (key, value))
-    window, packed = pattern.window, not isinstance(layout, Padded)
+    window = pattern.window
     width = layout.width if window is None else min(layout.width, window + 1)
 
     def attend_rows(query, key, value, position, lengths):
@@ -100,14 +101,13 @@ def _attend_in_kernel(query: Array, key: Array, value: Array, layout: Layout, pa
         if window is not None:
             begin, end = jnp.maximum(begin, place - window), jnp.minimum(end, place + window + 1)
         bounds = jnp.where(position < lengths, jnp.stack([begin, end]), 0)
-        texts = len(layout.lengths) if packed else rows
-        plan = Plan(
-            *query.shape, width, block_size(filled, width), scale=pattern.scale, causal=pattern.causal, texts=texts
-        )
+        texts = rows if isinstance(layout, Padded) else len(layout.lengths)
+        block, (_, heads, head_width) = block_size(filled, width), query.shape
+        plan = Plan(filled, heads, head_width, width, block, pattern.scale, pattern.causal, texts)
         out = attend_packed(query, key, value, bounds, plan)
         return out[:tokens].reshape(rows, length, *out.shape[1:])
 
-    return _on_each_device(attend_rows, query, key, value, *layout.extents(), split_rows=not packed)
+    return _on_each_device(attend_rows, query, key, value, *layout.extents(), split_rows=isinstance(layout, Padded))
 
 
 def _on_each_device(function: Callable, *arrays: Array, split_rows: bool = True) -> Array:
@@ -182,8 +182,8 @@ def _attend_by_cudnn(query: Array, key: Array, value: Array, mask: Array, patter
     """
 
     def attend_rows(query, key, value, lengths):
-        options = {"scale": pattern.scale, "is_causal": pattern.causal, "implementation": "cudnn"}
-        return jax.nn.dot_product_attention(query, key, value, key_value_seq_lengths=lengths, **options)
+        attend = functools.partial(jax.nn.dot_product_attention, scale=pattern.scale, is_causal=pattern.causal)
+        return attend(query, key, value, key_value_seq_lengths=lengths, implementation="cudnn")
 
     lengths = jnp.maximum(jnp.sum(mask, axis=1, dtype=jnp.int32), 1)
     return _on_each_device(attend_rows, query, key, value, lengths)
@@ -224,7 +224,7 @@ def plain_because(query: Array, key: Array, pattern: Pattern, *, biased: bool = 
       packed: the arrays are [1, T, ...], on each device.
     """
     on_gpu, (rows, length, heads, head) = platform() == "gpu", query.shape
-    if not (isinstance(rows, int) and isinstance(length, int)):
+    if not all(isinstance(size, int) for size in query.shape):
         return "shapes are symbolic, in an export"
     if biased:
         return "the scores have a bias"

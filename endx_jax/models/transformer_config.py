@@ -24,7 +24,7 @@ PROJECTIONS = ("query", "key", "value", "output")
 MLP = ("mlp_up", "mlp_gate", "mlp_down")
 # Keys of `config.json` of which every family supports only some values: see `config_keys.check_supported`.
 FALSE, ABSENT = (False, None), (None,)
-SUPPORTED: Mapping[str, Sequence] = {
+SUPPORTED: dict[str, Sequence] = {
     "is_decoder": FALSE,
     "add_cross_attention": FALSE,
     "quantization_config": ABSENT,
@@ -95,7 +95,7 @@ class TransformerConfig(HuggingFaceConfig):
       product_dtype: data type of the factors of linear maps in a float32 computation: see `models.products`.
     """
 
-    supported: ClassVar[Mapping[str, Sequence]] = SUPPORTED
+    supported: ClassVar[dict[str, Sequence]] = SUPPORTED
 
     vocab_size: int = int_key("vocab_size", most=MOST_TOKENS)
     embedding_width: int | None = None
