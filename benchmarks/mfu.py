@@ -24,7 +24,8 @@ from endx_jax.encoders.t5 import T5Config
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
-from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
+from endx_jax.models.transformer import TransformerEncoder
+from endx_jax.models.transformer_config import TransformerConfig
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import state_shardings
 from endx_jax.planning.chips import chip_of

@@ -7,7 +7,7 @@ import numbers
 import pathlib
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from endx_jax.errors import EndxError
@@ -188,6 +188,27 @@ def as_whole(value: object, where: str, *, least: int = 0, most: int = 2**31 - 1
     if not isinstance(value, bool) and isinstance(value, numbers.Integral) and least <= int(value) <= most:
         return int(value)
     raise EndxError(f"{where} is {shown(value)}; it must be a whole number from {least:,} to {most:,}")
+
+
+def as_number(value: object, where: str, *, least: float, most: float) -> float:
+    """Returns `value` as a float if it is a number from `least` to `most`; raises EndxError otherwise."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
+        return float(value)
+    raise EndxError(f"{where} is {shown(value)}; it must be a number from {least:,} to {most:,}")
+
+
+def as_choice(value: object, where: str, choices: Collection[str]) -> str:
+    """Returns `value` if it is one of `choices`; raises EndxError, which lists them, otherwise."""
+    if isinstance(value, str) and value in choices:
+        return value
+    raise EndxError(f"{where} is {shown(value)}; it must be one of {', '.join(choices)}")
+
+
+def as_flag(value: object, where: str) -> bool:
+    """Returns `value` if it is true or false; raises EndxError otherwise."""
+    if isinstance(value, bool):
+        return value
+    raise EndxError(f"{where} is {shown(value)}; it must be true or false")
 
 
 def number(value: object, where: str) -> float:

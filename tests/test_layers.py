@@ -155,7 +155,7 @@ def test_no_modules_import_each_other():
         ("attic", "", "it is in no layer: add 'attic' to LAYERS"),
         ("training", "from endx_jax.data.batches.collator import BatchStream\nfrom endx_jax import errors", ""),
         ("models", "from endx_jax import errors", ""),
-        ("models", "from endx_jax.models.transformer import TransformerConfig", ""),
+        ("models", "from endx_jax.models.transformer_config import TransformerConfig", ""),
         ("settings", "from endx_jax.errors import EndxError", ""),
         ("cli", "import endx_jax", ""),
         ("methods", "import ml_collections", ""),

@@ -16,9 +16,11 @@ import flax.linen as nn
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
+from endx_jax.models.config_keys import bool_key, read_key
 from endx_jax.models.layers import Rope
 from endx_jax.models.static import StaticConfig
-from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
+from endx_jax.models.transformer import TransformerEncoder
+from endx_jax.models.transformer_config import MLP, PROJECTIONS, TransformerConfig
 
 EncoderConfig = TransformerConfig | StaticConfig
 
@@ -101,6 +103,12 @@ class Architecture:
                         del left[path]
         if left:
             raise KeyError(f"no row of the table of names has {', '.join(left)}")
+
+
+def read_biases(config: Mapping, where: object) -> tuple[str, ...]:
+    """Returns the names of the layers' linear maps with a bias, by `attention_bias` and `mlp_bias`."""
+    attention, mlp = (read_key(config, where, bool_key(name, default=False)) for name in ("attention_bias", "mlp_bias"))
+    return PROJECTIONS * attention + MLP * mlp
 
 
 def read_layer_types(config: Mapping, default: Sequence[str], where: object) -> Sequence[str]:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Self
 
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.models.config_keys import MOST_TOKENS, ReadKeys, choice, fraction, whole
+from endx_jax.models.config_keys import MOST_TOKENS, ReadKeys, enum_key, float_key, int_key
 from endx_jax.models.layers import ACTIVATIONS
-from endx_jax.models.transformer import TransformerConfig, only
+from endx_jax.models.transformer_config import SUPPORTED, TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class BertConfig(TransformerConfig):
     """Config of BERT: a table of positions, token types (`type_vocab_size`) and post-norm."""
 
     position_table: bool = True
-    token_types: int = whole("type_vocab_size", default=2)
+    token_types: int = int_key("type_vocab_size", default=2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,14 +27,14 @@ class RobertaConfig(BertConfig):
     """Config of RoBERTa, whose positions begin after the padding id."""
 
     after_padding: bool = True
-    pad_id: int = whole("pad_token_id", default=1, least=0, most=MOST_TOKENS)
+    pad_id: int = int_key("pad_token_id", default=1, least=0, most=MOST_TOKENS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ElectraConfig(BertConfig):
     """Config of ELECTRA, whose embeddings may have another width (`embedding_size`), and are projected then."""
 
-    embedding_width: int | None = whole("embedding_size", default=128)
+    embedding_width: int | None = int_key("embedding_size", default=128)
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
@@ -47,13 +47,13 @@ class ElectraConfig(BertConfig):
 class AlbertConfig(BertConfig):
     """Config of ALBERT, whose layers share their parameters; its embeddings (`embedding_size`) are always projected."""
 
-    ONLY = only(num_hidden_groups=(1,), inner_group_num=(1,), down_scale_factor=(1,))
+    supported = SUPPORTED | dict.fromkeys(("num_hidden_groups", "inner_group_num", "down_scale_factor"), (1,))
 
-    embedding_width: int | None = whole("embedding_size", default=128)
-    activation: str = choice("hidden_act", choices=ACTIVATIONS, default="gelu_new")
+    embedding_width: int | None = int_key("embedding_size", default=128)
+    activation: str = enum_key("hidden_act", choices=ACTIVATIONS, default="gelu_new")
     shared_layers: bool = True
-    dropout: float = fraction("hidden_dropout_prob", default=0.0)
-    attention_dropout: float = fraction("attention_probs_dropout_prob", default=0.0)
+    dropout: float = float_key("hidden_dropout_prob", default=0.0)
+    attention_dropout: float = float_key("attention_probs_dropout_prob", default=0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class MPNetConfig(RobertaConfig):
     Its class in transformers has 32 buckets and the padding id 1, whatever `config.json` says.
     """
 
-    ONLY = only(relative_attention_num_buckets=(32,))
+    supported = SUPPORTED | {"relative_attention_num_buckets": (32,)}
 
     token_types: int = 0
     buckets: int = 32

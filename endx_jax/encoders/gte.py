@@ -6,27 +6,27 @@ from typing import Self
 
 from endx_jax.encoders import bert
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.models.config_keys import fraction, whole
+from endx_jax.models.config_keys import float_key, int_key
 from endx_jax.models.layers import Rope
-from endx_jax.models.transformer import PROJECTIONS, TransformerConfig, only
+from endx_jax.models.transformer_config import FALSE, PROJECTIONS, SUPPORTED, TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GteConfig(TransformerConfig):
     """Config of GTE's BERT; gte-base-en-v1.5 has no token types."""
 
-    ONLY = only(
-        position_embedding_type=("rope", "absolute", None),
-        layer_norm_type=("layer_norm", None),
-        logn_attention_scale=(False, None),
-        pack_qkv=(True, None),
-    )
+    supported = SUPPORTED | {
+        "position_embedding_type": ("rope", "absolute", None),
+        "layer_norm_type": ("layer_norm", None),
+        "logn_attention_scale": FALSE,
+        "pack_qkv": (True, None),
+    }
 
-    token_types: int = whole("type_vocab_size", default=1, least=0)
+    token_types: int = int_key("type_vocab_size", default=1, least=0)
     gated: bool = True
     biases: tuple[str, ...] = (*PROJECTIONS, "mlp_down")
     hidden_dropout: bool = True
-    attention_dropout: float = fraction("attention_probs_dropout_prob", default=0.0)
+    attention_dropout: float = float_key("attention_probs_dropout_prob", default=0.0)
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:

@@ -10,43 +10,34 @@ from collections.abc import Mapping
 from typing import Self
 
 from endx_jax import json_files
-from endx_jax.encoders.architecture import GLOBAL, LOCAL, Architecture, Names, read_layer_types
-from endx_jax.models.config_keys import HuggingFaceConfig, choice, flag, fraction, whole
+from endx_jax.encoders.architecture import GLOBAL, LOCAL, Architecture, Names, read_biases, read_layer_types
+from endx_jax.models.config_keys import bool_key, enum_key, float_key, int_key, read_key
 from endx_jax.models.layers import ACTIVATIONS, Rope
-from endx_jax.models.transformer import MLP, PROJECTIONS, LayerKind, TransformerConfig, only
-
-
-@dataclasses.dataclass(frozen=True)
-class _Biases(HuggingFaceConfig):
-    """Keys of `config.json` from which `biases` follow."""
-
-    attention: bool = flag("attention_bias", default=False)
-    mlp: bool = flag("mlp_bias", default=False)
+from endx_jax.models.transformer_config import ABSENT, FALSE, SUPPORTED, LayerKind, TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LlamaConfig(TransformerConfig):
     """Config of Llama. Its padding id is that of the tokenizer, as no parameter depends on it."""
 
-    kv_heads: int | None = whole("num_key_value_heads", default=None)
-    head_width: int | None = whole("head_dim", default=None)
-    activation: str = choice("hidden_act", choices=ACTIVATIONS, default="silu")
+    kv_heads: int | None = int_key("num_key_value_heads", default=None)
+    head_width: int | None = int_key("head_dim", default=None)
+    activation: str = enum_key("hidden_act", choices=ACTIVATIONS, default="silu")
     gated: bool = True
     biases: tuple[str, ...] = ()
-    causal: bool = flag("is_causal", default=True)
+    causal: bool = bool_key("is_causal", default=True)
     pre_norm: bool = True
     embedding_norm: bool = False
     rms: bool = True
-    norm_epsilon: float = fraction("rms_norm_eps", default=1e-6)
+    norm_epsilon: float = float_key("rms_norm_eps", default=1e-6)
     dropout: float = 0.0
-    attention_dropout: float = fraction("attention_dropout", default=0.0)
+    attention_dropout: float = float_key("attention_dropout", default=0.0)
     pad_id: int = 0  # not read: a config may have null, and rotary positions need none
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` of transformers 4 or 5."""
-        base, has = super().from_hugging_face(config, where), _Biases.from_hugging_face(config, where)
-        biases = PROJECTIONS * has.attention + MLP * has.mlp
+        base, biases = super().from_hugging_face(config, where), read_biases(config, where)
         rope = cls.read_rope(config, base.head, where)
         return dataclasses.replace(base, rope=rope, biases=biases, kv_heads=base.groups)
 
@@ -62,7 +53,7 @@ class LlamaConfig(TransformerConfig):
 class MistralConfig(LlamaConfig):
     """Config of Mistral, which has a window in all layers (`sliding_window`), or in none if it is null."""
 
-    ONLY = only(layer_types=(None,), attention_bias=(False, None), mlp_bias=(False, None))
+    supported = SUPPORTED | {"layer_types": ABSENT, "attention_bias": FALSE, "mlp_bias": FALSE}
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
@@ -77,7 +68,7 @@ class EuroBertConfig(LlamaConfig):
     """Config of EuroBERT."""
 
     causal: bool = False
-    norm_epsilon: float = fraction("rms_norm_eps", default=1e-5)
+    norm_epsilon: float = float_key("rms_norm_eps", default=1e-5)
 
 
 def read_window(config: Mapping, causal: bool, where: object) -> int | None:
@@ -109,28 +100,22 @@ MISTRAL = dataclasses.replace(LLAMA, config=MistralConfig, transformers_class="M
 EUROBERT = dataclasses.replace(LLAMA, config=EuroBertConfig, transformers_class="EuroBertModel")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Windows(HuggingFaceConfig):
-    """Keys of `config.json` from which the windows follow."""
-
-    used: bool = flag("use_sliding_window", default=False)
-    first: int = whole("max_window_layers", default=28, least=0)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Qwen3Config(LlamaConfig):
     """Config of Qwen3. The layers from `max_window_layers` on may have windows."""
 
-    ONLY = only(mlp_bias=(False, None))
+    supported = SUPPORTED | {"mlp_bias": FALSE}
 
     head_norm: bool = True
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json`."""
-        base, windows = super().from_hugging_face(config, where), _Windows.from_hugging_face(config, where)
-        window = read_window(config, base.causal, where) if config.get("sliding_window", 1) and windows.used else None
-        default = [LOCAL if window and n >= windows.first else GLOBAL for n in range(base.layers)]
+        base = super().from_hugging_face(config, where)
+        used = read_key(config, where, bool_key("use_sliding_window", default=False))
+        first = read_key(config, where, int_key("max_window_layers", default=28, least=0))
+        window = read_window(config, base.causal, where) if config.get("sliding_window", 1) and used else None
+        default = [LOCAL if window and n >= first else GLOBAL for n in range(base.layers)]
         types = read_layer_types(config, default, where)
         kinds = tuple(LayerKind(base.rope, window if kind == LOCAL else None) for kind in types)
         return dataclasses.replace(base, layer_kinds=kinds)

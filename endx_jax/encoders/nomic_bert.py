@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Self
 
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.models.config_keys import choice, fraction, whole
+from endx_jax.models.config_keys import enum_key, float_key, int_key
 from endx_jax.models.layers import ACTIVATIONS, Rope
-from endx_jax.models.transformer import TransformerConfig, only
+from endx_jax.models.transformer_config import ABSENT, FALSE, SUPPORTED, TransformerConfig
 
 # Activations by the names of gated MLPs in the files of nomic-embed.
 GATED = {"swiglu": "silu", "geglu": "gelu"}
@@ -17,21 +17,21 @@ GATED = {"swiglu": "silu", "geglu": "gelu"}
 class NomicBertConfig(TransformerConfig):
     """Config of NomicBERT, with the keys of nomic-embed's files or those of transformers."""
 
-    ONLY = only(
-        **dict.fromkeys(("causal", "prenorm", "use_rms_norm", "parallel_block"), (False, None)),
-        **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_interleaved"), (False, None)),
-        **dict.fromkeys(("rotary_emb_scale_base", "rotary_scaling_factor", "num_experts"), (None,)),
-        rotary_emb_fraction=(1.0, None),
-        scale_attn_weights=(True, None),
+    supported = (
+        SUPPORTED
+        | dict.fromkeys(("causal", "prenorm", "use_rms_norm", "parallel_block", "rotary_emb_interleaved"), FALSE)
+        | dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), FALSE)
+        | dict.fromkeys(("rotary_emb_scale_base", "rotary_scaling_factor", "num_experts"), ABSENT)
+        | {"rotary_emb_fraction": (1.0, None), "scale_attn_weights": (True, None)}
     )
 
-    head_width: int | None = whole("head_dim", default=None)
-    token_types: int = whole("type_vocab_size", default=2)
-    activation: str = choice("hidden_act", "activation_function", choices=(*ACTIVATIONS, *GATED), default="silu")
+    head_width: int | None = int_key("head_dim", default=None)
+    token_types: int = int_key("type_vocab_size", default=2)
+    activation: str = enum_key("hidden_act", "activation_function", choices=(*ACTIVATIONS, *GATED), default="silu")
     gated: bool = True
     biases: tuple[str, ...] = ()
-    dropout: float = fraction("hidden_dropout_prob", "resid_pdrop", default=0.0)
-    attention_dropout: float = fraction("attention_probs_dropout_prob", "attn_pdrop", default=0.0)
+    dropout: float = float_key("hidden_dropout_prob", "resid_pdrop", default=0.0)
+    attention_dropout: float = float_key("attention_probs_dropout_prob", "attn_pdrop", default=0.0)
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:

@@ -12,8 +12,8 @@ from typing import Self
 import flax.linen as nn
 
 from endx_jax.encoders.architecture import Architecture, Names
-from endx_jax.models.config_keys import fraction, whole
-from endx_jax.models.transformer import TransformerConfig, only
+from endx_jax.models.config_keys import float_key, int_key
+from endx_jax.models.transformer_config import SUPPORTED, TransformerConfig
 from endx_jax.settings import check_range
 
 # Activations by `feed_forward_proj`.
@@ -25,12 +25,12 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_new", "gated-ge
 class T5Config(TransformerConfig):
     """Config of T5's encoder; T5 has keys of its own in `config.json`."""
 
-    ONLY = only(feed_forward_proj=tuple(ACTIVATIONS))
+    supported = SUPPORTED | {"feed_forward_proj": tuple(ACTIVATIONS)}
 
-    head_width: int = whole("d_kv")
+    head_width: int = int_key("d_kv")
     positions: int | None = None
-    buckets: int = whole("relative_attention_num_buckets", default=32, least=4)
-    max_distance: int = whole("relative_attention_max_distance", default=128, least=2, most=MOST_DISTANCE)
+    buckets: int = int_key("relative_attention_num_buckets", default=32, least=4)
+    max_distance: int = int_key("relative_attention_max_distance", default=128, least=2, most=MOST_DISTANCE)
     activation: str = "gelu_new"
     gated: bool = True
     biases: tuple[str, ...] = ()
@@ -38,10 +38,10 @@ class T5Config(TransformerConfig):
     pre_norm: bool = True
     embedding_norm: bool = False
     rms: bool = True
-    norm_epsilon: float = fraction("layer_norm_epsilon", default=1e-6)
+    norm_epsilon: float = float_key("layer_norm_epsilon", default=1e-6)
     hidden_dropout: bool = True
     final_dropout: bool = True
-    attention_dropout: float = fraction("dropout_rate", default=0.1)
+    attention_dropout: float = float_key("dropout_rate", default=0.1)
     initializer_range: float = 1.0
 
     @classmethod

@@ -321,13 +321,13 @@ def log_summary(run: Run, logged: Iterable[str]) -> None:
 
 
 def attention_lines(train_plan: TrainPlan) -> Iterator[str]:
-    """Yields on GPUs whether the step's attention is fused, or each reason why it is not, as its trace finds them."""
-    if train_plan.platform != "gpu":
+    """Yields on GPUs and TPUs whether the step's attention is fused, or the reasons why not, by its trace."""
+    if train_plan.platform == "cpu":
         return
     with seen_reasons() as reasons:  # compilation reuses the trace
         train_plan.train_step.trace(train_plan.state, abstract_batch(train_plan.largest_batch, train_plan.mesh))
     if reasons == {""}:
-        yield "attention: fused by cuDNN"
+        yield f"attention: fused by {'cuDNN' if train_plan.platform == 'gpu' else 'a Pallas kernel'}"
     for reason in sorted(reasons - {""}):
         yield f"attention: plain{' in part' * (len(reasons) > 1)}, since {reason}"
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
-from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
+from endx_jax.models.transformer import TransformerEncoder
+from endx_jax.models.transformer_config import TransformerConfig
 from endx_jax.parallel.sharding import fetch_whole
 
 # Fields of modules and of their configs that affect training or cost and no embedding.

@@ -2,18 +2,18 @@
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from endx_jax.models.dropout import attention_dropout, words_by_place
-from endx_jax.models.dropout import words as dropout_words
+from endx_jax.models.dropout import attention_dropout
 from endx_jax.models.layout import Layout, Padded
-from endx_jax.models.packed_attention import BLOCK, attend_packed
+from endx_jax.models.packed_attention import BLOCK, Plan, attend_packed, block_size
 from endx_jax.models.sharding_hints import BATCH_AXES, TENSOR, axes_left, platform
 from endx_jax.numerics import round_up
 
@@ -22,7 +22,24 @@ Array = jax.Array
 # Oldest GPUs that cuDNN's flash attention runs on: Ampere.
 LEAST_CAPABILITY = 8.0
 
-_seen = contextvars.ContextVar[set[str] | None]("seen", default=None)
+_reasons = contextvars.ContextVar[set[str] | None]("reasons", default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """Static properties of attention.
+
+    Attributes:
+      scale: factor of the scores: 1/sqrt(Dh) in BERT, 1 in T5.
+      causal: a token attends to no later token.
+      window: maximum distance, in tokens, over which a token attends; None for the whole text.
+      dropout_rate: dropout rate of the attention weights in training.
+    """
+
+    scale: float
+    causal: bool = False
+    window: int | None = None
+    dropout_rate: float = 0.0
 
 
 def attend_within(
@@ -30,13 +47,9 @@ def attend_within(
     key: Array,
     value: Array,
     layout: Layout,
-    *,
-    scale: float,
+    pattern: Pattern,
     bias: Array | None = None,
-    causal: bool = False,
-    window: int | None = None,
     dropout_keys: Array | None = None,
-    dropout_rate: float = 0.0,
 ) -> Array:
     """Computes attention of every token over the real tokens of its own text.
 
@@ -46,90 +59,36 @@ def attend_within(
         2023).
       value: token array [..., K, Dh].
       layout: layout of the tokens.
-      scale: factor of the scores.
-      bias: added to the scaled scores. [1, H, L, L], where L is the layout's width; if `uses_kernel`, float32
-        [2L - 1, H], indexed by the key's position minus the query's plus L - 1.
-      causal: a token attends to no later token.
-      window: maximum distance, in tokens, over which a token attends; None for the whole text.
+      pattern: which tokens attend to which, and how.
+      bias: added to the scaled scores, [1, H, L, L], where L is the layout's width; None adds nothing.
       dropout_keys: keys [B], or None outside training.
-      dropout_rate: dropout rate of the attention weights.
 
     Returns:
       A token array like `query`.
     """
-    if uses_kernel(layout, query.shape[-2]):
-        repeats = query.shape[-2] // key.shape[-2]
-        key, value = (x if repeats == 1 else jnp.repeat(x, repeats, axis=-2) for x in (key, value))
-        keys = layout.token_keys(dropout_keys) if dropout_rate > 0 else None
-        return _attend_in_kernel(query, key, value, layout, scale, bias, causal, window, keys, dropout_rate)
+    pattern = pattern if dropout_keys is not None else dataclasses.replace(pattern, dropout_rate=0.0)
+    packed = not isinstance(layout, Padded)
+    if platform() == "tpu" and not _noted(plain_because(query, key, pattern, biased=bias is not None, packed=packed)):
+        return _attend_in_kernel(query, key, value, layout, pattern)
     attended = []
     for (row_query, row_key, row_value), mask, keys in layout.rows((query, key, value), dropout_keys):
         length = mask.shape[1]
-        attended.append(
-            attend(
-                row_query,
-                row_key,
-                row_value,
-                mask,
-                scale=scale,
-                bias=None if bias is None else bias[..., :length, :length],
-                causal=causal,
-                window=window,
-                dropout_keys=keys,
-                dropout_rate=dropout_rate,
-            )
-        )
+        row_bias = None if bias is None else bias[..., :length, :length]
+        attended.append(attend(row_query, row_key, row_value, mask, pattern, row_bias, keys))
     return layout.join(attended)
 
 
-def uses_kernel(layout: Layout, heads: int) -> bool:
-    """Returns true if the kernel for concatenated texts applies: on TPUs.
-
-    The number of heads must be a multiple of the size of the `tensor` axis, and the number of padded texts of the size
-    of the axes that divide the batch.
-    """
-    if platform() != "tpu":
-        return False
-    if not isinstance(layout, Padded):
-        return _divide(0, heads)
-    rows, length = layout.mask.shape
-    symbolic = not (isinstance(rows, int) and isinstance(length, int))  # in an export
-    return not symbolic and _divide(rows, heads)
-
-
-def _divide(rows: int, heads: int) -> bool:
-    """Returns true if the devices of the mesh axes that are left to the compiler take equal parts of rows and heads."""
-    axes = axes_left()
-    return heads % axes.get(TENSOR, 1) == 0 and rows % math.prod(axes.get(axis, 1) for axis in BATCH_AXES) == 0
-
-
-def _row_axes() -> tuple[str, ...]:
-    """Returns the axes that divide rows among those that are left to the compiler."""
-    return tuple(axis for axis in BATCH_AXES if axis in axes_left())
-
-
-def _attend_in_kernel(
-    query: Array,
-    key: Array,
-    value: Array,
-    layout: Layout,
-    scale: float,
-    bias: Array | None,
-    causal: bool,
-    window: int | None,
-    token_keys: Array | None,
-    rate: float,
-) -> Array:
+def _attend_in_kernel(query: Array, key: Array, value: Array, layout: Layout, pattern: Pattern) -> Array:
     """Computes `attend_within` by `attend_packed` on each device, with its texts and heads.
 
-    The compiler cannot partition a kernel; it rejects one if any mesh axis is automatic. Padded texts are concatenated
-    with their padding, on each device.
+    Padded texts are concatenated with their padding, on each device.
     """
-    axes, heads, length = axes_left(), query.shape[-2], query.shape[1]
+    repeats, length = query.shape[-2] // key.shape[-2], query.shape[1]
+    key, value = (x if repeats == 1 else jnp.repeat(x, repeats, axis=-2) for x in (key, value))
+    window = pattern.window
     width = layout.width if window is None else min(layout.width, window + 1)
-    words = None if token_keys is None else dropout_words(token_keys)
 
-    def attend_rows(query, key, value, position, lengths, words, bias):
+    def attend_rows(query, key, value, position, lengths):
         rows, tokens = len(query), len(query) * length
         filled = round_up(tokens, BLOCK)
 
@@ -138,39 +97,31 @@ def _attend_in_kernel(
 
         query, key, value, position, lengths = (concatenate(x) for x in (query, key, value, position, lengths))
         place = jnp.arange(filled)
-        first = place - position
-        begin, end = first, first + lengths
+        begin, end = place - position, place - position + lengths
         if window is not None:
             begin, end = jnp.maximum(begin, place - window), jnp.minimum(end, place + window + 1)
-        real = position < lengths
-        if words is not None:
-            words = words_by_place(jnp.stack([concatenate(word) for word in words]), first, heads)
-        split = query.shape[1] != heads
-        out = attend_packed(
-            query,
-            key,
-            value,
-            jnp.where(real, begin, 0),
-            jnp.where(real, end, 0),
-            width=width,
-            scale=scale,
-            causal=causal,
-            by_distance=bias,
-            words=words,
-            rate=rate,
-            first_head=jax.lax.axis_index(TENSOR) * query.shape[1] if split else 0,
-            all_heads=heads,
-            lengths=layout.longest(rows),
-        )
+        bounds = jnp.where(position < lengths, jnp.stack([begin, end]), 0)
+        texts = rows if isinstance(layout, Padded) else len(layout.lengths)
+        block, (_, heads, head_width) = block_size(filled, width), query.shape
+        plan = Plan(filled, heads, head_width, width, block, pattern.scale, pattern.causal, texts)
+        out = attend_packed(query, key, value, bounds, plan)
         return out[:tokens].reshape(rows, length, *out.shape[1:])
 
-    arrays = (query, key, value, *layout.extents(), words, bias)
+    return _on_each_device(attend_rows, query, key, value, *layout.extents(), split_rows=isinstance(layout, Padded))
+
+
+def _on_each_device(function: Callable, *arrays: Array, split_rows: bool = True) -> Array:
+    """Runs a function of arrays [rows, tokens, heads, ...] and [rows, ...] on each device, with its rows and heads.
+
+    The compiler cannot partition kernels, and rejects them if any mesh axis is automatic.
+    """
+    axes = axes_left()
     if not axes:
-        return attend_rows(*arrays)
-    by_row = PartitionSpec(_row_axes() if isinstance(layout, Padded) else None)
+        return function(*arrays)
+    by_row = PartitionSpec(tuple(axis for axis in BATCH_AXES if axis in axes) if split_rows else None)
     by_head = PartitionSpec(*by_row, None, TENSOR)
-    specs = (by_head, by_head, by_head, by_row, by_row, PartitionSpec(None, *by_row), PartitionSpec(None, TENSOR))
-    return jax.shard_map(attend_rows, in_specs=specs, out_specs=by_head, axis_names=set(axes), check_vma=False)(*arrays)
+    specs = tuple(by_head if x.ndim == 4 else by_row for x in arrays)
+    return jax.shard_map(function, in_specs=specs, out_specs=by_head, axis_names=set(axes), check_vma=False)(*arrays)
 
 
 def attend(
@@ -178,13 +129,9 @@ def attend(
     key: Array,
     value: Array,
     mask: Array,
-    *,
-    scale: float,
+    pattern: Pattern,
     bias: Array | None = None,
-    causal: bool = False,
-    window: int | None = None,
     dropout_keys: Array | None = None,
-    dropout_rate: float = 0.0,
 ) -> Array:
     """Computes attention of every query position over the real positions of its row.
 
@@ -193,68 +140,53 @@ def attend(
       key: [B, M, K, Dh]; see `attend_within` for K.
       value: [B, M, K, Dh].
       mask: bool [B, M], true at the positions to attend to, which precede the others.
-      scale: factor of the scores: 1/sqrt(Dh) in BERT, 1 in T5.
+      pattern: which positions attend to which, and how; with `causal` or `window` L must be M.
       bias: added to the scaled scores, broadcast to [B, H, L, M].
-      causal: as in `attend_within`; L must be M.
-      window: as in `attend_within`; L must be M.
       dropout_keys: keys [B], or None outside training.
-      dropout_rate: dropout rate of the attention weights.
 
     Returns:
       [B, L, H, Dh] in the dtype of `value`; the softmax is float32.
     """
-    dropping = dropout_keys is not None and dropout_rate > 0
+    window, rate = pattern.window, 0.0 if dropout_keys is None else pattern.dropout_rate
     if isinstance(mask.shape[1], int) and window is not None and mask.shape[1] <= window + 1:
         window = None  # the window covers the text; lengths are symbolic in an export
-    rate = dropout_rate if dropping else 0.0
-    reason = plain_because(query, key, platform(), biased=bias is not None, window=window, dropout_rate=rate)
-    if (seen := _seen.get()) is not None:
-        seen.add(reason)
-    if not reason:
-        return _attend_by_cudnn(query, key, value, mask, scale, causal)
+    pattern = dataclasses.replace(pattern, window=window, dropout_rate=rate)
+    if platform() == "gpu" and not _noted(plain_because(query, key, pattern, biased=bias is not None)):
+        return _attend_by_cudnn(query, key, value, mask, pattern)
     # Heads first: CPUs multiply batches of matrices and would otherwise transpose them in every product.
     query, key, value = (jnp.moveaxis(x, 2, 1) for x in (query, key, value))
     heads, groups = query.shape[1], key.shape[1]
-    scores = _regrouped(product("bhld,bhmd->bhlm", _regrouped(query, groups), key), heads) * scale
+    scores = _regrouped(product("bhld,bhmd->bhlm", _regrouped(query, groups), key), heads) * pattern.scale
     if bias is not None:
         scores = scores + bias
     attended_to = mask[:, None, None, :]
-    if window is not None or causal:
+    if window is not None or pattern.causal:
         place = jnp.arange(mask.shape[1])
         before = place[:, None] - place[None, :]
         near = jnp.abs(before) <= (mask.shape[1] if window is None else window)
-        attended_to &= (near & (before >= 0) if causal else near)[None, None]
+        attended_to &= (near & (before >= 0) if pattern.causal else near)[None, None]
     # Adding a bias saves memory: the gradient of `where` would keep a mask in the shape of the scores.
     scores = scores + jnp.where(attended_to, 0, jnp.finfo(scores.dtype).min).astype(scores.dtype)
     # The division of the softmax comes last, on [L, Dh] per head instead of [L, M].
     weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
     total = jnp.sum(weights, axis=-1, keepdims=True)
-    if dropping:
-        weights = attention_dropout(weights, dropout_keys, dropout_rate)
+    weights = attention_dropout(weights, dropout_keys, rate)
     attended = _regrouped(product("bhlm,bhmd->bhld", _regrouped(weights.astype(value.dtype), groups), value), heads)
     return jnp.moveaxis(attended / total, 1, 2).astype(value.dtype)
 
 
-def _attend_by_cudnn(query: Array, key: Array, value: Array, mask: Array, scale: float, causal: bool) -> Array:
+def _attend_by_cudnn(query: Array, key: Array, value: Array, mask: Array, pattern: Pattern) -> Array:
     """Computes `attend` by cuDNN on each device, with its texts and heads.
 
-    JAX cannot let the compiler partition cuDNN's attention if only some of the mesh axes are automatic. A text without
-    tokens attends to its first padding: cuDNN's result for length 0 is undefined, and could be nan.
+    A text without tokens attends to its first padding: cuDNN's result for length 0 is undefined, and could be nan.
     """
 
     def attend_rows(query, key, value, lengths):
-        return jax.nn.dot_product_attention(
-            query, key, value, scale=scale, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
-        )
+        attend = functools.partial(jax.nn.dot_product_attention, scale=pattern.scale, is_causal=pattern.causal)
+        return attend(query, key, value, key_value_seq_lengths=lengths, implementation="cudnn")
 
     lengths = jnp.maximum(jnp.sum(mask, axis=1, dtype=jnp.int32), 1)
-    arrays, axes = (query, key, value, lengths), axes_left()
-    if not axes:
-        return attend_rows(*arrays)
-    by_row = PartitionSpec(_row_axes())
-    by_head = PartitionSpec(*by_row, None, TENSOR)
-    specs = (by_head, by_head, by_head, by_row)
-    return jax.shard_map(attend_rows, in_specs=specs, out_specs=by_head, axis_names=set(axes), check_vma=False)(*arrays)
+    return _on_each_device(attend_rows, query, key, value, lengths)
 
 
 def _regrouped(x: Array, groups: int) -> Array:
@@ -281,42 +213,41 @@ def _product_jvp(subscripts, arrays, tangents):
     return result, tangent.astype(result.dtype)
 
 
-def plain_because(
-    query: Array, key: Array, backend: str, *, biased: bool = False, window: int | None = None, dropout_rate: float = 0
-) -> str:
-    """Returns the reason why attention on a backend is plain; empty if cuDNN's flash attention takes the arrays.
+def plain_because(query: Array, key: Array, pattern: Pattern, *, biased: bool = False, packed: bool = False) -> str:
+    """Returns the reason why attention on a GPU or TPU is plain; empty if a fused kernel takes the arrays.
 
     Args:
       query: [B, L, H, Dh].
       key: [B, M, K, Dh].
-      backend: platform of the devices.
+      pattern: with the dropout rate 0 outside training, and without a window that covers every text.
       biased: the scores have a bias.
-      window: as in `attend_within`, if it is narrower than the text.
-      dropout_rate: dropout rate of the attention weights; 0 outside training.
+      packed: the arrays are [1, T, ...], on each device.
     """
-    # The backend first: lengths may be symbolic, in an export, and then neither even nor odd.
-    if backend != "gpu":
-        return f"devices are of platform {backend}"
+    on_gpu, (rows, length, heads, head) = platform() == "gpu", query.shape
+    if not all(isinstance(size, int) for size in query.shape):
+        return "shapes are symbolic, in an export"
     if biased:
         return "the scores have a bias"
-    if window is not None:
-        return f"a window of {window} tokens before and after is narrower than some texts"
-    head = query.shape[-1]
-    if head % 8 or head > 128:
-        return f"heads are {head} wide, and cuDNN takes multiples of 8 up to 128"
-    if query.shape[1] % 2 or key.shape[1] % 2:
-        return "a batch has rows of an odd length"
-    if not _divide(query.shape[0], key.shape[-2]):
-        return "the devices take no equal parts of rows and heads"
-    if missing := _missing_for_cudnn():
-        return missing
-    settings = {}
-    if query.dtype not in (jnp.bfloat16, jnp.float16):
-        settings[f"model.dtype is {query.dtype}"] = "bfloat16"
-    if dropout_rate:
-        settings[f"model.attention_dropout is {dropout_rate:g}"] = "0"
-    fuse = "fuse" if len(settings) > 1 else "fuses"
-    return f"{' and '.join(settings)}; {' and '.join(settings.values())} {fuse} it" if settings else ""
+    heads, axes = key.shape[-2] if on_gpu else heads, axes_left()
+    parts = math.prod(axes.get(axis, 1) for axis in BATCH_AXES)
+    if heads % axes.get(TENSOR, 1) or (rows % parts and not packed):
+        return f"the {rows} rows or {heads} heads do not divide evenly among the devices"
+    needs = {"attention_dropout": ("0", f"{pattern.dropout_rate:g}")} if pattern.dropout_rate else {}
+    if on_gpu:
+        if pattern.window is not None:
+            return f"a window of {pattern.window} tokens before and after is narrower than some texts"
+        if head % 8 or head > 128:
+            return f"heads are {head} wide, and cuDNN takes multiples of 8 up to 128"
+        if length % 2 or key.shape[1] % 2:
+            return "a batch has rows of an odd length"
+        if missing := _missing_for_cudnn():
+            return missing
+        if query.dtype not in (jnp.bfloat16, jnp.float16):
+            needs = {"dtype": ("bfloat16", str(query.dtype))} | needs
+    if not needs:
+        return ""
+    wanted = " and ".join(f"model.{name}={value}" for name, (value, _) in needs.items())
+    return f"fused attention needs {wanted} (now {' and '.join(value for _, value in needs.values())})"
 
 
 @functools.cache
@@ -331,12 +262,19 @@ def _missing_for_cudnn() -> str:
     return f"{device.device_kind} is too old for cuDNN's attention" if old else ""
 
 
+def _noted(reason: str) -> str:
+    """Returns the reason, and adds it to those of `seen_reasons`."""
+    if (reasons := _reasons.get()) is not None:
+        reasons.add(reason)
+    return reason
+
+
 @contextlib.contextmanager
 def seen_reasons() -> Iterator[set[str]]:
-    """Collects the results of `plain_because` for all attention that is traced inside."""
+    """Collects the results of `plain_because` for all attention that is traced inside, on GPUs and TPUs."""
     reasons: set[str] = set()
-    token = _seen.set(reasons)
+    token = _reasons.set(reasons)
     try:
         yield reasons
     finally:
-        _seen.reset(token)
+        _reasons.reset(token)

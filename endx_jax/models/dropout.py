@@ -65,7 +65,7 @@ def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
         head = jnp.arange(heads, dtype=jnp.uint32)[None, :, None, None]
         place = jnp.arange(memory, dtype=jnp.uint32)[None, None, None]
         first, second = of_keys[:, :, None, :, None]
-        number = place * np.uint32(head_pairs(heads)) + head // 2
+        number = place * np.uint32(-(-heads // 2)) + head // 2
         return kept_half(hashed(number * GOLDEN + first, second), head % 2, rate)
 
     return _drop(kept, rate, weights, words(position_keys(keys, queries)))
@@ -94,26 +94,6 @@ _drop.defvjp(_drop_forward, _drop_backward)
 def words(keys: Array) -> Array:
     """Returns the two words of keys [...], which are threefry's, as uint32 [2, ...]."""
     return jnp.moveaxis(jax.random.key_data(keys), -1, 0)
-
-
-def words_by_place(of_keys: Array, first: Array, heads: int) -> Array:
-    """Returns words of keys with which attention weights are numbered by the key's place instead of its position.
-
-    Args:
-      of_keys: uint32 [2, T], the words of each query's key.
-      first: int32 [T], place of the first token of each query's text, at which the positions begin.
-      heads: number of heads.
-
-    Returns:
-      uint32 [2, T].
-    """
-    before = first.astype(jnp.uint32) * np.uint32(head_pairs(heads)) * GOLDEN
-    return of_keys - jnp.stack([before, jnp.zeros_like(before)])
-
-
-def head_pairs(heads: int) -> int:
-    """Returns the number of hashes for the attention weights of one query and memory position."""
-    return -(-heads // 2)
 
 
 def hashed(number: Array, second: Array) -> Array:

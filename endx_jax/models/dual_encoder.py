@@ -95,10 +95,7 @@ class DualEncoder:
         return self.question.tokens is not None
 
     def encoding_params(self, params: dict, side: str) -> dict:
-        """Returns the parameters of one side's tower as those of both sides, to encode any number of batches.
-
-        Kernels that are rounded for products in bfloat16 are rounded here, once instead of in each batch.
-        """
+        """Returns one side's parameters as a shared tree, with kernels rounded to bfloat16 if its products are."""
         tower = self.tower_params(params, side)
         if self.tower(side).product_dtype == BFLOAT16:
             leaves = flax.traverse_util.flatten_dict(tower, keep_empty_nodes=True, sep="/")

@@ -71,8 +71,7 @@ class FullyConnected(nn.Module):
 class Convolutional(nn.Module):
     """Residual of ConvRR: filters along the vector's dimensions, a ReLU, and a linear layer.
 
-    There is no pooling over windows: each dimension of an embedding has a meaning of its own, so a head that loses the
-    position of a filter can add little.
+    There is no pooling over windows: the output layer must know which dimensions a filter saw.
     """
 
     filters: int

@@ -16,30 +16,13 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
-from endx_jax.models.config_keys import HuggingFaceConfig, check_keys, choice, fraction, whole
+from endx_jax.models.config_keys import HuggingFaceConfig, check_keys, enum_key, float_key, int_key
 from endx_jax.models.layout import Layout
 from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
 
 
-def keeps_slope(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Returns an elementwise function that keeps one array for its gradient, the slope, instead of several.
-
-    The hidden layers of MLPs are the largest arrays that a layer keeps.
-    """
-    wrapped = jax.custom_jvp(function)
-
-    @wrapped.defjvp
-    def _jvp(arrays, tangents):
-        (x,), (of_x,) = arrays, tangents
-        result, slope = jax.jvp(function, (x,), (jnp.ones_like(x),))
-        return result, of_x * slope
-
-    return wrapped
-
-
-@keeps_slope
 def gelu(x: Array) -> Array:
     """Computes the exact GELU, x Phi(x) (Hendrycks and Gimpel 2016), by erf as in PyTorch.
 
@@ -48,35 +31,25 @@ def gelu(x: Array) -> Array:
     return x * (0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5))))
 
 
-gelu_tanh = keeps_slope(functools.partial(nn.gelu, approximate=True))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def gated(activation: Callable[[Array], Array], gate: Array, up: Array) -> Array:
-    """Computes activation(gate) * up (Shazeer 2020), and keeps only gate and up for the gradient."""
-    return activation(gate) * up
-
-
-def _gated_forward(activation, gate, up):
-    return gated(activation, gate, up), (gate, up)
-
-
-def _gated_backward(activation, residuals, gradient):
-    gate, up = residuals
-    activated, slope = jax.jvp(activation, (gate,), (jnp.ones_like(gate),))
-    return gradient * up * slope, gradient * activated
-
-
-gated.defvjp(_gated_forward, _gated_backward)
+gelu_tanh = functools.partial(nn.gelu, approximate=True)
 
 # Activation functions by their names in transformers.
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "gelu_new": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
-    "relu": keeps_slope(nn.relu),
-    "silu": keeps_slope(nn.silu),
+    "relu": nn.relu,
+    "silu": nn.silu,
 }
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
+def activated(activation: Callable[[Array], Array], up: Array, gate: Array | None = None) -> Array:
+    """Computes the hidden units of an MLP: activation(up), or activation(gate) * up (Shazeer 2020).
+
+    They are the largest arrays of a layer, so its gradient keeps only `up` and `gate`, and computes the rest again.
+    """
+    return activation(up) if gate is None else activation(gate) * up
 
 
 class Norm(nn.Module):
@@ -164,13 +137,13 @@ class Rope(HuggingFaceConfig):
       part: part of a head that is rotated; only all of it is supported.
     """
 
-    base: float = fraction("rope_theta", least=1, most=1e12)
-    kind: str = choice("rope_type", "type", choices=("default", "linear", "ntk", "llama3"), default="default")
-    factor: float = fraction("factor", default=1.0, least=1.0, most=1e6)
-    longest: float = fraction("low_freq_factor", default=1.0, least=1e-3, most=1e6)
-    shortest: float = fraction("high_freq_factor", default=4.0, least=1e-3, most=1e6)
-    trained: int = whole("original_max_position_embeddings", default=8192)
-    part: float = fraction("partial_rotary_factor", default=1.0, least=1.0, most=1.0)
+    base: float = float_key("rope_theta", least=1, most=1e12)
+    kind: str = enum_key("rope_type", "type", choices=("default", "linear", "ntk", "llama3"), default="default")
+    factor: float = float_key("factor", default=1.0, least=1.0, most=1e6)
+    longest: float = float_key("low_freq_factor", default=1.0, least=1e-3, most=1e6)
+    shortest: float = float_key("high_freq_factor", default=4.0, least=1e-3, most=1e6)
+    trained: int = int_key("original_max_position_embeddings", default=8192)
+    part: float = float_key("partial_rotary_factor", default=1.0, least=1.0, most=1.0)
 
     @classmethod
     def read(cls, parameters: object, base: object, head_width: int, where: object) -> Self:
@@ -183,7 +156,7 @@ class Rope(HuggingFaceConfig):
             raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
         stated = json_files.as_object(parameters or {}, f"{where}: the rotary parameters")
         rope = cls.from_hugging_face({"rope_theta": base} | stated, where)
-        keys = " ".join(name for field in dataclasses.fields(cls) for name in field.metadata["key"].names)
+        keys = " ".join(name for field in dataclasses.fields(cls) for name in field.metadata["names"])
         check_keys(stated, where, {}, keys, ignored_by="transformers")
         if rope.kind == "llama3":
             missing = [name for name in LLAMA3 if name not in stated]
@@ -227,19 +200,20 @@ def rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1).astype(x.dtype)
 
 
-def relative_position_bias(table: Array, layout: Layout, max_distance: int, *, by_distance: bool) -> Array:
+def relative_position_bias(table: Array, length: int, max_distance: int) -> Array:
     """Returns T5's bias on attention scores by the distance of key and query (Raffel et al. 2020, section 2.1).
 
     Args:
       table: bias by bucket and head, [buckets, H].
-      layout: arrangement of the tokens, with L its width.
+      length: maximum length L of a text in tokens.
       max_distance: distance from which all positions share a bucket.
-      by_distance: the form that `attention.attend_within` needs: by distance, [2L - 1, H], or [1, H, L, L].
+
+    Returns:
+      [1, H, L, L], by the position of the query and that of the key.
     """
-    position = jnp.arange(layout.width)
-    distance = jnp.arange(1 - layout.width, layout.width) if by_distance else position[None, :] - position[:, None]
-    bias = table[relative_position_buckets(distance, len(table), max_distance)]
-    return bias if by_distance else jnp.moveaxis(bias, -1, 0)[None]
+    position = jnp.arange(length)
+    distance = position[None, :] - position[:, None]
+    return jnp.moveaxis(table[relative_position_buckets(distance, len(table), max_distance)], -1, 0)[None]
 
 
 def relative_position_buckets(distance: Array, buckets: int, max_distance: int) -> Array:

@@ -82,10 +82,6 @@ class Padded:
         position = jnp.arange(self.width, dtype=jnp.int32)[None]
         return jnp.broadcast_to(position, self.mask.shape), jnp.broadcast_to(lengths, self.mask.shape)
 
-    def longest(self, rows: int) -> Sequence[int]:
-        """Returns lengths that `rows` texts of the layout may have, for estimates."""
-        return [self.width] * rows
-
     def pad(self, tokens: Array) -> Array:
         """Returns a token array as padded rows [B, L, D], in the order of the texts."""
         return tokens
@@ -173,12 +169,6 @@ class Packed:
         """Returns positions and lengths of texts as `Padded.extents`."""
         real = jnp.arange(self.packing.tokens) < jnp.sum(self.lengths)
         return self.position[None], jnp.where(real, self.lengths[self.text], 0)[None]
-
-    def longest(self, rows: int) -> Sequence[int]:
-        """Returns lengths as `Padded.longest`, for as many tokens as there are places."""
-        del rows
-        widths = self.packing.row_widths
-        return np.round(widths * (self.packing.tokens / widths.sum())).astype(int).tolist()
 
     def pad(self, tokens: Array) -> Array:
         """Returns padded rows as `Padded.pad`, with zeros at padding."""

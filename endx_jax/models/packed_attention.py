@@ -9,25 +9,21 @@ step, adjacent in the last axis.
 The backward kernel computes the scores of a pair once. It visits the pairs by blocks of keys, so the gradient of a
 block of queries is complete after its last block of keys; until then it is in a ring of blocks in fast memory.
 
-A bias by distance, such as T5's relative-position bias, is added in the kernel. It is constant along the diagonals of a
-block, so a vector of 2 x block numbers describes it; row j of the block is that vector rolled by j. Its gradient is
-rolled back and summed over the rows.
-
-Dropout of the weights has the masks of `dropout.attention_dropout`, bit by bit.
+JAX's own kernels for TPUs need the heads before the tokens, and visit all blocks within the longest text of a block:
+docs/layout.md compares them.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-
-from endx_jax.models.dropout import GOLDEN, hashed, head_pairs, kept_half
 
 Array = jax.Array
 
@@ -38,7 +34,7 @@ LARGE_BLOCK, BLOCK, LANES, MOST_LANES, RING = 256, 128, 128, 512, 4 * 2**20
 # Score of masked pairs, and initial value of the running maximum, whose exponential of the difference is 0.
 LOWEST, NO_MAXIMUM = -1e30, -5e29
 
-# Exponentials are those of 2, which the hardware has, and divisions by what dropout keeps are on sums.
+# Exponentials are those of 2, which the hardware has.
 LOG2_E = math.log2(math.e)
 
 # Contracted axes of the matrix products a b^T, a^T b and a b.
@@ -46,128 +42,48 @@ TRANSPOSED, LEFT_TRANSPOSED = (((1,), (1,)), ((), ())), (((0,), (0,)), ((), ()))
 PLAIN = (((1,), (0,)), ((), ()))
 
 
-def attend_packed(
-    query: Array,
-    key: Array,
-    value: Array,
-    begin: Array,
-    end: Array,
-    *,
-    width: int,
-    scale: float,
-    causal: bool = False,
-    by_distance: Array | None = None,
-    words: Array | None = None,
-    rate: float = 0.0,
-    first_head: Array | int = 0,
-    all_heads: int | None = None,
-    lengths: Sequence[int] | None = None,
-    block: int | None = None,
-    interpret: bool = False,
-) -> Array:
-    """Computes attention of each token over the tokens of its own text, or those at most a window away.
-
-    Args:
-      query: [T, H, Dh], the tokens of all texts, concatenated; T is a multiple of `BLOCK`.
-      key: [T, H, Dh].
-      value: [T, H, Dh].
-      begin: int32 [T], first token that each token attends to: the first of its text or of a symmetric window inside
-        it; 0 for padding.
-      end: int32 [T], one past the last token that each token attends to; 0 for padding.
-      width: maximum length of a text in tokens, or the window plus one; the results for longer texts are undefined.
-      scale: factor of the scores.
-      causal: a token attends to no later token.
-      by_distance: float32 [2 width - 1, H], added to the scaled scores; indexed by the key's position minus the query's
-        plus width - 1. None adds nothing.
-      words: uint32 [2, T], the words that dropout hashes with the places of the keys (`dropout.words_by_place`); None
-        for no dropout.
-      rate: dropout rate of the attention weights.
-      first_head: number of the first of the heads, if others are elsewhere.
-      all_heads: number of heads, with those elsewhere; None if there are no others.
-      lengths: lengths that the texts may have, for the compiler's estimate of the cost; None for one of width T.
-      block: tokens of a block; None chooses by T and the width.
-      interpret: emulates the kernel on any platform, slowly.
-
-    Returns:
-      [T, H, Dh] in the dtype of `value`, zero for padding; all of query, key, value and by_distance have gradients.
-    """
-    tokens, heads, head_width = query.shape
-    block = block or (LARGE_BLOCK if width > BLOCK and tokens % LARGE_BLOCK == 0 else BLOCK)
-    reach = min(math.ceil((width - 1) / block), tokens // block - 1)
-    most = max(LANES, min(MOST_LANES, RING // (4 * _most_pairs(reach, causal) * block)))
-    group = _heads_at_once(heads, head_width, most)
-    all_heads = all_heads or heads
-    plan = _Plan(
-        heads=heads,
-        head_width=head_width,
-        group=group,
-        block=block,
-        reach=reach,
-        scale=scale,
-        causal=causal,
-        rate=0.0 if words is None else rate,
-        # Heads 2n and 2n + 1 share a hash, which is computed once if both are in one group.
-        paired=group % 2 == 0 and (heads == all_heads or heads % 2 == 0),
-        head_pairs=head_pairs(all_heads),
-        pairs=_count_pairs(lengths or [tokens], tokens, block, width, causal),
-        interpret=interpret,
-    )
-    windows = None
-    if by_distance is not None:
-        # For keys `apart` blocks after the queries, entry c belongs to the distance (apart + 1) block - c.
-        apart = jnp.arange(-reach, reach + 1)[:, None]
-        distance = (apart + 1) * block - jnp.arange(2 * block)[None]
-        rows = jnp.clip(distance, 1 - width, width - 1) + width - 1
-        windows = jnp.moveaxis(LOG2_E * by_distance[rows], -1, 1).reshape(
-            len(apart), plan.groups, plan.group, 2 * block
-        )
-    flat = [x.reshape(tokens, heads * head_width) for x in (query, key, value)]
-    bounds = jnp.stack([begin, end])
-    first_head = jnp.asarray(first_head, jnp.int32).reshape(1)
-    return _attend(plan, *flat, bounds, words, first_head, windows).reshape(query.shape)
-
-
 @dataclasses.dataclass(frozen=True)
-class _Plan:
-    """Static description of the kernels.
+class Plan:
+    """Static description of attention over concatenated texts.
 
     Attributes:
-      heads: number of heads, H.
-      head_width: width of a head, Dh.
-      group: heads of a grid step.
-      block: tokens of a block.
-      reach: maximum number of blocks between a query and a key of the same text.
+      tokens: number of tokens T, a multiple of `block`.
+      heads: number of heads H.
+      head_width: width Dh of a head.
+      width: maximum length of a text in tokens, or the window plus one; the results for longer texts are undefined.
+      block: tokens of a block: see `block_size`.
       scale: factor of the scores.
       causal: a token attends to no later token.
-      rate: dropout rate; 0 for no dropout.
-      paired: true if the heads that share a hash are in the same group, at known places.
-      head_pairs: number of pairs of heads that share a hash, on all devices.
-      pairs: expected number of pairs of blocks, for the cost estimate.
-      interpret: emulates the kernels.
+      texts: number of texts, for the compiler's estimate of the cost.
+      interpret: emulates the kernels on any platform, slowly.
     """
 
+    tokens: int
     heads: int
     head_width: int
-    group: int
+    width: int
     block: int
-    reach: int
     scale: float
-    causal: bool
-    rate: float
-    paired: bool
-    head_pairs: int
-    pairs: int
-    interpret: bool
+    causal: bool = False
+    texts: int = 1
+    interpret: bool = False
 
     @property
-    def kept(self) -> float:
-        """Expected share of the weights that dropout keeps."""
-        return 1 - self.rate
+    def reach(self) -> int:
+        """Maximum number of blocks between a query and a key of the same text."""
+        return min(math.ceil((self.width - 1) / self.block), self.tokens // self.block - 1)
 
     @property
     def most_pairs(self) -> int:
         """Maximum number of blocks that a block is paired with."""
-        return _most_pairs(self.reach, self.causal)
+        return (1 if self.causal else 2) * self.reach + 1
+
+    @property
+    def group(self) -> int:
+        """Number of heads of a grid step: a divisor of H that fills whole lanes, as many as fit, or H."""
+        most = max(LANES, min(MOST_LANES, RING // (4 * self.most_pairs * self.block)))
+        widths = {n: n * self.head_width for n in range(self.heads, 0, -1) if self.heads % n == 0}
+        return next((n for n, width in widths.items() if width <= most and width % LANES == 0), self.heads)
 
     @property
     def groups(self) -> int:
@@ -179,63 +95,90 @@ class _Plan:
         """Total width of the heads of a grid step."""
         return self.group * self.head_width
 
+    @property
+    def pairs(self) -> int:
+        """Estimated number of pairs of blocks: of texts of equal length, or of a window's width."""
+        ends = np.ceil(np.arange(1, self.texts + 1) * self.tokens / self.texts).astype(int)
+        starts = np.arange(0, self.tokens, self.block)
+        first = np.append(0, ends)[np.searchsorted(ends, starts, side="right")]
+        last = ends[np.searchsorted(ends, starts + self.block)] - 1
+        first = np.maximum(first, starts - self.width + 1)
+        last = np.minimum(last, starts + self.block + (-1 if self.causal else self.width - 2))
+        return int(np.sum(np.maximum(last // self.block - first // self.block, 0) + 1))
+
     def columns(self, head: int) -> slice:
         """Returns the slice of the last axis that belongs to a head of the group."""
         return slice(head * self.head_width, (head + 1) * self.head_width)
 
 
+def block_size(tokens: int, width: int) -> int:
+    """Returns the tokens of a block for T tokens, a multiple of `BLOCK`, and texts of at most `width`."""
+    return LARGE_BLOCK if width > BLOCK and tokens % LARGE_BLOCK == 0 else BLOCK
+
+
+def attend_packed(query: Array, key: Array, value: Array, bounds: Array, plan: Plan) -> Array:
+    """Computes attention of each token over the tokens of its own text, or those at most a window away.
+
+    Args:
+      query: [T, H, Dh], the tokens of all texts, concatenated.
+      key: [T, H, Dh].
+      value: [T, H, Dh].
+      bounds: int32 [2, T], the first token that each token attends to, and one past the last: those of its text or of a
+        symmetric window inside it; 0 and 0 for padding.
+      plan: static description.
+
+    Returns:
+      [T, H, Dh] in the dtype of `value`, zero for padding; query, key and value have gradients.
+    """
+    flat = (x.reshape(plan.tokens, plan.heads * plan.head_width) for x in (query, key, value))
+    return _attend(plan, *flat, bounds).reshape(query.shape)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: _Plan, query, key, value, bounds, words, first_head, windows):
-    return _forward(plan, query, key, value, bounds, words, first_head, windows)[0]
+def _attend(plan: Plan, query: Array, key: Array, value: Array, bounds: Array) -> Array:
+    return _forward(plan, query, key, value, bounds)[0]
 
 
-def _forward(plan, query, key, value, bounds, words, first_head, windows):
-    inputs = [("own matrix", query), ("other matrix", key), ("other matrix", value)]
-    inputs += [("own words", _seen(plan, bounds)), ("own words", words), ("windows", windows)]
-    outputs = [("own matrix", value.dtype), ("own row", jnp.float32)]
+def _forward(plan, query, key, value, bounds):
+    inputs = [(_matrix, _own, query), (_matrix, _other, key), (_matrix, _other, value)]
+    inputs += [(_bounds, _own, _key_bounds(plan, bounds))]
+    outputs = [(_matrix, _own, value.dtype), (_row, _own, jnp.float32)]
     scratch = [(plan.lanes, plan.block), (plan.group, plan.block), (plan.group, plan.block)]
-    pairs = _block_pairs(plan, bounds, by_keys=False)
-    out, log_total = _run(plan, _forward_kernel, 2, bounds, pairs, first_head, inputs, outputs, scratch)
-    return out, (query, key, value, bounds, words, first_head, windows, out, log_total)
+    out, log_total = _run(plan, bounds, inputs, outputs, scratch, by_keys=False)
+    return out, (query, key, value, bounds, out, log_total)
 
 
 def _backward(plan, residuals, gradient):
-    query, key, value, bounds, words, first_head, windows, out, log_total = residuals
+    query, key, value, bounds, out, log_total = residuals
     products = (out.astype(jnp.float32) * gradient.astype(jnp.float32)).reshape(len(out), plan.heads, -1).sum(-1)
-    inner = plan.kept * products.T.reshape(log_total.shape)
-    inputs = [("other matrix", query), ("own matrix", key), ("own matrix", value), ("other matrix", gradient)]
-    inputs += [("other row", log_total), ("other row", inner)]
-    inputs += [("other words", _seen(plan, bounds)), ("other words", words), ("windows", windows)]
-    outputs = [("finished matrix", query.dtype), ("own matrix", key.dtype), ("own matrix", value.dtype)]
-    outputs += [] if windows is None else [("windows", jnp.float32)]
-    ring = (plan.most_pairs, plan.lanes, plan.block)
-    scratch = [ring, (plan.block, plan.lanes), (plan.block, plan.lanes)]
-    pairs = _block_pairs(plan, bounds, by_keys=True)
-    gradients = _run(plan, _backward_kernel, 5, bounds, pairs, first_head, inputs, outputs, scratch)
-    to_windows = None if windows is None else gradients[3] / (plan.kept * LOG2_E)
-    return *gradients[:3], None, None, None, to_windows
+    inner = products.T.reshape(log_total.shape)
+    inputs = [(_matrix, _other, query), (_matrix, _own, key), (_matrix, _own, value), (_matrix, _other, gradient)]
+    inputs += [(_row, _other, log_total), (_row, _other, inner), (_bounds, _other, _key_bounds(plan, bounds))]
+    outputs = [(_matrix, _finished, query.dtype), (_matrix, _own, key.dtype), (_matrix, _own, value.dtype)]
+    scratch = [(plan.most_pairs, plan.lanes, plan.block), (plan.block, plan.lanes), (plan.block, plan.lanes)]
+    return *_run(plan, bounds, inputs, outputs, scratch, by_keys=True), None
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _seen(plan: _Plan, bounds: Array) -> Array:
+def _key_bounds(plan: Plan, bounds: Array) -> Array:
     """Returns the bounds of what each token attends to; blocks are paired by those of its text or symmetric window."""
     return bounds.at[1].min(jnp.arange(1, bounds.shape[1] + 1, dtype=bounds.dtype)) if plan.causal else bounds
 
 
-def _block_pairs(plan: _Plan, bounds: Array, *, by_keys: bool) -> tuple[Array, tuple[Array, ...]]:
+def _block_pairs(plan: Plan, bounds: Array, *, by_keys: bool) -> tuple[Array, tuple[Array, ...]]:
     """Returns the number of pairs of blocks to compute, and the arrays that describe them, in order of `own`.
 
     The relation of sharing a text is symmetric. Causal attention keeps the pairs whose keys are not after the queries.
     The arrays are int32: `own` [P], the first block of each pair, P being the largest number of pairs; and for each
     block [N]: `shift`, so that the second block of pair p is p + shift[own]; the first and the last block that it is
-    paired with as `own`, and the same as `other`; `finished`, the number of blocks whose last pair as `other` is with
-    it or one before it. A block of padding is paired with itself.
+    paired with as `own`, and the same as `other`; `finished[n]`, how many blocks are complete as `other` once `own` has
+    visited block n. A block of padding is paired with itself.
 
     Args:
       plan: static description of the kernels.
-      bounds: int32 [2, T], begin and end as in `attend_packed`.
+      bounds: as in `attend_packed`.
       by_keys: `own` are the blocks of keys, not those of queries.
     """
     count = bounds.shape[1] // plan.block
@@ -255,89 +198,89 @@ def _block_pairs(plan: _Plan, bounds: Array, *, by_keys: bool) -> tuple[Array, t
     return ends[-1], tuple(x.astype(jnp.int32) for x in arrays)
 
 
+# The block of an array for a pair, from the arrays of `_block_pairs`: `own`, by which the pairs are ordered; `other`,
+# which is paired with it; or, for a result, the next `other` block whose last pair is to come.
+
+
+def _own(pair, own, *_):
+    return own[pair]
+
+
+def _other(pair, own, shift, *_):
+    return pair + shift[own[pair]]
+
+
+def _finished(pair, own, shift, *rest):
+    return jnp.minimum(_other(pair, own, shift), rest[-1][own[pair]])
+
+
+def _matrix(plan: Plan, block: Callable) -> pl.BlockSpec:
+    """Blocks of an array [T, H Dh], for a group of heads."""
+    return pl.BlockSpec((plan.block, plan.lanes), lambda group, *at: (block(*at), group))
+
+
+def _row(plan: Plan, block: Callable) -> pl.BlockSpec:
+    """Blocks of an array [groups, heads of a group, T], for a group of heads."""
+    return pl.BlockSpec((None, plan.group, plan.block), lambda group, *at: (group, 0, block(*at)))
+
+
+def _bounds(plan: Plan, block: Callable) -> pl.BlockSpec:
+    """Blocks of an array [2, T]."""
+    return pl.BlockSpec((2, plan.block), lambda group, *at: (0, block(*at)))
+
+
+class _Step(NamedTuple):
+    """Scalars of a grid step: its pair of blocks, and whether the pair is the first or the last of either block."""
+
+    own: Array
+    other: Array
+    begins: Array
+    ends: Array
+    other_begins: Array
+    other_ends: Array
+
+
 def _run(
-    plan: _Plan, kernel, products: int, bounds, pairs, first_head, inputs: list, outputs: list, scratch: list
-) -> list:
-    """Runs a kernel on each pair of blocks.
+    plan: Plan, bounds: Array, inputs: Sequence[tuple], outputs: Sequence[tuple], scratch: Sequence, *, by_keys: bool
+) -> list[Any]:
+    """Runs the backward kernel (`by_keys`) or the forward kernel on each pair of blocks.
 
     Args:
       plan: static description of the kernels.
-      kernel: function of the plan, the `_Step`, and references to inputs, outputs and scratch memory.
-      products: number of matrix products per head and pair of blocks, for the compiler's cost estimate.
-      bounds: int32 [2, T], begin and end as in `attend_packed`.
-      pairs: result of `_block_pairs`.
-      first_head: int32 [1], as in `attend_packed`.
-      inputs: pairs of a form and an array, or None. A form names the block that the kernel reads (`own`, by which the
-        pairs are ordered, or `other`, which is paired with it) and the kind of array.
-      outputs: pairs of a form and a dtype. `finished` is the next `other` block whose last pair is to come.
+      bounds: as in `attend_packed`.
+      inputs: for each array the functions of its blocks' shape and of their place, and the array.
+      outputs: for each result the same functions, and its dtype.
       scratch: shapes of float32 scratch memory.
-
-    Returns:
-      The outputs.
+      by_keys: `own` are the blocks of keys, not those of queries.
     """
-    tokens = bounds.shape[1]
-    shapes = {
-        "matrix": (tokens, plan.groups * plan.lanes),
-        "row": (plan.groups, plan.group, tokens),
-        "windows": (2 * plan.reach + 1, plan.groups, plan.group, 2 * plan.block),
-    }
-
-    def spec(form: str) -> pl.BlockSpec:
-        which, kind = form.split() if " " in form else ("", form)
-
-        def place(pair, own, shift, *rest):
-            *_, finished, _ = rest
-            other = pair + shift[own[pair]]
-            return {"own": own[pair], "other": other, "finished": jnp.minimum(other, finished[own[pair]])}[which]
-
-        if kind == "windows":
-            shape = shapes["windows"]
-            return pl.BlockSpec((shape[0], None, *shape[2:]), lambda group, *_: (0, group, 0, 0))
-        if kind == "words":
-            return pl.BlockSpec((2, plan.block), lambda group, *at: (0, place(*at)))
-        if kind == "row":
-            return pl.BlockSpec((None, plan.group, plan.block), lambda group, *at: (group, 0, place(*at)))
-        return pl.BlockSpec((plan.block, plan.lanes), lambda group, *at: (place(*at), group))
-
-    held = sum(4 * math.prod(shape) for shape in scratch)
-    present = [x is not None for _, x in inputs]
-    inputs = [(form, x) for form, x in inputs if x is not None]
-    count, described = pairs
+    count, described = _block_pairs(plan, bounds, by_keys=by_keys)
+    kernel, products = (_backward_kernel, 5) if by_keys else (_forward_kernel, 2)
     scores = plan.heads * plan.pairs * plan.block**2
+    reads = plan.pairs * plan.block / plan.tokens  # of a block that is `other`
     cost = pl.CostEstimate(
         flops=products * scores * 2 * plan.head_width,
         transcendentals=scores,
-        bytes_accessed=sum(
-            x.nbytes if form.startswith("own") else x.nbytes * plan.pairs * plan.block // tokens for form, x in inputs
-        ),
+        bytes_accessed=int(sum(x.nbytes * (1 if block is _own else reads) for _, block, x in inputs)),
     )
 
-    def body(own, shift, first, last, other_first, other_last, finished, first_head, *refs):
+    def body(own, shift, first, last, other_first, other_last, finished, *refs):
         del finished
-        group, pair = pl.program_id(0), pl.program_id(1)
-        at = own[pair]
-        other = pair + shift[at]
-        step = _Step(
-            own=at,
-            other=other,
-            begins=other == first[at],
-            ends=other == last[at],
-            other_begins=at == other_first[other],
-            other_ends=at == other_last[other],
-            first=pair == 0,
-            head=first_head[0] + group * plan.group,
-        )
-        read = iter(refs)
-        kernel(plan, step, *(next(read) if exists else None for exists in present), *read)
+        pair = pl.program_id(1)
+        at, other = own[pair], _other(pair, own, shift)
+        ends = other == first[at], other == last[at], at == other_first[other], at == other_last[other]
+        read, written = refs[: len(inputs)], refs[len(inputs) :]
+        kernel(plan, _Step(at, other, *ends), read, written[: len(outputs)], written[len(outputs) :])
 
+    shapes = {_matrix: (plan.tokens, plan.heads * plan.head_width), _row: (plan.groups, plan.group, plan.tokens)}
+    held = sum(4 * math.prod(shape) for shape in scratch)
     return pl.pallas_call(
         body,
-        out_shape=[jax.ShapeDtypeStruct(shapes[form.split()[-1]], dtype) for form, dtype in outputs],
+        out_shape=[jax.ShapeDtypeStruct(shapes[kind], dtype) for kind, _, dtype in outputs],
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(described) + 1,
+            num_scalar_prefetch=len(described),
             grid=(plan.groups, count),
-            in_specs=[spec(form) for form, _ in inputs],
-            out_specs=[spec(form) for form, _ in outputs],
+            in_specs=[kind(plan, block) for kind, block, _ in inputs],
+            out_specs=[kind(plan, block) for kind, block, _ in outputs],
             scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
         ),
         compiler_params=pltpu.CompilerParams(
@@ -346,36 +289,12 @@ def _run(
         ),
         cost_estimate=cost,
         interpret=plan.interpret,
-    )(*described, first_head, *(x for _, x in inputs))
+    )(*described, *(x for *_, x in inputs))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Step:
-    """Scalars of a grid step: a pair of blocks and a group of heads.
-
-    Attributes:
-      own: the first block of the pair.
-      other: the second block of the pair.
-      begins: true for the first pair of `own`.
-      ends: true for the last pair of `own`.
-      other_begins: true for the first pair of `other`.
-      other_ends: true for the last pair of `other`.
-      first: true for the first pair of the group.
-      head: number of the group's first head among all heads.
-    """
-
-    own: Array
-    other: Array
-    begins: Array
-    ends: Array
-    other_begins: Array
-    other_ends: Array
-    first: Array
-    head: Array
-
-
-def _forward_kernel(plan, step, query, key, value, bounds, words, windows, out, log_total, attended, highest, total):
+def _forward_kernel(plan: Plan, step: _Step, inputs: Sequence, outputs: Sequence, scratch: Sequence) -> None:
     """Adds a block of keys to the running maxima, sums and weighted values of a block of queries."""
+    (query, key, value, bounds), (out, log_total), (attended, highest, total) = inputs, outputs, scratch
 
     @pl.when(step.begins)
     def start():
@@ -383,16 +302,16 @@ def _forward_kernel(plan, step, query, key, value, bounds, words, windows, out, 
         highest[...] = jnp.full(highest.shape, NO_MAXIMUM, highest.dtype)
         total[...] = jnp.zeros(total.shape, total.dtype)
 
-    mask, dropout = _mask(plan, step.other, bounds), _Dropout(plan, step.other, step.head, words)
+    mask = _mask(plan, step.other, bounds)
     for head in range(plan.group):
         at, columns = slice(head, head + 1), plan.columns(head)
-        scores = _scores(plan, head, step.other - step.own, query, key, windows, mask)
+        scores = _scores(plan, head, query, key, mask)
         top = jnp.maximum(highest[at], jnp.max(scores, axis=0, keepdims=True))
         weights = jnp.exp2(scores - top)
         shrink = jnp.exp2(highest[at] - top)
         highest[at] = top
         total[at] = shrink * total[at] + jnp.sum(weights, axis=0, keepdims=True)
-        part = _product(value[:, columns], dropout.drop(weights, head).astype(value.dtype), LEFT_TRANSPOSED)
+        part = _product(value[:, columns], weights.astype(value.dtype), LEFT_TRANSPOSED)
         attended[columns] = shrink * attended[columns] + part
 
     @pl.when(step.ends)
@@ -400,16 +319,15 @@ def _forward_kernel(plan, step, query, key, value, bounds, words, windows, out, 
         for head in range(plan.group):
             at, columns = slice(head, head + 1), plan.columns(head)
             whole = jnp.where(total[at] == 0, 1.0, total[at])  # padding has no keys
-            attended[columns] = attended[columns] / (plan.kept * whole)
+            attended[columns] = attended[columns] / whole
             log_total[at] = highest[at] + jnp.log2(whole)
         out[...] = attended[...].T.astype(out.dtype)
 
 
-def _backward_kernel(
-    plan, step, query, key, value, gradient, log_total, inner, bounds, words, windows, to_query, to_key, to_value, *rest
-):
-    """Adds the contribution of a pair to the gradients of its block of keys and values, of queries, and of the bias."""
-    *to_windows, ring, keys, values = rest
+def _backward_kernel(plan: Plan, step: _Step, inputs: Sequence, outputs: Sequence, scratch: Sequence) -> None:
+    """Adds the contribution of a pair to the gradients of its block of keys and values, and of queries."""
+    query, key, value, gradient, log_total, inner, bounds = inputs
+    (to_query, to_key, to_value), (ring, keys, values) = outputs, scratch
     queries = ring.at[jax.lax.rem(step.other, ring.shape[0])]
 
     @pl.when(step.begins)
@@ -421,134 +339,40 @@ def _backward_kernel(
     def start_queries():
         queries[...] = jnp.zeros(queries.shape, queries.dtype)
 
-    if to_windows:
-
-        @pl.when(step.first)
-        def start_windows():
-            to_windows[0][...] = jnp.zeros(to_windows[0].shape, to_windows[0].dtype)
-
-    apart = step.own - step.other
-    mask, dropout = _mask(plan, step.own, bounds), _Dropout(plan, step.own, step.head, words)
+    mask = _mask(plan, step.own, bounds)
     for head in range(plan.group):
         at, columns = slice(head, head + 1), plan.columns(head)
-        weights = jnp.exp2(_scores(plan, head, apart, query, key, windows, mask) - log_total[at])
-        to_weights = dropout.drop(_product(value[:, columns], gradient[:, columns], TRANSPOSED), head)
-        to_scores = weights * (to_weights - inner[at])
-        weights, rounded = dropout.drop(weights, head).astype(value.dtype), to_scores.astype(key.dtype)
-        values[:, columns] += _product(weights, gradient[:, columns], PLAIN)
-        keys[:, columns] += _product(rounded, query[:, columns], PLAIN)
-        queries[columns] += _product(key[:, columns], rounded, LEFT_TRANSPOSED)
-        if to_windows:
-            to_windows[0][apart + plan.reach, at] += _sum_diagonals(to_scores)
+        weights = jnp.exp2(_scores(plan, head, query, key, mask) - log_total[at])
+        to_weights = _product(value[:, columns], gradient[:, columns], TRANSPOSED)
+        to_scores = (weights * (to_weights - inner[at])).astype(key.dtype)
+        values[:, columns] += _product(weights.astype(value.dtype), gradient[:, columns], PLAIN)
+        keys[:, columns] += _product(to_scores, query[:, columns], PLAIN)
+        queries[columns] += _product(key[:, columns], to_scores, LEFT_TRANSPOSED)
 
     @pl.when(step.ends)
     def finish():
-        to_key[...] = (plan.scale / plan.kept * keys[...]).astype(to_key.dtype)
-        to_value[...] = (values[...] / plan.kept).astype(to_value.dtype)
+        to_key[...] = (plan.scale * keys[...]).astype(to_key.dtype)
+        to_value[...] = values[...].astype(to_value.dtype)
 
     @pl.when(step.other_ends)
     def finish_queries():
-        to_query[...] = (plan.scale / plan.kept * queries[...].T).astype(to_query.dtype)
+        to_query[...] = (plan.scale * queries[...].T).astype(to_query.dtype)
 
 
-class _Dropout:
-    """Dropout of the weights of a pair of blocks, as `dropout.attention_dropout` draws them.
-
-    Args:
-      plan: static description of the kernels.
-      keys: the block of keys.
-      first: number of the group's first head among all heads.
-      words: uint32 [2, block], the words of the queries, as in `attend_packed`; None for no dropout.
-    """
-
-    def __init__(self, plan: _Plan, keys: Array, first: Array, words):
-        self._plan, self._first, self._words = plan, first, words
-        self._hashes: dict[int, Array] = {}
-        if plan.rate:
-            place = _places(plan, keys).astype(jnp.uint32)
-            self._numbers = place * np.uint32(plan.head_pairs * int(GOLDEN) % 2**32) + words[0:1]
-
-    def drop(self, x: Array, head: int) -> Array:
-        """Zeroes the dropped entries of an array [keys, queries] of a head of the group."""
-        if not self._plan.rate:
-            return x
-        return jnp.where(kept_half(self._hash(head), self._half(head), self._plan.rate), x, 0.0)
-
-    def _half(self, head: int) -> Array | int:
-        """Returns 1 if a head is the second of the two that share a hash, else 0."""
-        return head % 2 if self._plan.paired else ((self._first + head) & 1).astype(jnp.uint32)
-
-    def _hash(self, head: int) -> Array:
-        shared = head // 2 * 2 if self._plan.paired else head
-        if shared not in self._hashes:
-            pair = ((self._first + head) >> 1).astype(jnp.uint32)
-            self._hashes[shared] = hashed(self._numbers + pair * GOLDEN, self._words[1:2])
-        return self._hashes[shared]
-
-
-def _places(plan: _Plan, block: Array) -> Array:
-    """Returns the place of each key of a block, int32 [keys, queries]."""
-    return block * plan.block + jax.lax.broadcasted_iota(jnp.int32, (plan.block, plan.block), 0)
-
-
-def _mask(plan: _Plan, keys: Array, bounds) -> Array:
+def _mask(plan: Plan, keys: Array, bounds) -> Array:
     """Returns the mask of a pair of blocks, bool [keys, queries], true where the query attends to the key."""
-    place = _places(plan, keys)
+    place = keys * plan.block + jax.lax.broadcasted_iota(jnp.int32, (plan.block, plan.block), 0)
     return (bounds[0:1] <= place) & (place < bounds[1:2])
 
 
-def _scores(plan: _Plan, head: int, apart: Array, query, key, windows, mask: Array) -> Array:
-    """Returns the masked scores of a head, [keys, queries], for keys `apart` blocks after the queries."""
+def _scores(plan: Plan, head: int, query, key, mask: Array) -> Array:
+    """Returns the masked scores of a head, [keys, queries], times log2(e)."""
     columns = plan.columns(head)
     scores = _product(key[:, columns], query[:, columns], TRANSPOSED) * (plan.scale * LOG2_E)
-    if windows is not None:
-        scores += _lay_diagonals(windows[apart + plan.reach, head : head + 1], plan.block)
     return jnp.where(mask, scores, LOWEST)
-
-
-def _lay_diagonals(window: Array, block: int) -> Array:
-    """Returns the block [block, block] whose entry (j, i) is window[block + i - j], from a window [1, 2 block]."""
-    rows = jnp.broadcast_to(window, (block, 2 * block))
-    return pltpu.roll(rows, block, 1, stride=1, stride_axis=0)[:, :block]
-
-
-def _sum_diagonals(scores: Array) -> Array:
-    """Returns the sums [1, 2 block] of the diagonals of a block; the transpose of `_lay_diagonals`."""
-    block = len(scores)
-    rows = jnp.concatenate([jnp.zeros_like(scores), scores], axis=1)
-    # Rolls row j back by j in log2(block) steps: each rolls the second half of the rows back and adds it to the first.
-    while (half := len(rows) // 2) > 0:
-        rows = rows[:half] + pltpu.roll(rows[half:], 2 * block - half, 1)
-    return rows
 
 
 def _product(a: Array, b: Array, axes) -> Array:
     """Returns the product of two matrices in float32; float32 matrices are not rounded to bfloat16."""
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
     return jax.lax.dot_general(a, b, axes, precision=precision, preferred_element_type=jnp.float32)
-
-
-def _heads_at_once(heads: int, head_width: int, most: int) -> int:
-    """Returns the number of heads of a grid step: a divisor of H that fills whole lanes, at most `most`, or H."""
-    fitting = (
-        n for n in range(heads, 0, -1) if heads % n == 0 and n * head_width <= most and n * head_width % LANES == 0
-    )
-    return next(fitting, heads)
-
-
-def _most_pairs(reach: int, causal: bool) -> int:
-    return (1 if causal else 2) * reach + 1
-
-
-def _count_pairs(lengths: Sequence[int], tokens: int, block: int, width: int, causal: bool) -> int:
-    """Returns the number of pairs of blocks to compute, of texts of these lengths or of a window's width."""
-    ends = np.minimum(np.cumsum(lengths), tokens)
-    begins = np.concatenate([[0], ends[:-1]])
-    starts = np.arange(0, tokens, block)
-    first = begins[np.minimum(np.searchsorted(ends, starts, side="right"), len(ends) - 1)]
-    last = ends[np.minimum(np.searchsorted(ends, starts + block, side="left"), len(ends) - 1)] - 1
-    first, last = (
-        np.maximum(first, starts - width + 1),
-        np.minimum(last, starts + block + (-1 if causal else width - 2)),
-    )
-    return int(np.sum(np.maximum(last // block - first // block, 0) + 1))

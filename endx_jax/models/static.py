@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, whole
+from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, int_key
 from endx_jax.models.layout import Layout
 
 Array = jax.Array
@@ -31,9 +31,9 @@ class StaticConfig(HuggingFaceConfig):
       initializer_range: standard deviation of new token vectors.
     """
 
-    vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
-    width: int = whole("hidden_size")
-    pad_id: int = whole("pad_token_id", default=0, least=0, most=MOST_TOKENS)
+    vocab_size: int = int_key("vocab_size", most=MOST_TOKENS)
+    width: int = int_key("hidden_size")
+    pad_id: int = int_key("pad_token_id", default=0, least=0, most=MOST_TOKENS)
     layers: int = 0
     shared_layers: bool = False
     positions: int | None = None

@@ -20,8 +20,7 @@ GATHERS, COMMUNICATION, LAUNCHES = "gathers and scatters", "communication", "lau
 # Seconds of a GPU for the launch of a kernel: assumed; 2 to 4 us are usual.
 LAUNCH = 2.5e-6
 # Cycles of a TPU's vector units for each attention weight in a kernel, which declares an exponential for each: bundles
-# of the compiler's final schedules for v5e with blocks of 256 tokens. They are 0.008 forward and 0.012 backward, 0.009
-# and 0.013 with dropout.
+# of the compiler's final schedules for v5e with blocks of 256 tokens. They are 0.008 forward and 0.012 backward.
 WEIGHT_CYCLES = 0.011
 
 # The compiler's estimate of an instruction, and a Pallas kernel's own.

@@ -3,7 +3,7 @@
 import dataclasses
 
 from endx_jax.errors import EndxError
-from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, fraction, whole
+from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, float_key, int_key
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, encoder_fields
 from endx_jax.pretrained.weights import open_tensors
 
@@ -32,15 +32,15 @@ class TokensConfig(HuggingFaceConfig):
       pad_id: id of the padding token.
     """
 
-    vocab_size: int = whole("vocab_size", most=MOST_TOKENS)
-    width: int = whole("embedding_size", "hidden_size", "d_model", "n_embd", "dim")
-    positions: int | None = whole("max_position_embeddings", "n_positions", default=None)
-    dropout: float = fraction("hidden_dropout_prob", "dropout_rate", "resid_pdrop", "dropout", default=0.1)
-    attention_dropout: float = fraction(
+    vocab_size: int = int_key("vocab_size", most=MOST_TOKENS)
+    width: int = int_key("embedding_size", "hidden_size", "d_model", "n_embd", "dim")
+    positions: int | None = int_key("max_position_embeddings", "n_positions", default=None)
+    dropout: float = float_key("hidden_dropout_prob", "dropout_rate", "resid_pdrop", "dropout", default=0.1)
+    attention_dropout: float = float_key(
         "attention_probs_dropout_prob", "dropout_rate", "attn_pdrop", "attention_dropout", default=0.1
     )
     initializer_range: float = 0.02
-    pad_id: int = whole("pad_token_id", default=0, least=-1, most=MOST_TOKENS)
+    pad_id: int = int_key("pad_token_id", default=0, least=-1, most=MOST_TOKENS)
 
     @property
     def table_width(self) -> int:

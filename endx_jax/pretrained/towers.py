@@ -23,7 +23,8 @@ from endx_jax.models.sharing import SHARINGS, Sharing
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
 from endx_jax.models.token_embeddings import TOKENS, TokenChoice, TokenSettings
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
-from endx_jax.models.transformer import TransformerConfig, TransformerEncoder
+from endx_jax.models.transformer import TransformerEncoder
+from endx_jax.models.transformer_config import TransformerConfig
 from endx_jax.pretrained.checkpoint import PretrainedEncoder
 from endx_jax.pretrained.sentence_transformers import Dense
 from endx_jax.pretrained.settings import NEW_ENCODERS, NO_ENCODER, ModelSettings

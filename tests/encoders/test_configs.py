@@ -12,7 +12,7 @@ from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.llama import LlamaConfig
 from endx_jax.models.layers import Rope, rotations
 from endx_jax.models.layout import Padded
-from endx_jax.models.transformer import LayerKind
+from endx_jax.models.transformer_config import LayerKind
 
 SMALL = sizes(24, layers=4, heads=2, mlp_width=40, positions=16, vocab_size=60)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

@@ -107,7 +107,8 @@ def test_a_run_on_gpus_says_which_attention_it_uses(run, monkeypatch):
     assert not [*preparing.attention_lines(run.train_plan)]  # the run is on a CPU
     on_gpu = dataclasses.replace(run.train_plan, platform="gpu")
     assert [*preparing.attention_lines(on_gpu)] == [
-        "attention: plain, since model.dtype is float32 and model.attention_dropout is 0.1; bfloat16 and 0 fuse it"
+        "attention: plain, since fused attention needs model.dtype=bfloat16 and model.attention_dropout=0 "
+        "(now float32 and 0.1)"
     ]
 
 

@@ -17,7 +17,7 @@ from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.methods.late import LateObjective, LateSettings
 from endx_jax.models import DualEncoder, MultiHopAttention, TokenEmbedder, Tower
-from endx_jax.models.attention import attend_within
+from endx_jax.models.attention import Pattern, attend_within
 from endx_jax.models.dropout import dropout
 from endx_jax.models.pooling import every_token
 from endx_jax.models.token_embeddings import TokenChoice
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
             nn.Dense(WIDTH, use_bias=False, name=name)(embedded)[..., None, :]
             for name in ("mlp_up", "mlp_down", "mlp_gate")
         )
-        x = attend_within(query, key, value, layout, scale=1.0, dropout_keys=dropout_keys, dropout_rate=0.3)
+        x = attend_within(query, key, value, layout, Pattern(1.0, dropout_rate=0.3), dropout_keys=dropout_keys)
         return dropout(jnp.tanh(x[..., 0, :]), layout.token_keys(dropout_keys), 0.2)
 
 

@@ -1,5 +1,6 @@
 """Attention against one written out in NumPy, and where the hardware's own is taken."""
 
+import math
 import types
 from unittest import mock
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from endx_jax.models import attention
-from endx_jax.models.attention import attend, plain_because, seen_reasons
+from endx_jax.models.attention import Pattern, attend, plain_because, seen_reasons
 from endx_jax.models.dropout import attention_dropout, example_keys
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
@@ -48,8 +49,8 @@ def test_attention_is_the_sum_written_out(scale, biased, dropping):
     if dropping:
         keep = np.asarray(attention_dropout(jnp.ones((B, H, L, M)), keys, RATE))
         assert 0 < (keep == 0).mean() < 1
-    options = {"scale": scale, "bias": bias if biased else None, "dropout_keys": keys if dropping else None}
-    found = jax.jit(lambda *arrays: attend(*arrays, MASK, dropout_rate=RATE, **options))(query, key, value)
+    given = Pattern(scale, dropout_rate=RATE), bias if biased else None, keys if dropping else None
+    found = jax.jit(lambda *arrays: attend(*arrays, MASK, *given))(query, key, value)
     expected = naive(*map(np.asarray, (query, key, value)), MASK, scale, np.asarray(bias) * biased, keep)
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
@@ -60,7 +61,7 @@ def test_grouped_attention_is_that_of_repeated_heads_over_what_a_token_may_see(g
     keys = jax.random.split(jax.random.key(0), 3)
     query, key, value = (jax.random.normal(k, (B, M, n, D)) for k, n in zip(keys, (4, groups, groups), strict=True))
     seen = {"scale": 0.5, "causal": causal, "window": window}
-    found = jax.jit(lambda *x: attend(*x, MASK, **seen))(query, key, value)
+    found = jax.jit(lambda *x: attend(*x, MASK, Pattern(**seen)))(query, key, value)
     expected = naive(*map(np.asarray, (query, key, value)), MASK, **seen)
     np.testing.assert_allclose(found[MASK], expected[MASK], atol=1e-5)  # of padding there is no promise
 
@@ -72,7 +73,7 @@ def test_a_row_without_tokens_gives_finite_values_and_gradients(rate):
 
     def loss(*arrays):
         keys = example_keys(jax.random.key(3), 0, B)
-        return jnp.sum(attend(*arrays, mask, scale=1.0, dropout_keys=keys, dropout_rate=rate) ** 2)
+        return jnp.sum(attend(*arrays, mask, Pattern(1.0, dropout_rate=rate), dropout_keys=keys) ** 2)
 
     chex.assert_tree_all_finite(jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(query, key, value))
 
@@ -84,10 +85,13 @@ def test_bfloat16_attention_sums_its_weights_in_float32(rate):
     query, key = jnp.zeros((1, 1, 1, 2), jnp.bfloat16), jnp.zeros((1, many, 1, 2), jnp.bfloat16)
     value = jnp.ones((1, many, 1, 2), jnp.bfloat16)
     keys = example_keys(jax.random.key(0), 0, 1)
-    options = {"scale": 1.0, "dropout_keys": keys, "dropout_rate": rate}
-    out = jax.jit(lambda *arrays: attend(*arrays, jnp.ones((1, many), bool), **options))(query, key, value)
+    given = jnp.ones((1, many), bool), Pattern(1.0, dropout_rate=rate), None, keys
+    out = jax.jit(lambda *arrays: attend(*arrays, *given))(query, key, value)
     assert out.dtype == jnp.bfloat16
     np.testing.assert_allclose(out.astype(jnp.float32), 1.0, atol=0.05)
+
+
+NOT_EVEN = "do not divide evenly among the devices"
 
 
 @pytest.mark.parametrize(
@@ -95,35 +99,44 @@ def test_bfloat16_attention_sums_its_weights_in_float32(rate):
     [
         ({}, ""),
         ({"dtype": jnp.float16, "head": 128}, ""),
-        ({"dtype": jnp.float32}, "model.dtype is float32; bfloat16 fuses it"),
+        ({"dtype": jnp.float32}, "fused attention needs model.dtype=bfloat16 (now float32)"),
         ({"head": 136}, "heads are 136 wide, and cuDNN takes multiples of 8 up to 128"),
-        ({"head": 60, "dropout_rate": 0.1}, "heads are 60 wide, and cuDNN takes multiples of 8 up to 128"),
+        ({"head": 60, "rate": 0.1}, "heads are 60 wide, and cuDNN takes multiples of 8 up to 128"),
         ({"queries": 31}, "a batch has rows of an odd length"),
         ({"memory": 31}, "a batch has rows of an odd length"),
-        ({"backend": "cpu"}, "devices are of platform cpu"),
         ({"tensor": 2}, ""),
-        ({"tensor": 4}, "the devices take no equal parts of rows and heads"),  # more devices than heads of keys
-        ({"dropout_rate": 0.1}, "model.attention_dropout is 0.1; 0 fuses it"),
-        ({"missing": "no cuDNN", "dropout_rate": 0.1}, "no cuDNN"),
+        ({"tensor": 4}, f"the 2 rows or 2 heads {NOT_EVEN}"),  # more devices than heads of keys
+        ({"fsdp": 4}, f"the 2 rows or 2 heads {NOT_EVEN}"),
+        ({"rate": 0.1}, "fused attention needs model.attention_dropout=0 (now 0.1)"),
+        ({"missing": "no cuDNN", "rate": 0.1}, "no cuDNN"),
+        ({"on": "tpu", "dtype": jnp.float32, "head": 60, "queries": 31, "tensor": 4}, ""),
+        ({"on": "tpu", "tensor": 8}, f"the 2 rows or 4 heads {NOT_EVEN}"),
+        ({"on": "tpu", "fsdp": 4}, f"the 2 rows or 4 heads {NOT_EVEN}"),
+        ({"on": "tpu", "fsdp": 4, "packed": True}, ""),
+        ({"on": "tpu", "biased": True}, "the scores have a bias"),
+        ({"on": "tpu", "rate": 0.1}, "fused attention needs model.attention_dropout=0 (now 0.1)"),
     ],
 )
 def test_the_reason_why_attention_is_plain(monkeypatch, changes, expected):
-    given = {"dtype": jnp.bfloat16, "head": 64, "queries": 32, "memory": 48, "backend": "gpu", "tensor": 1} | changes
+    given = {"dtype": jnp.bfloat16, "head": 64, "queries": 32, "memory": 48, "rate": 0.0, "on": "gpu"} | changes
     sizes = ((given["queries"], 4), (given["memory"], 2))
     query, key = (jax.ShapeDtypeStruct((2, *size, given["head"]), given["dtype"]) for size in sizes)
-    mesh = make_mesh(MeshSettings(tensor=given["tensor"]), jax.devices()[: given["tensor"]])
+    axes = {axis: given[axis] for axis in ("tensor", "fsdp") if axis in given}
+    mesh = make_mesh(MeshSettings(**axes), jax.devices()[: math.prod(axes.values())])
     monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: given.get("missing", ""))
+    monkeypatch.setattr(attention, "platform", lambda: given["on"])
+    options = {name: given[name] for name in ("biased", "packed") if name in given}
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        assert plain_because(query, key, given["backend"], dropout_rate=given.get("dropout_rate", 0)) == expected
+        assert plain_because(query, key, Pattern(1.0, dropout_rate=given["rate"]), **options) == expected
 
 
 def test_a_text_without_tokens_has_a_finite_result(monkeypatch):
     lengths, mask = [], jnp.array([[False, False], [True, False]])
     fused = lambda query, *_, key_value_seq_lengths, **options: lengths.append(key_value_seq_lengths) or query  # noqa: E731
     monkeypatch.setattr(jax.nn, "dot_product_attention", fused)
-    attention._attend_by_cudnn(*[jnp.ones((2, 2, 1, 8))] * 3, mask, 1.0, causal=False)
+    attention._attend_by_cudnn(*[jnp.ones((2, 2, 1, 8))] * 3, mask, Pattern(1.0))
     assert lengths[0].tolist() == [1, 1]
-    assert jnp.isfinite(attend(*[jnp.ones((2, 2, 1, 8))] * 3, mask, scale=1.0)).all()  # the plain path
+    assert jnp.isfinite(attend(*[jnp.ones((2, 2, 1, 8))] * 3, mask, Pattern(1.0))).all()  # the plain path
 
 
 def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch):
@@ -145,7 +158,7 @@ def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch):
         ({"bias": np.zeros((1, H, M, M), np.float32)}, "the scores have a bias"),
         ({"dropout_keys": None, "dropout_rate": RATE}, ""),
         ({"dropout_rate": 0.0}, ""),  # dropout of hidden states alone
-        ({"dropout_rate": RATE}, "model.attention_dropout is 0.4; 0 fuses it"),
+        ({"dropout_rate": RATE}, "fused attention needs model.attention_dropout=0 (now 0.4)"),
     ],
 )
 def test_cudnn_computes_what_it_can(options, expected, monkeypatch):
@@ -154,8 +167,9 @@ def test_cudnn_computes_what_it_can(options, expected, monkeypatch):
     taken = []
     monkeypatch.setattr(attention, "_attend_by_cudnn", lambda query, *rest: taken.append(query) or query)
     key = jax.ShapeDtypeStruct((B, M, H, 8), jnp.bfloat16)
-    options = {"dropout_keys": example_keys(jax.random.key(0), 0, B)} | options
+    given = {"dropout_keys": example_keys(jax.random.key(0), 0, B)} | options
+    pattern = Pattern(1.0, **{name: given.pop(name) for name in ("window", "dropout_rate") if name in given})
     with seen_reasons() as reasons:
-        jax.eval_shape(lambda *arrays: attend(*arrays, MASK, scale=1.0, **options), key, key, key)
+        jax.eval_shape(lambda *arrays: attend(*arrays, MASK, pattern, **given), key, key, key)
     assert reasons == {expected}
     assert bool(taken) is (not expected)

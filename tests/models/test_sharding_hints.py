@@ -5,7 +5,7 @@ import pytest
 from jax.sharding import AbstractDevice
 
 from endx_jax.models import attention
-from endx_jax.models.attention import attend
+from endx_jax.models.attention import Pattern, attend
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -68,5 +68,5 @@ def test_attention_is_the_meshs(name, biased, fused, monkeypatch):
     half = jnp.zeros((1, 2, 1, 8), jnp.bfloat16)
     with jax.sharding.use_abstract_mesh(pretended(name)):
         bias = jnp.zeros((1, 1, 2, 2)) if biased else None
-        jax.eval_shape(lambda x: attend(x, x, x, jnp.ones((1, 2), bool), scale=1.0, bias=bias), half)
+        jax.eval_shape(lambda x: attend(x, x, x, jnp.ones((1, 2), bool), Pattern(1.0), bias), half)
     assert [options["implementation"] for options in calls] == ["cudnn"] * fused

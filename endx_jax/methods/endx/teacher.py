@@ -21,7 +21,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.buckets import read_bytes
 from endx_jax.errors import EndxError
-from endx_jax.models.attention import attend
+from endx_jax.models.attention import Pattern, attend
 from endx_jax.models.pooling import Pooling
 from endx_jax.models.products import FLOAT32, dot_general_of
 from endx_jax.numerics import l2_normalize
@@ -106,7 +106,7 @@ class CrossAttention(nn.Module):
             project(source, "key"),
             project(source, "value"),
             source_mask,
-            scale=1 / math.sqrt(head_width),
+            Pattern(1 / math.sqrt(head_width)),
         )
         return _dense(self, width, "output", use_bias=False)(attended.reshape(query.shape))
 

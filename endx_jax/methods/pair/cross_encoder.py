@@ -16,7 +16,7 @@ from endx_jax.errors import EndxError
 from endx_jax.inference.loading import LONGEST, text_processors
 from endx_jax.methods.pair.classifier import POOLER_ACTIVATIONS, PairClassifier, Pooler
 from endx_jax.methods.pair.evaluator import ClassifierScorer
-from endx_jax.models.config_keys import HuggingFaceConfig, check_supported, choice, flag, fraction
+from endx_jax.models.config_keys import HuggingFaceConfig, bool_key, check_supported, enum_key, float_key
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -71,11 +71,11 @@ CLASSIFIERS: Mapping[str, Classifier] = {
 class ModernBertHead(HuggingFaceConfig):
     """Keys of `config.json` that describe ModernBERT's classifier, which has a norm (`head.norm`) after its pooler."""
 
-    pooling: str = choice("classifier_pooling", choices=("cls", "mean"), default="cls")
-    activation: str = choice("classifier_activation", choices=POOLER_ACTIVATIONS, default="gelu")
-    use_bias: bool = flag("classifier_bias", default=False)
-    norm_epsilon: float = fraction("norm_eps", default=1e-5)
-    norm_bias: bool = flag("norm_bias", default=False)
+    pooling: str = enum_key("classifier_pooling", choices=("cls", "mean"), default="cls")
+    activation: str = enum_key("classifier_activation", choices=POOLER_ACTIVATIONS, default="gelu")
+    use_bias: bool = bool_key("classifier_bias", default=False)
+    norm_epsilon: float = float_key("norm_eps", default=1e-5)
+    norm_bias: bool = bool_key("norm_bias", default=False)
 
 
 def load_cross_encoder(folder: pathlib.Path) -> PairScorerFactory | None:
