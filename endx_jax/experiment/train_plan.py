@@ -375,5 +375,7 @@ def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | No
     """
     if setting == -1:
         scores = arrays * global_batch_size
-        setting = 0 if scores * global_batch_size <= DENSE_UP_TO**2 else min(max(TILE_SCORES // scores, 128), 512)
+        if scores * global_batch_size <= DENSE_UP_TO**2:
+            return None
+        setting = 128 * min(max(TILE_SCORES // (128 * scores), 1), 4)
     return setting or None

@@ -82,7 +82,7 @@ def _chosen(config: TransformerConfig) -> list[dataclasses.Field]:
     A part that a family does not have is left out, so that identities stay as they are when parts are added.
     """
     fields = dataclasses.fields(config)
-    read = [field for field in fields if "key" in field.metadata]
+    read = [field for field in fields if "names" in field.metadata]
     unlimited = [field for field in fields if field.name == "positions" and config.positions is None]
     other = [field for field in fields if field not in read and getattr(config, field.name) != field.default]
     return [*read, *unlimited, *other]

@@ -30,7 +30,12 @@ class Ids(NamedTuple):
 
 
 def pair_ids(rows: int, axis_name: AxisName = None, *, where: Array | None = None, **ids: Array | None) -> Ids:
-    """Returns the ids of this device's pairs; `where` and `ids` are arguments of `in_batch_softmax`."""
+    """Returns the ids of this device's pairs; `where` and `ids` are arguments of `in_batch_softmax`.
+
+    Examples:
+      >>> print(losses.pair_ids(2, question_id=jnp.array([7, 8])).pair)
+      [0 1]
+    """
     return Ids(row_indices(rows, axis_name), jnp.ones(rows, bool) if where is None else where, **ids)
 
 

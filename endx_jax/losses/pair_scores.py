@@ -24,7 +24,7 @@ from endx_jax.batch import TokenVectors
 from endx_jax.losses.arguments import SAME_SIDE, Options, Prefixes, TokenMasks, check_in_batch
 from endx_jax.losses.false_negatives import Ids, negatives_of_answer, negatives_of_question, pair_ids
 from endx_jax.losses.maxsim import maxsim
-from endx_jax.losses.rows import dot, map_rows
+from endx_jax.losses.rows import dot, in_tiles, map_rows
 from endx_jax.losses.shard import AxisName, all_gather, batch_mean, included_rows, psum
 
 Array = jax.Array
@@ -124,8 +124,8 @@ class InBatch:
         if row.mask is None:
             scores = _scores(widths, row, columns)
         else:  # the score of a question and an answer, whichever is the row
-            one = lambda column, row: _scores(widths, *((column, row) if term == "q|a" else (row, column)))  # noqa: E731
-            scores = map_rows(one, columns, row, self.tile)
+            one = lambda column: _scores(widths, *((column, row) if term == "q|a" else (row, column)))  # noqa: E731
+            scores = in_tiles(one, columns, self.tile)
         if self.options.ceiling is None:
             return [(x, negative) for x in scores]
         rounding = rounding_of(pair.question.vectors, pair.answer.vectors)

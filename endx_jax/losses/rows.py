@@ -45,15 +45,24 @@ def map_rows(function: Callable[[Tree, Tree], Tree], rows: Tree, shared: Tree, t
     if tile is not None and tile < 1:
         raise EndxError(f"tile is {tile}; it must be at least 1, or None")
     rows, shared = _varying_alike(jax.tree.map(jnp.asarray, (rows, shared)))
+    return in_tiles(lambda row: function(row, shared), rows, tile)
+
+
+def in_tiles(function: Callable[[Tree], Tree], rows: Tree, tile: int | None) -> Tree:
+    """Applies a function to each row, `tile` rows at a time, inside a function that `map_rows` maps."""
     if tile is None or not leading_size(rows):
-        return jax.vmap(function, (0, None))(rows, shared)
-    return jax.lax.map(jax.checkpoint(lambda row: function(row, shared)), rows, batch_size=tile)
+        return jax.vmap(function)(rows)
+    return jax.lax.map(jax.checkpoint(function), rows, batch_size=tile)
 
 
 def dot(row: Array, columns: Array) -> Array:
     """Returns the inner products [C] of a row [E] and columns [C, E], or the inner product of two vectors [E].
 
     Matrix products have the highest precision, as those of accelerators are otherwise rounded to fewer bits.
+
+    Examples:
+      >>> print(losses.dot(jnp.array([1.0, 2.0]), jnp.array([[3.0, 0.0], [0.0, 4.0]])))
+      [3. 8.]
     """
     # Not `row @ columns.T`: a transpose inside a loop would be copied out of it.
     contracted = (((0,), (columns.ndim - 1,)), ((), ()))
@@ -61,7 +70,12 @@ def dot(row: Array, columns: Array) -> Array:
 
 
 def log_sum_exp(scores: Array, where: Array) -> Array:
-    """Returns log sum_j exp(scores_j) over the columns [C] for which `where` is true; -inf if there are none."""
+    """Returns log sum_j exp(scores_j) over the columns [C] for which `where` is true; -inf if there are none.
+
+    Examples:
+      >>> print(losses.log_sum_exp(jnp.array([1.0, 5.0]), where=jnp.array([True, False])))
+      1.0
+    """
     some = jnp.any(where)
     # The log-sum-exp of no columns has no finite gradient, so zeros take their place.
     filled = jnp.where(where, scores, jnp.where(some, -jnp.inf, 0))

@@ -48,7 +48,7 @@ def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
     class Stop(Exception):
         pass
 
-    def encode(model, corpus, output, encoding, **columns):
+    def encode(model, corpus, **columns):
         raise Stop(model, corpus, columns)
 
     monkeypatch.setattr("endx_jax.index.corpus_encoding.encode_corpus", encode)

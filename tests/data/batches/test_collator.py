@@ -12,7 +12,7 @@ from endx_jax.data.batches.token_tables import Pairs, VectorTable
 from endx_jax.data.sets.records import RetrievalSet, mix
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
-from endx_jax.losses import in_batch_softmax
+from endx_jax.losses import Options, in_batch_softmax
 from endx_jax.losses.false_negatives import false_negative_mask
 from endx_jax.methods.objective import known_ids
 
@@ -69,7 +69,7 @@ def test_a_question_s_own_text_is_no_negative_in_any_term_or_beside_other_prompt
     mirror = batch.question_id[:, None] == (batch.question_id ^ 1)  # pairs 2 n and 2 n + 1 are of the same texts
     np.testing.assert_array_equal(false_negative_mask(**known_ids(batch)), mirror)
     texts = np.eye(4, dtype=np.float32)[batch.question_id // 2]  # both texts of a pair are the same point
-    for term in ({}, {"direction": "sum"}, {"same_side": ("questions", "answers")}):
+    for term in ({}, {"direction": "sum"}, {"options": Options(same_side=("questions", "answers"))}):
 
         def losses(*pair, term=term):
             return [in_batch_softmax(*pair, temperature=0.01, **ids, **term)[0] for ids in (known_ids(batch), {})]

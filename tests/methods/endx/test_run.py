@@ -16,7 +16,7 @@ import endx_jax
 from endx_jax.experiment.model import read_model
 from endx_jax.experiment.prepare import prepare_run
 from endx_jax.experiment.run import run
-from endx_jax.experiment.train_plan import DENSE_UP_TO, TILE, loss_tile
+from endx_jax.experiment.train_plan import DENSE_UP_TO, loss_tile
 from endx_jax.methods.dual.settings import ContrastiveSettings, DualSettings
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.endx.teacher import read_teacher
@@ -115,7 +115,7 @@ def test_epochs_are_counted_in_parts_of_batches(tiny_bert, pairs_csv, tmp_path):
 
 @pytest.mark.parametrize(
     ("setting", "batch", "expected"),
-    [(-1, DENSE_UP_TO, None), (-1, DENSE_UP_TO + 1, TILE), (0, 65536, None), (256, 64, 256)],
+    [(-1, DENSE_UP_TO, None), (-1, DENSE_UP_TO + 1, 512), (-1, 16384, 256), (0, 65536, None), (256, 64, 256)],
 )
 def test_scores_are_tiled_where_the_batch_is_large(setting, batch, expected):
     assert loss_tile(setting, batch) == expected
@@ -127,4 +127,4 @@ def test_the_largest_dense_batch_is_smaller_for_several_arrays_of_scores():
     assert settings.score_arrays(hard_negatives=0) == 6
     assert settings.score_arrays(hard_negatives=5) == 16
     assert loss_tile(-1, DENSE_UP_TO // 4, 16) is None
-    assert loss_tile(-1, DENSE_UP_TO // 4 + 1, 16) == TILE
+    assert loss_tile(-1, DENSE_UP_TO // 4 + 1, 16) == 384
