@@ -321,7 +321,7 @@ def log_summary(run: Run, logged: Iterable[str]) -> None:
 
 
 def attention_lines(train_plan: TrainPlan) -> Iterator[str]:
-    """Yields on GPUs and TPUs whether the step's attention is fused, or the reasons why not, by its trace."""
+    """Yields a line on GPUs and TPUs: whether a traced step has fused attention, and the reasons if it has not."""
     if train_plan.platform == "cpu":
         return
     with seen_reasons() as reasons:  # compilation reuses the trace

@@ -234,7 +234,7 @@ class Index:
 
     @property
     def default_mode(self) -> str:
-        """Mode of searches that name none: `hybrid`, unless validation chose weight 0 or the index is very large."""
+        """Default search mode: `hybrid`, unless validation chose weight 0 or the index is very large."""
         return HYBRID if self.hybrid.weight != 0 and len(self) <= WORDS_OF else DENSE
 
     def describe(self, mode: str) -> str:

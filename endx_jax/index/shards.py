@@ -36,7 +36,7 @@ def index_differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True
 
 
 def join_shards(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
-    """Joins the indexes of all shards of a corpus into one; returns its number of documents.
+    """Joins the indexes of all shards of a corpus into one; returns its number of passages.
 
     Raises:
       EndxError: a shard is missing, occurs twice, is not finished, was changed, or belongs to another encoding; or the

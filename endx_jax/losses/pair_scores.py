@@ -30,6 +30,19 @@ from endx_jax.losses.shard import AxisName, all_gather, batch_mean, included_row
 Array = jax.Array
 
 
+class Arrays(NamedTuple):
+    """Arrays of a loss over a batch, by their names as arguments of `in_batch_softmax`."""
+
+    question: Array
+    answer: Array
+    hard_negatives: Array | None
+    question_id: Array | None
+    answer_id: Array | None
+    positive_ids: Array | None
+    hard_negative_ids: Array | None
+    where: Array | None
+
+
 class Texts(NamedTuple):
     """Texts of one side, [N]; one text has no leading axis.
 
@@ -80,31 +93,31 @@ class InBatch:
     @classmethod
     def of(
         cls,
-        arrays: Mapping[str, Array | None],
+        arrays: Arrays,
         options: Options | None,
         masks: TokenMasks | None,
         tile: int | None,
         axis_name: AxisName,
     ) -> "InBatch":
-        """Prepares the arguments of `in_batch_softmax`; `arrays` has embeddings, ids and `where` by name.
+        """Prepares the arguments of `in_batch_softmax`.
 
         Raises:
           EndxError: arguments do not agree.
         """
         options = options or Options()
-        check_in_batch(arrays, options, masks)
-        question, answer = (cast(Array, arrays[name]) for name in ("question", "answer"))
-        names = "where", "question_id", "answer_id", "positive_ids"
-        ids = pair_ids(len(question), axis_name, **{name: arrays[name] for name in names})
+        check_in_batch(arrays._asdict(), options, masks)
+        question, answer, hard_negatives, question_id, answer_id, positive_ids, hard_ids, where = arrays
+        known = {"question_id": question_id, "answer_id": answer_id, "positive_ids": positive_ids}
+        ids = pair_ids(len(question), axis_name, where=where, **known)
         prefixes = options.prefixes or Prefixes((question.shape[-1],), normalize=False)
         log_q = None if options.log_q is None else jax.lax.stop_gradient(included_rows(options.log_q, ids.where))
         mask, guide = ({} if given is None else given._asdict() for given in (masks, options.guide))
         questions = _texts(question, ids, mask.get("question"), guide.get("question"), prefixes)
         answers = _texts(answer, ids, mask.get("answer"), guide.get("answer"), prefixes)._replace(log_q=log_q)
         candidates = {"q": questions, "a": answers}
-        if arrays["hard_negatives"] is not None:
-            hard = arrays["hard_negatives"], mask.get("hard_negatives"), guide.get("hard_negatives")
-            candidates["h"] = _hard_negatives(*hard, arrays["hard_negative_ids"], ids, prefixes)
+        if hard_negatives is not None:
+            hard = hard_negatives, mask.get("hard_negatives"), guide.get("hard_negatives")
+            candidates["h"] = _hard_negatives(*hard, hard_ids, ids, prefixes)
         pairs = Pair(questions, answers)
         return cls(pairs, all_gather(candidates, axis_name), options, prefixes, tile, axis_name)
 

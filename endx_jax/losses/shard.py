@@ -46,7 +46,6 @@ def row_indices(rows: int, axis_name: AxisName) -> Array:
     return first + jnp.arange(rows)
 
 
-def included_rows(x: Array, where: Array | None) -> Array:
+def included_rows(x: Array, where: Array) -> Array:
     """Returns embeddings [R, ..., E] at least in float32, with zeros where `where` [R, ...] is false, even if NaN."""
-    wide = at_least_float32(x)
-    return wide if where is None else jnp.where(where.reshape(*where.shape, *[1] * (x.ndim - where.ndim)), wide, 0)
+    return jnp.where(where.reshape(*where.shape, *[1] * (x.ndim - where.ndim)), at_least_float32(x), 0)

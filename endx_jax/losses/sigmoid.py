@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from endx_jax.checks import check_positive
 from endx_jax.losses.arguments import SAME_SIDE, Options
-from endx_jax.losses.pair_scores import TO_ANSWERS, InBatch, rounding_of
+from endx_jax.losses.pair_scores import TO_ANSWERS, Arrays, InBatch, rounding_of
 from endx_jax.losses.shard import AxisName
 from endx_jax.numerics import at_least_float32
 
@@ -55,16 +55,8 @@ def in_batch_sigmoid(
       1.0064
     """
     check_positive("temperature", temperature)
-    arrays = {
-        "question": question,
-        "answer": answer,
-        "hard_negatives": hard_negatives,
-        "question_id": question_id,
-        "answer_id": answer_id,
-        "positive_ids": positive_ids,
-        "hard_negative_ids": hard_negative_ids,
-        "where": where,
-    }
+    ids = question_id, answer_id, positive_ids, hard_negative_ids
+    arrays = Arrays(question, answer, hard_negatives, *ids, where)
     batch = InBatch.of(arrays, options, None, tile, axis_name)
     terms = (*TO_ANSWERS[: 1 if hard_negatives is None else 2], *(SAME_SIDE[x] for x in batch.options.same_side))
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from endx_jax.checks import check_positive
 from endx_jax.losses.arguments import SAME_SIDE, Options, TokenMasks
-from endx_jax.losses.pair_scores import TO_ANSWERS, TO_QUESTIONS, InBatch, rounding_of
+from endx_jax.losses.pair_scores import TO_ANSWERS, TO_QUESTIONS, Arrays, InBatch, rounding_of
 from endx_jax.losses.rows import log_sum_exp
 from endx_jax.losses.shard import AxisName
 from endx_jax.numerics import at_least_float32
@@ -101,16 +101,8 @@ def in_batch_softmax(
     """
     check_choice("direction", direction, (*DIRECTIONS, JOINT))
     check_positive("temperature", temperature)
-    arrays = {
-        "question": question,
-        "answer": answer,
-        "hard_negatives": hard_negatives,
-        "question_id": question_id,
-        "answer_id": answer_id,
-        "positive_ids": positive_ids,
-        "hard_negative_ids": hard_negative_ids,
-        "where": where,
-    }
+    ids = question_id, answer_id, positive_ids, hard_negative_ids
+    arrays = Arrays(question, answer, hard_negatives, *ids, where)
     batch = InBatch.of(arrays, options, token_masks, tile, axis_name)
     same_side = tuple(SAME_SIDE[side] for side in batch.options.same_side)
     to_answers = (*(TO_ANSWERS if hard_negatives is not None else TO_ANSWERS[:1]), *same_side)

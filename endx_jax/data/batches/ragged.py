@@ -124,11 +124,9 @@ class RaggedVectors:
 
     def pad(self, rows: np.ndarray, count: int, length: int) -> tuple[Any, Any]:
         """Returns vectors [count, length, E] of the texts in `rows`, padded with zeros, and bool [count, length]."""
-        texts, mask = self[rows], np.zeros((count, length), bool)
-        mask[: len(texts)] = np.arange(length) < texts.lengths[:, None]
-        padded_values = np.zeros((*mask.shape, self.values.shape[1]), np.float32)
-        padded_values[mask] = texts.values
-        return padded_values, mask
+        starts, lengths = np.zeros((2, count), np.int64)
+        starts[: len(rows)], lengths[: len(rows)] = self.offsets[:-1][rows], self.lengths[rows]
+        return padded(self.values, starts, lengths, length, 0, np.float32)
 
 
 def check_widths(embeddings: Sequence[Any]) -> None:
@@ -176,7 +174,7 @@ def padded(
     """Gathers rows from concatenated values.
 
     Args:
-      values: [T].
+      values: [T, ...].
       starts: int [...], the place of each row's first value.
       lengths: int [...], number of values of each row, at most `width`.
       width: width to pad to.
@@ -184,9 +182,9 @@ def padded(
       dtype: type of the result.
 
     Returns:
-      The rows, [..., width], and bool [..., width], true for their values.
+      The rows, [..., width] with the further axes of values, and bool [..., width], true for their values.
     """
     mask = np.arange(width) < lengths[..., None]
-    rows = np.full(mask.shape, fill, dtype)
+    rows = np.full((*mask.shape, *values.shape[1:]), fill, dtype)
     rows[mask] = values[concatenated_ranges(starts.ravel(), lengths.ravel())]
     return rows, mask

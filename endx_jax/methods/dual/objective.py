@@ -57,16 +57,21 @@ class DualObjective(Objective):
     ) -> LossAndMetrics:
         """Computes the loss and its metrics from `learned`, embeddings and `loss_arrays`."""
         settings, (embeddings, arrays) = self.settings, rows
-        ignored = {"teacher", *(() if settings.mask_false_negatives else ("question_id", "answer_id", "positive_ids"))}
+        given = {name: arrays.get(name) for name in ("guide", "log_q")}
+        ignored = {
+            "teacher",
+            *given,
+            *(() if settings.mask_false_negatives else ("question_id", "answer_id", "positive_ids")),
+        }
         ids = {name: value for name, value in arrays.items() if name not in ignored}
-        value, metrics = self._contrastive(learned, embeddings, ids, axis_name)
+        value, metrics = self._contrastive(learned, embeddings, ids, given, axis_name)
         if not settings.distillation.loss or embeddings.hard_negatives is None:
             return value, metrics
         distilled, agreement = self._distillation(learned["temperature"], embeddings, arrays["teacher"], axis_name)
         value = settings.distillation.contrastive_weight * value + settings.distillation.weight * distilled
         return value, metrics | {"distillation_loss": distilled} | agreement
 
-    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, axis_name) -> LossAndMetrics:
+    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, given: dict, axis_name) -> LossAndMetrics:
         settings = self.settings
         width = embeddings.question.shape[1]
         require(
@@ -82,9 +87,7 @@ class DualObjective(Objective):
             hard_negatives=embeddings.hard_negatives,
             tile=self.execution.loss_tile,
             axis_name=axis_name,
-            options=settings.contrastive.options(
-                ids.pop("guide", None), ids.pop("log_q", None), settings.prefixes(self.model.question.normalize)
-            ),
+            options=settings.contrastive.options(**given, prefixes=settings.prefixes(self.model.question.normalize)),
             **learned,
             **ids,
         )

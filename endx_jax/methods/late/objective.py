@@ -47,7 +47,7 @@ class LateObjective(DualObjective):
 
     settings: LateSettings
 
-    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, axis_name) -> LossAndMetrics:
+    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, given: dict, axis_name) -> LossAndMetrics:
         question, answer, hard = (cast(Any, side) for side in vars(embeddings).values())
         lengths = [texts.mask.shape[-1] for texts in (question, answer, hard) if texts is not None]
         products = CPU_PRODUCTS if platform(self.execution.mesh) == "cpu" else PRODUCTS
@@ -59,7 +59,7 @@ class LateObjective(DualObjective):
             direction=self.settings.direction,
             tile=min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths), products)),
             axis_name=axis_name,
-            options=self.settings.contrastive.options(ids.pop("guide", None), ids.pop("log_q", None)),
+            options=self.settings.contrastive.options(**given),
             temperature=learned["temperature"],
             **ids,
         )
