@@ -99,17 +99,18 @@ def evaluate_answered(
       The metrics `accuracy@k`, 1 if the best passage of one of the best k documents contains an answer. The only rank
       of a question is that of its first such document; inf if none of the best documents is one.
     """
-    nearest = snapshot.search_documents(questions, max(cutoffs))
-    documents = snapshot.read_documents(set(nearest.rows.flat))
+    best = snapshot.best_documents(max(cutoffs), lambda depth: snapshot.search(questions, depth).rankings())
+    documents = snapshot.read_documents({row for ranking in best for row, _ in ranking})
     # Answers in titles are ignored. A document that was deleted since contains no answer.
     texts = {row: searchable(document.body) for row, document in documents.items()}
     first = np.full((len(answered), 1), np.inf, np.float32)
-    for n, (question, rows) in enumerate(zip(answered, nearest.rows.tolist(), strict=True)):
+    for n, (question, ranking) in enumerate(zip(answered, best, strict=True)):
         answers = [searchable(answer) for answer in question.answers]
-        hits = (rank for rank, row in enumerate(rows, start=1) if contains_answer(texts.get(row, ""), answers))
+        hits = (rank for rank, (row, _) in enumerate(ranking, 1) if contains_answer(texts.get(row, ""), answers))
         first[n] = next(hits, np.inf)
     values = {f"accuracy@{k}": (first[:, 0] <= k).astype(np.float32) for k in cutoffs}
-    return Evaluation(values, first, nearest.rows, nearest.scores, len(snapshot))
+    rows, scores = (np.array([[pair[n] for pair in ranking] for ranking in best]) for n in (0, 1))
+    return Evaluation(values, first, rows.astype(np.int32), scores.astype(np.float32), len(snapshot))
 
 
 def rank_by_index(

@@ -53,8 +53,8 @@ class Snapshot:
         self._memory, self._store, self._before = memory, memory.store, before
         self._rows, self.embeddings, self.scales, self.of = memory.stored  # `_rows` are rows of the file
         self.passages = int(np.count_nonzero(living))
-        several = memory.table == PASSAGES
-        self._count = int(np.count_nonzero(np.diff(self.of[living], prepend=-1))) if several else self.passages
+        self._documents = int(np.count_nonzero(np.diff(self.of[living], prepend=-1)))
+        self._count = self._documents if memory.table == PASSAGES else self.passages
         self._filtered: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
         self._sent: Corpus | None = None
@@ -118,42 +118,12 @@ class Snapshot:
         """
         return self._corpus.search(questions, k, where)
 
-    def search_documents(self, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
-        """Finds the k best documents exactly, as the rows of their best passages; arguments as for `search`."""
-        best = self.best_documents(k, lambda depth: self.rank(questions, depth, where))
-        pairs = np.array(best).reshape(len(best), len(best[0]) if best else 0, 2)
-        return Neighbours(pairs[..., 1].astype(np.float32), pairs[..., 0].astype(np.int32))
-
-    def rank(
-        self,
-        questions: np.ndarray,
-        k: int,
-        where: np.ndarray | None = None,
-        *,
-        engine: Callable[..., Neighbours] | None = None,
-        known: float = 0.0,
-    ) -> Sequence[Ranking]:
-        """Returns the best k rows and scores of each question, best first; most arguments are those of `search`.
-
-        `engine` replaces the exact search, such as `Faiss.search`. `known` is the weight of known questions, which are
-        compared exactly: a document's first row has at least the inner product of its best known question times the
-        weight; 0 ignores them.
-        """
-        nearest = (engine or Snapshot.search)(self, questions, k, where)
-        rankings = _rankings(nearest)
-        if not self.known or not known:
-            return rankings
-        return [
-            _best(dict(ranking), ((row, known * score) for row, score in of_known))[:k]
-            for ranking, of_known in zip(rankings, self._search_known(questions, k, where), strict=True)
-        ]
-
     def best_documents(self, k: int, rank: Callable[[int], Sequence[Ranking]]) -> Sequence[Ranking]:
         """Returns the k best documents of each ranking, as the rows and scores of their best passages.
 
         `rank(depth)` returns rankings of the best `depth` rows; the depth grows until each ranking has k documents.
         """
-        depth = k if len(self) == self.passages else 4 * k
+        depth = k if self._documents == self.passages else 4 * k
         while True:
             rankings, complete, best = rank(depth), True, []
             for ranking in rankings:
@@ -165,28 +135,6 @@ class Snapshot:
             if complete or depth >= self.passages:
                 return best
             depth *= 4
-
-    def _search_known(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> list[Ranking]:
-        """Finds the k documents with the best known questions, exactly.
-
-        Returns:
-          A list of (first row of the document, inner product) for each question; it may be longer than k and repeat
-          rows.
-        """
-        assert self.known is not None
-        # The first row of each known question's document; any row for a deleted one, whose score is -inf.
-        of, depth = np.minimum(np.searchsorted(self.of, self.known.of), len(self.of) - 1), 4 * k
-        selected = None if where is None else self.known.living & where[of]
-        nearest = self.known.search(questions, depth, selected)
-        found: list[Ranking] = [[(int(of[row]), score) for row, score in ranking] for ranking in _rankings(nearest)]
-        for n, line in enumerate(found if nearest.rows.shape[1] == depth else ()):
-            if len(dict(line)) < k:  # of documents with many known questions; one at a time needs a score for each
-                scores = self.known._corpus.scores(questions[n : n + 1])(0, 1)
-                best = best_of_groups(np.asarray(scores), of, len(self.living))[0]
-                best = best if where is None else np.where(where, best, -np.inf)
-                rows = np.argpartition(-best, min(k, len(best)) - 1)[:k].tolist()
-                found[n] = [(row, float(best[row])) for row in rows if best[row] > -np.inf]
-        return found
 
     def scores(self, questions: np.ndarray) -> ScoreBlock:
         """Returns the scorer [b, rows] of questions [Q, E] for `ranking.evaluate`.
@@ -283,16 +231,3 @@ def _aligned(size: int, like: np.ndarray) -> np.ndarray:
 def _write(columns: StoredEmbeddings, start: int, values: StoredEmbeddings) -> None:
     for column, part in zip(jax.tree.leaves(columns), jax.tree.leaves(values), strict=True):
         column[start : start + len(part)] = part
-
-
-def _rankings(nearest: Neighbours) -> list[list[tuple[int, float]]]:
-    """Returns rows and scores for each question, without the row -1, which marks a missing result."""
-    pairs = zip(nearest.rows.tolist(), nearest.scores.tolist(), strict=True)
-    return [[(row, score) for row, score in zip(*both, strict=True) if row >= 0] for both in pairs]
-
-
-def _best(scores: dict[int, float], others: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Returns rows by the higher of their scores, best first, equal ones by row."""
-    for row, score in others:
-        scores[row] = max(scores.get(row, score), score)
-    return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))

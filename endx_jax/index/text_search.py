@@ -27,7 +27,7 @@ class TextRanker:
 
     def __init__(self, engine: str):
         """Takes `exact` or a name in `approximate.ENGINES`; nothing is built before it is needed."""
-        self._engine, self._lexical = None if engine == EXACT else Faiss(engine).search, Lexical()
+        self._engine, self._lexical = Snapshot.search if engine == EXACT else Faiss(engine).search, Lexical()
 
     def rank(
         self,
@@ -51,7 +51,7 @@ class TextRanker:
             if mode == BM25:
                 return self._lexical.rank(snapshot, questions, depth, where)
             depth = depth if mode == DENSE and tokens is None else max(depth, FUSED)
-            rankings: Sequence[Ranking] = snapshot.rank(dense, depth, where, engine=self._engine, known=hybrid.known)
+            rankings: Sequence[Ranking] = self._dense(snapshot, dense, depth, where, hybrid.known)
             by_words = self._lexical.rank(snapshot, questions, depth, where) if mode == HYBRID else []
             if tokens is not None:
                 if mode == HYBRID:
@@ -62,6 +62,25 @@ class TextRanker:
             return rankings
 
         return snapshot.best_documents(k, rank) if questions else []
+
+    def _dense(
+        self, snapshot: Snapshot, questions: np.ndarray, k: int, where: np.ndarray | None, weight: float
+    ) -> list[Ranking]:
+        """Ranks rows; a document's first row has at least the score of its best known question times the weight."""
+        rankings: list[Ranking] = [*self._engine(snapshot, questions, k, where).rankings()]
+        if not snapshot.known or not weight:
+            return rankings
+        known = snapshot.known
+        # The first row of each known question's document; any row for a deleted one, which is never found.
+        first = np.minimum(np.searchsorted(snapshot.of, known.of), len(snapshot.of) - 1)
+        selected = None if where is None else known.living & where[first]
+        asked = known.best_documents(k, lambda depth: known.search(questions, depth, selected).rankings())
+        for n, of_known in enumerate(asked):
+            scores = dict(rankings[n])
+            for row, score in of_known:
+                scores[int(first[row])] = max(scores.get(int(first[row]), -np.inf), weight * score)
+            rankings[n] = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+        return rankings
 
 
 def _ranked_again(snapshot: Snapshot, questions: RaggedVectors, rankings: Sequence[Ranking]) -> list[Ranking]:

@@ -193,6 +193,11 @@ class Neighbours(NamedTuple):
     scores: np.ndarray
     rows: np.ndarray
 
+    def rankings(self) -> list[list[tuple[int, float]]]:
+        """Returns pairs of row and score for each question, best first."""
+        pairs = zip(self.rows.tolist(), self.scores.tolist(), strict=True)
+        return [[*zip(*both, strict=True)] for both in pairs]
+
 
 def top_k(
     questions, candidates, k: int, *, scales=None, where=None, mesh: Mesh | None = None, block: int = BLOCK

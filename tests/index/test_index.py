@@ -36,7 +36,7 @@ def write(path, embeddings=EMBEDDINGS, documents=DOCUMENTS, model=MODEL):
 def ids(index, question=0, k=10):
     """What is found for a question, best first."""
     state = index.snapshot
-    rows = state.search_documents(ASKED, k).rows[question].tolist()
+    rows = state.search(ASKED, k).rows[question].tolist()
     documents = state.read_documents(rows)
     return [documents[row].id for row in rows]
 
@@ -60,7 +60,7 @@ def test_an_index_is_read_as_it_was_written_and_by_any_sqlite_client(opened, pat
     info = opened.info
     assert (info.width, info.precision, info.metric, info.model) == (2, "float32", COSINE, MODEL)
     assert [document for _, document in opened.snapshot] == DOCUMENTS
-    found = opened.snapshot.search_documents(ASKED, 2)
+    found = opened.snapshot.search(ASKED, 2)
     np.testing.assert_array_equal(found.rows, [[2, 1], [0, 1]])
     np.testing.assert_array_equal(found.scores, [[5, 3], [-1, -3]])
     with contextlib.closing(sqlite3.connect(path)) as database:
@@ -277,7 +277,7 @@ def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, residen
     for where, kept in ((None, np.arange(900)), ({"n": {"gte": 450, "lt": 850}}, np.arange(450, 850))):
         kept = np.setdiff1d(kept, [0, 611, 612])
         state, scores = index.snapshot, questions @ rows[kept].T
-        found = state.search_documents(questions, 20, state.where(where))
+        found = state.search(questions, 20, state.where(where))
         best = np.argsort(-scores, axis=1, kind="stable")[:, :20]
         np.testing.assert_array_equal(found.rows, kept[best])
         np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, best, axis=1))
