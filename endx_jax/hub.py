@@ -34,7 +34,7 @@ def download(
     Raises:
       EndxError: the files are neither downloaded nor in the cache.
     """
-    import huggingface_hub
+    import huggingface_hub.constants
     from huggingface_hub.errors import HTTPError, IncompleteSnapshotError
 
     expanded(huggingface_hub.constants.HF_HUB_CACHE, "set HF_HOME")  # the hub's client would make a folder `~`

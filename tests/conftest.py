@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import tempfile
 
 import jax
 import orbax.checkpoint as ocp
@@ -31,6 +32,13 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Orbax would cut arrays that the eight devices hold alike into slices, one for each to write, each by a program.
 ocp.type_handlers.get_type_handler(jax.Array)._use_replica_parallel = False
+
+
+def pytest_configure(config):
+    """Gives the client of Hugging Face's hub a folder for the session, as it keeps what the tests' hubs answer."""
+    home = tempfile.TemporaryDirectory()
+    os.environ["HF_HOME"] = home.name
+    config.add_cleanup(home.cleanup)
 
 
 def pytest_runtest_setup(item):
