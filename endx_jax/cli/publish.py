@@ -33,7 +33,8 @@ def main(argv: list[str]) -> None:
     token = os.environ.get("MILVUS_TOKEN", "")
     with naming(FLAGS):
         done = publish(index, arguments.to, arguments.collection, token=token, progress=showing_progress())
-    say(f"{done.documents:,} documents of {arguments.index} are in collection {arguments.collection} at {arguments.to}")
+    texts = counted(done.documents, "passage" if done.documents > len(index) else "document")
+    say(f"copied {texts} of {arguments.index} to collection {arguments.collection} at {arguments.to}")
     if index.snapshot.known:
         say(f"{len(index.snapshot.known):,} known questions are not copied; the collection is searched without them")
     if done.removed:
@@ -41,7 +42,7 @@ def main(argv: list[str]) -> None:
     if done.cut:
         say(f"cut {done.cut:,} texts to {LARGEST:,} bytes, the limit of Milvus")
     if done.others:
-        say(f"the collection contains {done.others:,} other documents")
+        say(f"the collection contains {done.others:,} other texts")
 
 
 def _parser() -> argparse.ArgumentParser:

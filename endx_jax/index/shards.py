@@ -24,12 +24,9 @@ def index_differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True
         ours, others = getattr(stored, what), getattr(info, what)
         if ours.get(key) != others.get(key):
             described.append(f"{what} {_named(ours, key)}, not {_named(others, key)}")
-    products = [info.model.get("product_dtype") for info in (stored, info)]
-    if None not in products and products[0] != products[1]:
-        described.append("product_dtype {}, not {}".format(*products))
-    for name in ("width", "precision", "metric"):
-        if getattr(stored, name) != getattr(info, name):
-            described.append(f"{name} {getattr(stored, name)}, not {getattr(info, name)}")
+    plain = [("product_dtype", *(of.model.get("product_dtype") or "unknown" for of in (stored, info)))]
+    plain += [(name, getattr(stored, name), getattr(info, name)) for name in ("width", "precision", "metric")]
+    described += [f"{name} {ours}, not {others}" for name, ours, others in plain if ours != others]
     if corpus and stored.corpus.get("shard") != info.corpus.get("shard"):
         described.append(f"{_shard(stored)}, not {_shard(info)}")
     return described

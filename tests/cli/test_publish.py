@@ -25,10 +25,10 @@ def test_an_index_is_published_and_says_so(index, tmp_path, endx):
     to = str(tmp_path / "there.db")
     arguments = [f"--index={index.path}", f"--to={to}", "--collection=animals"]
     said = endx("publish", *arguments).out.splitlines()
-    assert said == [f"3 documents of {index.path} are in collection animals at {to}", CUT]
+    assert said == [f"copied 3 documents of {index.path} to collection animals at {to}", CUT]
     index.delete(["d/1"])
     first, deleted = endx("publish", *arguments).out.splitlines()
-    assert first == f"2 documents of {index.path} are in collection animals at {to}"
+    assert first == f"copied 2 documents of {index.path} to collection animals at {to}"
     assert deleted == "deleted 1 document from the collection that were deleted from the index"
     with milvus._client(to, "") as client:
         client.load_collection("animals")

@@ -127,6 +127,7 @@ def test_the_corpus_is_read_as_it_is_encoded(tmp_path):
     ("change", "difference"),
     [
         ({"model": {"name": "m", "identity": "2" * 64}}, "model m (identity 111111111111), not m (identity 2222"),
+        ({"model": {"name": "m", "identity": "1" * 64, "product_dtype": "bfloat16"}}, "product_dtype unknown, not bfl"),
         ({"width": 3, "precision": "int8"}, "width 4, not 3; precision float32, not int8"),
         ({"shard": [1, 2]}, "the whole corpus, not shard 1 of 2"),
     ],
