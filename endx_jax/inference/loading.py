@@ -91,11 +91,7 @@ def _load(path_or_name: str | os.PathLike, mesh: Mesh) -> EmbeddingModel:
 
 
 def _load_pretrained(name: str, mesh: Mesh) -> EmbeddingModel:
-    """Loads a pretrained folder, by a path or name of `pretrained.locate`; equal parameters of the sides are shared.
-
-    Raises:
-      EndxError: there is no such folder, it is incomplete, or it has modules that towers do not support.
-    """
+    """Loads a pretrained folder, by a path or name of `pretrained.locate`; equal parameters of the sides are shared."""
     folder = pretrained.locate(name)
     if scores_pairs(folder):
         if contents := json_files.read_optional(folder / "config.json"):
@@ -128,11 +124,7 @@ def _length(source: PretrainedEncoder) -> int:
 
 
 def _load_trained(name: str, folder: pathlib.Path, mesh: Mesh, workdir: pathlib.Path | None) -> EmbeddingModel:
-    """Loads the model of a folder that `save_model` wrote, in the workdir of its run or copied from one.
-
-    Raises:
-      EndxError: a file is missing or damaged, or the files do not match.
-    """
+    """Loads the model of a folder that `save_model` wrote, in the workdir of its run or copied from one."""
     manifest, where = read_manifest(folder), f"{folder / MANIFEST}: 'towers'"
     settings = from_mapping(ModelSettings, json_files.as_object(manifest.towers, where), where)
     read = pretrained.load_tokens if settings.encoder else pretrained.load_encoder
@@ -160,11 +152,7 @@ def _load_trained(name: str, folder: pathlib.Path, mesh: Mesh, workdir: pathlib.
 
 
 def _make_head(manifest: ModelManifest, folder: pathlib.Path) -> MakeHead | None:
-    """Returns the function that makes the towers' heads, from the method in the description; None without a method.
-
-    Raises:
-      EndxError: this process knows no heads of the method, or its settings are wrong.
-    """
+    """Returns the function that makes the towers' heads, from the method in the description; None without a method."""
     if manifest.method is None:
         return None
     where = f"{folder / MANIFEST}: 'method'"
@@ -203,11 +191,7 @@ def params_of_run(workdir: pathlib.Path) -> dict[str, StoredArray]:
 
 
 def _as_tree(dual_encoder: DualEncoder, params: Mapping[str, StoredArray], folder: pathlib.Path) -> dict:
-    """Returns parameters by path as the parameter tree of the dual encoder.
-
-    Raises:
-      EndxError: a parameter is missing or unknown, or has another shape.
-    """
+    """Returns parameters by path as the parameter tree of the dual encoder."""
     tree = jax.eval_shape(dual_encoder.init, jax.random.key(0))
     expected = parameter_paths(tree)
     for path in [*expected, *params]:

@@ -1,6 +1,7 @@
 """Manifest of a model, `endx.json`, and the folder that contains it."""
 
 import dataclasses
+import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from endx_jax import json_files
 from endx_jax.data.tokenization import TextOptions
 from endx_jax.errors import EndxError
+from endx_jax.files import write_text
 from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.settings import check_range, from_mapping
 
@@ -83,6 +85,11 @@ class ModelManifest:
         """Prompt of texts that are of no side: that of both sides, or none if they differ."""
         prompts = set(self.prompts.values())
         return prompts.pop() if len(prompts) == 1 else ""
+
+
+def write_manifest(folder: pathlib.Path, manifest: ModelManifest) -> None:
+    """Writes the `endx.json` of a folder."""
+    write_text(folder / MANIFEST, json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
 
 
 def read_manifest(folder: pathlib.Path) -> ModelManifest:

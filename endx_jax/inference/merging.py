@@ -6,7 +6,6 @@ al. 2022, arXiv 2203.05482). The mean of a run and the pretrained model itself l
 """
 
 import dataclasses
-import json
 import math
 import os
 import pathlib
@@ -17,10 +16,10 @@ import numpy as np
 
 from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
-from endx_jax.files import replace_folder, staging_folder, write_text
+from endx_jax.files import replace_folder, staging_folder
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.identity import describe_tower
-from endx_jax.inference.manifest import MANIFEST, WEIGHTS, model_folder, read_manifest
+from endx_jax.inference.manifest import MANIFEST, WEIGHTS, model_folder, read_manifest, write_manifest
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.stored import write_file
@@ -70,7 +69,7 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
         sha256 = write_file(fresh / WEIGHTS, {path: leaf.shape for path, leaf in leaves[0].items()}, means)
         teacher = manifest.teacher if {model.teacher for model in models} == {manifest.teacher} else ""
         described = dataclasses.replace(manifest, name=output.name, weights_sha256=sha256, hybrid=None, teacher=teacher)
-        write_text(fresh / MANIFEST, json.dumps(dataclasses.asdict(described), indent=1) + "\n")
+        write_manifest(fresh, described)
         replace_folder(fresh, output)
 
 

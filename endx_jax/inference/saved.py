@@ -9,12 +9,10 @@ description names the method, whose entry in `models.heads.HEADS` makes them.
 
 import collections
 import dataclasses
-import json
 import pathlib
 
 from endx_jax.errors import EndxError
-from endx_jax.files import write_text
-from endx_jax.inference.manifest import MANIFEST, WEIGHTS, ModelManifest
+from endx_jax.inference.manifest import MANIFEST, WEIGHTS, ModelManifest, write_manifest
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.distributed import is_primary
 from endx_jax.parallel.sharding import fetch_whole, parameter_paths
@@ -48,7 +46,6 @@ def save_model(folder: pathlib.Path, manifest: ModelManifest, params: dict) -> N
     def describe() -> None:
         if failure:
             raise failure
-        complete = dataclasses.replace(manifest, weights_sha256=sha256)
-        write_text(folder / MANIFEST, json.dumps(dataclasses.asdict(complete), indent=1) + "\n")
+        write_manifest(folder, dataclasses.replace(manifest, weights_sha256=sha256))
 
     on_primary(describe, "model-saved")
