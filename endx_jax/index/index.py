@@ -91,11 +91,7 @@ def write_index(
 
 
 def _make_empty(database: sqlite3.Connection, path: pathlib.Path, info: IndexInfo) -> None:
-    """Creates the tables, or empties those of an index that may be replaced.
-
-    Raises:
-      InUse: the index must not be replaced.
-    """
+    """Creates the tables, or empties those of an index that may be replaced."""
     if is_new(database):
         create(database, info)
         return

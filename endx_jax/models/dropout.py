@@ -71,24 +71,10 @@ def attention_dropout(weights: Array, keys: Array | None, rate: float) -> Array:
     return _drop(kept, rate, weights, words(position_keys(keys, queries)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=(0, 1))
 def _drop(kept: Callable[[Array], Array], rate: float, x: Array, of_keys: Array) -> Array:
-    """Zeroes x where kept(of_keys) is false. The mask is drawn again for the gradient, so that it is not stored.
-
-    `kept` must not close over traced arrays.
-    """
+    """Zeroes x where kept(of_keys) is false. The mask is drawn again for the gradient, so that it is not stored."""
     return jnp.where(kept(of_keys), x / (1.0 - rate), jnp.zeros((), x.dtype))
-
-
-def _drop_forward(kept, rate, x, of_keys):
-    return _drop(kept, rate, x, of_keys), of_keys
-
-
-def _drop_backward(kept, rate, of_keys, gradient):
-    return _drop(kept, rate, gradient, of_keys), None
-
-
-_drop.defvjp(_drop_forward, _drop_backward)
 
 
 def words(keys: Array) -> Array:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import flax.traverse_util
 import jax
@@ -105,8 +105,7 @@ class DualEncoder:
 
     def encode(self, params: dict, side: str, texts: Texts, dropout_keys: Array | None = None) -> Any:
         """Embeds texts of one side, `question` or `answer`; float32 [B, E], or `TokenVectors` if `by_token`."""
-        variables = {"params": self.tower_params(params, side)}
-        return self.tower(side).apply(variables, texts, dropout_keys)
+        return self._apply(Tower.__call__, params, side, texts, dropout_keys)
 
     def of_sides(
         self,
@@ -147,23 +146,22 @@ class DualEncoder:
 
     def base(self, params: dict, side: str, tokens: Tokens) -> Array:
         """Computes the input [B, E] of one side's head for tokens [B, L], without dropout; see `Tower.base`."""
-        tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
-        return cast(Array, tower.apply(variables, tokens, method=tower.base))
+        return self._apply(Tower.base, params, side, tokens)
 
     def pool(self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
         """Returns the input [B, P] of one side's projection for tokens [B, L]."""
-        tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
-        return cast(Array, tower.apply(variables, tokens, dropout_keys, method=tower.pool))
+        return self._apply(Tower.pool, params, side, tokens, dropout_keys)
 
     def project(self, params: dict, side: str, pooled: Array) -> Array:
         """Maps pooled texts [B, P] of one side to the input [B, E] of its tower's head; see `Tower.project`."""
-        tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
-        return cast(Array, tower.apply(variables, pooled, method=tower.project))
+        return self._apply(Tower.project, params, side, pooled)
 
     def encodings(self, params: dict, side: str, tokens: Tokens, dropout_keys: Array | None = None) -> Array:
         """Returns the encodings [B, L, W] of one side's tokens before pooling."""
-        tower, variables = self.tower(side), {"params": self.tower_params(params, side)}
-        return cast(Array, tower.apply(variables, tokens, dropout_keys, method=tower.encodings))
+        return self._apply(Tower.encodings, params, side, tokens, dropout_keys)
+
+    def _apply(self, method: Callable, params: dict, side: str, *inputs: Any) -> Any:
+        return self.tower(side).apply({"params": self.tower_params(params, side)}, *inputs, method=method)
 
 
 def _shapes(params: dict) -> dict:
