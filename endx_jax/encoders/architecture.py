@@ -122,10 +122,8 @@ def read_layer_types(config: Mapping, default: Sequence[str], where: object) -> 
         return default
     types = json_files.as_list(types, f"{where}: 'layer_types'")
     if len(types) != len(default) or not all(kind in [LOCAL, GLOBAL] for kind in types):
-        raise EndxError(
-            f"{where}: layer_types is {json_files.shown(types)}; it must name one of {LOCAL}, {GLOBAL} for each "
-            f"of the {len(default)} layers"
-        )
+        valid = f"one of {LOCAL}, {GLOBAL} for each of the {len(default)} layers"
+        raise EndxError(f"{where}: layer_types is {json_files.shown(types)}; it must name {valid}")
     return types
 
 

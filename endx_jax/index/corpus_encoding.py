@@ -249,10 +249,7 @@ def begin_index(path: pathlib.Path, info: IndexInfo) -> int:
         stored = info_of(database, path)
         differing = index_differences(stored, info)
         if differing:
-            raise EndxError(
-                f"{path} holds another index: {'; '.join(differing)}. Choose another output, or repeat the command "
-                "that began it"
-            )
+            raise EndxError(f"{path} holds another index: {'; '.join(differing)}. Choose another output")
         if stored.language != info.language:
             store_info(database, language=info.language)
         return len(shard_range(info)) if stored.complete else count_passages(database)

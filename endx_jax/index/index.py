@@ -100,9 +100,7 @@ def _make_empty(database: sqlite3.Connection, path: pathlib.Path, info: IndexInf
     except EndxError as unreadable:
         raise InUse(f"{path} was not replaced: {unreadable}") from None
     if changed:
-        raise InUse(
-            f"{path} was not replaced, as documents were added or deleted since it was written; rename it and repeat"
-        )
+        raise InUse(f"{path} was not replaced, as documents were added or deleted since it was written: rename it")
     for table in ("documents", "deleted"):
         database.execute(f"DELETE FROM {table}")
     store_info(database, **vars(info))
@@ -325,9 +323,7 @@ class Index:
         with self._changing() as database:
             replaced = delete_documents(database, list(dict.fromkeys(document.id for document in documents)))
             if replaced and not replace:
-                raise EndxError(
-                    f"{self.path} already contains document {_some(replaced)}: delete it, or choose another id"
-                )
+                raise EndxError(f"{self.path} already contains document {_some(replaced)}: choose another id")
             insert(database, self.info, documents, embeddings, known)
         return len(replaced)
 
@@ -361,10 +357,7 @@ class Index:
         with changing(self.path) as database:
             same = os.path.samestat(self.path.stat(), self._file)  # a copy has the same content, but isn't read here
             if not same or info_of(database, self.path).content != self.info.content:
-                raise InUse(
-                    f"{self.path} was replaced since it was opened: open it again (restart a server), then repeat the "
-                    "change"
-                )
+                raise InUse(f"{self.path} was replaced since it was opened: open it again (restart a server)")
             yield database
             store_info(database, changed=True)
         _ = self.snapshot

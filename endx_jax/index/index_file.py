@@ -236,10 +236,7 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
     if application != APPLICATION:
         raise EndxError(f"{path} contains no index: make one with `endx train`, `endx evaluate` or `endx encode`")
     if version != VERSION:
-        raise EndxError(
-            f"{path} is an index of version {version}, but this endx_jax reads version {VERSION}: make it again with "
-            "`endx evaluate` or `endx encode`"
-        )
+        raise EndxError(f"{path} is an index of version {version}, and this endx_jax reads {VERSION}: make it again")
     with _quickly(database):
         _check_schema(database, path)
         contents = database.execute("SELECT key, value FROM about LIMIT 1000").fetchall()

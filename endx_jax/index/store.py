@@ -245,10 +245,8 @@ def _rounded(embeddings: Embeddings | None, count: int, info: IndexInfo, what: s
     vectors = pooled(given, cosine=info.metric == COSINE)
     shape = np.shape(vectors.codes if isinstance(vectors, Quantized) else vectors)
     if shape != (count, info.width):
-        raise EndxError(
-            f"embeddings have shape {shape} for {count} {what} and an index of width {info.width}: encode them with "
-            f"the index's model, {info.model.get('name')}"
-        )
+        of = f"{count} {what} and an index of width {info.width}"
+        raise EndxError(f"embeddings have shape {shape} for {of}: encode them with {info.model.get('name')}")
     if info.precision == "int8" and not isinstance(vectors, Quantized):
         return quantize(np.asarray(vectors, np.float32), np)
     return vectors if isinstance(vectors, Quantized) else np.asarray(vectors, info.precision)

@@ -277,8 +277,7 @@ class EmbeddingModel:
         a, b = self._compared(a, b)
         if len(a) != len(b):
             raise EndxError(
-                f"similarity_pairwise needs equal numbers of rows, but a has {len(a)} and b has {len(b)}; use "
-                "similarity to compare every row with every row"
+                f"similarity_pairwise needs equal numbers of rows, not {len(a)} and {len(b)}: use similarity"
             )
         return np.einsum("ne,ne->n", a, b)
 
@@ -286,10 +285,8 @@ class EmbeddingModel:
         """Returns float32 [A, E] and [B, E] whose inner products are the similarities."""
         a, b = _rows("a", a), _rows("b", b)
         if a.shape[1] != b.shape[1]:
-            raise EndxError(
-                f"a has embeddings of {a.shape[1]} dimensions and b of {b.shape[1]}; only embeddings of the same model "
-                "and truncate_dim can be compared"
-            )
+            widths = f"{a.shape[1]} dimensions and b of {b.shape[1]}"
+            raise EndxError(f"a has embeddings of {widths}: encode both by the same model and truncate_dim")
         return (unit_rows(a), unit_rows(b)) if self.cosine else (a, b)
 
     def _differences(self) -> list[str]:
@@ -383,9 +380,7 @@ def _rows(name: str, x: np.ndarray | Quantized) -> np.ndarray:
     try:
         rows = np.atleast_2d(np.asarray(dequantize(x) if isinstance(x, Quantized) else x, np.float32))
     except (TypeError, ValueError):
-        raise EndxError(
-            f"{name} must be embeddings [N, E]; encode texts with encode_query or encode_document first"
-        ) from None
+        raise EndxError(f"{name} must be embeddings [N, E]; encode texts first") from None
     if rows.ndim != 2:
         raise EndxError(f"{name} has shape {rows.shape}; it must be embeddings [N, E]")
     return rows

@@ -132,9 +132,7 @@ def _load_trained(name: str, folder: pathlib.Path, mesh: Mesh, workdir: pathlib.
     for side, source in sources.items():
         length, positions = manifest.sides[side].length, encoder_config(settings, source).positions
         if positions is not None and length > positions:
-            raise EndxError(
-                f"{folder / MANIFEST}: the length of {side} is {length}; its encoder has {positions} positions"
-            )
+            raise EndxError(f"{folder / MANIFEST}: {side} has length {length}, its encoder {positions} positions")
     folders = {side: source.folder for side, source in sources.items()}
     processors = text_processors(sources, folders, manifest.sides, saved=True)
     dual_encoder = build_dual_encoder(settings, sources, platform(mesh), _make_head(manifest, folder), processors)

@@ -43,9 +43,7 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
     """
     weights, output = tuple(weights) or (1.0,) * len(sources), pathlib.Path(output)
     require(len(sources) > 1, "give two or more models to merge")
-    require(
-        len(weights) == len(sources), f"there are {len(weights)} weights for {len(sources)} models: give one for each"
-    )
+    require(len(weights) == len(sources), f"{len(weights)} weights for {len(sources)} models: give one for each")
     valid = all(math.isfinite(weight) and weight >= 0 for weight in weights) and sum(weights) > 0
     require(valid, f"weights are {list(weights)}; each must be 0 or more, and one of them more than 0")
     if output.exists() and not (output / MANIFEST).is_file():

@@ -83,10 +83,8 @@ class VectorCache:
                 block = encode(texts[start : start + BLOCK])
                 if not np.isfinite(block).all():
                     row = start + int((~np.isfinite(block)).any(axis=1).argmax())
-                    raise EndxError(
-                        f"{name} gives an embedding that is not finite for the text {texts[row][:60]!r}: use another "
-                        "model"
-                    )
+                    text = f"for the text {texts[row][:60]!r}"
+                    raise EndxError(f"{name} gives an embedding that is not finite {text}: use another model")
                 yield block
 
         return self.vectors(content_key(texts, *about), (len(texts), width), blocks)

@@ -54,10 +54,7 @@ def check_keys(
     if unknown:
         listed = ", ".join(f"{key}={json_files.shown(value)}" for key, value in [*unknown.items()][:10])
         if not ignored_by:
-            raise EndxError(
-                f"{where}: {listed} is not supported: the key is unknown and may change embeddings; remove it if it "
-                "does not"
-            )
+            raise EndxError(f"{where}: {listed} is not supported: the key is unknown; remove it if it changes nothing")
         warnings.warn(f"{where}: {listed}: unknown keys are ignored, as {ignored_by} ignores them", stacklevel=2)
 
 

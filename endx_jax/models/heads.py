@@ -106,10 +106,8 @@ class HeadSettings:
         check_choice("objective.head.sides", self.sides, ("both", *SIDES))
         for name in self.functions:
             check_choice("objective.head.names", name, FUNCTIONS)
-        require(
-            len(set(self.functions)) == len(self.functions),
-            f"objective.head.names is {self.names}: a head can be there once",
-        )
+        once = len(set(self.functions)) == len(self.functions)
+        require(once, f"objective.head.names is {self.names}: a head can be there once")
         for name in ("width", "filters"):
             check_range(f"objective.head.{name}", getattr(self, name), 1, MOST_SIZE)
         require(0 <= self.dropout < 1, f"objective.head.dropout is {self.dropout}; it must be in [0, 1)")

@@ -139,9 +139,8 @@ class Rope(HuggingFaceConfig):
             if missing:
                 raise EndxError(f"{where}: rotary parameters of rope_type llama3 need {', '.join(missing)}")
             if rope.shortest <= rope.longest:
-                raise EndxError(
-                    f"{where}: high_freq_factor {rope.shortest:g} must exceed low_freq_factor {rope.longest:g}"
-                )
+                low = f"low_freq_factor {rope.longest:g}"
+                raise EndxError(f"{where}: high_freq_factor {rope.shortest:g} must exceed {low}")
         return rope
 
     def frequencies(self, head_width: int) -> np.ndarray:

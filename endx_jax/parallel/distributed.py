@@ -154,6 +154,4 @@ def _check_port(address: str) -> None:
         socket.create_server(("", port)).close()
     except OSError as failure:
         reason = os.strerror(failure.errno or 0)
-        raise EndxError(
-            f"process 0 can't listen on port {port} ({reason}): another run may use it; choose another port"
-        ) from None
+        raise EndxError(f"process 0 can't listen on port {port} ({reason}): choose another port") from None

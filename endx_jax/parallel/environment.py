@@ -51,10 +51,8 @@ class DistributedConfig:
 
     def __post_init__(self):
         if not 0 <= self.process_id < self.num_processes:
-            raise EndxError(
-                f"the process id is {self.process_id} and there are {self.num_processes} processes: ids go from 0 to "
-                f"{self.num_processes - 1}"
-            )
+            own = f"the process id is {self.process_id}"
+            raise EndxError(f"{own} and there are {self.num_processes} processes: ids begin at 0")
         port = re.search(r":(\d{1,5})$", self.coordinator_address)
         if not (port and int(port[1]) < 65_536):
             reason = "has no port below 65,536: use HOST:PORT"
@@ -123,9 +121,8 @@ def _from_tpu_pod() -> DistributedConfig | None:
         try:
             address = cluster.get_coordinator_address(ADDRESS_SECONDS, os.environ.get(PORT))
         except RuntimeError as failure:
-            raise RunInterrupted(
-                f"the first host of the TPU pod has no address after {ADDRESS_SECONDS} s: {failure}"
-            ) from None
+            waited = f"after {ADDRESS_SECONDS} s"
+            raise RunInterrupted(f"the first host of the TPU pod has no address {waited}: {failure}") from None
         return DistributedConfig(address, cluster.get_process_count(), cluster.get_process_id())
     return None
 

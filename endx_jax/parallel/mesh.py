@@ -31,9 +31,7 @@ class MeshSettings:
     def __post_init__(self):
         for name in AXES:
             size = getattr(self, name)
-            require(
-                size == -1 or size > 0, f"mesh.{name} is {size}; it must be positive, or -1 for the devices left over"
-            )
+            require(size == -1 or size > 0, f"mesh.{name} is {size}; it must be positive, or -1 for all left over")
         require([self.data, self.fsdp, self.tensor].count(-1) <= 1, "only one axis of mesh may be -1")
 
 
@@ -64,10 +62,7 @@ def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = Non
     asked = " x ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
     if math.prod(shape) != count:
         divisors = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
-        raise EndxError(
-            f"the mesh {asked} does not fit {count} devices: the product of mesh.data, mesh.fsdp and "
-            f"mesh.tensor must be {count}, so each is one of {divisors} (or one of them -1)"
-        )
+        raise EndxError(f"the mesh {asked} does not fit {count} devices: each axis is -1 or one of {divisors}")
     # A single slice of TPUs has no index. GPUs have one per node, but any axis may cross their network.
     slices = len({getattr(device, "slice_index", None) for device in devices}) if devices[0].platform == "tpu" else 1
     if shape[0] % slices:

@@ -115,10 +115,8 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
     if len(rule.axes) != len(shape):
         if FACTORED.search(path):
             return PartitionSpec()
-        raise EndxError(
-            f"the sharding rule {rule.pattern} is for {len(rule.axes)} dimensions, and the parameter {path} has the "
-            f"shape {shape}; give the rule one axis per dimension"
-        )
+        found = f"for {len(rule.axes)} dimensions, and the parameter {path} has the shape {shape}"
+        raise EndxError(f"the sharding rule {rule.pattern} is {found}; give it one axis per dimension")
     return PartitionSpec(*(a if a and n % mesh.shape[a] == 0 else None for a, n in zip(rule.axes, shape, strict=True)))
 
 
@@ -163,10 +161,8 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """
     shards = batch_shards(mesh)
     if batch_size % shards:
-        raise EndxError(
-            f"a batch of {batch_size} does not divide over {shards} devices (mesh axes {' x '.join(BATCH_AXES)}); "
-            f"set train.global_batch_size to a multiple of {shards}"
-        )
+        over = f"{shards} devices (mesh axes {' x '.join(BATCH_AXES)})"
+        raise EndxError(f"a batch of {batch_size} does not divide over {over}: make it a multiple of {shards}")
     places = batch_sharding(mesh).devices_indices_map((batch_size,))
     held = [np.arange(batch_size)[places[device][0]] for device in mesh.local_devices]
     return np.unique(np.concatenate(held))

@@ -47,11 +47,8 @@ class EvaluationSettings:
 
     def __post_init__(self):
         names = self.names_of_sets
-        require(
-            len({*names, MEAN}) > len(names),
-            f"evaluation.sets have the names {', '.join(names)}, the last parts of their paths: rename files, so "
-            f"that names differ from each other and from {MEAN}",
-        )
+        own = f"evaluation.sets have the names {', '.join(names)}, the last parts of their paths"
+        require(len({*names, MEAN}) > len(names), f"{own}: rename files, so that all differ, and from {MEAN}")
         source, _, measure = self.metric.rpartition("/")
         check_choice("the measure of evaluation.metric", measure, MEASURES)
         if source:
@@ -214,10 +211,7 @@ def _rank_block(scores, parts, start, block, candidates, depth):
         parts = [part if part is None else np.pad(part, padding, constant_values=-1) for part in parts]
     has_nan, *results = (np.asarray(part)[:rows] for part in _rank(scores, *parts, min(depth, candidates)))
     if has_nan.any():
-        raise EndxError(
-            f"the scores of question {start + int(has_nan.argmax())} contain nan, which has no rank: check the "
-            "embeddings of that question and of the candidates for nan and inf"
-        )
+        raise EndxError(f"the scores of question {start + int(has_nan.argmax())} contain nan: check the embeddings")
     return results
 
 
@@ -248,8 +242,6 @@ def _positives(qrels, candidates) -> np.ndarray:
         if len(set(right)) != len(right):
             raise EndxError(f"question {question} names a right candidate twice: {list(right)}")
         if min(right) < 0 or max(right) >= candidates:
-            raise EndxError(
-                f"question {question} names right candidates outside the pool of {candidates}: {list(right)}; "
-                "were the judgements read with another pool?"
-            )
+            outside = f"names right candidates outside the pool of {candidates}: {list(right)}"
+            raise EndxError(f"question {question} {outside}; were the judgements read with another pool?")
     return pad_ids(qrels)

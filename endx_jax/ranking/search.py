@@ -296,9 +296,7 @@ class Corpus:
         """
         for name, column in (("scales", scales), ("where", where)):
             if column is not None and column.shape != (len(candidates),):
-                raise EndxError(
-                    f"{name} is {column.shape} for {len(candidates)} candidates: it needs one entry for each"
-                )
+                raise EndxError(f"{name} is {column.shape} for {len(candidates)} candidates: give one for each")
         self._mesh: Mesh = before._mesh if before else mesh or make_mesh(MeshSettings(), jax.local_devices())
         self._tile = TILES.get(platform(self._mesh), LARGE_TILE)
         self._candidates, self._scales, self._where = candidates, scales, where
@@ -339,10 +337,8 @@ class Corpus:
         scores, rows, has_nan = (np.concatenate(part) for part in zip(*parts, strict=True))
         broken = has_nan.any(axis=1) | ~np.isfinite(scores).all(axis=1)
         if broken.any():
-            raise EndxError(
-                f"the scores of question {broken.argmax()} contain nan or infinity: check its embedding and those "
-                "of the candidates for nan, inf and very large values"
-            )
+            where = f"the scores of question {broken.argmax()} contain nan or infinity"
+            raise EndxError(f"{where}: check its embedding and those of the candidates")
         return Neighbours(scores, rows)
 
     def _search(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> list[np.ndarray]:
@@ -390,10 +386,8 @@ class Corpus:
 
     def _check(self, questions: np.ndarray) -> None:
         if questions.ndim != 2 or self._candidates.ndim != 2 or questions.shape[1] != self._candidates.shape[1]:
-            raise EndxError(
-                f"question embeddings are {questions.shape} and candidate embeddings {self._candidates.shape}: both "
-                "must be [rows, width], of the same model"
-            )
+            given = f"question embeddings are {questions.shape} and candidate embeddings {self._candidates.shape}"
+            raise EndxError(f"{given}: both must be [rows, width], of the same model")
 
     def _blocks(self, where: np.ndarray | None) -> Iterator[tuple[int, Block]]:
         """Yields all blocks and their first candidates."""

@@ -202,10 +202,7 @@ def restore_params(workdir: str | os.PathLike, step: int, like):
     problem = broadcast(lambda: find_damage(workdir, step), "checkpoint-checked")
     name = f"checkpoint {step} in {workdir}"
     if problem:
-        raise EndxError(
-            f"{name} is damaged: {problem}; run `endx train` on this workdir again: it removes "
-            "the checkpoint and repeats its steps"
-        )
+        raise EndxError(f"{name} is damaged: {problem}; run `endx train` again, which removes it and repeats its steps")
     folder = _folder(workdir) / FOLDER
     try:
         with bucket_errors(folder / str(step)):

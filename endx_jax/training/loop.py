@@ -64,17 +64,11 @@ class TrainSettings:
 
     def __post_init__(self):
         require(0 <= self.global_batch_size != 1, "train.global_batch_size must be at least 2, for negatives, or 0")
-        require(
-            min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs),
-            f"train.steps={self.steps} and train.epochs={self.epochs}: set one of the two",
-        )
-        require(
-            self.log_every > 0 and self.checkpoint_every > 0, "train.log_every and checkpoint_every must be positive"
-        )
-        require(
-            self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0),
-            f"train.patience={self.patience} must be a number of validations, and needs train.evaluate_every",
-        )
+        one = min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs)
+        require(one, f"train.steps={self.steps} and train.epochs={self.epochs}: set one of the two")
+        require(min(self.log_every, self.checkpoint_every) > 0, "train.log_every and checkpoint_every must be positive")
+        validated = self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0)
+        require(validated, f"train.patience={self.patience} must be a number of validations of train.evaluate_every")
         require(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
         check_range("train.profiler_port", self.profiler_port, 0, 65535)
         require(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")

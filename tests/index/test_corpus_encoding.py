@@ -137,7 +137,7 @@ def test_another_encoding_is_refused(tmp_path, change, difference, finished):
     path = tmp_path / "i"
     run(path, info_of()) if finished else begin_index(path, info_of())
     before = path.read_bytes()
-    with one_line_error("holds another index: .*Choose another output, or repeat the command") as refusal:
+    with one_line_error("holds another index: .*Choose another output") as refusal:
         begin_index(path, info_of(**change))
     assert difference in str(refusal.value)
     assert path.read_bytes() == before

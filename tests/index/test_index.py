@@ -467,7 +467,7 @@ def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("PRAGMA user_version = 9", "is an index of version 9, but this endx_jax reads version 4: make it again with"),
+        ("PRAGMA user_version = 9", "is an index of version 9, and this endx_jax reads 4: make it again"),
         ("DELETE FROM about WHERE key = 'metric'", "no 'metric' among"),
         ("UPDATE about SET value = '{' WHERE key = 'model'", "'model'.*: broken JSON"),
         ("UPDATE passages SET embedding = 'text' WHERE row = 2", "an embedding does not have 8 bytes"),

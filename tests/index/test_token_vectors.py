@@ -114,7 +114,7 @@ def test_cut_documents_are_counted(model, tmp_path, capsys):
 def test_vectors_of_another_width_are_one_line(path, model, corpus):
     index = Index(path)
     for wrong in (RaggedVectors.of([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
-        refused("an index of width 4: encode them with the index's model", index.add, [Document("x", "x")], wrong)
+        refused("an index of width 4: encode them with ", index.add, [Document("x", "x")], wrong)
     refused(
         "truncate_dim needs a model with one vector for each text",
         encode_corpus,

@@ -192,14 +192,14 @@ def test_embeddings_that_cannot_be_compared_are_refused(plain):
     for compare in (plain.similarity, plain.similarity_pairwise):
         refused("a has embeddings of 4 dimensions and b of 6; only embeddings of the same model", compare, a, b)
         refused(
-            r"b must be embeddings \[N, E\]; encode texts with encode_query or encode_document",
+            r"b must be embeddings \[N, E\]; encode texts first",
             compare,
             a,
             "the cat sat",
         )
         refused(r"a must be embeddings \[N, E\]", compare, [[1.0], [2.0, 3.0]], b)
         refused(r"a has shape \(1, 8, 4\); it must be embeddings \[N, E\]", compare, a[None], b)
-    with one_line_error("needs equal numbers of rows, but a has 8 and b has 3; use similarity to compare every row"):
+    with one_line_error("needs equal numbers of rows, not 8 and 3: use similarity"):
         plain.similarity_pairwise(a, b[:, :4])
 
 

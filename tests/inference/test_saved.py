@@ -179,7 +179,7 @@ def towers(folder, **values):
         (lambda folder: towers(folder, sharing="ade"), "does not match endx.json"),
         (
             lambda folder: change(folder, sides={s: {"folder": ".", "prompt": "", "length": 9999} for s in SIDES}),
-            "the length of question is 9999; its encoder has 64 positions",
+            "question has length 9999, its encoder 64 positions",
         ),
     ],
     ids=["gone", "other", "no towers", "no object", "pooling", "method", "no heads", "projection", "sharing", "length"],
