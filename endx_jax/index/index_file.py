@@ -234,7 +234,7 @@ def info_of(database: sqlite3.Connection, path: pathlib.Path) -> IndexInfo:
     """
     (application,), (version,) = (database.execute(f"PRAGMA {name}").fetchone() for name in _MARKS)
     if application != APPLICATION:
-        raise EndxError(f"{path} contains no index: make one with `endx train`, `endx evaluate` or `endx encode`")
+        raise EndxError(f"{path} contains no index: make one with `endx train` or `endx encode`")
     if version != VERSION:
         raise EndxError(f"{path} is an index of version {version}, and this endx_jax reads {VERSION}: make it again")
     with _quickly(database):
@@ -293,10 +293,6 @@ def is_new(database: sqlite3.Connection) -> bool:
 
 def check_is_file(path: pathlib.Path) -> None:
     """Raises EndxError if there is no file."""
-    make = "make one with `endx train`, `endx evaluate` or `endx encode`"
-    if (path / "config.json").is_file() and (path / FILE).is_file():
-        raise EndxError(f"{path} is the workdir of a run, not an index: use {path / FILE}")
-    if path.is_dir():
-        raise EndxError(f"{path} is a folder and contains no index: name the file of an index, or {make}")
-    if not path.exists():
-        raise EndxError(f"{path} contains no index: {make}")
+    if not path.is_file():
+        make = f"use {path / FILE}" if (path / FILE).is_file() else "make one with `endx train` or `endx encode`"
+        raise EndxError(f"{path} is no file of an index: {make}")

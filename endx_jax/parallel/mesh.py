@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 
 import jax
-import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
@@ -70,16 +69,11 @@ def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = Non
             f"the mesh {asked} does not fit {slices} slices of {count // slices} devices, since only `data` goes over "
             f"the network between slices: set mesh.data={slices} or a multiple of it"
         )
-
-    def lay_out(split: bool) -> np.ndarray:
-        if slices == 1:
-            return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=split)
-        inside = (shape[0] // slices, *shape[1:])
-        return mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=split)
-
-    try:
-        placed = lay_out(split=False)
-    except NotImplementedError:  # no axes of the torus multiply to an axis of the mesh, such as 8 on 4 x 4 x 4
-        placed = lay_out(split=True)
+    # An axis of the torus is split only if no axes multiply to an axis of the mesh, such as 8 on 4 x 4 x 4.
+    if slices == 1:
+        placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    else:
+        within, over = (shape[0] // slices, *shape[1:]), (slices, 1, 1)
+        placed = mesh_utils.create_hybrid_device_mesh(within, over, devices, allow_split_physical_axes=True)
     # Auto axes: the compiler places the collectives that a global-batch program needs.
     return Mesh(placed, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))

@@ -108,7 +108,7 @@ def test_an_index_says_by_what_products_its_embeddings_were_made(tiny_bert, corp
         (["--shard=half"], "--shard=half: give the number of the shard and of all shards, such as 1/8"),
         (["--text-column=body"], "line 1: no column 'body'"),
         (["--pool=answers"], "only reading-comprehension data can be split into answers"),
-        (["--reuse=nowhere"], "nowhere contains no index"),
+        (["--reuse=nowhere"], "nowhere is no file of an index"),
     ],
 )
 def test_invalid_arguments_are_refused(tiny_bert, corpus, tmp_path, endx, arguments, reason):

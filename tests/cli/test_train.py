@@ -189,7 +189,7 @@ def test_settings_that_the_step_refuses_leave_no_run(config, tmp_path):
 
 def test_folders_of_another_kind_are_told_apart(trained_workdir, tiny_bert, tmp_path, endx):
     asked = ("encode", "--join", trained_workdir, "--output", tmp_path / "i")
-    assert f"is the workdir of a run, not an index: use {trained_workdir}/index.sqlite" in endx(*asked, status=2).err
+    assert f"is no file of an index: use {trained_workdir}/index.sqlite" in endx(*asked, status=2).err
     asked = ("evaluate", "--workdir", tiny_bert)
     assert "is a pretrained model, not a run: pass it as --model" in endx(*asked, status=2).err
     (tmp_path / "config.json").write_text((trained_workdir / "config.json").read_text())

@@ -380,10 +380,8 @@ def test_a_full_disk_is_one_line_and_changes_nothing(opened, monkeypatch):
 
 
 def test_a_path_without_an_index_is_refused(tmp_path):
-    refused(
-        "contains no index: make one with `endx train`, `endx evaluate` or `endx encode`", Index, tmp_path / "nothing"
-    )
-    refused("is a folder and contains no index: name the file of an index", Index, tmp_path)
+    refused("nothing is no file of an index: make one with `endx train` or `endx encode`", Index, tmp_path / "nothing")
+    refused("is no file of an index: make one", Index, tmp_path)
     refused("can't write .*: it is a folder; name a file, such as .*/index.sqlite", write, tmp_path)
     (tmp_path / "file").write_text("text of somebody, not a database")
     for use in (Index, write):
