@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
@@ -83,13 +84,18 @@ class Norm(nn.Module):
         return _norm(self.epsilon, jnp.dtype(self.dtype), self.centred, x, jnp.asarray(scale), bias)
 
 
-@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=(0, 1, 2))
+_of_rows = jax.checkpoint_policies.save_only_these_names("mean of a row", "variance of a row")
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=(0, 1, 2), policy=_of_rows)
 def _norm(epsilon: float, dtype: jnp.dtype, centred: bool, x: Array, scale: Array, bias: Array | None) -> Array:
-    """Computes `Norm`; its gradient keeps x in its dtype and computes the rest again."""
-    wide = at_least_float32(x)
+    """Computes `Norm`. For the gradient x is kept in its dtype, and two numbers of each row."""
+    around = at_least_float32(x)
+    if centred:
+        around -= checkpoint_name(jnp.mean(around, axis=-1, keepdims=True), "mean of a row")
     # In two passes: E[x^2] - E[x]^2 cancels where the mean is large, and BERT has such channels.
-    around = wide - jnp.mean(wide, axis=-1, keepdims=True) if centred else wide
-    result = around * jax.lax.rsqrt(jnp.mean(jnp.square(around), axis=-1, keepdims=True) + epsilon) * _as_row(scale, x)
+    variance = checkpoint_name(jnp.mean(jnp.square(around), axis=-1, keepdims=True), "variance of a row")
+    result = around * jax.lax.rsqrt(variance + epsilon) * _as_row(scale, x)
     return (result if bias is None else result + _as_row(bias, x)).astype(dtype)
 
 
