@@ -53,8 +53,8 @@ class Snapshot:
         self._memory, self._store, self._before = memory, memory.store, before
         self._rows, self.embeddings, self.scales, self.of = memory.stored  # `_rows` are rows of the file
         self.passages = int(np.count_nonzero(living))
-        self._documents = int(np.count_nonzero(np.diff(self.of[living], prepend=-1)))
-        self._count = self._documents if memory.table == PASSAGES else self.passages
+        several = memory.table == PASSAGES
+        self._count = int(np.count_nonzero(np.diff(self.of[living], prepend=-1))) if several else self.passages
         self._filtered: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
         self._sent: Corpus | None = None
@@ -123,7 +123,7 @@ class Snapshot:
 
         `rank(depth)` returns rankings of the best `depth` rows; the depth grows until each ranking has k documents.
         """
-        depth = k if self._documents == self.passages else 4 * k
+        depth = k if len(self) == self.passages else 4 * k
         while True:
             rankings, complete, best = rank(depth), True, []
             for ranking in rankings:

@@ -15,6 +15,7 @@ from endx_jax.ranking.bm25 import BM25 as Bm25
 from endx_jax.ranking.bm25 import highest
 from endx_jax.ranking.hybrid import FUSED, Hybrid, Ranking, reciprocal_ranks
 from endx_jax.ranking.rerank import finite_scores
+from endx_jax.ranking.search import TOGETHER
 from endx_jax.ranking.words import Words, WordTokenizer
 
 DENSE, BM25, HYBRID = MODES = ("dense", "bm25", "hybrid")
@@ -70,16 +71,19 @@ class TextRanker:
         rankings: list[Ranking] = [*self._engine(snapshot, questions, k, where).rankings()]
         if not snapshot.known or not weight:
             return rankings
-        known = snapshot.known
-        # The first row of each known question's document; any row for a deleted one, which is never found.
+        known, best = snapshot.known, snapshot.known.scores(questions)
+        # The first row of each known question's document; any row for a deleted one, whose score is -inf.
         first = np.minimum(np.searchsorted(snapshot.of, known.of), len(snapshot.of) - 1)
-        selected = None if where is None else known.living & where[first]
-        asked = known.best_documents(k, lambda depth: known.search(questions, depth, selected).rankings())
-        for n, of_known in enumerate(asked):
-            scores = dict(rankings[n])
-            for row, score in of_known:
-                scores[int(first[row])] = max(scores.get(int(first[row]), -np.inf), weight * score)
-            rankings[n] = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+        for start in range(0, len(questions), TOGETHER):
+            block = np.asarray(best(start, min(start + TOGETHER, len(questions))))
+            block = block if where is None else np.where(where[first], block, -np.inf)
+            for n, line in enumerate(block, start):
+                scores = dict(rankings[n])
+                for place in np.argpartition(-line, min(k, len(line)) - 1)[:k].tolist():
+                    row, score = int(first[place]), weight * float(line[place])
+                    if score > scores.get(row, -np.inf):
+                        scores[row] = score
+                rankings[n] = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
         return rankings
 
 
