@@ -345,10 +345,7 @@ class Index:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Context of a write transaction in the opened index; the snapshot is up to date afterwards.
-
-        It raises ReadOnly for an index in a cache, which is replaced when its source changes.
-        """
+        """Context of a write transaction in the opened index; the snapshot is up to date afterwards."""
         for folder, reason in READ_ONLY.items():
             if CacheFolder(folder).folder.resolve() in self.path.resolve().parents:
                 raise ReadOnly(f"{self._source} {reason}")

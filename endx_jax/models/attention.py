@@ -79,10 +79,7 @@ def attend_within(
 
 
 def _attend_in_kernel(query: Array, key: Array, value: Array, layout: Layout, pattern: Pattern) -> Array:
-    """Computes `attend_within` by `attend_packed` on each device, with its texts and heads.
-
-    Padded texts are concatenated with their padding, on each device.
-    """
+    """Computes `attend_within` by `attend_packed` on each device, where padded texts are joined with their padding."""
     repeats, length = query.shape[-2] // key.shape[-2], query.shape[1]
     key, value = (x if repeats == 1 else jnp.repeat(x, repeats, axis=-2) for x in (key, value))
     window = pattern.window
@@ -111,11 +108,8 @@ def _attend_in_kernel(query: Array, key: Array, value: Array, layout: Layout, pa
 
 
 def _on_each_device(function: Callable, *arrays: Array, split_rows: bool = True) -> Array:
-    """Runs a function of arrays [rows, tokens, heads, ...] and [rows, ...] on each device, with its rows and heads.
-
-    The compiler cannot partition kernels, and rejects them if any mesh axis is automatic.
-    """
-    axes = axes_left()
+    """Runs a function of arrays [rows, tokens, heads, ...] and [rows, ...] on each device, with its rows and heads."""
+    axes = axes_left()  # the compiler can't partition kernels, and rejects them if any mesh axis is automatic
     if not axes:
         return function(*arrays)
     by_row = PartitionSpec(tuple(axis for axis in BATCH_AXES if axis in axes) if split_rows else None)

@@ -188,11 +188,7 @@ def _map_chunks(
     params: Tree,
     rows: Tree,
 ) -> tuple[Tree, jax.Array]:
-    """Applies a function (params, rows, valid) in a loop over chunks; the backward pass computes each chunk again.
-
-    Returns:
-      The outputs, stacked [chunks, ...], and the position of each row in the flattened chunks [count].
-    """
+    """Applies a function (params, rows, valid) to chunks, again in the backward pass; returns also rows' positions."""
     count = leading_size(rows)
     if chunks == 1:
         outputs = function(params, rows, jnp.ones(count, bool))
@@ -204,15 +200,9 @@ def _map_chunks(
 
 
 def _assign_chunks(count: int, chunks: int, costs: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Assigns rows to chunks of equal size.
-
-    Returns:
-      (indices, valid, positions): the rows of each chunk [chunks, size]; false for rows that only fill a chunk
-      [chunks, size]; the position of each row in the flattened chunks [count]. Chunks are filled with real rows, whose
-      values are finite.
-    """
+    """Returns the rows of chunks, and which do not only fill one, [chunks, size]; and the positions of rows [count]."""
     size = math.ceil(count / chunks)
-    valid = jnp.arange(chunks * size) < count
+    valid = jnp.arange(chunks * size) < count  # chunks are filled with real rows, whose values are finite
     if costs is None:
         # Row i is the (i % size)-th of chunk i // size. Copies of the last row fill the last chunk.
         indices = jnp.minimum(jnp.arange(chunks * size), count - 1).reshape(chunks, size)

@@ -91,11 +91,8 @@ def _pairs(best: np.ndarray) -> np.ndarray:
 
 
 def _shifted_below(first: np.ndarray, lowest: np.ndarray) -> np.ndarray:
-    """Returns scores [b, N] with the order and ties of `first` [b, N], all below the `lowest` [b] of their question.
-
-    They are decreasing whole numbers: the scores of the first stage, shifted, could become equal in float32.
-    """
-    below = np.empty(first.shape, np.float32)
+    """Returns scores [b, N] with the order and ties of `first` [b, N], all below the `lowest` [b] of their question."""
+    below = np.empty(first.shape, np.float32)  # whole numbers: shifted scores could become equal in float32
     for row, values in enumerate(first):
         _, place = np.unique(-values, return_inverse=True)
         below[row] = np.floor(lowest[row]) - 1 - place
