@@ -1,6 +1,6 @@
 """Vectors of many texts, computed once and cached on disk under the hash of their inputs.
 
-An entry is one `.npy` file, float32 [N, ...], followed by a checksum. It is memory-mapped, so it may be larger than
+An entry is one `.npy` file, float32 [N, E], followed by a checksum. It is memory-mapped, so it may be larger than
 memory. An entry with a wrong shape or checksum counts as missing and is written again.
 """
 
@@ -29,33 +29,6 @@ class VectorCache:
         """Stores the folder, in which `~` is the home directory, or "" to cache nothing; creates nothing yet."""
         self._folder = CacheFolder(folder) if folder else None
 
-    def vectors(self, key: str, shape: tuple[int, ...], blocks: Callable[[], Iterable[np.ndarray]]) -> np.ndarray:
-        """Returns the vectors of a key, computing them if missing; of several processes, all compute them or none.
-
-        Args:
-          key: hash of all inputs; see `data.batches.token_tables.content_key`.
-          shape: [N, ...]; an entry of another shape counts as missing.
-          blocks: computes the vectors in order, [n, ...] at a time.
-
-        Returns:
-          float32 [N, ...], memory-mapped and read-only; in memory if the folder can't be written.
-        """
-        if self._folder is None:
-            return np.concatenate([*blocks()])
-        name = f"vectors-{key}.npy"
-        file = self._folder.path(name)
-        vectors = _read(file, shape)
-        if not all(all_gather(vectors is not None, "cached")):
-            computed = iter(blocks())
-            self._folder.write(name, lambda stream: _write(stream, shape, computed))
-            rest = [*computed]  # of several processes, those that can't write take part too
-            vectors = _read(file, shape)
-            if vectors is None and sum(map(len, rest)) == shape[0]:
-                vectors = np.concatenate(rest)
-            if not all(all_gather(vectors is not None, "cached")):
-                vectors = np.concatenate([*blocks()])
-        return cast(np.ndarray, vectors)
-
     def embeddings(
         self,
         encode: Callable[[Sequence[str]], np.ndarray],
@@ -65,14 +38,17 @@ class VectorCache:
         *,
         name: str,
     ) -> np.ndarray:
-        """Returns the embeddings of N texts, float32 [N, E], computed once.
+        """Returns the embeddings of N texts, computed if they are missing; of several processes, all do or none.
 
         Args:
           encode: function from n texts to their embeddings [n, E].
           texts: N texts.
           about: everything else that determines the embeddings: their kind, the side and the identity of the model.
-          width: E.
+          width: E; an entry of another width counts as missing.
           name: name of the model in errors.
+
+        Returns:
+          float32 [N, E], memory-mapped and read-only; in memory if the folder can't be written.
 
         Raises:
           EndxError: an embedding is not finite.
@@ -87,7 +63,21 @@ class VectorCache:
                     raise EndxError(f"{name} gives an embedding that is not finite {text}: use another model")
                 yield block
 
-        return self.vectors(content_key(texts, *about), (len(texts), width), blocks)
+        if self._folder is None:
+            return np.concatenate([*blocks()])
+        entry, shape = f"vectors-{content_key(texts, *about)}.npy", (len(texts), width)
+        file = self._folder.path(entry)
+        vectors = _read(file, shape)
+        if not all(all_gather(vectors is not None, "cached")):
+            computed = blocks()
+            self._folder.write(entry, lambda stream: _write(stream, shape, computed))
+            rest = [*computed]  # of several processes, those that can't write take part too
+            vectors = _read(file, shape)
+            if vectors is None and sum(map(len, rest)) == len(texts):
+                vectors = np.concatenate(rest)
+            if not all(all_gather(vectors is not None, "cached")):
+                vectors = np.concatenate([*blocks()])
+        return cast(np.ndarray, vectors)
 
 
 def _read(file: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray | None:

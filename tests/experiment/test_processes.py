@@ -97,13 +97,13 @@ def test_a_process_that_cannot_cache_computes_what_the_others_compute(tmp_path, 
     (tmp_path / "file").touch()
 
     def vectors(process):
-        def blocks():
-            for start in (0, 2):
-                computed[process] += 1
-                yield np.full((2, 3), start, np.float32)
+        def encode(texts):
+            computed[process] += 1
+            return np.full((len(texts), 3), ord(texts[0]), np.float32)
 
-        return VectorCache(folders[process]).vectors("key", (4, 3), blocks)
+        return VectorCache(folders[process]).embeddings(encode, [*"abcd"], ("key",), 3, name="a model")
 
+    monkeypatch.setattr("endx_jax.inference.vector_cache.BLOCK", 2)
     with pytest.warns(UserWarning, match="nothing is cached"):
         found = as_processes(monkeypatch, vectors)
     np.testing.assert_array_equal(found[0], found[1])

@@ -1,39 +1,40 @@
 import numpy as np
 import pytest
 
+from endx_jax.inference import vector_cache
 from endx_jax.inference.vector_cache import VectorCache
 
-VALUES = np.arange(24, dtype=np.float32).reshape(6, 2, 2)
+VALUES = np.arange(24, dtype=np.float32).reshape(6, 4)
+TEXTS = [*"abcdef"]
 
 
 @pytest.fixture
-def made():
+def made(monkeypatch):
+    """Numbers of texts that were encoded at a time."""
+    monkeypatch.setattr(vector_cache, "BLOCK", 4)
     return []
 
 
-@pytest.fixture
-def blocks(made):
-    def give():
-        made.append(1)
-        yield VALUES[:4]
-        yield VALUES[4:]
+def embeddings(folder, made, about="k", width=4):
+    def encode(texts):
+        made.append(len(texts))
+        return VALUES[[TEXTS.index(text) for text in texts], :width]
 
-    return give
+    return VectorCache(folder).embeddings(encode, TEXTS, (about,), width, name="a model")
 
 
-def test_vectors_are_made_once_and_mapped(tmp_path, blocks, made):
-    first = VectorCache(tmp_path).vectors("k", (6, 2, 2), blocks)
-    again = VectorCache(tmp_path).vectors("k", (6, 2, 2), blocks)
-    np.testing.assert_array_equal(first, VALUES)
+def test_vectors_are_made_once_and_mapped(tmp_path, made):
+    np.testing.assert_array_equal(embeddings(tmp_path, made), VALUES)
+    again = embeddings(tmp_path, made)
     np.testing.assert_array_equal(again, VALUES)
-    assert len(made) == 1
+    assert made == [4, 2]
     assert isinstance(again.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         again[0] = 1
-    VectorCache(tmp_path).vectors("other", (6, 2, 2), blocks)
-    assert len(made) == 2
-    VectorCache(tmp_path).vectors("k", (6, 4), lambda: (block.reshape(-1, 4) for block in blocks()))
-    assert len(made) == 3  # an entry of another shape is made again
+    for changed in ({"about": "other"}, {"width": 2}):  # an entry of another width is made again
+        made.clear()
+        embeddings(tmp_path, made, **changed)
+        assert made == [4, 2]
 
 
 def change(byte):
@@ -50,19 +51,17 @@ def cut(length):
 
 
 @pytest.mark.parametrize("damage", [change(-1), change(200), change(20), cut(-8), cut(0)])
-def test_a_damaged_entry_is_made_again(tmp_path, blocks, made, damage):
-    cache = VectorCache(tmp_path)
-    cache.vectors("k", (6, 2, 2), blocks)
+def test_a_damaged_entry_is_made_again(tmp_path, made, damage):
+    embeddings(tmp_path, made)
     (file,) = tmp_path.iterdir()
     damage(file)
-    np.testing.assert_array_equal(cache.vectors("k", (6, 2, 2), blocks), VALUES)
-    assert len(made) == 2
-    cache.vectors("k", (6, 2, 2), blocks)
-    assert len(made) == 2
+    for _ in range(2):
+        np.testing.assert_array_equal(embeddings(tmp_path, made), VALUES)
+    assert made == [4, 2] * 2
 
 
-def test_vectors_stay_in_memory_without_a_writable_cache(tmp_path, blocks):
+def test_vectors_stay_in_memory_without_a_writable_cache(tmp_path, made):
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="nothing is cached for the next run"):
-        found = VectorCache(tmp_path / "file").vectors("k", (6, 2, 2), blocks)
+        found = embeddings(tmp_path / "file", made)
     np.testing.assert_array_equal(found, VALUES)
