@@ -190,7 +190,7 @@ def test_similarity_is_of_every_pair_or_of_each_with_its_own(plain, tiny_bert, t
 def test_embeddings_that_cannot_be_compared_are_refused(plain):
     a, b = np.ones((8, 4)), np.ones((3, 6))
     for compare in (plain.similarity, plain.similarity_pairwise):
-        refused("a has embeddings of 4 dimensions and b of 6; only embeddings of the same model", compare, a, b)
+        refused("a has embeddings of 4 dimensions and b of 6: encode both by the same model", compare, a, b)
         refused(
             r"b must be embeddings \[N, E\]; encode texts first",
             compare,

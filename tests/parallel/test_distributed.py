@@ -38,7 +38,7 @@ def test_a_port_that_is_taken_is_refused_and_nothing_is_set_up_without_a_coordin
         monkeypatch.setenv(environment.COORDINATOR, f"localhost:{port}")
         monkeypatch.setenv(environment.COUNT, "2")
         monkeypatch.setenv(environment.INDEX, "0")
-        with one_line_error(rf"process 0 can't listen on port {port} \(Address already in use\): another run may"):
+        with one_line_error(rf"process 0 can't listen on port {port} \(Address already in use\): choose another"):
             distributed.initialize()
 
 
