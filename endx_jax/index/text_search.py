@@ -1,7 +1,7 @@
 """Ranking of the passages of an index for texts: dense, by BM25, or both fused."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from endx_jax.ranking.bm25 import BM25 as Bm25
 from endx_jax.ranking.bm25 import highest
 from endx_jax.ranking.hybrid import FUSED, Hybrid, Ranking, reciprocal_ranks
 from endx_jax.ranking.rerank import finite_scores
-from endx_jax.ranking.search import TOGETHER
+from endx_jax.ranking.search import TOGETHER, Neighbours
 from endx_jax.ranking.words import Words, WordTokenizer
 
 DENSE, BM25, HYBRID = MODES = ("dense", "bm25", "hybrid")
@@ -28,7 +28,8 @@ class TextRanker:
 
     def __init__(self, engine: str):
         """Takes `exact` or a name in `approximate.ENGINES`; nothing is built before it is needed."""
-        self._engine, self._lexical = Snapshot.search if engine == EXACT else Faiss(engine).search, Lexical()
+        self._engine: Callable[..., Neighbours] = Snapshot.search if engine == EXACT else Faiss(engine).search
+        self._lexical = Lexical()
 
     def rank(
         self,
