@@ -99,5 +99,4 @@ def _prepared(scores: Array, teacher: Array, where: Array | None) -> tuple[Array
 
 
 def _agreement(margins: Array, of_teacher: Array, pairs: Array, axis_name: AxisName) -> dict[str, Array]:
-    agreeing = jnp.sign(margins) == jnp.sign(of_teacher)
-    return {"teacher_agreement": batch_mean(agreeing.astype(margins.dtype), pairs, axis_name)}
+    return {"teacher_agreement": batch_mean(jnp.sign(margins) == jnp.sign(of_teacher), pairs, axis_name)}
