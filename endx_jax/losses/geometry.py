@@ -120,10 +120,7 @@ def geometry_alignment(
     )
     spaces = student, jax.lax.stop_gradient(teacher) if stop_gradient else teacher
     count = psum(jnp.sum(ids.where, dtype=jax.dtypes.canonicalize_dtype(float)), axis_name)
-    columns = {
-        side: all_gather(([sides[side] for sides, _ in spaces], ids), axis_name)
-        for side in sorted({term[0] for term in weights})
-    }
+    columns = {side: all_gather(([sides[side] for sides, _ in spaces], ids), axis_name) for side in "qa"}
     terms = {}
     for term in sorted(weights, key=TERMS.index):
         facing, given = term.split("|")
@@ -212,20 +209,13 @@ def _check(weights, kernel, temperature, width, reduction) -> None:
 
 def _check_pairs(dual: Pair, cross: Pair, where: Array | None, cross_width: str) -> None:
     """Checks the embeddings of both spaces; `cross_width` is the letter of the cross embeddings' width."""
-    for space, pair in zip(SPACES, (dual, cross), strict=True):
+    arrays: dict = {}
+    for space, pair, width in zip(SPACES, (dual, cross), ("E", cross_width), strict=True):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise EndxError(
-                f"{space} is of type {type(pair).__name__}; it must be a pair of question and answer embeddings"
-            )
-    check_arrays(
-        {
-            "dual question": (dual[0], "[B, E]"),
-            "dual answer": (dual[1], "[B, E]"),
-            "cross question": (cross[0], f"[B, {cross_width}]"),
-            "cross answer": (cross[1], f"[B, {cross_width}]"),
-            "where": (where, "bool [B]"),
-        }
-    )
+            kind = type(pair).__name__
+            raise EndxError(f"{space} is of type {kind}; it must be a pair of question and answer embeddings")
+        arrays |= {f"{space} question": (pair[0], f"[B, {width}]"), f"{space} answer": (pair[1], f"[B, {width}]")}
+    check_arrays(arrays | {"where": (where, "bool [B]")})
 
 
 def _both(width: Width) -> tuple[Scalar | None, Scalar | None]:

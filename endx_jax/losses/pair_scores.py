@@ -14,13 +14,13 @@ A pair has a right score, q_i . a_i. Its wrong scores are in up to five terms, w
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import TokenVectors
-from endx_jax.losses.arguments import SAME_SIDE, Arrays, Guide, Options, Prefixes, check_in_batch
+from endx_jax.losses.arguments import SAME_SIDE, Arrays, Options, Prefixes, check_in_batch
 from endx_jax.losses.false_negatives import Ids, negatives_of_answer, negatives_of_question, pair_ids
 from endx_jax.losses.maxsim import maxsim
 from endx_jax.losses.rows import dot, map_rows, mean_over_rows
@@ -34,17 +34,17 @@ class Texts(NamedTuple):
     """Texts of one side, [N]; one text has no leading axis.
 
     Attributes:
-      vectors: embeddings [N, E], or embeddings of tokens.
+      vectors: embeddings, an array [N, E] or `TokenVectors`.
       ids: ids of the texts.
       scales: [N, P], factors of each prefix's products; None for ones.
       guide: [N, G], embeddings by the guide, without a gradient; None without a guide.
       log_q: [N], subtracted from the logits of these texts as candidates; None for zeros.
     """
 
-    vectors: Array | TokenVectors
+    vectors: Any
     ids: Ids
     scales: Array | None
-    guide: Array | None
+    guide: Any
     log_q: Array | None
 
 
@@ -98,18 +98,18 @@ def mean_over_pairs(
     """
     check_in_batch(arrays, options)
     vectors = jax.tree.leaves(arrays.question)[0]
-    ids = {name: getattr(arrays, name) for name in ("question_id", "answer_id", "positive_ids", "where")}
-    ids = pair_ids(len(vectors), axis_name, **ids)
+    known = {name: getattr(arrays, name) for name in ("question_id", "answer_id", "positive_ids", "where")}
+    ids = pair_ids(len(vectors), axis_name, **known)
     prefixes = options.prefixes or Prefixes((vectors.shape[-1],), normalize=False)
     weights = prefixes.weights or (1.0,) * len(prefixes.widths)
-    guide = options.guide or Guide(None, None)
+    guide: dict = options.guide._asdict() if options.guide else {}
     pairs = {
-        "q": _texts(prefixes, ids, arrays.question, guide.question),
-        "a": _texts(prefixes, ids, arrays.answer, guide.answer, options.log_q),
+        "q": _texts(prefixes, ids, arrays.question, guide.get("question")),
+        "a": _texts(prefixes, ids, arrays.answer, guide.get("answer"), options.log_q),
     }
     sides = dict(pairs)
     if arrays.hard_negatives is not None:
-        hard = arrays.hard_negatives, arrays.hard_negative_ids, guide.hard_negatives
+        hard = arrays.hard_negatives, arrays.hard_negative_ids, guide.get("hard_negatives")
         sides["h"] = _hard_negatives(prefixes, ids.where, *hard)
 
     def of_pair(pair, shared):
@@ -187,12 +187,12 @@ def _products(widths: tuple[int, ...], row: Texts, columns: Texts) -> list[Array
     """Returns the products of each prefix of a text with another text, or with columns [C]."""
     parts = [dot(row.vectors[i:j], columns.vectors[..., i:j]) for i, j in itertools.pairwise((0, *widths))]
     products = [*itertools.accumulate(parts)]
-    if row.scales is None:
+    if row.scales is None or columns.scales is None:
         return products
     return [x * row.scales[n] * columns.scales[..., n] for n, x in enumerate(products)]
 
 
-def _rounding(one: Array | TokenVectors, other: Array | TokenVectors) -> Array:
+def _rounding(one: Any, other: Any) -> Array:
     """Returns a bound on the rounding errors of the inner product of two vectors [E], or of the MaxSim of [L, E].
 
     Products of different shapes round differently, so scores that differ by less than this are equal. Products of E
