@@ -18,12 +18,12 @@ def decoupled_loss(question, answer, *, temperature, ids, tile=None, axis_name=N
     def of_question(row, shared):
         (question, answer, ids), (answers, other_ids, temperature) = row, shared
         margins = (losses.dot(question, answers) - losses.dot(question, answer)) / temperature
-        return losses.log_sum_exp(margins, jax.vmap(losses.is_negative, (None, 0))(ids, other_ids))
+        log_sum = losses.log_sum_exp(margins, jax.vmap(losses.is_negative, (None, 0))(ids, other_ids))
+        return jnp.where(log_sum > -jnp.inf, log_sum, 0), {}
 
     ids = losses.pair_ids(len(question), axis_name, **ids)
     shared = *losses.all_gather((answer, ids), axis_name), temperature
-    log_sums = losses.map_rows(of_question, (question, answer, ids), shared, tile)
-    return losses.batch_mean(jnp.where(log_sums > -jnp.inf, log_sums, 0), ids.where, axis_name), {}
+    return losses.mean_over_rows(of_question, (question, answer, ids), shared, ids.where, tile, axis_name)
 
 
 class DecoupledObjective(DualObjective):

@@ -1,12 +1,12 @@
 """Losses: pure functions of arrays that return (loss, metrics)."""
 
-from endx_jax.losses.arguments import Ceiling, Guide, Options, Prefixes, TokenMasks
+from endx_jax.losses.arguments import Ceiling, Guide, Options, Prefixes
 from endx_jax.losses.distillation import listwise_kl, margin_mse
 from endx_jax.losses.false_negatives import false_negative_mask, is_negative, pair_ids
 from endx_jax.losses.geometry import embedding_regression, geometry_alignment
 from endx_jax.losses.matching import sampled_matching
 from endx_jax.losses.pairs import pair_binary, pair_softmax
-from endx_jax.losses.rows import dot, log_sum_exp, map_rows
+from endx_jax.losses.rows import dot, log_sum_exp, mean_over_rows
 from endx_jax.losses.shard import all_gather, batch_mean
 from endx_jax.losses.sigmoid import in_batch_sigmoid
 from endx_jax.losses.softmax import in_batch_softmax
@@ -19,7 +19,6 @@ __all__ = [
     "Guide",
     "Options",
     "Prefixes",
-    "TokenMasks",
     "all_gather",
     "batch_mean",
     "dot",
@@ -33,8 +32,8 @@ __all__ = [
     "is_negative",
     "listwise_kl",
     "log_sum_exp",
-    "map_rows",
     "margin_mse",
+    "mean_over_rows",
     "pair_binary",
     "pair_ids",
     "pair_softmax",

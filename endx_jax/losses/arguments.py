@@ -2,16 +2,31 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from endx_jax.batch import TokenVectors
 from endx_jax.checks import check_arrays
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice
 
 Array = jax.Array
+
+
+class Arrays(NamedTuple):
+    """Arrays of a loss over a batch, by their names as arguments of `in_batch_softmax`."""
+
+    question: Array | TokenVectors
+    answer: Array | TokenVectors
+    hard_negatives: Array | TokenVectors | None
+    question_id: Array | None
+    answer_id: Array | None
+    positive_ids: Array | None
+    hard_negative_ids: Array | None
+    where: Array | None
+
 
 # Shapes of the arguments that several losses share, for error messages.
 SHAPES = {
@@ -109,27 +124,6 @@ class Guide(NamedTuple):
     hard_negatives: Array | None = None
 
 
-class TokenMasks(NamedTuple):
-    """Tokens that count of the texts of a batch with an embedding for each token.
-
-    Attributes:
-      question: bool [B, L].
-      answer: bool [B, L].
-      hard_negatives: bool [B, K, L]; None if the batch has none.
-
-    Examples:
-      >>> tokens = jnp.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 2.0], [0.0, 0.0]]])
-      >>> masks = losses.TokenMasks(*[jnp.array([[True, True], [True, False]])] * 2)
-      >>> loss, _ = losses.in_batch_softmax(tokens, tokens, token_masks=masks)
-      >>> print(f"{loss:.4f}")  # MaxSim 2 and 2 of the first question, 2 and 4 of the second
-      0.4100
-    """
-
-    question: Array
-    answer: Array
-    hard_negatives: Array | None = None
-
-
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Options of `in_batch_softmax` and `in_batch_sigmoid`, which apply to all terms of `losses.pair_scores`.
@@ -160,6 +154,10 @@ class Options:
     guide_ceiling: Ceiling = Ceiling()
     log_q: Array | None = None
 
+    def __post_init__(self):
+        for name in self.same_side:
+            check_choice("same_side", name, SAME_SIDE)
+
 
 def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> None:
     """Checks the arguments of a loss against `shapes`.
@@ -174,30 +172,29 @@ def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> N
         raise EndxError("hard_negative_ids is given without hard_negatives: set hard_negatives too")
 
 
-def check_in_batch(arrays: Mapping[str, Array | None], options: Options, masks: TokenMasks | None) -> None:
-    """Checks the `arrays` of a loss over a batch, by their names as arguments, its options and its masks of tokens.
+def check_in_batch(arrays: Arrays, options: Options) -> None:
+    """Checks the arrays of a loss over a batch and its options.
 
     Raises:
       EndxError: arguments do not agree.
     """
-    shapes = SHAPES if masks is None else SHAPES | OF_TOKENS
-    check_batch(shapes, **arrays)
-    extra: dict = {name: (arrays[name], shapes[name]) for name in OF_TOKENS} | {"log_q": (options.log_q, "[B]")}
-    for argument, given, shape in (("token_masks", masks, None), ("guide", options.guide, "[B, G]")):
-        if given is None:
-            continue
-        for name, array in given._asdict().items():
-            own = f"bool {shapes[name][:-4]}]" if shape is None else shape
-            extra[f"{argument}.{name}"] = array, "[B, K, G]" if (shape, name) == ("[B, G]", "hard_negatives") else own
-        if given.hard_negatives is None and arrays["hard_negatives"] is not None:
-            raise EndxError(f"{argument} has no hard_negatives, but the batch has: set {argument}.hard_negatives too")
-    check_arrays(extra)
-    for name in options.same_side:
-        check_choice("same_side", name, SAME_SIDE)
+    given: dict = arrays._asdict()
+    shapes, extra = SHAPES, {"log_q": (options.log_q, "[B]")}
+    if isinstance(arrays.question, TokenVectors):
+        shapes = SHAPES | OF_TOKENS
+        for name, shape in OF_TOKENS.items():
+            extra[f"mask of {name}"] = getattr(given[name], "mask", given[name]), f"bool {shape[:-4]}]"
+            given[name] = getattr(given[name], "values", given[name])
+    check_batch(shapes, **given)
+    for name, array in options.guide._asdict().items() if options.guide else ():
+        extra[f"guide.{name}"] = array, "[B, K, G]" if name == "hard_negatives" else "[B, G]"
+    check_arrays({name: (given[name], shapes[name]) for name in OF_TOKENS} | extra)
+    if options.guide and options.guide.hard_negatives is None and arrays.hard_negatives is not None:
+        raise EndxError("guide has no hard_negatives, but the batch has: set guide.hard_negatives too")
     if options.prefixes is None:
         return
-    if masks is not None:
-        raise EndxError("prefixes are those of one embedding of each text: with token_masks set prefixes=None")
-    longest, width = options.prefixes.widths[-1], cast(Array, arrays["question"]).shape[1]
+    if isinstance(arrays.question, TokenVectors):
+        raise EndxError("prefixes are those of one embedding of each text: for embeddings of tokens set prefixes=None")
+    longest, width = options.prefixes.widths[-1], arrays.question.shape[1]
     if longest > width:
         raise EndxError(f"the longest prefix has width {longest}; the embeddings have {width}")

@@ -47,11 +47,8 @@ def margin_mse(
       1.0 1.0
     """
     scores, teacher, where = _prepared(scores, teacher, where)
-    pairs = where[:, 1:]
-    margins, of_teacher = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
-    return batch_mean(jnp.square(margins - of_teacher), pairs, axis_name), _agreement(
-        margins, of_teacher, pairs, axis_name
-    )
+    squares = jnp.square(_margins(scores) - _margins(teacher))
+    return batch_mean(squares, where[:, 1:], axis_name), _agreement(scores, teacher, where, axis_name)
 
 
 def listwise_kl(
@@ -71,8 +68,7 @@ def listwise_kl(
       0.1201
     """
     scores, teacher, where = _prepared(scores, teacher, where)
-    pairs = where[:, 1:]
-    listed = jnp.any(pairs, axis=1)
+    listed = jnp.any(where[:, 1:], axis=1)
 
     def log_probabilities(logits):
         # Rows without candidates have finite logits, so that their gradient is zero and not NaN.
@@ -81,8 +77,7 @@ def listwise_kl(
     student, of_teacher = log_probabilities(scores), log_probabilities(teacher)
     entries = jnp.exp(of_teacher) * jnp.where(where, of_teacher - student, 0)
     loss = batch_mean(jnp.sum(entries, axis=1), listed, axis_name)
-    margins, teacher_margins = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
-    return loss, _agreement(margins, teacher_margins, pairs, axis_name)
+    return loss, _agreement(scores, teacher, where, axis_name)
 
 
 MARGIN_MSE, KL = "margin_mse", "listwise_kl"
@@ -98,6 +93,10 @@ def _prepared(scores: Array, teacher: Array, where: Array | None) -> tuple[Array
     return scores, jax.lax.stop_gradient(teacher), where
 
 
-def _agreement(margins: Array, of_teacher: Array, pairs: Array, axis_name: AxisName) -> dict[str, Array]:
-    agreeing = jnp.sign(margins) == jnp.sign(of_teacher)
-    return {"teacher_agreement": batch_mean(agreeing.astype(margins.dtype), pairs, axis_name)}
+def _margins(scores: Array) -> Array:
+    return scores[:, :1] - scores[:, 1:]
+
+
+def _agreement(scores: Array, teacher: Array, where: Array, axis_name: AxisName) -> dict[str, Array]:
+    same_sign = jnp.sign(_margins(scores)) == jnp.sign(_margins(teacher))
+    return {"teacher_agreement": batch_mean(same_sign, where[:, 1:], axis_name)}

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.losses.arguments import check_batch
-from endx_jax.losses.shard import AxisName, row_indices
+from endx_jax.losses.shard import AxisName
 
 Array = jax.Array
 
@@ -36,7 +36,8 @@ def pair_ids(rows: int, axis_name: AxisName = None, *, where: Array | None = Non
       >>> print(losses.pair_ids(2, question_id=jnp.array([7, 8])).pair)
       [0 1]
     """
-    return Ids(row_indices(rows, axis_name), jnp.ones(rows, bool) if where is None else where, **ids)
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * rows
+    return Ids(first + jnp.arange(rows), jnp.ones(rows, bool) if where is None else where, **ids)
 
 
 def is_negative(question: Ids, candidate: Ids) -> Array:

@@ -26,8 +26,9 @@ import jax.numpy as jnp
 
 from endx_jax.checks import check_arrays, check_positive
 from endx_jax.errors import EndxError
-from endx_jax.losses.rows import dot, map_rows
-from endx_jax.losses.shard import AxisName, all_gather, batch_mean, included_rows, psum, row_indices
+from endx_jax.losses.false_negatives import pair_ids
+from endx_jax.losses.rows import dot, mean_over_rows
+from endx_jax.losses.shard import AxisName, all_gather, batch_mean, included_rows, psum
 from endx_jax.numerics import l2_normalize
 from endx_jax.settings import check_choice
 
@@ -94,8 +95,8 @@ def geometry_alignment(
         as in PKT's code.
       stop_gradient: treats p_cross as constant: no gradient flows to `cross`, its temperature or its width.
       where: bool [B], pairs to include; other pairs are neither rows nor columns, even if NaN.
-      tile: rows of scores whose arrays are in memory at a time, for memory O(tile B + B E); they are recomputed for the
-        gradient. None computes whole arrays of scores [B, B]. Both give the same values and gradients.
+      tile: rows of scores whose arrays are in memory at a time, for memory O(tile B + B E); gradients are computed with
+        the values. None computes whole arrays of scores [B, B]. Both give the same values and gradients.
       axis_name: inside `jax.shard_map`, the mesh axis or axes over which the batch is split. Arrays are then this
         device's rows, and all devices return the results of the whole batch.
 
@@ -112,18 +113,14 @@ def geometry_alignment(
     """
     _check(weights, kernel, temperature, width, reduction)
     _check_pairs(dual, cross, where, "F")
-    where = jnp.ones(len(dual[0]), bool) if where is None else where
+    ids = pair_ids(len(dual[0]), axis_name, where=where)
     student, teacher = (
-        (_sides(kernel, pair, where, axis_name), (jnp.asarray(own_temperature), own_width))
+        (_sides(kernel, pair, ids.where, axis_name), (jnp.asarray(own_temperature), own_width))
         for pair, own_temperature, own_width in zip((dual, cross), temperature, _both(width), strict=True)
     )
     spaces = student, jax.lax.stop_gradient(teacher) if stop_gradient else teacher
-    index = row_indices(len(where), axis_name)
-    count = psum(jnp.sum(where, dtype=jax.dtypes.canonicalize_dtype(float)), axis_name)
-    columns = {
-        side: all_gather(([sides[side] for sides, _ in spaces], index, where), axis_name)
-        for side in sorted({term[0] for term in weights})
-    }
+    count = psum(jnp.sum(ids.where, dtype=jax.dtypes.canonicalize_dtype(float)), axis_name)
+    columns = {side: all_gather(([sides[side] for sides, _ in spaces], ids), axis_name) for side in "qa"}
     terms = {}
     for term in sorted(weights, key=TERMS.index):
         facing, given = term.split("|")
@@ -132,31 +129,31 @@ def geometry_alignment(
         # The mean is over all pairs; without the diagonal, whose distances are 0, the sum is over fewer pairs.
         fewer = jnp.maximum(count, 1) / compared
         divisors = [
-            (own_temperature, _mean_squared_distance(sides[facing], sides[given], where, axis_name) * fewer)
+            (own_temperature, _mean_squared_distance(sides[facing], sides[given], ids.where, axis_name) * fewer)
             if own_width is None and kernel in WITH_WIDTH
             else (own_temperature, own_width)
             for sides, (own_temperature, own_width) in spaces
         ]
-        rows = [sides[given] for sides, _ in spaces], index if skips_itself else jnp.full_like(index, -1), where
-        found = map_rows(functools.partial(_divergence, KERNELS[kernel]), rows, (columns[facing], divisors), tile)
-        divisor = count * (compared if reduction == "mean" else 1)
-        terms[term] = psum(jnp.sum(found), axis_name) / jnp.maximum(divisor, 1)
+        rows = [sides[given] for sides, _ in spaces], ids.pair
+        divergence = functools.partial(_divergence, KERNELS[kernel], skips_itself)
+        mean, _ = mean_over_rows(divergence, rows, (columns[facing], divisors), ids.where, tile, axis_name)
+        terms[term] = mean / compared if reduction == "mean" else mean
     return functools.reduce(operator.add, [weights[term] * value for term, value in terms.items()]), terms
 
 
-def _divergence(kernel: Callable, row: tuple, shared: tuple) -> Array:
-    """Returns KL(softmax(teacher) || softmax(student)) of one row; zero if it does not count or has no columns."""
-    (given, skipped, counts), ((facing, index, where), divisors) = row, shared
-    keep = where & (index != skipped)
-    counts &= jnp.any(keep)
-    # Rows without columns keep all of them and are set to zero below, as the softmax of an empty set is undefined.
-    keep |= ~counts
+def _divergence(kernel: Callable, skips_itself: bool, row: tuple, shared: tuple) -> tuple[Array, dict]:
+    """Returns KL(softmax(teacher) || softmax(student)) of one row; zero if there are no columns."""
+    (given, pair), ((facing, ids), divisors) = row, shared
+    keep = ids.where & (ids.pair != pair) if skips_itself else ids.where
+    some = jnp.any(keep)
+    # The softmax of an empty set is undefined: all columns take its place.
+    keep |= ~some
     log_student, log_teacher = (
         jax.nn.log_softmax(jnp.where(keep, kernel(v, u, width) / temperature, -jnp.inf))
         for v, u, (temperature, width) in zip(given, facing, divisors, strict=True)
     )
     entries = jnp.exp(log_teacher) * jnp.where(keep, log_teacher - log_student, 0)
-    return jnp.where(counts, jnp.sum(entries), 0)
+    return jnp.where(some, jnp.sum(entries), 0), {}
 
 
 def embedding_regression(
@@ -185,7 +182,7 @@ def embedding_regression(
     """
     # Embeddings of another width can be aligned by `geometry_alignment`, or projected.
     _check_pairs(dual, cross, where, "E")
-    where = jnp.ones(len(dual[0]), bool) if where is None else where
+    where = pair_ids(len(dual[0]), where=where).where
     cross = jax.lax.stop_gradient(cross) if stop_gradient else cross
     squares = [
         jnp.sum(jnp.square(included_rows(d, where) - included_rows(c, where)), axis=1)
@@ -212,20 +209,13 @@ def _check(weights, kernel, temperature, width, reduction) -> None:
 
 def _check_pairs(dual: Pair, cross: Pair, where: Array | None, cross_width: str) -> None:
     """Checks the embeddings of both spaces; `cross_width` is the letter of the cross embeddings' width."""
-    for space, pair in zip(SPACES, (dual, cross), strict=True):
+    arrays: dict = {}
+    for space, pair, width in zip(SPACES, (dual, cross), ("E", cross_width), strict=True):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise EndxError(
-                f"{space} is of type {type(pair).__name__}; it must be a pair of question and answer embeddings"
-            )
-    check_arrays(
-        {
-            "dual question": (dual[0], "[B, E]"),
-            "dual answer": (dual[1], "[B, E]"),
-            "cross question": (cross[0], f"[B, {cross_width}]"),
-            "cross answer": (cross[1], f"[B, {cross_width}]"),
-            "where": (where, "bool [B]"),
-        }
-    )
+            kind = type(pair).__name__
+            raise EndxError(f"{space} is of type {kind}; it must be a pair of question and answer embeddings")
+        arrays |= {f"{space} question": (pair[0], f"[B, {width}]"), f"{space} answer": (pair[1], f"[B, {width}]")}
+    check_arrays(arrays | {"where": (where, "bool [B]")})
 
 
 def _both(width: Width) -> tuple[Scalar | None, Scalar | None]:

@@ -74,18 +74,9 @@ def sampled_matching(
       0.5
     """
     check_choice("kind", kind, MATCHINGS)
-    check_batch(
-        question=question,
-        answer=answer,
-        drawn=drawn,
-        question_id=question_id,
-        answer_id=answer_id,
-        positive_ids=positive_ids,
-        where=where,
-    )
-    ids = pair_ids(
-        len(question), axis_name, where=where, question_id=question_id, answer_id=answer_id, positive_ids=positive_ids
-    )
+    known = {"question_id": question_id, "answer_id": answer_id, "positive_ids": positive_ids, "where": where}
+    check_batch(question=question, answer=answer, drawn=drawn, **known)
+    ids = pair_ids(len(question), axis_name, **known)
     question, answer = (l2_normalize(included_rows(x, ids.where)) for x in (question, answer))
     others, of_others = jax.tree.map(lambda x: x[drawn], all_gather((answer, ids), axis_name))
     wrong, loss = jax.vmap(negatives_of_question)(ids, of_others), MATCHINGS[kind]

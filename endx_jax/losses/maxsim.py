@@ -33,11 +33,11 @@ def listed_maxsim(questions: TokenVectors, answers: TokenVectors) -> Array:
     """
     size = max(1, PRODUCTS // max(1, questions.mask.shape[1] * answers.mask[0].size))
 
-    def of_question(row, _):
+    def of_question(row):
         question, own = row
         return maxsim(jax.tree.map(lambda x: x[None], question), own)[0]
 
-    return map_rows(of_question, (questions, answers), (), size)
+    return map_rows(of_question, (questions, answers), size)
 
 
 def tile_of(question_length: int, answer_length: int, products: int = PRODUCTS) -> int:

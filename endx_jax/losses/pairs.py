@@ -26,12 +26,10 @@ def pair_softmax(scores: Array, *, where: Array | None = None) -> tuple[Array, d
       >>> print(f"{loss:.4f}", metrics["pair_accuracy"])  # log(1 + exp(-1))
       0.3133 1.0
     """
-    _check(scores, where)
-    scores = at_least_float32(scores)
+    scores, where = _prepared(scores, where)
     # log(1 + sum of exp(margins)), without the right answer's exp(0), keeps losses near 0 precise.
     margins = scores[:, 1:] - scores[:, :1]
-    if where is not None:
-        margins = jnp.where(where[:, 1:], margins, jnp.finfo(margins.dtype).min / 2)
+    margins = jnp.where(where[:, 1:], margins, jnp.finfo(margins.dtype).min / 2)
     return jnp.mean(jax.nn.softplus(jax.nn.logsumexp(margins, axis=1))), _metrics(scores, where)
 
 
@@ -45,20 +43,21 @@ def pair_binary(scores: Array, *, where: Array | None = None) -> tuple[Array, di
       >>> print(f"{loss:.4f}")  # the mean of log(1 + exp(-1)) and log(2)
       0.5032
     """
-    _check(scores, where)
-    counts = jnp.ones(scores.shape, bool) if where is None else where
+    scores, where = _prepared(scores, where)
     sign = jnp.where(jnp.arange(scores.shape[1]) == 0, -1, 1)[None]
-    loss = masked_mean(jax.nn.softplus(sign * jnp.where(counts, at_least_float32(scores), 0)), counts)
-    return loss, _metrics(scores, counts)
+    loss = masked_mean(jax.nn.softplus(sign * scores), where)
+    return loss, _metrics(scores, where)
 
 
-def _metrics(scores: Array, where: Array | None) -> dict[str, Array]:
-    counts = jnp.ones(scores.shape, bool) if where is None else where
-    wrong = jnp.max(jnp.where(counts, scores, -jnp.inf)[:, 1:], axis=1, initial=-jnp.inf)
-    return {"pair_accuracy": jnp.mean(scores[:, 0] > wrong), "negatives": jnp.mean(jnp.sum(counts, axis=1) - 1.0)}
+def _metrics(scores: Array, where: Array) -> dict[str, Array]:
+    wrong = jnp.max(scores[:, 1:], axis=1, where=where[:, 1:], initial=-jnp.inf)
+    return {"pair_accuracy": jnp.mean(scores[:, 0] > wrong), "negatives": jnp.mean(jnp.sum(where, axis=1) - 1.0)}
 
 
-def _check(scores: Array, where: Array | None) -> None:
+def _prepared(scores: Array, where: Array | None) -> tuple[Array, Array]:
+    """Returns checked scores, at least float32 and 0 where they do not count, and the candidates that do."""
     check_arrays({"scores": (scores, "[B, N]"), "where": (where, "bool [B, N]")})
     if scores.shape[1] < 2:
         raise EndxError(f"scores has shape {scores.shape}; each row needs a right and at least one wrong answer")
+    where = jnp.ones(scores.shape, bool) if where is None else where
+    return jnp.where(where, at_least_float32(scores), 0), where

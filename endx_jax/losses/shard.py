@@ -36,14 +36,9 @@ def batch_mean(values: Array, where: Array, axis_name: AxisName = None) -> Array
       >>> print(losses.batch_mean(jnp.array([1.0, 2.0, 9.0]), jnp.array([True, True, False])))
       1.5
     """
+    values = at_least_float32(values)
     count = psum(jnp.sum(where, dtype=values.dtype), axis_name)
     return psum(jnp.sum(jnp.where(where, values, 0)), axis_name) / jnp.maximum(count, 1)
-
-
-def row_indices(rows: int, axis_name: AxisName) -> Array:
-    """Returns the indices of this device's rows in the whole batch, int32 [R]."""
-    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * rows
-    return first + jnp.arange(rows)
 
 
 def included_rows(x: Array, where: Array) -> Array:

@@ -7,14 +7,15 @@ $$ L = \frac{1}{B} \sum_i \sum_j \log (1 + \exp(-z_{ij} (s_{ij} / \tau + b))), \
 There is no sum over candidates inside the logarithm, so a candidate that is excluded changes no other pair's loss.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from endx_jax.checks import check_positive
-from endx_jax.losses.arguments import SAME_SIDE, Options
-from endx_jax.losses.pair_scores import TO_ANSWERS, Arrays, InBatch, rounding_of
+from endx_jax.losses.arguments import Arrays, Options
+from endx_jax.losses.pair_scores import Scores, mean_over_pairs, terms_by_direction
 from endx_jax.losses.shard import AxisName
-from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
 
@@ -57,27 +58,14 @@ def in_batch_sigmoid(
     check_positive("temperature", temperature)
     ids = question_id, answer_id, positive_ids, hard_negative_ids
     arrays = Arrays(question, answer, hard_negatives, *ids, where)
-    batch = InBatch.of(arrays, options, None, tile, axis_name)
-    terms = (*TO_ANSWERS[: 1 if hard_negatives is None else 2], *(SAME_SIDE[x] for x in batch.options.same_side))
+    options = dataclasses.replace(options or Options(), log_q=None)
+    terms, _ = terms_by_direction(arrays, options)
 
-    def of_pair(pair, shared):
-        """Returns the loss of a pair for each prefix [P], and its metrics by the longest."""
-        candidates, (temperature, bias) = shared
-        rights = [x / temperature + bias for x in batch.right_scores(pair)]
-        wrong = {term: batch.wrong_scores(term, pair, candidates) for term in terms}
+    def loss_of(scores: Scores, temperature: Array, bias: Array) -> Array:
+        loss = jax.nn.softplus(-(scores.right / temperature + bias))
+        for term in terms:
+            wrong, negative = scores.wrong[term]
+            loss += jnp.sum(jnp.where(negative, jax.nn.softplus(wrong / temperature + bias), 0))
+        return loss
 
-        def losses_of(term, prefix):
-            scores, negative = wrong[term][prefix]
-            return jnp.where(negative, jax.nn.softplus(scores / temperature + bias), 0)
-
-        losses = [
-            jax.nn.softplus(-right) + sum(jnp.sum(losses_of(term, prefix)) for term in terms)
-            for prefix, right in enumerate(rights)
-        ]
-        highest = jnp.max(losses_of("a|q", -1), initial=0)
-        correct = highest < jax.nn.softplus(
-            rights[-1] - rounding_of(pair.question.vectors, pair.answer.vectors) / temperature
-        )
-        return jnp.stack(losses), jnp.sum(wrong["a|q"][-1][1], dtype=jnp.int32), correct
-
-    return batch.reduce(of_pair, jnp.asarray([temperature, bias], at_least_float32(question).dtype))
+    return mean_over_pairs(loss_of, (temperature, bias), terms, arrays, options, tile, axis_name)

@@ -11,15 +11,17 @@ With margins m_ij = (s_ij - s_ii) / tau, the loss of a question is computed as l
 scores do not cancel, and losses near 0 remain precise.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
+from endx_jax.batch import TokenVectors
 from endx_jax.checks import check_positive
-from endx_jax.losses.arguments import SAME_SIDE, Options, TokenMasks
-from endx_jax.losses.pair_scores import TO_ANSWERS, TO_QUESTIONS, Arrays, InBatch, rounding_of
+from endx_jax.losses.arguments import Arrays, Options
+from endx_jax.losses.pair_scores import Scores, mean_over_pairs, terms_by_direction
 from endx_jax.losses.rows import log_sum_exp
 from endx_jax.losses.shard import AxisName
-from endx_jax.numerics import at_least_float32
 from endx_jax.settings import check_choice
 
 Array = jax.Array
@@ -31,11 +33,11 @@ JOINT = "joint"
 
 
 def in_batch_softmax(
-    question: Array,
-    answer: Array,
+    question: Array | TokenVectors,
+    answer: Array | TokenVectors,
     *,
     temperature: float | Array = 1.0,
-    hard_negatives: Array | None = None,
+    hard_negatives: Array | TokenVectors | None = None,
     question_id: Array | None = None,
     answer_id: Array | None = None,
     positive_ids: Array | None = None,
@@ -44,7 +46,6 @@ def in_batch_softmax(
     where: Array | None = None,
     tile: int | None = None,
     axis_name: AxisName = None,
-    token_masks: TokenMasks | None = None,
     options: Options | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """Computes the cross-entropy of each question's own answer among all answers of the batch.
@@ -57,7 +58,10 @@ def in_batch_softmax(
     t5x_retrieval.
 
     Args:
-      question: question embeddings [B, E]. Products are at least float32, with the highest matmul precision.
+      question: question embeddings [B, E], or those of tokens [B, L, E] (`TokenVectors`), whose scores are MaxSim
+        (`losses.maxsim`; the products of the tokens of `tile` rows and `tile` columns are in memory, and
+        `maxsim.tile_of` returns a tile for their lengths). Products are at least float32, with the highest matmul
+        precision.
       answer: answer embeddings [B, E]; row i is the right answer of question i.
       temperature: divisor of the scores, a positive number or scalar array.
       hard_negatives: embeddings [B, K, E] of wrong answers; they are candidates for questions only.
@@ -71,13 +75,10 @@ def in_batch_softmax(
         of both directions (GTE, Li et al. 2023).
       where: bool [B], pairs to include. Other pairs, with their hard negatives, are neither averaged nor negatives,
         even if NaN.
-      tile: rows of scores whose arrays are in memory at a time, for memory O(tile B + B E); they are recomputed for the
-        gradient. None computes whole arrays of scores, [B, B] and [B, B K]. Both give the same values.
+      tile: rows of scores whose arrays are in memory at a time, for memory O(tile B + B E); gradients are computed with
+        the values. None computes whole arrays of scores, [B, B] and [B, B K]. Both give the same values.
       axis_name: inside `jax.shard_map`, the mesh axis or axes over which the batch is split. Arrays are then this
         device's rows, and all devices return the loss of the whole batch.
-      token_masks: tokens that count of embeddings of tokens, whose scores are MaxSim (`losses.maxsim`): `question` and
-        `answer` are then [B, L, E], with an L of each, and `hard_negatives` [B, K, L, E]. The products of the tokens of
-        `tile` rows and `tile` columns are in memory: `maxsim.tile_of` returns a tile for their lengths.
       options: other negatives, masks and corrections.
 
     Returns:
@@ -102,43 +103,24 @@ def in_batch_softmax(
     check_choice("direction", direction, (*DIRECTIONS, JOINT))
     check_positive("temperature", temperature)
     ids = question_id, answer_id, positive_ids, hard_negative_ids
-    arrays = Arrays(question, answer, hard_negatives, *ids, where)
-    batch = InBatch.of(arrays, options, token_masks, tile, axis_name)
-    same_side = tuple(SAME_SIDE[side] for side in batch.options.same_side)
-    to_answers = (*(TO_ANSWERS if hard_negatives is not None else TO_ANSWERS[:1]), *same_side)
-    sums = [(1.0, (*to_answers, *TO_QUESTIONS))]
+    arrays, options = Arrays(question, answer, hard_negatives, *ids, where), options or Options()
+    to_answers, to_questions = terms_by_direction(arrays, options)
+    sums = [(1.0, (*to_answers, "q|a"))]
     if direction != JOINT:
-        sums = [*zip(WEIGHTS[direction], (to_answers, (*TO_QUESTIONS, *same_side)), strict=True)]
-        sums = [(weight, terms) for weight, terms in sums if weight]
-    # The metrics need the scores of `a|q` in any direction.
-    used = sorted({"a|q", *(term for _, terms in sums for term in terms)})
+        both = zip(WEIGHTS[direction], (to_answers, to_questions), strict=True)
+        sums = [(weight, terms) for weight, terms in both if weight]
 
-    def of_pair(pair, shared):
-        """Returns the loss of a pair for each prefix [P], and its metrics by the longest."""
-        candidates, temperature = shared
-        rights, own_log_q = batch.right_scores(pair), pair.answer.log_q
-        wrong = {term: batch.wrong_scores(term, pair, candidates) for term in used}
+    def loss_of(scores: Scores, temperature: Array) -> Array:
+        def log_sum(terms, term):
+            found = log_sum_exp(scores.margins(term, temperature), scores.wrong[term][1])
+            # The right candidate is an answer if some of the wrong ones are. Those of `q|a` share it, so that its
+            # frequency cancels.
+            return found + scores.own_log_q if "a|q" in terms and term != "q|a" else found
 
-        def margins(term, prefix):
-            # Subtract before the division by the temperature, so that large scores do not cancel.
-            above = (wrong[term][prefix][0] - rights[prefix]) / temperature
-            log_q = candidates[term[0]].log_q
-            return above if log_q is None else above - log_q
+        def loss(terms):
+            return functools.reduce(jnp.logaddexp, [log_sum(terms, term) for term in terms], 0.0)
 
-        def loss(terms, prefix):
-            total = jnp.zeros_like(rights[prefix])
-            for term in terms:
-                log_sum = log_sum_exp(margins(term, prefix), wrong[term][prefix][1])
-                if own_log_q is not None and "a|q" in terms and term != "q|a":
-                    # The right candidate is an answer. Those of `q|a` share it, so that its frequency cancels.
-                    log_sum += own_log_q
-                total += jax.nn.softplus(log_sum - total)
-            return total
+        return sum(weight * loss(terms) for weight, terms in sums)
 
-        losses = [sum(weight * loss(terms, prefix) for weight, terms in sums) for prefix in range(len(rights))]
-        negative, limit = wrong["a|q"][-1][1], -rounding_of(pair.question.vectors, pair.answer.vectors) / temperature
-        highest = jnp.max(margins("a|q", -1), where=negative, initial=-jnp.inf)
-        correct = (highest if own_log_q is None else highest + own_log_q) < limit
-        return jnp.stack(losses), jnp.sum(negative, dtype=jnp.int32), correct
-
-    return batch.reduce(of_pair, jnp.asarray(temperature, at_least_float32(question).dtype))
+    used = {term for _, terms in sums for term in terms}
+    return mean_over_pairs(loss_of, (temperature,), used, arrays, options, tile, axis_name)

@@ -8,20 +8,19 @@ $$ L = [\|q - p^+\|^2 - \|q - p^-\|^2 + m]^+ $$
 Negatives are those of the in-batch softmax. The anchor's own answer, answers equal to it, and known positives are right
 candidates.
 
-The hardest candidates are found without a gradient; the loss is then a function of three rows per anchor.
+The hardest candidates are found without a gradient; the loss is then a function of three embeddings.
 """
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from endx_jax.losses.arguments import check_batch
 from endx_jax.losses.false_negatives import Ids, negatives_of_answer, negatives_of_question, pair_ids
-from endx_jax.losses.pair_scores import batch_metrics
-from endx_jax.losses.rows import dot, map_rows
+from endx_jax.losses.pair_scores import pair_metrics
+from endx_jax.losses.rows import dot, mean_over_rows
 from endx_jax.losses.shard import AxisName, all_gather, batch_mean, included_rows
 from endx_jax.losses.softmax import WEIGHTS
 from endx_jax.settings import check_choice
@@ -73,33 +72,37 @@ def triplet(
       0.6000 0.5
     """
     check_choice("direction", direction, WEIGHTS)
-    check_batch(
-        question=question,
-        answer=answer,
-        question_id=question_id,
-        answer_id=answer_id,
-        positive_ids=positive_ids,
-        where=where,
-    )
-    ids = pair_ids(
-        len(question), axis_name, where=where, question_id=question_id, answer_id=answer_id, positive_ids=positive_ids
-    )
+    known = {"question_id": question_id, "answer_id": answer_id, "positive_ids": positive_ids, "where": where}
+    check_batch(question=question, answer=answer, **known)
+    ids = pair_ids(len(question), axis_name, **known)
     question, answer = (included_rows(x, ids.where) for x in (question, answer))
-    weights = dict(zip(("a|q", "q|a"), WEIGHTS[direction], strict=True))
-    mined = {
-        term: _hardest_triplets(
-            negatives, *((question, answer) if term == "a|q" else (answer, question)), ids, tile, axis_name
-        )
-        for term, negatives in (("a|q", negatives_of_question), ("q|a", negatives_of_answer))
-        if weights[term]
-    }
-    losses = {term: jnp.where(count > 0, jnp.maximum(margin - more, 0), 0) for term, (more, count) in mined.items()}
-    total = functools.reduce(jnp.add, [weights[term] * rows for term, rows in losses.items()])
-    loss = batch_mean(total, ids.where, axis_name)
-    first = next(iter(mined))
-    differences, negatives = mined[first]
-    metrics = batch_metrics(ids.where, negatives, (differences > 0) | (negatives == 0), axis_name)
-    return loss, metrics | {"active_fraction": _share(losses[first] > 0, ids.where, axis_name)}
+    forms = (question, answer, negatives_of_question), (answer, question, negatives_of_answer)
+    total, metrics = jnp.zeros((), question.dtype), {}
+    for weight, (anchors, candidates, negatives) in zip(WEIGHTS[direction], forms, strict=True):
+        if weight:
+            shared = *all_gather((candidates, ids), axis_name), jnp.asarray(margin, question.dtype)
+            mean, found = mean_over_rows(
+                functools.partial(_of_anchor, negatives), (anchors, ids), shared, ids.where, tile, axis_name
+            )
+            total += weight * mean
+            metrics = metrics or found
+    return total, metrics
+
+
+def _of_anchor(negatives: Negatives, row: tuple, shared: tuple) -> tuple[Array, Metrics]:
+    """Returns the loss of an anchor and its metrics."""
+    (anchor, own), (candidates, others, margin) = row, shared
+    negative = negatives(own, others)
+    right = own.where & others.where & ~negative
+    # |a - c|^2 / 2 without |a|^2 / 2, which all candidates share. argmax and argmin take the first of equal ones.
+    constant = jax.lax.stop_gradient(candidates)
+    distances = jnp.sum(jnp.square(constant), axis=1) / 2 - dot(jax.lax.stop_gradient(anchor), constant)
+    farthest = candidates[jnp.argmax(jnp.where(right, distances, -jnp.inf))]
+    nearest = candidates[jnp.argmin(jnp.where(negative, distances, jnp.inf))]
+    more = jnp.sum(jnp.square(anchor - nearest)) - jnp.sum(jnp.square(anchor - farthest))
+    some = jnp.any(negative)
+    loss = jnp.where(some, jnp.maximum(margin - more, 0), 0)
+    return loss, pair_metrics((more > 0) | ~some, negative, others) | {"active_fraction": loss > 0}
 
 
 def quadratic_regression_conditional(
@@ -128,65 +131,9 @@ def quadratic_regression_conditional(
       1.0000 0.5
     """
     check_batch(question=question, answer=answer, where=where)
-    where = jnp.ones(len(question), bool) if where is None else where
-    distances = _squared_distances(*(included_rows(x, where) for x in (question, answer)))
+    where = pair_ids(len(question), where=where).where
+    question, answer = (included_rows(x, where) for x in (question, answer))
+    distances = jnp.sum(jnp.square(question - answer), axis=1)
     active = distances > margin
     loss = batch_mean(jnp.where(active, distances, 0), where, axis_name)
-    return loss, {"active_fraction": _share(active, where, axis_name)}
-
-
-class Hardest(NamedTuple):
-    """Hardest candidates of an anchor, the first of equally hard ones; arbitrary if there is none.
-
-    Attributes:
-      positive: row of the farthest right candidate.
-      negative: row of the nearest negative.
-      negatives: number of negatives.
-    """
-
-    positive: Array
-    negative: Array
-    negatives: Array
-
-
-def hardest(anchor: Array, own: Ids, candidates: Array, others: Ids, negatives: Negatives) -> Hardest:
-    """Finds the hardest candidates of one anchor.
-
-    Args:
-      anchor: [E].
-      own: ids of the anchor.
-      candidates: [C, E].
-      others: ids of the candidates.
-      negatives: function (ids of the anchor, ids of the candidates) -> bool [C]; other included candidates are right.
-    """
-    negative = negatives(own, others)
-    right = own.where & others.where & ~negative
-    # |a - c|^2 / 2 without |a|^2 / 2, which all candidates share.
-    distances = jnp.sum(jnp.square(candidates), axis=1) / 2 - dot(anchor, candidates)
-    farthest, nearest = jnp.where(right, distances, -jnp.inf), jnp.where(negative, distances, jnp.inf)
-    return Hardest(jnp.argmax(farthest), jnp.argmin(nearest), jnp.sum(negative, dtype=jnp.int32))
-
-
-def _hardest_triplets(
-    negatives: Negatives, anchors: Array, candidates: Array, ids: Ids, tile: int | None, axis_name: AxisName
-) -> tuple[Array, Array]:
-    """Returns by anchor [R] the distance to the nearest negative minus that to the farthest right, and negatives."""
-    candidates, others = all_gather((candidates, ids), axis_name)
-
-    def of_anchor(row, shared):
-        (anchor, own), (candidates, others) = row, shared
-        return hardest(anchor, own, candidates, others, negatives)
-
-    found = map_rows(of_anchor, *jax.lax.stop_gradient(((anchors, ids), (candidates, others))), tile)
-    to_negative, to_positive = (
-        _squared_distances(anchors, candidates[row]) for row in (found.negative, found.positive)
-    )
-    return to_negative - to_positive, found.negatives
-
-
-def _squared_distances(x: Array, y: Array) -> Array:
-    return jnp.sum(jnp.square(x - y), axis=1)
-
-
-def _share(of: Array, where: Array, axis_name: AxisName) -> Array:
-    return batch_mean(of.astype(jnp.float32), where, axis_name)
+    return loss, {"active_fraction": batch_mean(active, where, axis_name)}

@@ -16,8 +16,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from endx_jax.checks import check_arrays
-from endx_jax.errors import EndxError
+from endx_jax.checks import check_arrays, check_positive
 from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
@@ -64,8 +63,7 @@ def vocabulary_nll(
             "weights": (weights, "[N, K]"),
         }
     )
-    if tile < 1:
-        raise EndxError(f"tile is {tile}; it must be at least 1")
+    check_positive("tile", tile)
     weights = jax.lax.stop_gradient(at_least_float32(weights))
     if not len(hidden):
         return jnp.zeros((), at_least_float32(hidden).dtype), {"words": jnp.sum(weights)}

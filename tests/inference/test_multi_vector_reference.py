@@ -101,9 +101,9 @@ def test_the_in_batch_loss_and_its_gradient(name, options):
     right = theirs_of(lambda: make(None, **options), values, masks, None)
 
     def ours(question, answer, hard):
-        token_masks = losses.TokenMasks(*map(jnp.asarray, masks[:2]), jnp.asarray(masks[2])[:, None])
-        options = {"hard_negatives": hard[:, None], "token_masks": token_masks, "tile": 2}
-        return losses.in_batch_softmax(question, answer, **options)[0]
+        given = zip((question, answer, hard[:, None]), (*masks[:2], masks[2][:, None]), strict=True)
+        question, answer, hard = (TokenVectors(x, jnp.asarray(mask)) for x, mask in given)
+        return losses.in_batch_softmax(question, answer, hard_negatives=hard, tile=2)[0]
 
     check(jax.value_and_grad(ours, (0, 1, 2))(*map(jnp.asarray, values)), right)
 

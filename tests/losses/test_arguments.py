@@ -114,9 +114,11 @@ def test_scored_pairs_need_a_wrong_answer(loss):
     ],
 )
 def test_options_that_do_not_fit_are_refused(given, message):
-    rest = {name: given.pop(name) for name in ("hard_negatives",) if name in given}
-    options = losses.Options(**given)
-    refused(message, losses.in_batch_softmax, jnp.zeros((2, 6)), jnp.zeros((2, 6)), options=options, **rest)
+    def loss(**given):
+        rest = {name: given.pop(name) for name in ("hard_negatives",) if name in given}
+        losses.in_batch_softmax(jnp.zeros((2, 6)), jnp.zeros((2, 6)), options=losses.Options(**given), **rest)
+
+    refused(message, loss, **given)
 
 
 @pytest.mark.parametrize("widths", [(), (3, 2), (2, 2), (0, 2)])

@@ -109,7 +109,7 @@ def test_regression_is_the_mean_squared_difference():
         ({"weights": {"q|d": 1.0}}, r"term of weights is 'q\|d', which is none of a\|q, q\|q, q\|a, a\|a"),
         ({"weights": {}}, "weights is empty; give one or more of the terms a"),
         ({"width": 1.0}, "width is given, but the kernel 'inner' has no width; only gaussian and sne do"),
-        ({"tile": 0}, "tile is 0; it must be at least 1"),
+        ({"tile": 0}, "tile is 0; it must be greater than 0"),
         ({"cross": (jnp.zeros((2, 2)), jnp.zeros((2, 2)))}, r"cross question .*\(2, 2\).* with B = 3 as in dual"),
     ],
 )

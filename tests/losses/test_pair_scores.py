@@ -11,13 +11,14 @@ import pytest
 from helpers import split_over
 from jax.sharding import PartitionSpec
 
-from endx_jax.losses import Ceiling, Guide, Options, Prefixes, TokenMasks, in_batch_sigmoid, in_batch_softmax
+from endx_jax.batch import TokenVectors
+from endx_jax.losses import Ceiling, Guide, Options, Prefixes, in_batch_sigmoid, in_batch_softmax
 from endx_jax.planning.compiled import traced_flops
 
 B, E, K, G, TILE = 16, 6, 2, 3, 5  # 16 pairs: two a device, and three tiles of which the last is smaller
 AXES = ("data", "fsdp")
 
-# Options of each case; `guide`, `log_q` and `token_masks` stand for drawn arrays.
+# Options of each case; `guide`, `log_q` and `tokens` stand for drawn arrays.
 CASES = {
     "prefixes of any norm": {"prefixes": Prefixes((1, 4), normalize=False), "ceiling": Ceiling(1.0, 1.5)},
     "other direction": {"direction": "answer_to_question", "prefixes": Prefixes((2, 6)), "ceiling": Ceiling(1.0, 0.3)},
@@ -31,9 +32,9 @@ CASES = {
         "guide_ceiling": Ceiling(1.0, 0.2),
         "log_q": True,
     },
-    "tokens in one direction": {"token_masks": True, "direction": "answer_to_question"},
+    "tokens in one direction": {"tokens": True, "direction": "answer_to_question"},
 }
-CASES["tokens"] = {name: value for name, value in CASES["all"].items() if name != "prefixes"} | {"token_masks": True}
+CASES["tokens"] = {name: value for name, value in CASES["all"].items() if name != "prefixes"} | {"tokens": True}
 CASES["tokens"] |= {"direction": "joint", "same_side": ("questions", "answers")}
 SIGMOID = {name: CASES["all"][name] for name in ("prefixes", "same_side", "ceiling", "guide", "guide_ceiling")}
 LOSSES: dict = {
@@ -66,8 +67,8 @@ def drawn(tokens: bool = False) -> tuple[dict, dict]:
     if tokens:
         moving = {name: draw.normal(size=(*shape, E)) for name, shape in LENGTHS.items()}
         moving["answer"][:, 1] = moving["answer"][:, 0]
-        rest["token_masks"] = TokenMasks(*(draw.random(shape) < 0.8 for shape in LENGTHS.values()))
-        rest["token_masks"].question[1], rest["token_masks"].answer[4] = False, False
+        rest["tokens"] = {name: draw.random(shape) < 0.8 for name, shape in LENGTHS.items()}
+        rest["tokens"]["question"][1], rest["tokens"]["answer"][4] = False, False
         moving["question"] /= 2
     for hard in (moving["hard_negatives"], rest["guide"].hard_negatives):
         hard[rest["hard_negative_ids"] < 0] = np.nan
@@ -112,7 +113,8 @@ def twin(loss, moving, rest, *, prefixes, ceiling, guide_ceiling, same_side=(), 
     def terms_of(texts):
         if texts["q"].ndim == 2:
             return {term: texts[term[2]] @ texts[term[0]].T for term in wrong}
-        counted = dict(zip("qah", rest["token_masks"], strict=True)) | {"h": rest["token_masks"][2].reshape(B * K, -1)}
+        question, answer, hard = rest["tokens"].values()
+        counted = {"q": question, "a": answer, "h": hard.reshape(B * K, -1)}
 
         def scores(of, among):
             return jax.vmap(jax.vmap(naive_maxsim, (None, None, 0, 0)), (0, 0, None, None))(
@@ -189,13 +191,14 @@ def options(case: dict) -> dict:
 
 
 def with_options(loss, *pair, **given):
-    """Calls a loss with those of its arguments that are options grouped."""
+    """Calls a loss with those of its arguments that are options, and embeddings of tokens with their masks, grouped."""
     grouped = {name: given.pop(name) for name in OPTIONS if name in given}
+    given |= {name: TokenVectors(given[name], mask) for name, mask in given.pop("tokens", {}).items()}
     return loss(*pair, **given, options=Options(**grouped))
 
 
 def arguments(loss, case: dict) -> tuple[dict, dict]:
-    moving, rest = drawn(case.get("token_masks", False))
+    moving, rest = drawn(case.get("tokens", False))
     rest = {name: value for name, value in rest.items() if name not in ("guide", "log_q") or case.get(name)}
     if loss is in_batch_sigmoid:
         moving |= {"bias": np.float64(-1.0)}
@@ -326,7 +329,7 @@ def test_frequencies_leave_sums_over_questions_as_they_are_and_count_in_the_accu
 
 
 def test_prefixes_need_no_more_products_than_the_whole_embedding():
-    """Entries of the embeddings that products contract: each once forward, once again and twice for the gradient."""
+    """Entries of the embeddings that products contract: each once for the value and twice for the gradient."""
 
     def work(prefixes) -> int:
         pair = jnp.ones((B, E)), jnp.ones((B, E))

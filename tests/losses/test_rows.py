@@ -11,6 +11,7 @@ from helpers import refused, split_over
 from jaxprs import equations
 
 from endx_jax import losses
+from endx_jax.batch import TokenVectors
 from endx_jax.losses.geometry import KERNELS, TERMS
 from endx_jax.planning.programs import collectives
 
@@ -20,7 +21,7 @@ ROWS, WIDTH, TILE = 512, 32, 64  # on each device
 def spread(row, shared):
     """A number of one row and all columns, whose temperature has a gradient."""
     columns, temperature = shared
-    return losses.log_sum_exp(losses.dot(row, columns) / temperature, columns[:, 0] > -0.5)
+    return losses.log_sum_exp(losses.dot(row, columns) / temperature, columns[:, 0] > -0.5), ()
 
 
 @pytest.mark.parametrize(("tile", "devices"), [(3, None), (2, 8), (None, 8)])
@@ -34,8 +35,7 @@ def test_values_and_gradients_are_those_of_whole_matrices_in_float64(tile, devic
 
     def mapped(rows, columns, temperature, axis_name=None):
         shared = losses.all_gather(columns, axis_name), temperature
-        found = losses.map_rows(spread, rows, shared, tile)
-        return losses.batch_mean(found, jnp.ones(found.shape, bool), axis_name)
+        return losses.mean_over_rows(spread, rows, shared, jnp.ones(len(rows), bool), tile, axis_name)[0]
 
     if devices:
         split = jax.sharding.PartitionSpec("data")
@@ -49,7 +49,7 @@ def test_values_and_gradients_are_those_of_whole_matrices_in_float64(tile, devic
 
 
 def test_a_tile_is_positive():
-    refused("tile is 0; it must be at least 1, or None", losses.map_rows, spread, jnp.ones((2, 1)), jnp.ones(1), 0)
+    refused("tile is 0; it must be greater than 0", losses.mean_over_rows, spread, *jnp.ones((3, 2, 1)), 0)
 
 
 def test_no_columns_have_no_gradient():
@@ -65,13 +65,12 @@ def test_a_constant_teacher_has_no_gradient_computed():
             return losses.geometry_alignment(dual, cross, tile=4, **settings)[0]
 
         pair = jnp.ones((8, 2)), jnp.ones((8, 2))
-        # In one tile of rows there is one loop for the value, and one for the gradient.
         jaxpr = jax.make_jaxpr(jax.jit(jax.grad(compute, (0, 1))))(pair, pair)
         return len([x for x in equations(jaxpr) if x.primitive.name == "dot_general" and x.outvars[0].aval.size])
 
-    # Two scores forward, the same two backward, and the gradients of rows and of columns.
-    assert products(constant=False) == 2 + 2 + 2 * 2
-    assert products(constant=True) == 2 + 2 + 2
+    # Two scores, and the gradients of rows and of columns. No score is computed again for the gradient.
+    assert products(constant=False) == 2 + 2 * 2
+    assert products(constant=True) == 2 + 2
 
 
 def softmax(dual, _, **cut):
@@ -96,8 +95,7 @@ def test_split_over_devices_no_collective_is_in_a_loop_and_no_array_has_all_scor
 
 
 PAIR = jnp.ones((4, 6)), jnp.ones((4, 6))
-TOKENS = jnp.ones((4, 3, 6)), jnp.ones((4, 2, 6))
-MASKS = losses.TokenMasks(jnp.ones((4, 3), bool), jnp.ones((4, 2), bool))
+TOKENS = [TokenVectors(jnp.ones((4, length, 6)), jnp.ones((4, length), bool)) for length in (3, 2)]
 HARD = jnp.ones((4, 2, 6))
 EVERY = losses.Options(losses.Prefixes((2, 6)), ("questions", "answers"), losses.Ceiling(), losses.Guide(*PAIR, HARD))
 WORDS = jnp.zeros((4, 2), jnp.int32), jnp.ones((4, 2))
@@ -131,7 +129,8 @@ def test_every_product_states_the_highest_precision(loss):
 
 
 def test_products_of_tokens_state_the_highest_precision():
-    def loss(tokens):
-        return losses.in_batch_softmax(*tokens, direction="sum", token_masks=MASKS, tile=2)[0]
+    def loss(values):
+        tokens = [one.replace(values=x) for one, x in zip(TOKENS, values, strict=True)]
+        return losses.in_batch_softmax(*tokens, direction="sum", tile=2)[0]
 
-    assert dot_precisions(loss, TOKENS) == {HIGHEST}
+    assert dot_precisions(loss, [one.values for one in TOKENS]) == {HIGHEST}

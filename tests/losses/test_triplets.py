@@ -10,10 +10,8 @@ import pytest
 from helpers import refused, split_over
 from jaxprs import largest_array
 
-from endx_jax.losses import pair_ids, quadratic_regression_conditional, triplet
-from endx_jax.losses.false_negatives import negatives_of_question
+from endx_jax.losses import quadratic_regression_conditional, triplet
 from endx_jax.losses.softmax import WEIGHTS
-from endx_jax.losses.triplets import hardest
 
 B, E, MARGIN = 24, 5, 0.5
 TILE = 5  # the 24 columns fill four tiles and four fifths of one
@@ -129,12 +127,12 @@ def test_an_anchor_without_negatives_is_right_and_has_no_loss():
 
 
 def test_the_first_of_equally_hard_candidates_is_taken():
-    """One anchor at 0 with ids that make candidates 0, 1 and 3 right; squared distances 1 4 1 4 1 9."""
-    candidates = jnp.array([[1.0], [2.0], [-1.0], [-2.0], [1.0], [3.0]])
-    answers = pair_ids(6, answer_id=jnp.array([7, 7, 8, 7, 8, 8]))
-    question = jax.tree.map(lambda x: x[0], answers)
-    # Farthest of the right ones: 1 and 3 at distance 4. Nearest of the negatives: 2 and 4 at distance 1.
-    assert hardest(jnp.zeros(1), question, candidates, answers, negatives_of_question) == (1, 2, 3)
+    """Squared distances of all questions to the answers: 1 4 1 4 1 9; answers 0, 1, 3 are equal, and 2, 4, 5."""
+    answer = jnp.array([[1.0], [2.0], [-1.0], [-2.0], [1.0], [3.0]])
+    known = {"answer_id": jnp.array([7, 7, 8, 7, 8, 8])}
+    to_answer = jax.grad(lambda x: triplet(jnp.zeros((6, 1)), x, margin=9.0, **known)[0])(answer)
+    # Farthest right answers: 1 of 1 and 3, and 5. Nearest negatives: 2 of 2 and 4, and 0.
+    np.testing.assert_array_equal(jnp.flatnonzero(to_answer[:, 0]), [0, 1, 2, 5])
 
 
 def test_no_array_is_as_large_as_all_distances():
@@ -171,7 +169,7 @@ def test_quadratic_regression_conditional_is_the_distance_beyond_the_margin():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"tile": 0}, "tile is 0; it must be at least 1"),
+        ({"tile": 0}, "tile is 0; it must be greater than 0"),
         ({"direction": "both"}, "direction is 'both', which is none of"),
         ({"positive_ids": jnp.zeros((2, 1), jnp.int32)}, "positive_ids is given without answer_id"),
     ],

@@ -6,7 +6,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses import TokenMasks, in_batch_softmax
+from endx_jax.losses import in_batch_softmax
 from endx_jax.losses.maxsim import CPU_PRODUCTS, PRODUCTS, listed_maxsim, tile_of
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.dual.settings import SOFTMAX
@@ -52,10 +52,9 @@ class LateObjective(DualObjective):
         lengths = [texts.mask.shape[-1] for texts in (question, answer, hard) if texts is not None]
         products = CPU_PRODUCTS if platform(self.execution.mesh) == "cpu" else PRODUCTS
         return in_batch_softmax(
-            question.values,
-            answer.values,
-            hard_negatives=hard and hard.values,
-            token_masks=TokenMasks(question.mask, answer.mask, hard and hard.mask),
+            question,
+            answer,
+            hard_negatives=hard,
             direction=self.settings.direction,
             tile=min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths), products)),
             axis_name=axis_name,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from endx_jax.batch import TokenVectors
-from endx_jax.losses import TokenMasks, in_batch_softmax
+from endx_jax.losses import in_batch_softmax
 from endx_jax.losses.maxsim import tile_of
 from endx_jax.methods.dual.settings import DistillationSettings
 from endx_jax.methods.late import LateObjective, LateSettings
@@ -67,10 +67,11 @@ def test_the_loss_takes_a_hundredth_of_the_memory_of_all_products_of_tokens():
     size, question, answer, width = 1024, 32, 180, 16
 
     def loss(question_values, answer_values, masks, tile):
-        return in_batch_softmax(question_values, answer_values, token_masks=masks, tile=tile)[0]
+        pair = map(TokenVectors, (question_values, answer_values), masks)
+        return in_batch_softmax(*pair, tile=tile)[0]
 
     shapes = [jax.ShapeDtypeStruct((size, length, width), jnp.float32) for length in (question, answer)]
-    masks = TokenMasks(*(jax.ShapeDtypeStruct((size, length), bool) for length in (question, answer)))
+    masks = [jax.ShapeDtypeStruct((size, length), bool) for length in (question, answer)]
     compute = jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=3)
     tiled = compute.lower(*shapes, masks, tile_of(question, answer)).compile().memory_analysis().temp_size_in_bytes
     assert tiled < 4 * size**2 * question * answer / 100
