@@ -21,7 +21,6 @@ from endx_jax.data.batches.collator import BatchStream
 from endx_jax.data.batches.packing import PackingPlan
 from endx_jax.data.batches.token_tables import TextReader, TrainingData
 from endx_jax.data.sets.splits import FEW, Splits
-from endx_jax.data.settings import DOCUMENTS
 from endx_jax.errors import EndxError, RunInterrupted, counted
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
@@ -98,6 +97,11 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     """
     check_flags(training=True)
     settings = resolve(config)
+    require(
+        not (settings.data.format and settings.objective.needs_answers),
+        f"data.format={settings.data.format} has no questions to train objective.name={settings.objective.name} on: "
+        "make some with `endx generate`, or search with the untrained model; embedding_distillation learns from texts",
+    )
     workdir = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
     workdirs.check_writable(workdir.folder)
     use_compilation_cache(settings.train.compilation_cache)
@@ -293,9 +297,6 @@ def log_summary(run: Run, logged: Iterable[str]) -> None:
     counts = {name: part.counts.questions for name, part in (vars(run.data) | {"train": run.training}).items()}
     sizes = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     say(f"data: {settings.data.path}, questions: {sizes}")
-    if settings.data.format == DOCUMENTS:
-        table = "; those of data.test_path are ranked" if settings.data.test_path else ", those held out as well"
-        say(f"documents only: the questions are titles, headings and sentences of the passages{table}")
     answer_tower = f" and {settings.model.answer_pretrained}" if settings.model.answer_pretrained else ""
     encoder = {"": "", NO_ENCODER: "the token table of "}.get(
         settings.model.encoder, f"a new {settings.model.encoder} on "

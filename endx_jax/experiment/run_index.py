@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,8 @@ from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet, asked_documents, known_questions
 from endx_jax.data.sets.splits import limit_questions
-from endx_jax.data.settings import DOCUMENTS
 from endx_jax.errors import InUse
-from endx_jax.experiment.data import pools, read_documents
+from endx_jax.experiment.data import pools
 from endx_jax.experiment.prepare import Run
 from endx_jax.index.index import write_index
 from endx_jax.inference.maxsim import pooled
@@ -100,7 +99,7 @@ def other_answers(run: Run, pool: Sequence[Document]) -> list[Document]:
     """Returns the answers of the run's data that are not in a pool, with ids that are not in it either."""
     texts, names = {document.text for document in pool}, {document.id for document in pool}
     documents: list[Document] = []
-    for document in _answers(run):
+    for document in (document for records in _sets(run) for document in records.documents):
         if document.text not in texts:
             while document.id in names:  # another file's
                 document = dataclasses.replace(document, id=f"{document.id}+")
@@ -108,15 +107,6 @@ def other_answers(run: Run, pool: Sequence[Document]) -> list[Document]:
             names.add(document.id)
             documents.append(document)
     return documents
-
-
-def _answers(run: Run) -> Iterator[Document]:
-    """Yields the answers of the run's data; whole passages of documents, of which training removes sentences."""
-    if run.model.settings.data.format == DOCUMENTS:
-        yield from read_documents(run.model.settings.data)
-        return
-    for records in _sets(run):
-        yield from records.documents
 
 
 def _sets(run: Run, *names: str) -> list[RetrievalSet]:
@@ -134,11 +124,9 @@ def with_known(
     """Returns the documents with the data's questions as known questions, and the embeddings of these questions.
 
     The evaluated questions have the embeddings of `dense`; others are left out if they are more than `most` and `FEW`.
-    Data of documents alone has no known questions, since its questions are parts of the texts. Also adds the row
-    `known` to the results, except for a model of late interaction: its known questions only help to find documents.
+    Also adds the row `known` to the results, except for a model of late interaction: its known questions only help to
+    find documents.
     """
-    if run.model.settings.data.format == DOCUMENTS:
-        return documents, None
     known = known_questions([document.text for document in documents], _sets(run))
     cosine = run.model.settings.model.normalize
     encoded = dict(zip(results.pools.primary.questions, pooled(dense.questions, cosine=cosine), strict=True))
@@ -162,10 +150,6 @@ def searched_answers(
     more than `most` and `FEW`: then a line names the command that indexes them.
     """
     data, documents = run.model.settings.data, pool.documents
-    if data.format == DOCUMENTS and not data.test_path:  # the pool's passages lack sentences
-        held_out = set(pool.candidate_ids)
-        documents = [document for document in read_documents(data) if document.id in held_out]
-        embeddings = run.encoder(params, "answer", [document.text for document in documents])
     others = other_answers(run, documents)
     source = " and ".join(filter(None, (data.path, data.test_path)))
     stored = bool(data.tokens)
@@ -177,8 +161,7 @@ def searched_answers(
             documents, embeddings = [*documents, *others], concatenate([embeddings, added])
         return documents, embeddings, {"part": "all answers of ", "path": source}
     corpus = pathlib.Path(data.path)
-    name = data.text_column if data.format == DOCUMENTS else data.answer_column
-    column = f" --text-column={name}" if corpus.is_file() else ""
+    column = f" --text-column={data.text_column if data.format else data.answer_column}" if corpus.is_file() else ""
     unit = f" --pool={data.pool}" if data.pool and not data.format else column
     file = run.workdir / "all-answers.sqlite"
     command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={file}"

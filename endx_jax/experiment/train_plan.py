@@ -15,7 +15,6 @@ from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream
 from endx_jax.data.batches.sampler import sampler_options
 from endx_jax.data.batches.token_tables import Counts, Pairs
-from endx_jax.data.settings import DOCUMENTS
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.model import Model
 from endx_jax.methods.objective import Objective
@@ -333,9 +332,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: DeviceMemory, 
     settings = model.settings
     size = settings.train.global_batch_size
     data = settings.data
-    collator = model.method.collator(
-        pairs, settings.objective, hard_negatives=data.hard_negatives, mask_groups=data.format == DOCUMENTS
-    )
+    collator = model.method.collator(pairs, settings.objective, data.hard_negatives)
     stream = BatchStream(pairs, collator, rows=local_rows(mesh, size), **sampler_options(settings))
     platform = platform or sharding_hints.platform(mesh)
     tokens = max(1, sum(side.places for side in stream.typical().sides))

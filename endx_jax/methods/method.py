@@ -32,11 +32,13 @@ class MethodSettings:
       loss_tile: rows of scores in memory at a time; 0: all; -1: automatic.
       matryoshka_dims: widths of the prefixes of embeddings that are trained, and ranked in the report.
       takes_hard_negatives: true if data with hard negatives is trained with them by default.
+      needs_answers: false if texts alone are enough (`data.format=documents`), as none are compared with each other.
     """
 
     loss_tile = 0
     matryoshka_dims = tuple[int, ...]()
     takes_hard_negatives = False
+    needs_answers = True
 
     @property
     def given_model(self) -> str:
@@ -49,10 +51,10 @@ class MethodSettings:
         return 1
 
 
-def plain_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> Collator:
+def plain_collator(pairs: Pairs, settings: Any, hard_negatives: int) -> Collator:
     """Returns the collator of batches without further arrays, those of most methods."""
     del settings, hard_negatives
-    return Collator(pairs, mask_groups)
+    return Collator(pairs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Method:
       settings: the dataclass of `config.objective`, a `MethodSettings` whose fields are declared with `settings.key`;
         one is `name`.
       objective: (dual encoder, settings) to an `Objective`.
-      collator: (pairs, settings, hard_negatives=K, mask_groups=true or false) to the `Collator` of the run's batches.
+      collator: (pairs, settings, K hard negatives a question) to the `Collator` of the run's batches.
       annotate: (pairs, their retrieval set, settings of the run, mesh) to the pairs with what the collator needs beside
         texts; the field is None if it needs nothing. Without a retrieval set only the shapes of the result matter.
       evaluator: (objective, text encoder, mesh, evaluation settings) to an `Evaluator`.

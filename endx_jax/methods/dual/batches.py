@@ -76,7 +76,7 @@ class ContrastiveCollator(Collator):
         return np.concatenate([right_scores, hard], axis=1)
 
 
-def contrastive_collator(pairs: Pairs, settings: DualSettings, *, hard_negatives: int, mask_groups: bool) -> Collator:
+def contrastive_collator(pairs: Pairs, settings: DualSettings, hard_negatives: int) -> Collator:
     """Returns the collator of a contrastive loss: `Method.collator`.
 
     Raises:
@@ -94,8 +94,8 @@ def contrastive_collator(pairs: Pairs, settings: DualSettings, *, hard_negatives
         counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
         log_q = np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)
     if pairs.guide is None and log_q is None and not distils:
-        return Collator(pairs, mask_groups)
-    return ContrastiveCollator(pairs, mask_groups, log_q, bool(distils))
+        return Collator(pairs)
+    return ContrastiveCollator(pairs, log_q, bool(distils))
 
 
 def guide_of(pairs: Pairs, batch: Batch) -> Guide | None:

@@ -12,7 +12,7 @@ from endx_jax.methods.method import Method
 from endx_jax.settings import require
 
 
-def taught_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> ContrastiveCollator:
+def taught_collator(pairs: Pairs, settings: Any, hard_negatives: int) -> ContrastiveCollator:
     """Returns the collator of batches with the teacher's embeddings of their texts, as the `guide`: `Method.collator`.
 
     Raises:
@@ -23,7 +23,7 @@ def taught_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_gr
         not hard_negatives,
         "objective.name=embedding_distillation compares no texts with each other: set data.hard_negatives to 0",
     )
-    return ContrastiveCollator(pairs, mask_groups)
+    return ContrastiveCollator(pairs)
 
 
 METHOD = Method(
