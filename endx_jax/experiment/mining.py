@@ -11,7 +11,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.errors import counted
 from endx_jax.experiment.data import paths_of, pools, read_records
 from endx_jax.experiment.evaluation import FolderOrName
-from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.experiment.pair_scorers import load_pair_scorer
 from endx_jax.experiment.workdir import check_output
 from endx_jax.index.index_evaluation import rank_by_index
 from endx_jax.index.index_model import open_index

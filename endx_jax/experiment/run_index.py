@@ -13,7 +13,7 @@ from endx_jax.data.sets.records import RetrievalSet, asked_documents, known_ques
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.errors import InUse
 from endx_jax.experiment.data import pools
-from endx_jax.experiment.prepare import Run
+from endx_jax.experiment.prepared_run import Run
 from endx_jax.index.index import write_index
 from endx_jax.inference.maxsim import pooled
 from endx_jax.parallel.agreement import broadcast
@@ -37,7 +37,7 @@ LEAST_SHARE = 0.01
 
 def fit_hybrid(run: Run, params: dict) -> Hybrid:
     """Returns the best fusion with BM25 for the run's validation questions, given the parameters of its towers."""
-    settings, cosine = run.model.settings, run.model.settings.model.normalize
+    settings, cosine = run.settings, run.settings.model.normalize
     if len(run.data.validation.questions) < ENOUGH:
         return default_hybrid(cosine=cosine)
     records = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
@@ -128,7 +128,7 @@ def with_known(
     find documents.
     """
     known = known_questions([document.text for document in documents], _sets(run))
-    cosine = run.model.settings.model.normalize
+    cosine = run.settings.model.normalize
     encoded = dict(zip(results.pools.primary.questions, pooled(dense.questions, cosine=cosine), strict=True))
     others = list(dict.fromkeys(question for asked in known for question in asked if question not in encoded))
     if not broadcast(lambda: len(others) <= max(most, FEW), "known-indexed"):
@@ -149,7 +149,7 @@ def searched_answers(
     They are the evaluated pool with its `embeddings`, and all other answers of the data unless these are on disk or
     more than `most` and `FEW`: then a line names the command that indexes them.
     """
-    data, documents = run.model.settings.data, pool.documents
+    data, documents = run.settings.data, pool.documents
     others = other_answers(run, documents)
     source = " and ".join(filter(None, (data.path, data.test_path)))
     stored = bool(data.tokens)

@@ -137,7 +137,7 @@ class Pairs:
         teacher.
       guide: embeddings of questions, float32 [Q, G], and answers, [N, G], by another model, under the names of the
         sides, which are indexed by arrays of rows; None without one.
-      guide_identity: identity of that model (see `inference.identity`); empty without one.
+      teacher_identity: identity of that model (see `inference.identity`) if its embeddings are learned; else empty.
       mapped: maps of the files behind the arrays.
     """
 
@@ -152,7 +152,7 @@ class Pairs:
     sizes: tuple[int, ...] = ()
     scores: tuple[Ragged, Ragged] | None = None
     guide: Mapping[str, Any] | None = None
-    guide_identity: str = ""
+    teacher_identity: str = ""
     mapped: tuple[mmap.mmap, ...] = ()
 
     def __len__(self) -> int:

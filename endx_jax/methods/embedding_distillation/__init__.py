@@ -1,5 +1,6 @@
 """Distillation of embeddings: towers learn a teacher's embeddings of the same texts (LEAF; jina-embeddings-v5)."""
 
+import functools
 from typing import Any
 
 from endx_jax.data.batches.token_tables import Pairs
@@ -31,8 +32,7 @@ METHOD = Method(
     EmbeddingDistillationSettings,
     EmbeddingDistillationObjective,
     collator=taught_collator,
-    annotate=embed_by_guide,
-    searches_index_of_teacher=True,
+    annotate=functools.partial(embed_by_guide, as_teacher=True),
 )
 
 __all__ = ["METHOD", "EmbeddingDistillationObjective", "EmbeddingDistillationSettings"]

@@ -110,7 +110,9 @@ def test_batches_can_hold_one_group(articles):
     assert any(len(set(mixed[step].question_id // 8)) == 2 for step in range(4))
 
 
-def test_hard_negatives_are_drawn_from_the_questions_own_without_repetition(articles):
+@pytest.mark.parametrize("most_listed", [1, 2])
+def test_hard_negatives_are_drawn_from_the_questions_own_without_repetition(articles, monkeypatch, most_listed):
+    monkeypatch.setattr("endx_jax.data.batches.sampler.MOST_LISTED", most_listed)
     source = stream(articles, hard_negatives=3)
     seen = {}
     for step in range(20):
