@@ -25,7 +25,7 @@ from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import of_few_paragraphs
-from endx_jax.experiment.pair_scorers import load_pair_scorer
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.ranking.evaluate import Evaluation, evaluate_scores, evaluate_set

@@ -18,8 +18,8 @@ from endx_jax.batch import Tokens
 from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
-from endx_jax.experiment.model_files import best_params, read_model
 from endx_jax.experiment.run import run
+from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.index.index import Index
 from endx_jax.models import Projection, TokenEmbedder, Tower, TransformerConfig, TransformerEncoder
 from endx_jax.parallel import MeshSettings, make_mesh

@@ -153,7 +153,7 @@ def _ask(arguments: argparse.Namespace, search: "Index", texts: list[str]) -> li
 
 @functools.cache
 def _pair_model(workdir: pathlib.Path) -> "PairScorerFactory":
-    from endx_jax.experiment.pair_scorers import load_pair_scorer
+    from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.parallel.environment import keep_programs
 
     keep_programs()

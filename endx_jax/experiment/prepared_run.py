@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from endx_jax.data.batches.packing import PackingPlan
-from endx_jax.data.batches.token_tables import TrainingData
+from endx_jax.data.batches.token_store import TokenStore
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import FEW, Splits
 from endx_jax.errors import counted
 from endx_jax.experiment import workdir as workdirs
@@ -45,7 +46,7 @@ class Run:
     workdir: Workdir
     settings: Settings
     data: Splits
-    training: TrainingData
+    training: RetrievalSet | TokenStore
     data_sha256: str
     model: Model
     encoder: TextEncoder | HeadEncoder

@@ -19,7 +19,7 @@ import jax
 
 from endx_jax.batch import Batch
 from endx_jax.buckets import url_of
-from endx_jax.data.batches.token_tables import TextReader, TrainingData
+from endx_jax.data.batches.token_tables import TextReader
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.errors import EndxError, RunInterrupted
@@ -30,9 +30,9 @@ from endx_jax.experiment.config import Settings, resolve
 from endx_jax.experiment.data import ensure_prepared, pools, read_sets, read_splits
 from endx_jax.experiment.finalize import finalize, prompts
 from endx_jax.experiment.model import Model, idf_weights, read_processors, read_sources
-from endx_jax.experiment.model_files import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.prepared_run import Run, log_summary
 from endx_jax.experiment.run_index import fit_hybrid, searched_answers, with_known, write_pool
+from endx_jax.experiment.saved_model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import plan_training
 from endx_jax.experiment.workdir import Workdir, opened
@@ -156,7 +156,8 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
 
     # Data, and the text processors of the pretrained encoders.
     (sources, processors), data = _all_of(lambda: _read_encoders(settings), lambda: read_splits(settings.data))
-    training: TrainingData = data.train
+    most, store = settings.data.max_train_pairs, None
+    used = data.train.first(most) if most else data.train
     if settings.data.tokens:
         needs_texts = settings.model.token_weights or settings.objective.given_model or method.frozen_towers
         owner = getattr(method.annotate, "__module__", "endx_jax")  # the library's need texts for `given_model`
@@ -165,12 +166,12 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
             f"{settings.data.tokens} holds tokens and no texts, which token weights, a guide or teacher, heads on "
             "frozen towers and other methods' `annotate` need: leave data.tokens empty",
         )
-        training = stored(settings.data, processors, data)
-    most, sha256 = settings.data.max_train_pairs, training.sha256
-    used = training.first(most) if most else training
+        store = stored(settings.data, processors, data)
+    training = store or data.train
+    sha256 = training.sha256
 
     # The final settings, and the model.
-    settings = finalize(settings, sources, used.counts, workdir)
+    settings = finalize(settings, sources, (store or used).counts, workdir)
     weights = idf_weights(settings, data.train, sources, processors)
     model = Model(settings, sources, processors, weights, platform(mesh))
     workdirs.check_agrees(workdir, settings, sha256, model.base_sha256)
@@ -190,11 +191,11 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         cache = VectorCache(settings.data.cache)
         encoder = HeadEncoder(model.text_encoder(mesh), model.initial_params()["dual_encoder"], cache)
         readers = encoder.readers
-    pairs = used.tokenize(readers)
+    pairs = store.pairs() if store else used.tokenize(readers)
     if most:
         pairs = pairs.first(most)
     if method.annotate:
-        pairs = method.annotate(pairs, data.train.first(most) if most else data.train, settings, mesh)
+        pairs = method.annotate(pairs, used, settings, mesh)
     plan = plan_training(model, mesh, pairs, measure())
     return Run(workdir, settings, data, training, sha256, model, encoder, plan)
 

@@ -14,9 +14,8 @@ import endx_jax
 from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
-from endx_jax.experiment.model_files import read_model
-from endx_jax.experiment.pair_scorers import load_pair_scorer
 from endx_jax.experiment.run import prepare_run, run
+from endx_jax.experiment.saved_model import load_pair_scorer, read_model
 from endx_jax.export.run import export
 from endx_jax.index.index import Index
 from endx_jax.methods.config import base_config

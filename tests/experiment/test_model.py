@@ -19,8 +19,8 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.model_card import card_text
-from endx_jax.experiment.model_files import best_params, read_model, save_description
 from endx_jax.experiment.run import prepare_run, run
+from endx_jax.experiment.saved_model import best_params, read_model, save_description
 from endx_jax.export.towers import Towers
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES

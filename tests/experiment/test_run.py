@@ -22,8 +22,8 @@ from endx_jax.experiment import prepared_run
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import build_model
-from endx_jax.experiment.model_files import best_params, read_model
 from endx_jax.experiment.run import prepare_run, run
+from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.experiment.workdir import LOCK, PROFILE, read_config, run_index
 from endx_jax.index.index import Index
 from endx_jax.models.sharing import SHARINGS

@@ -173,27 +173,6 @@ class Pairs:
         return dataclasses.replace(self, index=self.index[:count])
 
 
-class TrainingData(Protocol):
-    """Data that a run trains on: a `RetrievalSet` in memory, or a `TokenStore` on disk."""
-
-    @property
-    def sha256(self) -> str:
-        """Hash of all that training reads."""
-
-    @property
-    def counts(self) -> Counts:
-        """Numbers of questions, pairs and hard negatives."""
-
-    def question_names(self, rows: np.ndarray) -> list[str]:
-        """Returns the names of questions, for logs."""
-
-    def first(self, count: int) -> "TrainingData":
-        """Returns the data without texts that the first `count` pairs do not need, if they are in memory."""
-
-    def tokenize(self, readers: Mapping[str, TextReader]) -> Pairs:
-        """Returns the pairs, whose texts are read by the readers of the sides `question` and `answer`."""
-
-
 # Part of every key, so that entries of another layout are not found.
 LAYOUT = "endx_jax tokens 1"
 CHUNK = 10_000

@@ -13,8 +13,8 @@ from helpers import logged_steps, one_line_error, refused, trained_params
 from tiny_bert import tiny_recipe
 
 import endx_jax
-from endx_jax.experiment.model_files import read_model
 from endx_jax.experiment.run import prepare_run, run
+from endx_jax.experiment.saved_model import read_model
 from endx_jax.experiment.train_plan import DENSE_UP_TO, loss_tile
 from endx_jax.methods.dual.settings import ContrastiveSettings, DualSettings
 from endx_jax.methods.endx import EndxSettings

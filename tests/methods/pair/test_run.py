@@ -12,8 +12,8 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 import endx_jax
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.pair_scorers import load_pair_scorer
 from endx_jax.experiment.run import run
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.experiment.workdir import read_config
 from endx_jax.methods.config import load_recipe
 from endx_jax.methods.pair import PairSettings

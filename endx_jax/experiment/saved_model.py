@@ -1,26 +1,38 @@
-"""Files of a run's model: its description, the model folder that `endx_jax.load` reads, adapters, and checkpoints."""
+"""A run's model on disk: its folder, which `endx_jax.load` reads, its parameters, and its use as a scorer of pairs."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
 
+import jax
 from jax.sharding import Mesh
 
 from endx_jax import pretrained
+from endx_jax.buckets import local_copy, url_of
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.model import Model, read_processors, read_sources
-from endx_jax.experiment.workdir import Folder, read_config
+from endx_jax.experiment.workdir import NOT_COPIED, Folder, read_config
 from endx_jax.files import write_text
-from endx_jax.inference.manifest import METHOD, MODEL, TOWERS, ModelManifest, SideManifest
+from endx_jax.inference import load
+from endx_jax.inference.manifest import METHOD, MODEL, TOWERS, ModelManifest, SideManifest, embeds
 from endx_jax.inference.saved import save_model
+from endx_jax.methods import find_method
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.lora import is_adapter
+from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.parallel.agreement import on_primary
+from endx_jax.parallel.console import showing_progress
+from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import fetch_whole, parameter_paths, state_shardings
 from endx_jax.pretrained.adapters import write_adapters
+from endx_jax.pretrained.locate import locate
+from endx_jax.pretrained.sentence_transformers import embeds_tokens
 from endx_jax.ranking.hybrid import Hybrid
+from endx_jax.ranking.mining import SimilaritiesOfTexts
+from endx_jax.ranking.rerank import PairScorerFactory
 from endx_jax.training.checkpoints import abstract, best_step, restore_params
 from endx_jax.training.step import without
 
@@ -120,3 +132,44 @@ def read_model(workdir: pathlib.Path) -> Model:
     sources = read_sources(settings) if adapted else {side: read(str(folder)) for side, folder in folders.items()}
     prompts = {side: getattr(settings.model, f"{side}_prompt") for side in SIDES}
     return Model(settings, sources, read_processors(settings, sources, prompts, folders))
+
+
+def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> PairScorerFactory:
+    """Loads a scorer of pairs: a run whose method scores pairs or embeds every token, or a foreign reranker.
+
+    Args:
+      name: workdir, or folder of a cross-encoder, of late interaction or of another foreign reranker; with `embeddings`
+        also what `load` takes.
+      embeddings: true to score by inner products if the model embeds texts, as for mining and distillation.
+
+    Returns:
+      A function of Q questions and N answers to the function that scores their pairs, given by rows: see
+      `ranking.rerank`.
+
+    Raises:
+      EndxError: there is no such model, it embeds texts and `embeddings` is false, or its checkpoint is missing or
+        damaged.
+    """
+    from endx_jax.methods.pair.cross_encoder import load_cross_encoder
+    from endx_jax.methods.pair.reranker import load_reranker
+
+    folder = local_copy(name, skip=NOT_COPIED)
+    if embeddings and not folder.is_dir():
+        folder = locate(str(name))
+    if foreign := load_cross_encoder(folder) or load_reranker(folder):
+        return foreign
+    embedding = embeds_tokens(folder) or (embeddings and embeds(folder))
+    settings = None if embedding else read_config(folder)
+    if settings is None or settings.model.pooling == TOKENS:
+        loaded = load(name)
+        return SimilaritiesOfTexts(loaded.ranked, loaded.by_token, loaded.encoder.processors)
+    method = find_method(settings.objective.name)
+    if method.pair_scorer is None:
+        raise EndxError(
+            f"{name} holds a run of objective.name={method.name}: rerank needs a pair classifier, a run of "
+            "objective.name=pair, or late interaction"
+        )
+    model, mesh = read_model(folder), make_mesh(MeshSettings(), jax.local_devices())
+    params, _ = best_params(name if url_of(name) else folder, model, mesh)
+    scorer = method.pair_scorer(model.objective, model.processors, mesh, model.settings.evaluation.batch_size)
+    return functools.partial(scorer, params, progress=showing_progress())
