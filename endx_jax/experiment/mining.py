@@ -62,7 +62,7 @@ def mine(
       ranks: first and last rank of the window to take negatives from; ranks count from 1.
       margin: minimum difference to the right answers' score; None: none, and 0 with `teacher`.
       relative_margin: minimum difference as a share of the right answers' score.
-      teacher: model that filters negatives: what `experiment.saved_model.load_pair_scorer` takes, or an embedding model.
+      teacher: model that filters negatives: what `saved_model.load_pair_scorer` takes, or an embedding model.
       score_with: model, as `teacher`, whose scores are written for distillation.
       strata: true to spread negatives over all scores of `score_with`, instead of the best-ranked.
       **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.

@@ -150,13 +150,12 @@ def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> Pa
       EndxError: there is no such model, it embeds texts and `embeddings` is false, or its checkpoint is missing or
         damaged.
     """
-    from endx_jax.methods.pair.cross_encoder import load_cross_encoder
-    from endx_jax.methods.pair.reranker import load_reranker
+    from endx_jax.methods.rerankers import load_foreign_scorer
 
     folder = local_copy(name, skip=NOT_COPIED)
     if embeddings and not folder.is_dir():
         folder = locate(str(name))
-    if foreign := load_cross_encoder(folder) or load_reranker(folder):
+    if foreign := load_foreign_scorer(folder):
         return foreign
     embedding = embeds_tokens(folder) or (embeddings and embeds(folder))
     settings = None if embedding else read_config(folder)
