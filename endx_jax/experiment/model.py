@@ -44,7 +44,7 @@ class Model:
       settings: final settings of the run.
       sources: description of the pretrained encoder of each side.
       processors: text processor of each side.
-      token_weights: initial token weights of each side, float32 [V]: see `with_token_weights`.
+      token_weights: initial token weights of each side, float32 [V]: see `idf_weights`.
       platform: platform of the run's devices, for `model.dtype=auto`; None for this process's default device.
     """
 

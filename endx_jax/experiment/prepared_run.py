@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import jax
 import numpy as np
@@ -36,6 +36,7 @@ class Run:
       workdir: the run's folder.
       settings: final settings.
       data: train, validation and test sets.
+      sets: sets of `evaluation.sets` by name.
       training: training data, the train set or `data.tokens`.
       data_sha256: sha256 of the training set, which must not change when the run resumes.
       model: model to train.
@@ -46,6 +47,7 @@ class Run:
     workdir: Workdir
     settings: Settings
     data: Splits
+    sets: Mapping[str, RetrievalSet]
     training: RetrievalSet | TokenStore
     data_sha256: str
     model: Model

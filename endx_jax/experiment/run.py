@@ -4,7 +4,7 @@
 2. `_train` compiles the step, resumes from a checkpoint if there is one, and calls `loop.fit` with its hooks.
 3. `_save_model` writes the towers of the best checkpoint, with the fusion with BM25, for `endx_jax.load`.
 4. `_report` ranks the test set with BM25 and with the towers before and after training.
-5. `_index_writer` indexes the answers for search.
+5. `run_index.index_writer` indexes the answers for search.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import jax
 from endx_jax.batch import Batch
 from endx_jax.buckets import url_of
 from endx_jax.data.batches.token_tables import TextReader
-from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.data.sets.records import Pools
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
@@ -31,13 +31,12 @@ from endx_jax.experiment.data import ensure_prepared, pools, read_sets, read_spl
 from endx_jax.experiment.finalize import finalize, prompts
 from endx_jax.experiment.model import Model, idf_weights, read_processors, read_sources
 from endx_jax.experiment.prepared_run import Run, log_summary
-from endx_jax.experiment.run_index import fit_hybrid, searched_answers, with_known, write_pool
+from endx_jax.experiment.run_index import fit_hybrid, index_writer
 from endx_jax.experiment.saved_model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import plan_training
 from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import expanded, reporting_full_disk
-from endx_jax.index.index_file import metric_of
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.head_encoder import HeadEncoder
 from endx_jax.inference.manifest import MANIFEST, MODEL
@@ -86,13 +85,10 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
     """
     began = time.perf_counter()
     workdir = workdir if isinstance(workdir, Workdir) else url_of(workdir) or expanded(workdir)
-    check_installed(resolve(config).train.wandb_project)
     with Preemption(workdir) as preemption, reporting_full_disk(workdir), opened(workdir) as folder:
         with gathering() as logged:
-            sets = _read_further_sets(resolve(config), folder)
             run = prepare_run(config, folder)
-            check_equal(lambda: {f"set {name}": records.sha256 for name, records in sets.items()})
-        evaluator, validate = _evaluation(run, sets)
+        evaluator, validate = _evaluation(run)
         if _is_finished(run):
             say(f"{folder} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
             return None
@@ -115,21 +111,7 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
                 f"--workdir={folder} --data=FILE, or endx encode --workdir={folder} --corpus=FILE --output=INDEX"
             )
             return None
-        return _report(run, evaluator, params, step, hybrid, began, validate if sets else None)
-
-
-def _read_further_sets(settings: Settings, workdir: Workdir) -> dict[str, RetrievalSet]:
-    """Returns the sets of `evaluation.sets`, after a check that all processes have the same settings and versions."""
-    check_equal(
-        lambda: (
-            {"workdir": str(workdir)}
-            | {f"version of {name}": version for name, version in environment()["versions"].items()}
-            | {name: str(value) for name, value, _ in flattened(settings)}
-        )
-    )
-    paths = [source.path for source in settings.data.sets]
-    ensure_prepared([*paths, settings.data.test_path, *settings.evaluation.sets])
-    return read_sets(settings.evaluation, settings.data)
+        return _report(run, evaluator, params, step, hybrid, began, validate if run.sets else None)
 
 
 def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
@@ -144,20 +126,31 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     """
     check_flags(training=True)
     settings = resolve(config)
+    check_installed(settings.train.wandb_project)
     require(
         not (settings.data.format and settings.objective.needs_answers),
         f"data.format={settings.data.format} has no questions to train objective.name={settings.objective.name} on: "
         "make some with `endx generate`, or search with the untrained model; embedding_distillation learns from texts",
     )
     workdir = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
+    check_equal(
+        lambda: (
+            {"workdir": str(workdir)}
+            | {f"version of {name}": version for name, version in environment()["versions"].items()}
+            | {name: str(value) for name, value, _ in flattened(settings)}
+        )
+    )
     workdirs.check_writable(workdir.folder)
     use_compilation_cache(settings.train.compilation_cache)
     mesh, method = make_mesh(settings.mesh), find_method(settings.objective.name)
 
     # Data, and the text processors of the pretrained encoders.
+    paths = [source.path for source in settings.data.sets]
+    ensure_prepared([*paths, settings.data.test_path, *settings.evaluation.sets])
+    sets = read_sets(settings.evaluation, settings.data)
     (sources, processors), data = _all_of(lambda: _read_encoders(settings), lambda: read_splits(settings.data))
     most, store = settings.data.max_train_pairs, None
-    used = data.train.first(most) if most else data.train
+    used = data.train.first(most) if most and not settings.data.tokens else data.train
     if settings.data.tokens:
         needs_texts = settings.model.token_weights or settings.objective.given_model or method.frozen_towers
         owner = getattr(method.annotate, "__module__", "endx_jax")  # the library's need texts for `given_model`
@@ -180,6 +173,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
             {name: str(value) for name, value, _ in flattened(settings)}
             | {f"{side} tokenizer": processor.tokenizer.identity for side, processor in processors.items()}
             | {"train set": sha256, "validation set": data.validation.sha256, "test set": data.test.sha256}
+            | {f"set {name}": records.sha256 for name, records in sets.items()}
             | {"pretrained weights": model.weights_sha256}
         )
     )
@@ -197,7 +191,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     if method.annotate:
         pairs = method.annotate(pairs, used, settings, mesh)
     plan = plan_training(model, mesh, pairs, measure())
-    return Run(workdir, settings, data, training, sha256, model, encoder, plan)
+    return Run(workdir, settings, data, sets, training, sha256, model, encoder, plan)
 
 
 def _read_encoders(settings: Settings) -> tuple[Mapping, Mapping]:
@@ -219,12 +213,12 @@ def _all_of(*tasks: Callable[[], Any]) -> list:
     return results
 
 
-def _evaluation(run: Run, sets: Mapping[str, RetrievalSet]) -> tuple[Evaluator, Validate | None]:
+def _evaluation(run: Run) -> tuple[Evaluator, Validate | None]:
     """Returns the method's evaluator, and the function that validates parameters; None if there is nothing to rank."""
     settings, held_out = run.settings, run.data.validation
     evaluator = run.model.method.evaluator(run.plan.objective, run.encoder, run.plan.mesh, settings.evaluation)
     primary = pools(held_out, settings.data).primary if held_out.questions else None
-    validate = validation(evaluator, settings.evaluation, primary, sets)
+    validate = validation(evaluator, settings.evaluation, primary, run.sets)
     require(
         validate is not None or not settings.train.patience,
         "train.patience needs validation data: set data.validation_fraction above 0, or evaluation.sets",
@@ -379,7 +373,7 @@ def _report(
     if dense is not None:
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
         most = encoded / (now - reporting) * SHARE * (now - began)
-        write_index = _index_writer(run, towers, step, results, dense, most)
+        write_index = index_writer(run, towers, step, results, dense, most)
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
@@ -396,30 +390,6 @@ def _report(
     chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
-
-
-def _index_writer(
-    run: Run, towers: dict, step: int, results: Results, dense: DenseResult, most: float
-) -> Callable[[], None]:
-    """Encodes what the index holds beside the evaluated texts; returns the function that writes the index.
-
-    Also adds the row `known` to the results. `most` limits the number of answers to encode, and that of questions.
-    """
-    settings, primary = run.settings, results.pools.primary
-    about = {"name": str(run.workdir), "identity": run.encoder.identity(towers), "step": step}
-    documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
-    documents, known = with_known(run, towers, documents, results, dense, most)
-    return functools.partial(
-        write_pool,
-        run.workdir / workdirs.INDEX,
-        vectors,
-        documents,
-        metric=metric_of(cosine=settings.model.normalize),
-        model={**about, "product_dtype": run.model.dual_encoder.answer.product_dtype},
-        corpus=corpus,
-        known=known,
-        language=primary.text_language if primary.questions else settings.data.language,
-    )
 
 
 def _describe(run: Run) -> None:

@@ -1,8 +1,9 @@
 """Search after training: the fusion with BM25 that a run fits, the answers and known questions that it indexes."""
 
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from endx_jax.data.sets.splits import limit_questions
 from endx_jax.errors import InUse
 from endx_jax.experiment.data import pools
 from endx_jax.experiment.prepared_run import Run
+from endx_jax.experiment.workdir import INDEX
 from endx_jax.index.index import write_index
+from endx_jax.index.index_file import metric_of
 from endx_jax.inference.maxsim import pooled
 from endx_jax.parallel.agreement import broadcast
 from endx_jax.parallel.console import say, showing_progress
@@ -177,3 +180,27 @@ def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[D
         write_index(path, embeddings, documents, **about)
     except InUse as reason:
         say(f"note: the index was not written: {reason}")
+
+
+def index_writer(
+    run: Run, towers: dict, step: int, results: Results, dense: DenseResult, most: float
+) -> Callable[[], None]:
+    """Encodes what the index holds beside the evaluated texts; returns the function that writes the index.
+
+    Also adds the row `known` to the results. `most` limits the number of answers to encode, and that of questions.
+    """
+    settings, primary = run.settings, results.pools.primary
+    about = {"name": str(run.workdir), "identity": run.encoder.identity(towers), "step": step}
+    documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
+    documents, known = with_known(run, towers, documents, results, dense, most)
+    return functools.partial(
+        write_pool,
+        run.workdir / INDEX,
+        vectors,
+        documents,
+        metric=metric_of(cosine=settings.model.normalize),
+        model={**about, "product_dtype": run.model.dual_encoder.answer.product_dtype},
+        corpus=corpus,
+        known=known,
+        language=primary.text_language if primary.questions else settings.data.language,
+    )
