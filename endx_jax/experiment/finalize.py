@@ -44,8 +44,9 @@ def finalize(
     """
 
     def product_dtype() -> str:
-        begun = workdir is not None and (workdir / CONFIG).exists()  # perhaps on another CPU
-        return read_config(workdir).model.product_dtype if begun else chosen_product_dtype(AUTO)
+        if workdir is not None and (workdir / CONFIG).exists():  # perhaps on another CPU
+            return read_config(workdir).model.product_dtype
+        return chosen_product_dtype(AUTO)
 
     model, data, train = fill_in(settings.model, sources["question"]), settings.data, settings.train
     chosen: dict[str, Any] = {f"{side}_prompt": prompt for side, prompt in prompts(settings.model, sources).items()}

@@ -6,6 +6,7 @@ import hashlib
 import pathlib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import flax.traverse_util
 import jax
@@ -195,7 +196,9 @@ class Model:
 def with_remat(model: DualEncoder, remat: str) -> DualEncoder:
     """Returns the towers with another rematerialisation policy; those without layers have none."""
     towers = {side: model.tower(side) for side in SIDES if hasattr(model.tower(side).encoder, "remat")}
-    changed = {side: tower.clone(encoder=tower.encoder.clone(remat=remat)) for side, tower in towers.items()}
+    changed: dict[str, Any] = {
+        side: tower.clone(encoder=tower.encoder.clone(remat=remat)) for side, tower in towers.items()
+    }
     return dataclasses.replace(model, **changed)
 
 
