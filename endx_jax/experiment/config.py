@@ -78,6 +78,7 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
     if unknown:
         config = {**config, "objective": {"name": method, "values": config["objective"]}}
     for name, removed in REMOVED.items() if finished else ():
+        check_section(config.get(name, {}), name)
         config = {**config, name: {key: value for key, value in config.get(name, {}).items() if key not in removed}}
     sections = {name: from_mapping(cls, config.get(name, {}), name) for name, cls in classes.items()}
     seed = config.get("seed", 0)
