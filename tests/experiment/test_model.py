@@ -29,6 +29,7 @@ from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained import load_encoder
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import StoredArray
+from endx_jax.settings import flattened
 from endx_jax.training import checkpoints
 from endx_jax.training.monitor import Monitor, NonFiniteLoss
 from endx_jax.training.step import split_frozen
@@ -69,6 +70,14 @@ def test_a_run_resumes_with_the_product_dtype_that_it_began_with(tiny_bert, pair
     monkeypatch.setattr(finals, "chosen_product_dtype", lambda name: "bfloat16")
     begun, new = (prepare_run(config, folder).settings for folder in (tmp_path / "old", tmp_path / "new"))
     assert (begun.model.product_dtype, new.model.product_dtype) == ("float32", "bfloat16")
+
+
+def test_the_settings_of_a_run_leave_nothing_open(tiny_bert, pairs_csv, tmp_path):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.product_dtype, config.data.hard_negatives, config.train.global_batch_size = "auto", -1, 0
+    run = prepare_run(config, tmp_path)
+    assert not [name for name, value, declared in flattened(run.settings) if value == declared["auto"]]
+    assert run.settings is run.model.settings is run.plan.settings
 
 
 def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
