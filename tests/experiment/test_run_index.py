@@ -121,11 +121,10 @@ def asking(train, test) -> tuple:
     encode = lambda params, side, texts: np.float32([[text[0] == letter for letter in "hwb"] for text in texts])  # noqa: E731
     towers = types.SimpleNamespace(normalize=True)
     settings = types.SimpleNamespace(data=DataSettings(path="pairs.csv"), model=towers)
-    model = types.SimpleNamespace(settings=settings)
     data = types.SimpleNamespace(train=train, validation=test, test=test)
     results = Results("pairs.csv", "test", Pools(all=test), Hybrid())
     dense = evaluate_dense(functools.partial(encode, {}), results.pools, fuse=results.fuse)
-    return types.SimpleNamespace(model=model, data=data, encoder=encode), results, dense
+    return types.SimpleNamespace(settings=settings, data=data, encoder=encode), results, dense
 
 
 def test_train_questions_of_held_out_answers_are_a_row_of_their_own_and_held_out_ones_never_count():
