@@ -118,7 +118,7 @@ class Part:
         rest = list(step._batches)
         start = time.perf_counter()
         for batch_ in rest:
-            step._state, _ = step._step(step._state, to_global(batch_, step._run.mesh, step._size))
+            step._state, _ = step._step(step._state, to_global(batch_, step._mesh, step._size))
         sent = time.perf_counter() - start
         jax.block_until_ready(step._state)
         seconds = time.perf_counter() - start
@@ -153,12 +153,12 @@ class Part:
         import training
         from peer_step import PeerStep
 
-        from endx_jax.experiment.prepare import prepare_run
+        from endx_jax.experiment.run import prepare_run
 
         options = self._train_options(batch)
         config = training.configure(options)
         run = prepare_run(config, pathlib.Path(tempfile.mkdtemp()))
-        stream, known = run.train_plan.padded, run.data.train
+        stream, known = run.plan.padded, run.data.train
         rows = [stream.pairs.index[stream.example_ids(n)] for n in range(2 + options.repeats)]
         texts = [[(known.questions[q], known.candidates[a]) for q, a in pairs] for pairs in rows]
         step = PeerStep(training.recipe(config), form, texts)

@@ -110,7 +110,7 @@ def ours(folder: pathlib.Path, chunk: int, dropout: float) -> tuple[float, np.nd
     """Returns loss and gradient of a training step of endx_jax."""
     import jax
 
-    from endx_jax.experiment.prepare import prepare_run
+    from endx_jax.experiment.run import prepare_run
     from endx_jax.methods.config import base_config
     from endx_jax.parallel.sharding import put
 
@@ -124,10 +124,10 @@ def ours(folder: pathlib.Path, chunk: int, dropout: float) -> tuple[float, np.nd
     run = prepare_run(config, folder / "run")
     key, params = (
         jax.random.key(0, impl="threefry2x32"),
-        put(run.model.initial_params(), run.train_plan.shardings.params),
+        put(run.model.initial_params(), run.plan.shardings.params),
     )
-    step = jax.value_and_grad(run.train_plan.objective, has_aux=True)
-    (value, _), gradient = jax.jit(step)(params, run.stream[0], key, 0)
+    step = jax.value_and_grad(run.plan.objective, has_aux=True)
+    (value, _), gradient = jax.jit(step)(params, run.plan.stream[0], key, 0)
     names = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(gradient)}
     (table,) = (leaf for name, leaf in names.items() if "token_embedder" in name and "embedding" in name.split("'")[-2])
     return float(value), np.asarray(table, np.float64)

@@ -25,11 +25,11 @@ from endx_jax.data import reqa
 from endx_jax.data.readers import squad
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import of_few_paragraphs
-from endx_jax.experiment.model import PairScorerFactory, load_pair_scorer
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.ranking.evaluate import Evaluation, evaluate_scores, evaluate_set
-from endx_jax.ranking.rerank import PairScorer, evaluate_pairs
+from endx_jax.ranking.rerank import PairScorer, PairScorerFactory, evaluate_pairs
 from endx_jax.ranking.systems import bm25_scores, dense_scores
 
 MEASURES = ("mrr", "recall@1", "recall@5", "hit@1")

@@ -17,7 +17,8 @@ from peer_step import Recipe
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream
-from endx_jax.experiment.prepare import compile_and_restore, prepare_run
+from endx_jax.experiment.compile_step import compile_and_restore
+from endx_jax.experiment.run import prepare_run
 from endx_jax.parallel.sharding import to_global
 from endx_jax.pretrained.locate import locate
 
@@ -34,19 +35,20 @@ class OurStep:
     def __init__(self, options: argparse.Namespace):
         """Prepares a run and its first batches."""
         config = configure(options)
-        run, self._state, self._step = compile_and_restore(prepare_run(config, pathlib.Path(tempfile.mkdtemp())))
-        self._run = run
+        run = prepare_run(config, pathlib.Path(tempfile.mkdtemp()))
+        plan, self._state, self._step = compile_and_restore(run.plan)
+        self._mesh, stream = plan.mesh, plan.stream
         self._size = config.train.global_batch_size
-        batches = [run.stream[step] for step in range(sides.calls(options.repeats))]
-        rows = [run.stream.pairs.index[run.stream.example_ids(step)] for step in range(len(batches))]
+        batches = [stream[step] for step in range(sides.calls(options.repeats))]
+        rows = [stream.pairs.index[stream.example_ids(step)] for step in range(len(batches))]
         texts = [[(run.data.train.questions[q], run.data.train.candidates[a]) for q, a in pairs] for pairs in rows]
-        padding = _padding(batches, run.stream)
+        padding = _padding(batches, stream)
         self.about = {"padding": padding, "texts": texts}
         self._batches = iter(batches)
 
     def __call__(self) -> float:
         """Takes a step on the next batch."""
-        batch = to_global(next(self._batches), self._run.mesh, self._size)
+        batch = to_global(next(self._batches), self._mesh, self._size)
         self._state, metrics = self._step(self._state, batch)
         jax.block_until_ready(self._state)
         return float(metrics["loss"])

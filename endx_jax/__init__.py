@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from endx_jax.experiment.data_check import check
     from endx_jax.experiment.evaluation import evaluate
+    from endx_jax.experiment.from_python import train
     from endx_jax.experiment.mining import mine
-    from endx_jax.experiment.run import train
     from endx_jax.index.index_model import open_index
     from endx_jax.inference import load
 
@@ -37,7 +37,7 @@ _FUNCTIONS = {
     "load": "endx_jax.inference",
     "mine": "endx_jax.experiment.mining",
     "open_index": "endx_jax.index.index_model",
-    "train": "endx_jax.experiment.run",
+    "train": "endx_jax.experiment.from_python",
 }
 __all__ = ["__version__", "check", "evaluate", "load", "mine", "open_index", "train", *_SUBPACKAGES]
 

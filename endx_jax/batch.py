@@ -117,8 +117,6 @@ class Batch:
       hard_negatives: [B, K] hard negatives of the questions; None if training uses none.
       hard_negative_ids: rows of the hard negatives in the answer table, int32 [B, K]; -1 if one is missing, in which
         case its tokens are ignored.
-      group_id: numbers of the questions' groups, int32 [B], if answers of one group are not negatives for each other's
-        questions; otherwise None.
       packing: layout of the texts of all sides as one batch, for towers that are the same on both sides; None if each
         side is encoded by itself.
     """
@@ -130,7 +128,6 @@ class Batch:
     positive_ids: Array
     hard_negatives: Texts | None = None
     hard_negative_ids: Array | None = None
-    group_id: Array | None = None
     packing: Packing | None = flax.struct.field(pytree_node=False, default=None)
 
     @property

@@ -17,7 +17,7 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
 from endx_jax.experiment.data import paths_of, pools, read_splits
 from endx_jax.experiment.evaluation import evaluate_index
-from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.files import write_text
 from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.inference import load

@@ -18,9 +18,8 @@ from endx_jax.batch import Tokens
 from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
-from endx_jax.experiment import prepare
-from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
+from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.index.index import Index
 from endx_jax.models import Projection, TokenEmbedder, Tower, TransformerConfig, TransformerEncoder
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -177,7 +176,9 @@ def logged_losses(workdir) -> dict[int, float]:
 
 def use_devices(monkeypatch, count: int) -> None:
     """Lets runs use the first devices only."""
-    monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count]))
+    monkeypatch.setattr(
+        "endx_jax.experiment.run.make_mesh", lambda settings: make_mesh(settings, jax.devices()[:count])
+    )
 
 
 @contextlib.contextmanager

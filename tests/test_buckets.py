@@ -12,8 +12,7 @@ from loopback import Handler, LoopbackServer
 
 from endx_jax import buckets
 from endx_jax.errors import EndxError, InUse, RunInterrupted
-from endx_jax.experiment.prepare import read_choice, write_choice
-from endx_jax.experiment.train_plan import StepMemory
+from endx_jax.experiment.step_memory import StepMemory, read_choice, write_choice
 
 SERVERS = {"gs": gcs_server, "s3": s3_server}
 

@@ -99,7 +99,7 @@ def _ask(arguments, chat: Chat, journal: Journal, template: str, passages: list[
 
 def _ranker(name: str) -> "Rank":
     """Loads a model that ranks documents: an embedding model, or a reranker of the best by BM25."""
-    from endx_jax.experiment.model import load_pair_scorer
+    from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.ranking.mining import rank_by_pairs
 
     return partial(rank_by_pairs, load_pair_scorer(name, embeddings=True))

@@ -22,8 +22,8 @@ from endx_jax.settings import require
 if TYPE_CHECKING:
     from endx_jax.cli.answers import NamedQuestion
     from endx_jax.data.sets.documents import FoundDocument
-    from endx_jax.experiment.model import PairScorerFactory
     from endx_jax.index.index import Index
+    from endx_jax.ranking.rerank import PairScorerFactory
 
 # Number of questions that are searched together, and of documents that are added together.
 TOGETHER = 1024
@@ -153,7 +153,7 @@ def _ask(arguments: argparse.Namespace, search: "Index", texts: list[str]) -> li
 
 @functools.cache
 def _pair_model(workdir: pathlib.Path) -> "PairScorerFactory":
-    from endx_jax.experiment.model import load_pair_scorer
+    from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.parallel.environment import keep_programs
 
     keep_programs()

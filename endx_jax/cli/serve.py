@@ -62,7 +62,7 @@ def main(argv: list[str]) -> None:
 
 def _service(arguments: argparse.Namespace) -> "Service":
     """Loads the model and the index, which is made from the corpus if there is one, and logs them."""
-    from endx_jax.experiment.model import load_pair_scorer
+    from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import run_index
     from endx_jax.index.corpus_encoding import encode_corpus
     from endx_jax.index.index_model import open_index

@@ -43,17 +43,8 @@ class DataSettings:
     )
     format: str = key(
         "",
-        "Format of `path`: empty to detect it, or `documents`, a corpus as `endx encode` reads, whose titles, headings "
-        "and sentences become questions for its passages. `answer_column` is then the column of the text, by default "
-        "`text`.",
-    )
-    cloze_sentences: int = key(
-        2, "Maximum sentences of a passage that become questions, with format=documents; 0: only titles and headings."
-    )
-    cloze_removal: float = key(
-        0.9,
-        "Probability with which a title, heading or sentence that is a question is removed from its passage, with "
-        "format=documents (Lee et al. 2019: 0.9).",
+        "Format of `path`: empty to detect it, or `documents`, a corpus as `endx encode` reads, for a method that "
+        "needs no answers (embedding_distillation). `answer_column` is then the column of the text, by default `text`.",
     )
     mixture: tuple[tuple[str | float, ...], ...] = key(
         (),
@@ -142,8 +133,6 @@ class DataSettings:
         check_choice("data.pool", self.pool, ("", *POOLS))
         check_choice("data.format", self.format, ("", DOCUMENTS))
         check_choice("data.language", self.language, CHOICES)
-        require(self.cloze_sentences >= 0, "data.cloze_sentences must not be negative")
-        require(0 <= self.cloze_removal <= 1, f"data.cloze_removal is {self.cloze_removal}; it must be from 0 to 1")
         require(not (self.format and self.merge), "data.merge joins SQuAD's files; leave data.format empty")
         require(not (self.format and self.tokens), "data.tokens can't hold data.format=documents; leave one empty")
         require(self.pool == PARAGRAPHS or not self.merge, "data.merge needs data.pool=paragraphs")

@@ -403,15 +403,9 @@ class TextOptions:
     length: int
     prompt: str = ""
 
-    @property
-    def further(self) -> dict[str, Any]:
-        """Options beside length and prompt, where they differ from their default, so that older hashes stay valid."""
-        options = [(field, getattr(self, field.name)) for field in dataclasses.fields(TextOptions)[2:]]
-        return {field.name: value for field, value in options if value != field.default}
-
     def stated(self) -> dict[str, Any]:
-        """Returns the options by name, without further ones that have their default."""
-        return {"prompt": self.prompt, "length": self.length, **self.further}
+        """Returns the options by name."""
+        return {"prompt": self.prompt, "length": self.length}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,8 @@ from endx_jax.training.optimizer import OptimizerSettings
 
 # Settings on which others usually depend. Messages about differing settings name these first, in this order.
 DECISIVE = ("objective.name", "data.path", "model.pretrained", "model.init_from")
+# Settings that are gone, by section; the configs of earlier runs still have them.
+REMOVED = {"data": ("cloze_sentences", "cloze_removal")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,9 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
         check_choice("a section of the config", name, ("seed", *classes))
     if unknown:
         config = {**config, "objective": {"name": method, "values": config["objective"]}}
+    for name, removed in REMOVED.items() if finished else ():
+        check_section(config.get(name, {}), name)
+        config = {**config, name: {key: value for key, value in config.get(name, {}).items() if key not in removed}}
     sections = {name: from_mapping(cls, config.get(name, {}), name) for name, cls in classes.items()}
     seed = config.get("seed", 0)
     return Settings(seed=json_files.as_whole(seed, "seed", least=-(2**63), most=2**63 - 1), **sections)

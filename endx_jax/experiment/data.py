@@ -5,19 +5,17 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from endx_jax import hub
 from endx_jax.data.readers import beir, formats, squad
-from endx_jax.data.sets import cloze
 from endx_jax.data.sets.corpus import read_corpus
-from endx_jax.data.sets.documents import Document, own_documents
 from endx_jax.data.sets.origins import ORIGINS
-from endx_jax.data.sets.paragraphs import POOLS, convert_paragraphs, whole_paragraphs
-from endx_jax.data.sets.records import Pools, RetrievalSet, mix
+from endx_jax.data.sets.paragraphs import POOLS, convert_paragraphs, split_sentences, whole_paragraphs
+from endx_jax.data.sets.records import Pools, RetrievalSet, RetrievalSetBuilder, mix
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError, located, naming
@@ -232,9 +230,14 @@ def _read_named(source: Source, *_) -> RetrievalSet:
     return reqa_dataset.read_prepared(*name_and_split(source.path))
 
 
-def _read_cloze(source: Source, settings: DataSettings, _) -> RetrievalSet:
-    documents = own_documents(read_corpus(source.path, text_column=settings.text_column, split=source.split))
-    return cloze.cloze_questions(documents, source.path, settings.cloze_sentences, settings.cloze_removal)
+def _read_documents(source: Source, settings: DataSettings, _) -> RetrievalSet:
+    """Returns passages as answers; the text for the question tower is the title, or else the first sentence."""
+    texts = RetrievalSetBuilder()
+    for passage in read_corpus(source.path, text_column=settings.text_column, split=source.split):
+        start, end = next(iter(split_sentences(passage.text)), (0, None))
+        question = texts.question(str(passage.metadata.get("title") or passage.text[start:end]))
+        texts.judge(question, texts.candidate(passage.text, passage.name))
+    return texts.build()
 
 
 def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
@@ -261,15 +264,10 @@ def _read_file(source: Source, settings: DataSettings, whole: bool) -> Retrieval
 READERS: dict[str, Callable[[Source, DataSettings, bool], RetrievalSet]] = {
     MADE: lambda source, settings, _: _makers(source.path)[source.path](settings),
     NAMED: _read_named,
-    DOCUMENTS: _read_cloze,
+    DOCUMENTS: _read_documents,
     **dict.fromkeys(formats.PARAGRAPH_READERS, _read_paragraphs),
     **dict.fromkeys((*formats.TABLES, formats.ANSWERS, formats.BEIR, formats.LLAMA_INDEX, formats.MSMARCO), _read_file),
 }
-
-
-def read_documents(settings: DataSettings) -> Iterator[Document]:
-    """Yields the whole passages of documents without questions."""
-    return own_documents(read_corpus(settings.path, text_column=settings.text_column, split=settings.split))
 
 
 def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None) -> Pools:

@@ -19,8 +19,8 @@ from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 from endx_jax.experiment.data import ensure_prepared, find_source, pools, read_splits
-from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.run_index import write_pool
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
 from endx_jax.hub import local_path
 from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows

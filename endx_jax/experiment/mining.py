@@ -11,7 +11,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.errors import counted
 from endx_jax.experiment.data import paths_of, pools, read_records
 from endx_jax.experiment.evaluation import FolderOrName
-from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.experiment.workdir import check_output
 from endx_jax.index.index_evaluation import rank_by_index
 from endx_jax.index.index_model import open_index
@@ -62,7 +62,7 @@ def mine(
       ranks: first and last rank of the window to take negatives from; ranks count from 1.
       margin: minimum difference to the right answers' score; None: none, and 0 with `teacher`.
       relative_margin: minimum difference as a share of the right answers' score.
-      teacher: model that filters negatives: what `experiment.model.load_pair_scorer` takes, or an embedding model.
+      teacher: model that filters negatives: what `saved_model.load_pair_scorer` takes, or an embedding model.
       score_with: model, as `teacher`, whose scores are written for distillation.
       strata: true to spread negatives over all scores of `score_with`, instead of the best-ranked.
       **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.

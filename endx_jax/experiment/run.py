@@ -1,46 +1,55 @@
-"""A run from its config to its results, in the order of `run`, which `endx_jax.train` calls for pairs in memory.
+"""A run from its config to its results: `run` and the steps that it takes, in their order.
 
-1. `prepare.prepare_run` reads and checks settings, data and model, tokenizes the pairs and plans the batches.
-2. `_train` compiles the step and resumes from a checkpoint if there is one (`prepare.compile_and_restore`), and calls
-   `loop.fit`.
-3. The towers of the best checkpoint and the fusion with BM25 become the model folder, which `endx_jax.load` reads.
-4. `_report` ranks the test set with BM25 and with the towers before and after training, and indexes the answers.
+1. `prepare_run` reads and checks settings, data and model, makes the settings final, and plans the batches.
+2. `_train` compiles the step, resumes from a checkpoint if there is one, and calls `loop.fit` with its hooks.
+3. `_save_model` writes the towers of the best checkpoint, with the fusion with BM25, for `endx_jax.load`.
+4. `_report` ranks the test set with BM25 and with the towers before and after training.
+5. `run_index.index_writer` indexes the answers for search.
 """
 
 import contextlib
+import dataclasses
 import functools
-import operator
 import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 
 from endx_jax.batch import Batch
-from endx_jax.buckets import read_bytes, remove, url_of, write_bytes
-from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.buckets import url_of
+from endx_jax.data.batches.token_tables import TextReader
+from endx_jax.data.sets.records import Pools
 from endx_jax.data.sets.splits import with_many_questions
-from endx_jax.errors import EndxError, RunInterrupted, nearest
+from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.config import agree_on_length, resolve
-from endx_jax.experiment.data import ensure_prepared, pools, read_sets, rows_of
-from endx_jax.experiment.model import best_params, save_adapters, save_description, save_towers
-from endx_jax.experiment.prepare import Run, compile_and_restore, log_summary, prepare_run
-from endx_jax.experiment.run_index import fit_hybrid, searched_answers, with_known, write_pool
+from endx_jax.experiment.compile_step import compile_and_restore
+from endx_jax.experiment.config import Settings, resolve
+from endx_jax.experiment.data import ensure_prepared, pools, read_sets, read_splits
+from endx_jax.experiment.finalize import finalize, prompts
+from endx_jax.experiment.model import Model, idf_weights, read_processors, read_sources
+from endx_jax.experiment.prepared_run import Run, log_summary
+from endx_jax.experiment.run_index import fit_hybrid, index_writer
+from endx_jax.experiment.saved_model import best_params, save_adapters, save_description, save_towers
+from endx_jax.experiment.tokens import stored
+from endx_jax.experiment.train_plan import plan_training
 from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import expanded, reporting_full_disk
-from endx_jax.index.index_file import metric_of
-from endx_jax.inference import EmbeddingModel, load
+from endx_jax.inference.encode import TextEncoder
+from endx_jax.inference.head_encoder import HeadEncoder
 from endx_jax.inference.manifest import MANIFEST, MODEL
-from endx_jax.methods.config import load_config, names_of
+from endx_jax.inference.vector_cache import VectorCache
+from endx_jax.methods import find_method
 from endx_jax.methods.evaluation import UNTRAINED, Evaluator, add_validation, validation, warn_of_losses
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import broadcast, check_equal, check_parameters, on_primary
-from endx_jax.parallel.console import gathering, say, silenced
-from endx_jax.parallel.environment import environment
+from endx_jax.parallel.console import gathering, say
+from endx_jax.parallel.environment import check_flags, environment, use_compilation_cache
+from endx_jax.parallel.memory import measure
+from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import put, state_shardings, to_global
 from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.results import Results
@@ -57,7 +66,6 @@ Validate = Callable[[dict], dict[str, float]]
 
 # Largest share of a run's time that the encoding of answers outside the evaluated pool may take.
 SHARE = 0.1
-PAIRS = "pairs.jsonl"  # file of the pairs in the workdir of `train`
 
 
 def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
@@ -76,11 +84,11 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
       RunInterrupted, KeyboardInterrupt: SIGTERM or Ctrl-C; a checkpoint was saved: see `training.preemption`.
     """
     began = time.perf_counter()
-    check_installed(resolve(config).train.wandb_project)
+    workdir = workdir if isinstance(workdir, Workdir) else url_of(workdir) or expanded(workdir)
     with Preemption(workdir) as preemption, reporting_full_disk(workdir), opened(workdir) as folder:
         with gathering() as logged:
-            run, sets = _prepare(config, folder)
-        evaluator, validate = _evaluation(run, sets)
+            run = prepare_run(config, folder)
+        evaluator, validate = _evaluation(run)
         if _is_finished(run):
             say(f"{folder} holds this run, trained and evaluated: nothing to do; its results are in {workdirs.RESULTS}")
             return None
@@ -88,91 +96,43 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
 
         reached, ended = _train(run, validate, preemption, began)
 
-        params, step = best_params(folder, run.model, run.mesh)
+        params, step = best_params(folder, run.model, run.plan.mesh)
         check_parameters(params, step)
         params, hybrid = _save_model(run, params, ended)
         if not ended:
-            say(f"stopped at step {reached} of {run.steps}; run the same command without train.stop_at_step to resume")
+            steps = run.plan.steps
+            say(f"stopped at step {reached} of {steps}; run the same command without train.stop_at_step to resume")
             return None
         # If a share was to be held out, there were too few questions; their answers are indexed all the same.
-        held_out = run.model.settings.data.test_fraction and run.model.method.embeds
+        held_out = run.settings.data.test_fraction and run.model.method.embeds
         if not run.data.test.questions and not held_out:
             say(
                 "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "
                 f"--workdir={folder} --data=FILE, or endx encode --workdir={folder} --corpus=FILE --output=INDEX"
             )
             return None
-        return _report(run, evaluator, params, step, hybrid, began, validate if sets else None)
+        return _report(run, evaluator, params, step, hybrid, began, validate if run.sets else None)
 
 
-def train(
-    pairs: Iterable[Any],
-    workdir: str | os.PathLike = "runs/mine",
-    *,
-    config: str | os.PathLike | Mapping = "minilm",
-    settings: Mapping[str, Any] | None = None,
-    verbose: bool = True,
-) -> EmbeddingModel:
-    """Trains a model on pairs in memory, evaluates it, and returns it.
-
-    As `endx train`, it writes a workdir, which `endx search`, `endx serve` and `endx_jax.load` read, and it resumes an
-    interrupted run. The pairs are kept in the workdir as `pairs.jsonl`.
+def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
+    """Reads and checks everything that a run needs; writes nothing.
 
     Args:
-      pairs: (question, answer) tuples; mappings with `question`, `answer` and further columns of a JSONL file, such as
-        `negative`; a pandas DataFrame, a pyarrow Table, or a `datasets.Dataset` with these columns. Values may be
-        NumPy's; NaN and the like are missing.
+      config: config tree, as `methods.config.base_config` returns it.
       workdir: the run's folder.
-      config: file or recipe, as `--config` of `endx train`; or a config tree.
-      settings: values of settings by dotted name, such as `{"train.steps": 500, "model.pretrained": "bge-small-en"}`.
-      verbose: false for no messages but warnings, and no progress bars: level WARNING of the logger `endx_jax`.
 
     Raises:
-      EndxError: pairs or settings are invalid, or the workdir holds another run.
-      RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
-
-    Examples:
-      >>> pairs = [(f"When does shop number {n} open?", f"Shop {n} opens at {n % 12 + 1}.") for n in range(200)]
-      >>> model = endx_jax.train(pairs, "runs/shops", settings={"train.epochs": 2})  # prints its progress
-      >>> model.encode_query(["When does shop number 7 open?", "When does shop number 8 open?"]).shape
-      (2, 384)
+      EndxError: settings, data, model or workdir are invalid.
     """
-    require("data.path" not in (settings or {}), "data.path is where the pairs are written: leave it out of settings")
-    rows, folder = rows_of(pairs), url_of(workdir) or expanded(workdir)
-    file = f"{folder}/{PAIRS}"
-    chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
-    tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}
-    names = names_of(tree)
-    for setting, value in values.items():
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if setting not in names:
-            raise EndxError(f"unknown setting {setting!r}{nearest(setting, names)}; endx train --help lists them all")
-        *sections, key = setting.split(".")
-        functools.reduce(operator.getitem, sections, tree)[key] = value
-    agree_on_length(tree["train"], values)
-    resolve(tree)
-    shown = contextlib.nullcontext() if verbose else silenced()
-    with shown, opened(folder) as home:  # its lock is held before the pairs are written
-        before, described = read_bytes(file), (home / workdirs.CONFIG).exists()
-        if described and before not in (None, rows.encode()):
-            raise EndxError(f"{folder} holds a run on other pairs; pass another workdir")
-        on_primary(lambda: write_bytes(file, rows.encode()), "pairs-written")
-        try:
-            run(tree, home)
-        except EndxError as failure:
-            # A run that is refused before it has described itself leaves nothing, so that the corrected call works.
-            if before != rows.encode() and (home / workdirs.CONFIG).exists() == described:
-                remove(file)
-            place = rf"{re.escape(file)}(?:, line (\d+))?"
-            row = functools.partial(re.sub, place, lambda at: f"pairs[{int(at[1]) - 1}]" if at[1] else "pairs")
-            failure.rename(row)
-            raise
-    return load(folder)
-
-
-def _prepare(config: Mapping, workdir: Workdir) -> tuple[Run, dict[str, RetrievalSet]]:
-    """Returns the prepared run and the sets of `evaluation.sets`, which all processes have in the same form."""
+    check_flags(training=True)
     settings = resolve(config)
+    check_installed(settings.train.wandb_project)
+    require(
+        not (settings.data.format and settings.objective.needs_answers),
+        f"data.format={settings.data.format} has no questions to train objective.name={settings.objective.name} on: "
+        "make some with `endx generate`, or search with the untrained model; embedding_distillation learns from texts",
+    )
+    workdir = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
     check_equal(
         lambda: (
             {"workdir": str(workdir)}
@@ -180,20 +140,85 @@ def _prepare(config: Mapping, workdir: Workdir) -> tuple[Run, dict[str, Retrieva
             | {name: str(value) for name, value, _ in flattened(settings)}
         )
     )
-    sources = [source.path for source in settings.data.sets]
-    ensure_prepared([*sources, settings.data.test_path, *settings.evaluation.sets])
+    workdirs.check_writable(workdir.folder)
+    use_compilation_cache(settings.train.compilation_cache)
+    mesh, method = make_mesh(settings.mesh), find_method(settings.objective.name)
+
+    # Data, and the text processors of the pretrained encoders.
+    paths = [source.path for source in settings.data.sets]
+    ensure_prepared([*paths, settings.data.test_path, *settings.evaluation.sets])
     sets = read_sets(settings.evaluation, settings.data)
-    run = prepare_run(config, workdir)
-    check_equal(lambda: {f"set {name}": records.sha256 for name, records in sets.items()})
-    return run, sets
+    (sources, processors), data = _all_of(lambda: _read_encoders(settings), lambda: read_splits(settings.data))
+    most, store = settings.data.max_train_pairs, None
+    used = data.train.first(most) if most and not settings.data.tokens else data.train
+    if settings.data.tokens:
+        needs_texts = settings.model.token_weights or settings.objective.given_model or method.frozen_towers
+        owner = getattr(method.annotate, "__module__", "endx_jax")  # the library's need texts for `given_model`
+        require(
+            not needs_texts and owner.startswith("endx_jax"),
+            f"{settings.data.tokens} holds tokens and no texts, which token weights, a guide or teacher, heads on "
+            "frozen towers and other methods' `annotate` need: leave data.tokens empty",
+        )
+        store = stored(settings.data, processors, data)
+    training = store or data.train
+    sha256 = training.sha256
+
+    # The final settings, and the model.
+    settings = finalize(settings, sources, (store or used).counts, workdir)
+    weights = idf_weights(settings, data.train, sources, processors)
+    model = Model(settings, sources, processors, weights, platform(mesh))
+    workdirs.check_agrees(workdir, settings, sha256, model.base_sha256)
+    check_equal(
+        lambda: (
+            {name: str(value) for name, value, _ in flattened(settings)}
+            | {f"{side} tokenizer": processor.tokenizer.identity for side, processor in processors.items()}
+            | {"train set": sha256, "validation set": data.validation.sha256, "test set": data.test.sha256}
+            | {f"set {name}": records.sha256 for name, records in sets.items()}
+            | {"pretrained weights": model.weights_sha256}
+        )
+    )
+
+    # The pairs as tokens, or as vectors below heads, and the plan of the steps.
+    encoder: TextEncoder | HeadEncoder = model.text_encoder(mesh)
+    readers: Mapping[str, TextReader] = processors
+    if method.frozen_towers:
+        cache = VectorCache(settings.data.cache)
+        encoder = HeadEncoder(model.text_encoder(mesh), model.initial_params()["dual_encoder"], cache)
+        readers = encoder.readers
+    pairs = store.pairs() if store else used.tokenize(readers)
+    if most:
+        pairs = pairs.first(most)
+    if method.annotate:
+        pairs = method.annotate(pairs, used, settings, mesh)
+    plan = plan_training(model, mesh, pairs, measure())
+    return Run(workdir, settings, data, sets, training, sha256, model, encoder, plan)
 
 
-def _evaluation(run: Run, sets: Mapping[str, RetrievalSet]) -> tuple[Evaluator, Validate | None]:
+def _read_encoders(settings: Settings) -> tuple[Mapping, Mapping]:
+    """Returns the pretrained encoders and the text processors by side."""
+    sources = read_sources(settings)
+    return sources, read_processors(settings, sources, prompts(settings.model, sources))
+
+
+def _all_of(*tasks: Callable[[], Any]) -> list:
+    """Returns the results of all tasks; raises one EndxError with the messages of all that failed."""
+    results, messages = [], []
+    for task in tasks:
+        try:
+            results.append(task())
+        except EndxError as failure:
+            messages.append(str(failure))
+    if messages:
+        raise EndxError("; and ".join(messages))
+    return results
+
+
+def _evaluation(run: Run) -> tuple[Evaluator, Validate | None]:
     """Returns the method's evaluator, and the function that validates parameters; None if there is nothing to rank."""
-    model, settings, held_out = run.model, run.model.settings, run.data.validation
-    evaluator = model.method.evaluator(run.train_plan.objective, run.encoder, run.mesh, settings.evaluation)
+    settings, held_out = run.settings, run.data.validation
+    evaluator = run.model.method.evaluator(run.plan.objective, run.encoder, run.plan.mesh, settings.evaluation)
     primary = pools(held_out, settings.data).primary if held_out.questions else None
-    validate = validation(evaluator, settings.evaluation, primary, sets)
+    validate = validation(evaluator, settings.evaluation, primary, run.sets)
     require(
         validate is not None or not settings.train.patience,
         "train.patience needs validation data: set data.validation_fraction above 0, or evaluation.sets",
@@ -210,8 +235,8 @@ def _is_finished(run: Run) -> bool:
         lambda: (
             all(file.is_file() for file in needed)
             # Settings that the version of the run did not have are at their defaults.
-            and workdirs.read_config(run.workdir).as_dict() == run.model.settings.as_dict()
-            and best_step(run.workdir, run.model.settings.evaluation.metric) is not None
+            and workdirs.read_config(run.workdir).as_dict() == run.settings.as_dict()
+            and best_step(run.workdir, run.settings.evaluation.metric) is not None
         ),
         "finished",
     )
@@ -219,27 +244,28 @@ def _is_finished(run: Run) -> bool:
 
 def _train(run: Run, validate: Validate | None, preemption: Preemption, began: float) -> tuple[int, bool]:
     """Trains to the end of the run or to `train.stop_at_step`; returns the step reached, and true for the end."""
-    train, metric = run.model.settings.train, run.model.settings.evaluation.metric
+    train, metric = run.settings.train, run.settings.evaluation.metric
     upload, base = run.workdir.upload, run.model.base
     checkpoints = Checkpoints(
         run.workdir, keep=train.keep_checkpoints, metric=metric, report=say, upload=upload, base=base
     )
-    run, state, train_step = compile_and_restore(run, checkpoints)
+    plan, state, train_step = compile_and_restore(run.plan, checkpoints)
+    run = dataclasses.replace(run, plan=plan)
     start = int(state.step)
     check_parameters(state.params, start)  # each process has read pretrained weights from its own files
     # After the last check of the settings, so that a workdir can be used with other settings until training begins.
     on_primary(lambda: _describe(run), "workdir-described")
     best = best_validation(run.workdir, metric)
     stopping = EarlyStopping(metric, train.patience, train.evaluate_every, best and (best[0], best[1][metric]))
-    stop = start if stopping.stops_at(start) else min(run.steps, train.stop_at_step or run.steps)
+    stop = start if stopping.stops_at(start) else min(plan.steps, train.stop_at_step or plan.steps)
     trace = Trace(run.workdir / workdirs.PROFILE, start=start, steps=train.profile_steps, port=train.profiler_port)
     monitor = _monitor(run, start, began)
     validating = Validation(validate, stopping, monitor) if validate else None
-    agreed = functools.partial(preemption.agreed, run.mesh)
+    agreed = functools.partial(preemption.agreed, plan.mesh)
     hooks = [
         Hook.every(1, lambda done, _, metrics: trace.end_step(done, metrics)),
         Hook.every(1, lambda done, _, metrics: monitor.push(done, metrics)),
-        *([Hook.every(train.evaluate_every, validating, run.steps)] if validating else []),
+        *([Hook.every(train.evaluate_every, validating, plan.steps)] if validating else []),
         Hook.every(1, SavePolicy(train, agreed, checkpoints, monitor, validating, stop)),
     ]
     try:
@@ -264,31 +290,30 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
         step, value = stopping.best
         say(f"early stopping at step {reached}: {metric} is not above its {value:.4f} of step {step} (train.patience)")
         return reached, True
-    return reached, reached == run.steps
+    return reached, reached == plan.steps
 
 
 def _batches(run: Run, start: int, stop: int, monitor: Monitor) -> Iterator[Batch]:
     """Yields the global batches of steps [start, stop) on the devices."""
-    settings = run.model.settings
-    rows = run.stream.iterate(start, stop, settings.data.reading_threads)
+    rows = run.plan.stream.iterate(start, stop, run.settings.data.reading_threads)
     for _ in range(start, stop):
         with monitor.data_wait():
             batch = next(rows)
-        yield to_global(batch, run.mesh, settings.train.global_batch_size)
+        yield to_global(batch, run.plan.mesh, run.settings.train.global_batch_size)
 
 
 def _monitor(run: Run, start: int, began: float) -> Monitor:
     """Returns the monitor of a run that starts or resumes at a step."""
 
     def question_ids(step: int) -> list[str]:  # steps are counted from 1
-        rows = run.stream.pairs.index[run.stream.example_ids(step - 1), 0]
-        return run.training.question_names(rows)
+        stream = run.plan.stream
+        return run.training.question_names(stream.pairs.index[stream.example_ids(step - 1), 0])
 
     return Monitor(
         run.workdir.folder,
-        run.model.settings.train,
+        run.settings.train,
         start=start,
-        steps=run.steps,
+        steps=run.plan.steps,
         began=began,
         example_names=question_ids,
         warnings=run.model.method.warnings,
@@ -297,15 +322,14 @@ def _monitor(run: Run, start: int, began: float) -> Monitor:
 
 def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Hybrid | None]:
     """Writes the model folder; returns the parameters with adapters merged into them, and the fusion with BM25."""
-    model = run.model
+    model, mesh = run.model, run.plan.mesh
     save_adapters(run.workdir, model, params["dual_encoder"])
-    params = model.without_adapters(params, run.mesh)
+    params = model.without_adapters(params, mesh)
     if not model.method.embeds:
         return params, None
     towers = params["dual_encoder"]
     hybrid = fit_hybrid(run, towers) if ended else None
-    teacher = run.stream.pairs.guide_identity if model.method.searches_index_of_teacher else ""
-    save_towers(run.workdir, model, towers, run.mesh, hybrid, teacher)
+    save_towers(run.workdir, model, towers, mesh, hybrid, run.plan.stream.pairs.teacher_identity)
     return params, hybrid
 
 
@@ -322,7 +346,7 @@ def _report(
 
     With `validate`, the parameters before training are also ranked on the sets of validation.
     """
-    settings, method = run.model.settings, run.model.method
+    settings, model = run.settings, run.model
     whole = pools(run.data.test, settings.data)
     shared = with_many_questions(whole.primary, settings.evaluation.min_questions)
     test = Pools({name: evaluator.select(records) for name, records in (whole | shared).items()})
@@ -335,7 +359,7 @@ def _report(
         results.add_bm25()
 
     def initial() -> dict:
-        params = put(run.model.initial_params(), state_shardings(run.model.abstract_params, run.mesh))
+        params = put(model.initial_params(), state_shardings(model.abstract_params, run.plan.mesh))
         check_parameters(params)
         return params
 
@@ -349,7 +373,7 @@ def _report(
     if dense is not None:
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
         most = encoded / (now - reporting) * SHARE * (now - began)
-        write_index = _index_writer(run, towers, step, results, dense, most)
+        write_index = index_writer(run, towers, step, results, dense, most)
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
@@ -359,37 +383,13 @@ def _report(
         if write_index:
             write_index()
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
-        if method.embeds:
+        if model.method.embeds:
             model_card.write_run_card(run.workdir.folder)
 
     on_primary(write, "results-written")
     chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
-
-
-def _index_writer(
-    run: Run, towers: dict, step: int, results: Results, dense: DenseResult, most: float
-) -> Callable[[], None]:
-    """Encodes what the index holds beside the evaluated texts; returns the function that writes the index.
-
-    Also adds the row `known` to the results. `most` limits the number of answers to encode, and that of questions.
-    """
-    settings, primary = run.model.settings, results.pools.primary
-    about = {"name": str(run.workdir), "identity": run.encoder.identity(towers), "step": step}
-    documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
-    documents, known = with_known(run, towers, documents, results, dense, most)
-    return functools.partial(
-        write_pool,
-        run.workdir / workdirs.INDEX,
-        vectors,
-        documents,
-        metric=metric_of(cosine=settings.model.normalize),
-        model={**about, "product_dtype": run.model.dual_encoder.answer.product_dtype},
-        corpus=corpus,
-        known=known,
-        language=primary.text_language if primary.questions else settings.data.language,
-    )
 
 
 def _describe(run: Run) -> None:
@@ -399,5 +399,5 @@ def _describe(run: Run) -> None:
     about_data = {"sha256": run.data_sha256, "questions": questions}
     if run.model.base:
         about_data["base_sha256"] = run.model.base_sha256
-    workdirs.write_config(run.workdir, run.model.settings, about_data)
+    workdirs.write_config(run.workdir, run.settings, about_data)
     save_description(run.workdir, run.model)

@@ -1,8 +1,9 @@
 """Search after training: the fusion with BM25 that a run fits, the answers and known questions that it indexes."""
 
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet, asked_documents, known_questions
 from endx_jax.data.sets.splits import limit_questions
-from endx_jax.data.settings import DOCUMENTS
 from endx_jax.errors import InUse
-from endx_jax.experiment.data import pools, read_documents
-from endx_jax.experiment.prepare import Run
+from endx_jax.experiment.data import pools
+from endx_jax.experiment.prepared_run import Run
+from endx_jax.experiment.workdir import INDEX
 from endx_jax.index.index import write_index
+from endx_jax.index.index_file import metric_of
 from endx_jax.inference.maxsim import pooled
 from endx_jax.parallel.agreement import broadcast
 from endx_jax.parallel.console import say, showing_progress
@@ -38,7 +40,7 @@ LEAST_SHARE = 0.01
 
 def fit_hybrid(run: Run, params: dict) -> Hybrid:
     """Returns the best fusion with BM25 for the run's validation questions, given the parameters of its towers."""
-    settings, cosine = run.model.settings, run.model.settings.model.normalize
+    settings, cosine = run.settings, run.settings.model.normalize
     if len(run.data.validation.questions) < ENOUGH:
         return default_hybrid(cosine=cosine)
     records = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
@@ -100,7 +102,7 @@ def other_answers(run: Run, pool: Sequence[Document]) -> list[Document]:
     """Returns the answers of the run's data that are not in a pool, with ids that are not in it either."""
     texts, names = {document.text for document in pool}, {document.id for document in pool}
     documents: list[Document] = []
-    for document in _answers(run):
+    for document in (document for records in _sets(run) for document in records.documents):
         if document.text not in texts:
             while document.id in names:  # another file's
                 document = dataclasses.replace(document, id=f"{document.id}+")
@@ -108,15 +110,6 @@ def other_answers(run: Run, pool: Sequence[Document]) -> list[Document]:
             names.add(document.id)
             documents.append(document)
     return documents
-
-
-def _answers(run: Run) -> Iterator[Document]:
-    """Yields the answers of the run's data; whole passages of documents, of which training removes sentences."""
-    if run.model.settings.data.format == DOCUMENTS:
-        yield from read_documents(run.model.settings.data)
-        return
-    for records in _sets(run):
-        yield from records.documents
 
 
 def _sets(run: Run, *names: str) -> list[RetrievalSet]:
@@ -134,13 +127,11 @@ def with_known(
     """Returns the documents with the data's questions as known questions, and the embeddings of these questions.
 
     The evaluated questions have the embeddings of `dense`; others are left out if they are more than `most` and `FEW`.
-    Data of documents alone has no known questions, since its questions are parts of the texts. Also adds the row
-    `known` to the results, except for a model of late interaction: its known questions only help to find documents.
+    Also adds the row `known` to the results, except for a model of late interaction: its known questions only help to
+    find documents.
     """
-    if run.model.settings.data.format == DOCUMENTS:
-        return documents, None
     known = known_questions([document.text for document in documents], _sets(run))
-    cosine = run.model.settings.model.normalize
+    cosine = run.settings.model.normalize
     encoded = dict(zip(results.pools.primary.questions, pooled(dense.questions, cosine=cosine), strict=True))
     others = list(dict.fromkeys(question for asked in known for question in asked if question not in encoded))
     if not broadcast(lambda: len(others) <= max(most, FEW), "known-indexed"):
@@ -161,11 +152,7 @@ def searched_answers(
     They are the evaluated pool with its `embeddings`, and all other answers of the data unless these are on disk or
     more than `most` and `FEW`: then a line names the command that indexes them.
     """
-    data, documents = run.model.settings.data, pool.documents
-    if data.format == DOCUMENTS and not data.test_path:  # the pool's passages lack sentences
-        held_out = set(pool.candidate_ids)
-        documents = [document for document in read_documents(data) if document.id in held_out]
-        embeddings = run.encoder(params, "answer", [document.text for document in documents])
+    data, documents = run.settings.data, pool.documents
     others = other_answers(run, documents)
     source = " and ".join(filter(None, (data.path, data.test_path)))
     stored = bool(data.tokens)
@@ -177,8 +164,7 @@ def searched_answers(
             documents, embeddings = [*documents, *others], concatenate([embeddings, added])
         return documents, embeddings, {"part": "all answers of ", "path": source}
     corpus = pathlib.Path(data.path)
-    name = data.text_column if data.format == DOCUMENTS else data.answer_column
-    column = f" --text-column={name}" if corpus.is_file() else ""
+    column = f" --text-column={data.text_column if data.format else data.answer_column}" if corpus.is_file() else ""
     unit = f" --pool={data.pool}" if data.pool and not data.format else column
     file = run.workdir / "all-answers.sqlite"
     command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={file}"
@@ -194,3 +180,27 @@ def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[D
         write_index(path, embeddings, documents, **about)
     except InUse as reason:
         say(f"note: the index was not written: {reason}")
+
+
+def index_writer(
+    run: Run, towers: dict, step: int, results: Results, dense: DenseResult, most: float
+) -> Callable[[], None]:
+    """Encodes what the index holds beside the evaluated texts; returns the function that writes the index.
+
+    Also adds the row `known` to the results. `most` limits the number of answers to encode, and that of questions.
+    """
+    settings, primary = run.settings, results.pools.primary
+    about = {"name": str(run.workdir), "identity": run.encoder.identity(towers), "step": step}
+    documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
+    documents, known = with_known(run, towers, documents, results, dense, most)
+    return functools.partial(
+        write_pool,
+        run.workdir / INDEX,
+        vectors,
+        documents,
+        metric=metric_of(cosine=settings.model.normalize),
+        model={**about, "product_dtype": run.model.dual_encoder.answer.product_dtype},
+        corpus=corpus,
+        known=known,
+        language=primary.text_language if primary.questions else settings.data.language,
+    )

@@ -98,7 +98,6 @@ def _ensure(
         parts.append(_parts(find_source(source.path, settings, settings.split, prompts=prompts), settings))
         digest = hashlib.sha256(repr([part.sha256 for part in parts[-1]]).encode()).hexdigest()[:16]
         sources.append([source.path, *prompts, digest])
-    options = {side: processors[side].stated() for side in SIDES}
     about = {
         "sources": sources,
         "split": settings.split,
@@ -106,7 +105,8 @@ def _ensure(
         "columns": [settings.question_column, settings.answer_column],
         "skip_invalid": settings.skip_invalid,
         "tokenizer": {side: processors[side].tokenizer.identity for side in SIDES},
-        **{name: {side: options[side].get(name) for side in SIDES} for name in options["question"] | options["answer"]},
+        "prompt": {side: processors[side].prompt for side in SIDES},
+        "length": {side: processors[side].length for side in SIDES},
         "pad_id": {side: processors[side].tokenizer.pad_id for side in SIDES},
     }
     if _is_written(folder, about):

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +13,17 @@ from jax.sharding import Mesh
 from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream
 from endx_jax.data.batches.sampler import sampler_options
-from endx_jax.data.batches.token_tables import Counts, Pairs
-from endx_jax.data.settings import DOCUMENTS
+from endx_jax.data.batches.token_tables import Pairs
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.model import Model
+from endx_jax.experiment.step_memory import StepMemory, first_that_fits, options_by_cost
 from endx_jax.methods.objective import Objective
 from endx_jax.models import sharding_hints
 from endx_jax.models.dropout import example_keys
-from endx_jax.models.stack import REMATS
 from endx_jax.parallel.environment import environment
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import DeviceMemory, bytes_held, bytes_kept
 from endx_jax.parallel.sharding import batch_shards, local_rows, parameter_paths, rule_of, state_shardings
-from endx_jax.pretrained.settings import AUTO
-from endx_jax.pretrained.towers import compute_dtype
 from endx_jax.settings import results_only
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
@@ -36,84 +32,6 @@ from endx_jax.training.step import TrainState, make_train_step, merge_frozen, sp
 # Largest batch whose loss has one array of scores and computes it whole, which is faster while it takes little memory;
 # scores in memory at a time of larger ones.
 DENSE_UP_TO, TILE_SCORES = 2048, 1 << 22
-# Pairs and steps to plan for if the training data is not here.
-SOME_PAIRS, SOME_STEPS = 1000, 1000
-# Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
-TOKENS_PER_CHUNK, ACCELERATOR_TOKENS_PER_CHUNK = {"cpu": 1 << 14}, 1 << 16
-# Compiled choices after which the first of them that fits is taken.
-MAX_COMPILED = 4
-
-
-class StepMemory(NamedTuple):
-    """Settings of a step that affect its memory and time, and not its results.
-
-    Attributes:
-      tower_chunk: number of pairs that a device encodes at a time; 0 for all its pairs.
-      remat: rematerialisation policy of the layers, a key of `stack.REMATS`.
-    """
-
-    tower_chunk: int
-    remat: str
-
-    def __str__(self):
-        """Describes the choice in a message."""
-        pairs = f"{self.tower_chunk} pairs at a time" if self.tower_chunk else "all pairs at once"
-        return f"{pairs}, remat {self.remat}"
-
-
-def options_by_cost(settings: Settings, rows: int, tokens: int, platform: str) -> list[StepMemory]:
-    """Lists the choices that the settings leave, in order of the FLOP that a step computes.
-
-    `full` recomputes the layers, and a chunk recomputes the whole towers. So chunks come after all policies, and
-    smaller chunks, which cost no more FLOP, before policies inside chunks.
-
-    Args:
-      settings: settings of the run; `train.tower_chunk=-1` and `model.remat=auto` leave a choice.
-      rows: pairs of a batch on one device.
-      tokens: tokens of an average pair.
-      platform: platform of the devices. On CPUs `auto` is `none`.
-    """
-    setting, chunk = settings.model.remat, settings.train.tower_chunk
-    remats = [setting] if setting != AUTO else ["none"] if platform == "cpu" else list(REMATS)
-    if chunk >= 0:
-        return [StepMemory(chunk, remat) for remat in remats]
-    largest = min(rows - 1, max(1, TOKENS_PER_CHUNK.get(platform, ACCELERATOR_TOKENS_PER_CHUNK) // tokens))
-    chunks = [1 << n for n in reversed(range(largest.bit_length()))]
-    whole, chunked = [StepMemory(0, remat) for remat in remats], [StepMemory(chunk, remats[0]) for chunk in chunks]
-    return [*whole, *chunked, *(StepMemory(chunk, remat) for chunk in chunks[-1:] for remat in remats[1:])]
-
-
-def first_that_fits(
-    ordered: Sequence[StepMemory],
-    room: int,
-    expected: Callable[[StepMemory], int],
-    compiled: Callable[[StepMemory], int],
-) -> StepMemory:
-    """Returns the first choice whose compiled step fits into memory; the last one if none fits.
-
-    The step is compiled for the first choice that is expected to fit. Its bytes then correct what is expected of the
-    others, until the first choice that should fit is one that was compiled.
-
-    Args:
-      ordered: choices, best first.
-      room: bytes available to the activations of one device.
-      expected: estimate of these bytes for a choice, from shapes.
-      compiled: these bytes by the compiled step; called at most once with each choice.
-    """
-    measured: dict[StepMemory, int] = {}
-    scale = 1.0
-
-    def fits(choice: StepMemory) -> bool:
-        return (measured[choice] if choice in measured else scale * expected(choice)) <= room
-
-    while True:
-        ready = [choice for choice in ordered if choice in measured and fits(choice)]
-        enough = ready and len(measured) >= MAX_COMPILED
-        best = next(filter(fits, ready if enough else ordered), ordered[-1])
-        if best in measured:
-            return best
-        measured[best] = compiled(best)
-        scale = measured[best] / expected(best)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +39,7 @@ class TrainPlan:
     """Batches, execution, step and memory of a run with one choice of chunks and rematerialisation.
 
     Attributes:
+      settings: final settings of the run.
       model: model to train.
       mesh: device mesh.
       padded: batches with this process's rows, not packed.
@@ -130,6 +49,7 @@ class TrainPlan:
       choice: the chosen one.
     """
 
+    settings: Settings
     model: Model
     mesh: Mesh
     padded: BatchStream
@@ -141,20 +61,20 @@ class TrainPlan:
     @property
     def global_batch_size(self) -> int:
         """Pairs of a step over all devices."""
-        return self.model.settings.train.global_batch_size
+        return self.settings.train.global_batch_size
 
     @property
     def steps(self) -> int:
         """Number of steps of the whole run."""
-        return self.model.settings.train.total_steps(len(self.padded.pairs))
+        return self.settings.train.total_steps(len(self.padded.pairs))
 
     @functools.cached_property
     def execution(self) -> Execution:
         """Division of a step over devices and chunks."""
-        settings, size = self.model.settings, self.global_batch_size
+        settings, size = self.settings, self.global_batch_size
         arrays = settings.objective.score_arrays(settings.data.hard_negatives)
         tile = loss_tile(settings.objective.loss_tile, size, arrays)
-        dtype = compute_dtype(settings.model.dtype, self.model.platform)
+        dtype = self.model.dual_encoder.answer.token_embedder.dtype
         split, frozen = self.mesh.shape["fsdp"] > 1, bool(self.model.base)
         # Chunks gather matrices whole before their loop, and reduce the gradient after it, unless the matrices are
         # frozen, or they and their gradient do not fit.
@@ -190,17 +110,14 @@ class TrainPlan:
     @functools.cached_property
     def objective(self) -> Objective:
         """Objective with the chosen rematerialisation, for the execution and the length of an epoch."""
-        model, settings = self.model, self.model.settings
-        if self.choice.remat != settings.model.policy:
-            towers = dataclasses.replace(settings.model, remat=self.choice.remat)
-            model = dataclasses.replace(model, settings=dataclasses.replace(settings, model=towers))
-        return model.objective.for_run(self.execution, len(self.padded.pairs) / self.global_batch_size)
+        steps_per_epoch = len(self.padded.pairs) / self.global_batch_size
+        return self.model.objective_with(self.choice.remat).for_run(self.execution, steps_per_epoch)
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
         """Optimizer with its schedule."""
         trained, _ = split_frozen(self.model.abstract_params, self.model.frozen)
-        return make_optimizer(self.model.settings.optimizer.fitted(self.steps), self.steps, trained)
+        return make_optimizer(self.settings.optimizer.fitted(self.steps), self.steps, trained)
 
     def create(self, params: dict) -> TrainState:
         """Creates the initial state from parameters."""
@@ -220,7 +137,7 @@ class TrainPlan:
     @functools.cached_property
     def train_step(self) -> jax.stages.Wrapped:
         """Step that can be lowered, of `make_train_step`."""
-        settings = self.model.settings
+        settings = self.settings
         return make_train_step(
             self.objective,
             self.optimizer,
@@ -279,7 +196,7 @@ class TrainPlan:
     def key(self) -> str:
         """Returns a hash of all that determines the choice: settings, shapes, devices, their memory and versions."""
         parts = (
-            results_only(self.model.settings),
+            results_only(self.settings),
             [source.config for source in self.model.sources.values()],
             self.choices,
             self.execution.dtype,
@@ -333,36 +250,13 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: DeviceMemory, 
     settings = model.settings
     size = settings.train.global_batch_size
     data = settings.data
-    collator = model.method.collator(
-        pairs, settings.objective, hard_negatives=data.hard_negatives, mask_groups=data.format == DOCUMENTS
-    )
+    collator = model.method.collator(pairs, settings.objective, data.hard_negatives)
     stream = BatchStream(pairs, collator, rows=local_rows(mesh, size), **sampler_options(settings))
     platform = platform or sharding_hints.platform(mesh)
     tokens = max(1, sum(side.places for side in stream.typical().sides))
     ordered = options_by_cost(settings, size // batch_shards(mesh), tokens, platform)
-    plan = TrainPlan(model, mesh, stream, memory, platform, ordered, ordered[0])
+    plan = TrainPlan(settings, model, mesh, stream, memory, platform, ordered, ordered[0])
     return plan.fitted() if len(ordered) > 1 else plan
-
-
-def complete(settings: Settings, counts: Counts | None) -> Settings:
-    """Returns the settings with those that depend on the training data: batch size, length and hard negatives.
-
-    Args:
-      settings: settings of the run.
-      counts: sizes of the training data; None for a plan without data, whose length is then `train.steps`.
-    """
-    data = settings.data
-    if data.hard_negatives < 0:
-        has_negatives = counts is not None and counts.hard_negatives > 0
-        drawn = int(has_negatives and not data.pool and settings.objective.takes_hard_negatives)
-        data = dataclasses.replace(data, hard_negatives=drawn)
-    if counts is None:
-        steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
-        train = dataclasses.replace(settings.train.sized(SOME_PAIRS), steps=steps, epochs=0.0)
-        data = dataclasses.replace(data, mixture=())
-    else:
-        train = settings.train.sized(min(counts.pairs, data.max_train_pairs or counts.pairs))
-    return dataclasses.replace(settings, train=train, data=data)
 
 
 def loss_tile(setting: int, global_batch_size: int, arrays: int = 1) -> int | None:

@@ -16,7 +16,7 @@ from endx_jax import json_files
 from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, try_writing, url_of
 from endx_jax.errors import EndxError, InUse, RunInterrupted, naming
 from endx_jax.experiment.config import Settings, config_changes, resolve
-from endx_jax.files import locked, write_text
+from endx_jax.files import expanded, locked, write_text
 from endx_jax.inference.manifest import check_embeds
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
@@ -39,8 +39,8 @@ class Workdir(os.PathLike):
 
     def __init__(self, path: str | os.PathLike, mirror: Mirror | None = None):
         """Takes the path that the user gave and, for a bucket, its mirror."""
-        self._path, self._mirror = url_of(path) or str(pathlib.Path(path)), mirror
-        self.folder = mirror.folder if mirror else pathlib.Path(path)
+        self._path, self._mirror = url_of(path) or str(expanded(path)), mirror
+        self.folder = mirror.folder if mirror else expanded(path)
 
     def __fspath__(self) -> str:
         return self._path
@@ -180,7 +180,7 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
         yield path
         return
     if url is None:
-        with run_lock(pathlib.Path(path)):
+        with run_lock(expanded(path)):
             yield Workdir(path)
         return
     if not url.startswith("gs://"):

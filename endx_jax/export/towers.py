@@ -25,7 +25,6 @@ from endx_jax.models.tower import Tower
 from endx_jax.pretrained import PretrainedEncoder, PretrainedTokens
 from endx_jax.pretrained.stored import write_file
 from endx_jax.pretrained.weights import SINGLE_FILE, paths, to_theirs
-from endx_jax.settings import require
 
 GROUPS_OF_ENCODER = ("token_embedder", "encoder")
 
@@ -67,7 +66,7 @@ class Towers:
         """Converts a loaded model.
 
         Raises:
-          EndxError: the model truncates its embeddings, or has an option of texts that no format has.
+          EndxError: the model truncates its embeddings.
         """
         trained = model.encoder.model
         if model.truncate_dim is not None:
@@ -75,8 +74,6 @@ class Towers:
                 f"{model.name} truncates embeddings to {model.truncate_dim} dimensions (truncate_dim), which exports "
                 "don't support: remove truncate_dim from its configuration, and truncate embeddings where you use them"
             )
-        for side, texts in model.encoder.processors.items():
-            require(not texts.further, f"{model.name} has options of {side}s that no export can hold: {texts.further}")
         question = in_float32(trained.question)
         answer = question if trained.answer == trained.question else in_float32(trained.answer)
         return cls(

@@ -297,7 +297,6 @@ class EmbeddingModel:
             PARAMETERS: towers.question != towers.answer or bool(set(self.params) - {"shared"}),
             "tokenizers": not question.tokenizer.same_ids(answer.tokenizer),
             PROMPTS: question.prompt != answer.prompt,
-            "options of texts": question.further != answer.further,
         }
         return [name for name, differs in differ.items() if differs]
 

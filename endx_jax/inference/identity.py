@@ -39,7 +39,7 @@ def model_identity(model: DualEncoder, params: dict, processors: Mapping[str, Te
     hashed_sides = SIDES if set(params) - {"shared"} else SIDES[:1]  # parameters that are all shared are hashed once
     for side in SIDES:
         texts = processors[side]
-        about = (side, describe_tower(model.tower(side)), texts.prompt, texts.length, *texts.further.items())
+        about = (side, describe_tower(model.tower(side)), texts.prompt, texts.length)
         parameters = _hash(model.tower_params(params, side)) if side in hashed_sides else parameters
         digest.update(repr((*about, texts.tokenizer.fingerprint, parameters)).encode())
     return digest.hexdigest()

@@ -21,7 +21,7 @@ INSTEAD = "load the run that it came from, or an export with --format=sentence-t
 NO_EMBEDDINGS = (
     "{} holds a pair classifier or reranker, which reads question and answer together and has no embeddings: pass it "
     "to --rerank of `endx evaluate` or `endx search`, together with an embedding model; in Python, to "
-    "endx_jax.experiment.model.load_pair_scorer"
+    "endx_jax.experiment.saved_model.load_pair_scorer"
 )
 
 

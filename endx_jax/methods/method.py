@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import importlib
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,9 +16,9 @@ from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
 from endx_jax.models.heads import HEADS
+from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.parallel.sharding import Rule, add_rules
-from endx_jax.ranking.rerank import PairScorerFactory
-from endx_jax.settings import from_mapping
+from endx_jax.settings import from_mapping, require
 
 
 class MethodSettings:
@@ -29,14 +28,26 @@ class MethodSettings:
     embeddings `matryoshka_dims`; the values here are those of methods without them.
 
     Attributes:
+      name: name of the method.
       loss_tile: rows of scores in memory at a time; 0: all; -1: automatic.
       matryoshka_dims: widths of the prefixes of embeddings that are trained, and ranked in the report.
       takes_hard_negatives: true if data with hard negatives is trained with them by default.
+      needs_answers: false if texts alone are enough (`data.format=documents`), as none are compared with each other.
     """
 
+    name: str
     loss_tile = 0
     matryoshka_dims = tuple[int, ...]()
     takes_hard_negatives = False
+    needs_answers = True
+
+    def check_model(self, model: Any) -> None:
+        """Raises EndxError unless the method can train towers with the settings `config.model`."""
+        require(
+            model.pooling != TOKENS,
+            f"objective.name={self.name} trains no embedding for each token: set model.pooling to another than "
+            f"{TOKENS}",
+        )
 
     @property
     def given_model(self) -> str:
@@ -49,10 +60,10 @@ class MethodSettings:
         return 1
 
 
-def plain_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> Collator:
+def plain_collator(pairs: Pairs, settings: Any, hard_negatives: int) -> Collator:
     """Returns the collator of batches without further arrays, those of most methods."""
     del settings, hard_negatives
-    return Collator(pairs, mask_groups)
+    return Collator(pairs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,23 +75,18 @@ class Method:
       settings: the dataclass of `config.objective`, a `MethodSettings` whose fields are declared with `settings.key`;
         one is `name`.
       objective: (dual encoder, settings) to an `Objective`.
-      collator: (pairs, settings, hard_negatives=K, mask_groups=true or false) to the `Collator` of the run's batches.
+      collator: (pairs, settings, K hard negatives a question) to the `Collator` of the run's batches.
       annotate: (pairs, their retrieval set, settings of the run, mesh) to the pairs with what the collator needs beside
         texts; the field is None if it needs nothing. Without a retrieval set only the shapes of the result matter.
       evaluator: (objective, text encoder, mesh, evaluation settings) to an `Evaluator`.
       head: (settings, side, width E) to the Flax module that ends that side's tower, called with ([B, E], dropout keys
-        [B] or None) and returning [B, E], or to None for a side without; the field is None for methods that add
-        nothing to towers. A run's model folder names a method with heads, which `models.heads.HEADS` makes.
-      searches_index_of_teacher: trains embeddings to approximate those of the model that `annotate` stores as
-        `Pairs.guide`, so that they can search its indexes.
-      by_token: trains an embedding for each token (`model.pooling=tokens`).
-      frozen_towers: trains heads alone, so that everything below them is computed once.
+        [B] or None) and returning [B, E], or to None for a side without. Heads are trained alone, and everything below
+        them is computed once. The field is None for methods that add nothing to towers. A run's model folder names a
+        method with heads, which `models.heads.HEADS` makes.
       sharding: rules for parameters that `parallel.sharding.RULES` has no rule for.
       warnings: (the metrics of a logged step) to warnings by name; each is printed once until it is resolved.
       pair_scorer: (objective, processors, mesh, batch size) to a scorer of question-answer pairs. None for methods that
         embed texts; only their models can be loaded, indexed, exported and served.
-      foreign_scorer: folder to a scorer of pairs (`ranking.rerank.PairScorerFactory`) that
-        another library wrote, or to None if it holds none; the field is None for methods that read none.
 
     Examples:
       >>> from endx_jax.methods import Method, find_method, register
@@ -97,18 +103,19 @@ class Method:
     annotate: Callable[[Pairs, RetrievalSet | None, Any, Mesh], Pairs] | None = None
     evaluator: Callable[..., Evaluator] = evaluate_embeddings
     head: Callable[[Any, str, int], nn.Module | None] | None = None
-    searches_index_of_teacher: bool = False
-    by_token: bool = False
-    frozen_towers: bool = False
     sharding: tuple[Rule, ...] = ()
     warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {}
     pair_scorer: Callable[..., Any] | None = None
-    foreign_scorer: Callable[[pathlib.Path], PairScorerFactory | None] | None = None
 
     @property
     def embeds(self) -> bool:
         """True if the method embeds questions and answers independently."""
         return self.pair_scorer is None
+
+    @property
+    def frozen_towers(self) -> bool:
+        """True if the method trains heads alone."""
+        return self.head is not None
 
 
 # To add a method, map its name to the module that defines `METHOD`, or to the `Method` itself.

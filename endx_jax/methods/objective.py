@@ -128,8 +128,7 @@ class Objective(abc.ABC):
 
 def known_ids(batch: Batch) -> dict[str, Array]:
     """Returns the ids that identify false negatives, by the losses' argument names."""
-    same = batch.question_id if batch.group_id is None else batch.group_id  # both equal for equal questions
-    ids: dict = {"question_id": same, "answer_id": batch.answer_id, "positive_ids": batch.positive_ids}
+    ids: dict = {name: getattr(batch, name) for name in ("question_id", "answer_id", "positive_ids")}
     if batch.hard_negatives is not None:
         ids["hard_negative_ids"] = batch.hard_negative_ids
     return ids

@@ -10,7 +10,8 @@ import jax
 from jax.extend.core import jaxprs_in_params
 
 from endx_jax.errors import EndxError
-from endx_jax.experiment.train_plan import StepMemory, TrainPlan
+from endx_jax.experiment.step_memory import StepMemory
+from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import USABLE, chip_of
 from endx_jax.planning.programs import Collective, collectives

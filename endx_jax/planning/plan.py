@@ -10,7 +10,8 @@ from jax.sharding import AbstractDevice, NamedSharding, PartitionSpec
 
 from endx_jax.batch import Tokens
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.train_plan import StepMemory, TrainPlan
+from endx_jax.experiment.step_memory import StepMemory
+from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.text_batches import Shapes
 from endx_jax.parallel.console import working

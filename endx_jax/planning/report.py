@@ -45,7 +45,7 @@ def as_dict(plan: Plan, name: str) -> dict:
         "topology": str(plan.topology) if plan.topology else None,
         "mesh": dict(train_plan.mesh.shape),
         "texts": "planned by the data" if plan.texts.pairs is not None else plan.texts.why,
-        "settings": train_plan.model.settings.as_dict(),
+        "settings": train_plan.settings.as_dict(),
         "chips": {estimate.chip.name: _on_chip(estimate) for estimate in plan.chips},
         "compiled": compiled and _without_text(compiled),
         "missing": plan.missing,
@@ -96,7 +96,7 @@ def _without_text(compiled: Compiled) -> dict:
 
 def _heading(plan: Plan, name: str) -> str:
     train_plan = plan.chips[0].train_plan
-    settings, execution = train_plan.model.settings, train_plan.execution
+    settings, execution = train_plan.settings, train_plan.execution
     pairs = settings.train.global_batch_size
     mesh = " x ".join(f"{axis} {count}" for axis, count in train_plan.mesh.shape.items())
     count = f"{train_plan.mesh.size} devices" if train_plan.mesh.size > 1 else "1 device"

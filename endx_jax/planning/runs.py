@@ -10,12 +10,13 @@ import numpy as np
 from endx_jax.batch import Tokens
 from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.token_store import TokenStore
-from endx_jax.data.batches.token_tables import Pairs, TokenTable, VectorTable
+from endx_jax.data.batches.token_tables import Counts, Pairs, TokenTable, VectorTable
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.data import PREPARED, read_splits
+from endx_jax.experiment.finalize import finalize
 from endx_jax.experiment.model import Model, build_model, checked_length
-from endx_jax.experiment.train_plan import TrainPlan, complete, plan_training
+from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.files import expanded
 from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
@@ -24,7 +25,9 @@ from endx_jax.parallel.memory import DeviceMemory, measure
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.chips import Chip
 from endx_jax.pretrained.published import outline, outline_tokens
-from endx_jax.pretrained.towers import fill_in
+
+# Pairs and steps to plan for if the training data is not here.
+SOME_PAIRS, SOME_STEPS = 1000, 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +84,10 @@ def plan_run(
         (DeviceMemory(chip.memory), chip.platform) if chip else (measure(), sharding_hints.platform(mesh))
     )
     pairs = texts.pairs
-    settings = complete(settings, None if pairs is None else pairs.counts)
-    model = _outlined(settings, platform)
+    model = _outlined(settings, platform, None if pairs is None else pairs.counts)
     pairs = stand_in(model) if pairs is None else pairs
     if model.method.annotate:
-        pairs = model.method.annotate(pairs, None, settings, mesh)
+        pairs = model.method.annotate(pairs, None, model.settings, mesh)
     return plan_training(model, mesh, pairs, memory, platform)
 
 
@@ -118,18 +120,23 @@ def stand_in(model: Model) -> Pairs:
     )
 
 
-def _outlined(settings: Settings, platform: str) -> Model:
-    """Builds a model as `build_model` does, without tokenizers, and from published shapes if the files are missing."""
+def _outlined(settings: Settings, platform: str, counts: Counts | None) -> Model:
+    """Builds the model of a run without tokenizers, from published shapes if the files are missing.
+
+    Without `counts`, sizes of the training data, it is planned for `SOME_PAIRS` pairs and `train.steps`.
+    """
+    if counts is None:
+        counts = Counts(SOME_PAIRS, SOME_PAIRS, 0)
+        steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
+        train = dataclasses.replace(settings.train, steps=steps, epochs=0.0)
+        settings = dataclasses.replace(settings, train=train, data=dataclasses.replace(settings.data, mixture=()))
     load = outline_tokens if settings.model.encoder else outline
     question = load(settings.model.pretrained)
     answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
     sources = dict(zip(SIDES, (question, answer), strict=True))
-    filled = dataclasses.replace(settings, model=fill_in(settings.model, question))
-    model = Model(filled, sources, {}, platform=platform)
-    if settings.model.token_weights:
-        weights = {side: np.zeros(source.config.vocab_size, np.float32) for side, source in sources.items()}
-        model = dataclasses.replace(model, token_weights=weights)
-    return model
+    weights = {side: np.zeros(source.config.vocab_size, np.float32) for side, source in sources.items()}
+    chosen = weights if settings.model.token_weights else None
+    return Model(finalize(settings, sources, counts), sources, {}, chosen, platform)
 
 
 def _base_width(model: Model, side: str) -> int:

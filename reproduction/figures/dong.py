@@ -5,7 +5,7 @@ import numpy as np
 
 from endx_jax.data.sets.records import one_to_one
 from endx_jax.errors import EndxError
-from endx_jax.experiment.model import read_model
+from endx_jax.experiment.saved_model import read_model
 from endx_jax.parallel.console import say
 from reproduction.figures import drawing
 from reproduction.figures.drawing import rounded, tsne

@@ -11,7 +11,7 @@ from endx_jax.batch import Batch
 from endx_jax.data.sets.records import one_to_one, questions_by_candidate
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.errors import EndxError
-from endx_jax.experiment.model import best_params, read_model
+from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.inference.text_batches import compute_batches, equal_batches
 from endx_jax.methods.endx import EndxObjective
 from endx_jax.numerics import unit_rows

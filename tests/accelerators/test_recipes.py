@@ -29,7 +29,7 @@ def test_recipes(recipe, topology, effort):
     config, *_ = train.parse_arguments([f"--config={recipe}"])
     try:
         planned = plan_on(config, topology)
-        data = planned.model.settings.data
+        data = planned.settings.data
         if planned.execution.loss_tile and planned.global_batch_size in (data.question_length, data.answer_length):
             config.train.global_batch_size = 96  # arrays of a tile's tokens would look like squares of the batch
             planned = plan_on(config, topology)

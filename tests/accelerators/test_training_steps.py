@@ -9,8 +9,9 @@ from accelerator_programs import compiled_on, devices_or_skip, faults, plan_on
 from tiny_bert import tiny_recipe, write_tiny_bert
 from tiny_models import write_tiny_t5
 
-from endx_jax.experiment import prepare as preparation
+from endx_jax.experiment import run as runs
 from endx_jax.experiment.config import resolve
+from endx_jax.experiment.prepared_run import attention_lines
 from endx_jax.methods.dual import DualSettings
 from endx_jax.models import stack
 from endx_jax.parallel.memory import DeviceMemory
@@ -89,7 +90,7 @@ def test_dropout_of_hidden_states_alone_takes_fused_attention(bert):
     config = tiny(bert)
     config.model.update(dropout=0.1, attention_dropout=0.0)
     planned = plan_on(config, "h200:2")
-    assert [*preparation.attention_lines(planned)] == ["attention: fused by cuDNN"]
+    assert [*attention_lines(planned)] == ["attention: fused by cuDNN"]
     assert "__cudnn$fmha" in trace_step(planned).lower().as_text()
 
 
@@ -98,9 +99,9 @@ def test_plan_and_training_lower_the_same_bytes(tiny_bert, pairs_csv, tmp_path, 
     config = tiny_recipe(tiny_bert, pairs_csv)
     planned = plan_run(resolve(config), read_texts(resolve(config)), chip, devices=devices)
 
-    monkeypatch.setattr(preparation, "make_mesh", lambda settings: make_mesh(settings, devices))
-    monkeypatch.setattr(preparation, "measure", lambda: DeviceMemory(chip.memory))
-    run = preparation.prepare_run(config, tmp_path)
-    (batch,) = run.stream.profiles()
-    lowered = run.train_plan.train_step.lower(run.train_plan.state, abstract_batch(batch, run.mesh))
+    monkeypatch.setattr(runs, "make_mesh", lambda settings: make_mesh(settings, devices))
+    monkeypatch.setattr(runs, "measure", lambda: DeviceMemory(chip.memory))
+    run = runs.prepare_run(config, tmp_path)
+    (batch,) = run.plan.stream.profiles()
+    lowered = run.plan.train_step.lower(run.plan.state, abstract_batch(batch, run.plan.mesh))
     assert lowered.as_text("hlo") == trace_step(planned).lower().as_text("hlo")

@@ -17,7 +17,7 @@ from endx_jax.data import generation
 from endx_jax.data.chat import Reply
 from endx_jax.data.generation import Journal, key_of, parse_reply
 from endx_jax.data.readers import read
-from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.experiment.saved_model import load_pair_scorer
 
 KEY = "sk-secret-456"
 BAD_REPLIES = ["I cannot do that", '["what is', "[]", "[1, 2]", '[{"question": "x"}]', '["", " "]', f'["{"x" * 1001}"]']

@@ -11,8 +11,8 @@ import endx_jax
 from endx_jax.data.readers import read
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_splits
-from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.run import run
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.parallel.console import silenced
 
 

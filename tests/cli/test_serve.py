@@ -11,7 +11,7 @@ from helpers import refused, written
 from http_server import Running
 
 from endx_jax.cli import serve
-from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.experiment.saved_model import load_pair_scorer
 
 
 def test_serves_until_it_is_told_to_stop(trained_workdir):

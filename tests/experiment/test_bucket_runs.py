@@ -16,8 +16,8 @@ from several_processes import finish, start_all, systems_and_losses
 import endx_jax
 from endx_jax import buckets
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.model import best_params, read_model
 from endx_jax.experiment.run import run
+from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.experiment.workdir import LOCK, run_index
 from endx_jax.index.index import Index
 from endx_jax.parallel.mesh import MeshSettings, make_mesh

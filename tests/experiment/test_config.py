@@ -54,6 +54,12 @@ def test_unknown_keys_and_values_that_do_not_fit_are_refused(changes, message):
     refused(message, resolve, changes)
 
 
+def test_the_config_of_an_earlier_run_may_have_settings_that_are_gone():
+    earlier = {"data": {"cloze_sentences": 2, "path": "a.csv"}}
+    assert resolve(earlier, finished=True).data.path == "a.csv"
+    refused("unknown setting data.cloze_sentences", resolve, earlier)
+
+
 def test_batches_and_steps_that_are_not_set_fit_the_number_of_pairs_and_others_stay():
     sizes = {1: (2, 2), 20: (16, 6), 300: (32, 47), 3_000: (64, 141), 300_000: (128, 2_344)}
     train = resolve(load_recipe("minilm").get_config()).train

@@ -142,20 +142,18 @@ def write_documents(folder) -> pathlib.Path:
     return file
 
 
-def test_documents_are_trained_on_and_questions_of_a_test_set_ranked(folder, tmp_path):
-    dev = str(folder / "dev-v1.1.json.gz")
-    documents = str(write_documents(tmp_path))
-    settings = DataSettings(path=documents, format="documents", answer_column="body", test_path=dev)
+def test_documents_are_texts_and_questions_of_a_test_set_are_ranked(folder, tmp_path):
+    dev, documents = str(folder / "dev-v1.1.json.gz"), write_documents(tmp_path)
+    settings = DataSettings(path=str(documents), format="documents", answer_column="body", test_path=dev)
     found = read_splits(dataclasses.replace(settings, pool="answers"))
     assert found.test == reqa.from_squad(dev, "sentences")
-    questions = {*found.train.questions, *found.validation.questions}
-    assert questions == {text for n in range(20) for text in (f"T{n}", f"This is the text of number {n}.")}
-    assert len(found.validation.questions) == 2  # of one document
-    both = read_splits(DataSettings(path=dev, format="documents", test_path=dev, pool="answers"))
-    assert both.test == found.test  # one file is read as documents and as questions
-    assert len(both.train.questions) == 3  # the titles of three articles, too few to hold one out
-    mixed = read_splits(dataclasses.replace(settings, mixture=((dev, 1.0),)))
-    assert {*mixed.train.groups} >= {*found.train.groups}
+    sets = found.train, found.validation
+    assert {text for part in sets for text in part.questions} == {f"T{n}" for n in range(20)}
+    passages = {f"T{n} This is the text of number {n}. More of {n}." for n in range(20)}
+    assert {text for part in sets for text in part.candidates} == passages
+    documents.write_text(documents.read_text().replace("title", "name"))
+    untitled = read_splits(dataclasses.replace(settings, test_path="")).train.questions
+    assert all(re.fullmatch(r"This is the text of number \d+\.", question) for question in untitled)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +163,6 @@ def test_documents_are_trained_on_and_questions_of_a_test_set_ranked(folder, tmp
         ({"pool": "answers"}, "docs.jsonl is read as documents; leave data.pool empty"),
         ({"path": "nothing.jsonl"}, "nothing.jsonl: no such file"),
         ({"format": "pdf"}, "data.format is 'pdf', which is none of documents (or empty)"),
-        ({"cloze_removal": 2.0}, "data.cloze_removal is 2.0; it must be from 0 to 1"),
-        ({"cloze_sentences": -1}, "data.cloze_sentences must not be negative"),
         ({"tokens": "here", "test_path": "dev.csv"}, "data.tokens can't hold data.format=documents"),
         ({"pool": "paragraphs", "merge": True}, "data.merge joins SQuAD's files; leave data.format empty"),
     ],

@@ -46,8 +46,8 @@ def test_pairs_are_written_by_the_holder_of_the_workdir(config, tmp_path, monkey
         with opened(workdir):
             assert pathlib.Path(tree["data"]["path"]).read_text().count("\n") == len(PAIRS)
 
-    monkeypatch.setattr("endx_jax.experiment.run.run", run)
-    monkeypatch.setattr("endx_jax.experiment.run.load", lambda path: path)
+    monkeypatch.setattr("endx_jax.experiment.from_python.run", run)
+    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
     endx_jax.train(PAIRS, tmp_path, config=config)
 
 
@@ -79,8 +79,8 @@ def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
         import datasets
 
         rows = datasets.Dataset.from_list(rows)
-    monkeypatch.setattr("endx_jax.experiment.run.run", lambda *args: None)
-    monkeypatch.setattr("endx_jax.experiment.run.load", lambda path: path)
+    monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda *args: None)
+    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
     assert endx_jax.train(rows, tmp_path / "run", config=config) == tmp_path / "run"
     lines = (tmp_path / "run" / "pairs.jsonl").read_text().splitlines()
     written = {"question": "where is the cat 1", "answer": "the cat 1 is in the house 1", "negative": "the dog"}
@@ -130,8 +130,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(pairs, settings
 
 def test_a_config_is_a_file_a_recipe_or_a_tree(config, tmp_path, monkeypatch):
     trees = []
-    monkeypatch.setattr("endx_jax.experiment.run.run", lambda tree, workdir: trees.append(tree))
-    monkeypatch.setattr("endx_jax.experiment.run.load", lambda path: path)
+    monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda tree, workdir: trees.append(tree))
+    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
     file = tmp_path / "mine.py"
     file.write_text('from endx_jax.methods.config import load_recipe\nget_config = load_recipe("t5").get_config\n')
     for source in ("t5:base,ade", f"{file}:base,ade", load_recipe("t5").get_config("base,ade")):

@@ -180,6 +180,13 @@ def test_an_empty_file_and_a_list_are_refused(tmp_path, contents, message):
         refused(f"{name}.* {message}|{name}, {message}", read, tmp_path)
 
 
+def test_a_workdir_at_home_is_no_folder_named_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with workdirs.opened("~/run") as home:
+        assert (home.folder, str(home)) == (tmp_path / "run", f"{tmp_path}/run")
+        assert (tmp_path / "run").is_dir()
+
+
 def test_an_error_of_a_workdir_in_a_bucket_names_the_bucket_and_not_the_local_copy(monkeypatch):
     monkeypatch.setattr(workdirs, "BucketLock", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(workdirs, "Mirror", lambda url, folder, skip: mock.MagicMock(folder=folder))

@@ -11,10 +11,11 @@ from tiny_bert import LAYERS, tiny_recipe
 from tiny_models import write_tiny_qwen3
 
 import endx_jax
+from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import build_model, load_pair_scorer, read_model
-from endx_jax.experiment.prepare import compile_and_restore, prepare_run
-from endx_jax.experiment.run import run
+from endx_jax.experiment.model import build_model
+from endx_jax.experiment.run import prepare_run, run
+from endx_jax.experiment.saved_model import load_pair_scorer, read_model
 from endx_jax.export.run import export
 from endx_jax.index.index import Index
 from endx_jax.methods.config import base_config
@@ -64,7 +65,7 @@ def test_checkpoints_and_the_optimizer_hold_adapters_alone(trained, tmp_path):
     stored = parameter_paths(ocp.PyTreeCheckpointHandler().metadata(trained / FOLDER / str(step) / "params").tree)
     assert stored
     assert all(map(is_adapter, stored))
-    state = prepare_run(json.loads((trained / "config.json").read_text()), tmp_path).train_plan.state
+    state = prepare_run(json.loads((trained / "config.json").read_text()), tmp_path).plan.state
     moments = parameter_paths(state.opt_state)
     held = {path for path, leaf in moments.items() if leaf.ndim}
     assert held
@@ -112,10 +113,10 @@ def test_a_run_starts_from_the_adapters_of_another_on_the_same_base(trained, dec
 
 def steps(config, workdir, count=2):
     """Losses of the first steps, and the parameters after them."""
-    prepared, state, step = compile_and_restore(prepare_run(config, workdir))
+    plan, state, step = compile_and_restore(prepare_run(config, workdir).plan)
     losses = []
     for n in range(count):
-        batch = to_global(prepared.stream[n], prepared.mesh, config.train.global_batch_size)
+        batch = to_global(plan.stream[n], plan.mesh, config.train.global_batch_size)
         state, metrics = step(state, batch)
         losses.append(float(metrics["loss"]))
     return losses, jax.device_get(state.params)
@@ -175,14 +176,14 @@ def test_other_methods_train_adapters_too(tiny_bert, pairs_csv, tmp_path, settin
 def test_the_base_may_be_bfloat16(decoder, pairs_csv, tmp_path):
     config = recipe(decoder, pairs_csv, base_dtype="bfloat16")
     prepared = prepare_run(config, tmp_path)
-    plan = prepared.train_plan
+    plan = prepared.plan
     initial = put(prepared.model.initial_params(), plan.shardings.params)
     after, _ = jax.eval_shape(plan.train_step, plan.state, to_global(plan.stream[0], plan.mesh, 16))
     for params in (initial, after.params):
         for path, leaf in parameter_paths(params).items():
             low = not is_adapter(path) and leaf.ndim > 1
             assert leaf.dtype == ("bfloat16" if low else "float32"), path
-    merged = prepared.model.without_adapters(initial, prepared.mesh)
+    merged = prepared.model.without_adapters(initial, plan.mesh)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(merged)} == {"float32"}
 
 

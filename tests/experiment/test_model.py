@@ -14,12 +14,13 @@ from helpers import refused
 from tiny_bert import WIDTH, tiny_recipe, write_tiny_bert
 
 import endx_jax
-from endx_jax.experiment import prepare
+from endx_jax.experiment import finalize as finals
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import _with_prompts, best_params, build_model, read_model, save_description
+from endx_jax.experiment.model import build_model
 from endx_jax.experiment.model_card import card_text
-from endx_jax.experiment.run import run
+from endx_jax.experiment.run import prepare_run, run
+from endx_jax.experiment.saved_model import best_params, read_model, save_description
 from endx_jax.export.towers import Towers
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
@@ -28,6 +29,7 @@ from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained import load_encoder
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.stored import StoredArray
+from endx_jax.settings import flattened
 from endx_jax.training import checkpoints
 from endx_jax.training.monitor import Monitor, NonFiniteLoss
 from endx_jax.training.step import split_frozen
@@ -56,18 +58,26 @@ def test_the_product_dtype_of_all_hosts_is_that_of_process_0(tiny_bert, pairs_cs
     config = tiny_recipe(tiny_bert, pairs_csv)
     config.model.product_dtype = "auto"
     for told in ("bfloat16", "float32"):  # by a process 0 on another CPU
-        monkeypatch.setattr(prepare, "broadcast", lambda decide, name, told=told: told)
-        assert prepare.prepare_run(config, tmp_path / "run").model.settings.model.product_dtype == told
+        monkeypatch.setattr(finals, "broadcast", lambda decide, name, told=told: told)
+        assert prepare_run(config, tmp_path / "run").settings.model.product_dtype == told
 
 
 def test_a_run_resumes_with_the_product_dtype_that_it_began_with(tiny_bert, pairs_csv, tmp_path, monkeypatch):
     config = tiny_recipe(tiny_bert, pairs_csv)
-    prepared = prepare.prepare_run(config, tmp_path / "old")
-    workdirs.write_config(tmp_path / "old", prepared.model.settings, {"sha256": prepared.data_sha256})  # float32
+    prepared = prepare_run(config, tmp_path / "old")
+    workdirs.write_config(tmp_path / "old", prepared.settings, {"sha256": prepared.data_sha256})  # float32
     config.model.product_dtype = "auto"
-    monkeypatch.setattr(prepare, "chosen_product_dtype", lambda name: "bfloat16")
-    begun, new = (prepare.prepare_run(config, folder).model.settings for folder in (tmp_path / "old", tmp_path / "new"))
+    monkeypatch.setattr(finals, "chosen_product_dtype", lambda name: "bfloat16")
+    begun, new = (prepare_run(config, folder).settings for folder in (tmp_path / "old", tmp_path / "new"))
     assert (begun.model.product_dtype, new.model.product_dtype) == ("float32", "bfloat16")
+
+
+def test_the_settings_of_a_run_leave_nothing_open(tiny_bert, pairs_csv, tmp_path):
+    config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.product_dtype, config.data.hard_negatives, config.train.global_batch_size = "auto", -1, 0
+    run = prepare_run(config, tmp_path)
+    assert not [name for name, value, declared in flattened(run.settings) if value == declared["auto"]]
+    assert run.settings is run.model.settings is run.plan.settings
 
 
 def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
@@ -124,8 +134,8 @@ def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
         ({"encoder": "transformer"}, ("", "")),
     ):
         sources = dict.fromkeys(SIDES, load_encoder(str(folder)))
-        found = _with_prompts(ModelSettings(pretrained=str(folder), **given), sources)
-        assert (found.question_prompt, found.answer_prompt) == right
+        found = finals.prompts(ModelSettings(pretrained=str(folder), **given), sources)
+        assert tuple(found.values()) == right
 
 
 def test_a_loss_that_is_nan_leaves_the_checkpoint_that_was_being_written(tiny_bert, pairs_csv, tmp_path, monkeypatch):

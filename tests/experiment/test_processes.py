@@ -17,8 +17,7 @@ from endx_jax import buckets
 from endx_jax.errors import EndxError
 from endx_jax.experiment import run as runs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.prepare import read_choice, write_choice
-from endx_jax.experiment.train_plan import StepMemory
+from endx_jax.experiment.step_memory import StepMemory, read_choice, write_choice
 from endx_jax.experiment.workdir import Workdir, check_agrees
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.training import checkpoints

@@ -18,11 +18,12 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 import endx_jax
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
-from endx_jax.experiment import prepare
+from endx_jax.experiment import prepared_run
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.model import best_params, build_model, read_model
-from endx_jax.experiment.run import run
+from endx_jax.experiment.model import build_model
+from endx_jax.experiment.run import prepare_run, run
+from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.experiment.workdir import LOCK, PROFILE, read_config, run_index
 from endx_jax.index.index import Index
 from endx_jax.models.sharing import SHARINGS
@@ -58,7 +59,7 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
 
 
 def test_the_numbers_of_every_step_are_those_of_its_batch(trained_workdir, config, tmp_path):
-    lines, stream = logged_steps(trained_workdir), prepare.prepare_run(config, tmp_path).stream
+    lines, stream = logged_steps(trained_workdir), prepare_run(config, tmp_path).plan.stream
     assert len(lines) == 6
     for step, line in enumerate(lines, start=1):
         questions, answers = stream.pairs.index[stream.example_ids(step - 1)].T
@@ -133,8 +134,8 @@ def notes_of(config, folder, rows, **usage) -> str:
     config.data.path, config.train.global_batch_size = str(folder / "rows.jsonl"), 8
     config.model.pretrained = str(shutil.copytree(config.model.pretrained, folder / "encoder"))
     (folder / "encoder" / "config_sentence_transformers.json").write_text(json.dumps(usage))
-    prepared = prepare.prepare_run(config, folder / "run")
-    return "\n".join(prepare.notes(prepared))
+    prepared = prepare_run(config, folder / "run")
+    return "\n".join(prepared_run.notes(prepared))
 
 
 def test_triplets_use_their_negatives_and_a_line_says_so(config, tmp_path):
@@ -142,11 +143,11 @@ def test_triplets_use_their_negatives_and_a_line_says_so(config, tmp_path):
     shown = notes_of(config, tmp_path, rows)
     count = shown.partition("hard negatives of ")[2].partition(" questions")[0]
     assert f"the data has hard negatives of {count} questions: 1 per question in each step" in shown
-    assert prepare.prepare_run(config, tmp_path / "run").stream[0].hard_negatives is not None
+    assert prepare_run(config, tmp_path / "run").plan.stream[0].hard_negatives is not None
     config.data.hard_negatives = 0
-    prepared = prepare.prepare_run(config, tmp_path / "run")
-    assert prepared.stream[0].hard_negatives is None
-    assert f"{count} questions: none is used" in "\n".join(prepare.notes(prepared))
+    prepared = prepare_run(config, tmp_path / "run")
+    assert prepared.plan.stream[0].hard_negatives is None
+    assert f"{count} questions: none is used" in "\n".join(prepared_run.notes(prepared))
 
 
 def test_negatives_that_a_limit_of_pairs_leaves_out_are_not_drawn(config, tmp_path):
@@ -155,15 +156,15 @@ def test_negatives_that_a_limit_of_pairs_leaves_out_are_not_drawn(config, tmp_pa
     config.data.validation_fraction = config.data.test_fraction = 0.0
     config.data.max_train_pairs = 16
     notes_of(config, tmp_path, rows)
-    assert prepare.prepare_run(config, tmp_path / "run").stream[0].hard_negatives is None
+    assert prepare_run(config, tmp_path / "run").plan.stream[0].hard_negatives is None
 
 
 def test_a_cpu_that_could_gain_is_named(config, tmp_path, monkeypatch):
     line = "note: this CPU multiplies bfloat16 about twice as fast: model.product_dtype=bfloat16"
     for fast, encoder, dtype in ((1, "none", "float32"), (1, "", "float32"), (0, "", "float32"), (1, "", "bfloat16")):
-        monkeypatch.setattr(prepare, "multiplies_bfloat16", lambda fast=fast: bool(fast))
+        monkeypatch.setattr(prepared_run, "multiplies_bfloat16", lambda fast=fast: bool(fast))
         config.model.update(encoder=encoder, product_dtype=dtype)
-        notes = [*prepare.notes(prepare.prepare_run(config, tmp_path / "run"))]
+        notes = [*prepared_run.notes(prepare_run(config, tmp_path / "run"))]
         assert notes.count(line) == (fast and encoder == "" and dtype == "float32")
         assert any("multiply in bfloat16" in note for note in notes) == (dtype == "bfloat16")
 
@@ -300,7 +301,7 @@ def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, 
 
 def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_path):
     config.model.init_from = str(trained_workdir)
-    initial = prepare.prepare_run(config, tmp_path).model.initial_params()
+    initial = prepare_run(config, tmp_path).model.initial_params()
     chex.assert_trees_all_equal(jax.device_get(initial), trained_params(trained_workdir))
 
 

@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers import refused
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.documents import Document
@@ -85,31 +86,14 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
 
 
-def test_of_documents_only_whole_passages_are_searched(config, tmp_path, endx, capsys):
-    for n in range(40):
-        file = tmp_path / "docs" / f"sub{n % 2}" / f"{n}.md"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"# Item {n}\n\n## Place\n\nThe word{n} lies on the mat. It was put there in the year {n}.\n")
-    config.data.path, config.data.format, config.data.answer_column = str(tmp_path / "docs"), "documents", "answer"
-    run(config, tmp_path / "run")
-    said = capsys.readouterr().out
-    assert "documents only: the questions are titles, headings and sentences of the passages, those held out" in said
-    splits = read_splits(read_config(tmp_path / "run").data)
-    assert len(set(splits.train.groups)) > 10
-    assert set(splits.train.groups).isdisjoint(splits.test.groups)
-    assert not any(f"word{n} lies" in text and f"year {n}" in text for n, text in enumerate(splits.train.candidates))
-    index = Index(tmp_path / "run" / "index.sqlite")
-    documents = {document.id: document for _, document in index.snapshot}
-    assert len(documents) == 40
-    text = "Item 7 ## Place\nThe word7 lies on the mat. It was put there in the year 7."
-    assert documents["sub1/7.md"].text == text
-    assert documents["sub1/7.md"].metadata == {"title": "Item 7", "source": "sub1/7.md"}
-    assert best(endx, f"--workdir={tmp_path / 'run'}", "--mode=bm25", "word7") == text
+def test_documents_alone_train_only_a_method_that_needs_no_answers(config, tmp_path):
+    config.data.format = "documents"
+    refused("data.format=documents has no questions to train objective.name=dual on", run, config, tmp_path / "run")
 
 
 def test_shard_range_two_files_with_one_id_are_both_searched(monkeypatch):
     pool, others = [Document("d0", "a")], [Document("d0", "a"), Document("d0", "b"), Document("d0", "c")]
-    monkeypatch.setattr(searched, "_answers", lambda run: others)
+    monkeypatch.setattr(searched, "_sets", lambda run: [types.SimpleNamespace(documents=others)])
     assert searched.other_answers(None, pool) == [Document("d0+", "b"), Document("d0++", "c")]
 
 
@@ -137,11 +121,10 @@ def asking(train, test) -> tuple:
     encode = lambda params, side, texts: np.float32([[text[0] == letter for letter in "hwb"] for text in texts])  # noqa: E731
     towers = types.SimpleNamespace(normalize=True)
     settings = types.SimpleNamespace(data=DataSettings(path="pairs.csv"), model=towers)
-    model = types.SimpleNamespace(settings=settings)
     data = types.SimpleNamespace(train=train, validation=test, test=test)
     results = Results("pairs.csv", "test", Pools(all=test), Hybrid())
     dense = evaluate_dense(functools.partial(encode, {}), results.pools, fuse=results.fuse)
-    return types.SimpleNamespace(model=model, data=data, encoder=encode), results, dense
+    return types.SimpleNamespace(settings=settings, data=data, encoder=encode), results, dense
 
 
 def test_train_questions_of_held_out_answers_are_a_row_of_their_own_and_held_out_ones_never_count():

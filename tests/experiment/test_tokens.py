@@ -26,7 +26,7 @@ from endx_jax.data.readers.examples import Example, Named
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.experiment.data import read_records, read_splits
-from endx_jax.experiment.prepare import prepare_run
+from endx_jax.experiment.run import prepare_run
 from endx_jax.experiment.tokens import stored
 from endx_jax.methods import METHODS, find_method
 
@@ -445,7 +445,7 @@ def config(tiny_bert, settings):
 
 def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, tmp_path, monkeypatch):
     monkeypatch.setattr("endx_jax.data.batches.sampler.MOST_DRAWN", 10)
-    first, second = (prepare_run(config, tmp_path / "run").stream for _ in range(2))
+    first, second = (prepare_run(config, tmp_path / "run").plan.stream for _ in range(2))
     for step in (0, 7, 3):
         jax.tree.map(np.testing.assert_array_equal, first[step], second[step])
     steps = -(-100 // len(first.example_ids(0)))

@@ -9,11 +9,14 @@ import pytest
 from helpers import one_line_error
 from tiny_bert import LAYERS, tiny_recipe
 
-from endx_jax.experiment import prepare as preparing
+from endx_jax.experiment import run as runs
+from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
-from endx_jax.experiment.prepare import compile_and_restore, prepare_run, read_choice, write_choice
-from endx_jax.experiment.train_plan import StepMemory, TrainPlan, first_that_fits, options_by_cost, plan_training
+from endx_jax.experiment.prepared_run import attention_lines
+from endx_jax.experiment.run import prepare_run
+from endx_jax.experiment.step_memory import StepMemory, first_that_fits, options_by_cost, read_choice, write_choice
+from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.models import attention
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel import MeshSettings, make_mesh, to_global
@@ -32,7 +35,7 @@ def traced_once():
     found, compute = {}, TrainPlan.activations.func
 
     def activations(plan):
-        key = (plan.choice, *plan.mesh.shape.items(), plan.model.settings.model.lora.rank)
+        key = (plan.choice, *plan.mesh.shape.items(), plan.settings.model.lora.rank)
         return found[key] if key in found else found.setdefault(key, compute(plan))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -46,35 +49,35 @@ def run(tiny_bert, pairs_csv, tmp_path_factory):
     config = tiny_recipe(tiny_bert, pairs_csv)
     config.train.global_batch_size = 16
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparing, "measure", lambda: PLENTY)
-        patch.setattr(preparing, "make_mesh", lambda settings: make_mesh(MeshSettings(), jax.devices()[:1]))
+        patch.setattr(runs, "measure", lambda: PLENTY)
+        patch.setattr(runs, "make_mesh", lambda settings: make_mesh(MeshSettings(), jax.devices()[:1]))
         return prepare_run(config, tmp_path_factory.mktemp("run"))
 
 
 def arranged(run, memory):
-    return plan_training(run.model, run.mesh, run.stream.pairs, memory)
+    return plan_training(run.model, run.plan.mesh, run.plan.stream.pairs, memory)
 
 
 def with_room_for(run, activations):
     """Memory of which half is the state and so many bytes of activations."""
-    return DeviceMemory(2 * (bytes_held(run.train_plan.state) + activations))
+    return DeviceMemory(2 * (bytes_held(run.plan.state) + activations))
 
 
 def test_sides_with_the_same_tower_are_packed_together_on_accelerators(run):
     def packing(sharing, platform):
-        settings = run.model.settings
+        settings = run.settings
         towers = dataclasses.replace(settings.model, sharing=sharing)
         model = dataclasses.replace(run.model, settings=dataclasses.replace(settings, model=towers))
-        return dataclasses.replace(run.train_plan, model=model, platform=platform).stream[0].packing
+        return dataclasses.replace(run.plan, model=model, platform=platform).stream[0].packing
 
-    assert len(packing("sde", "gpu").row_widths) == 2 * run.train_plan.rows_at_once
+    assert len(packing("sde", "gpu").row_widths) == 2 * run.plan.rows_at_once
     assert packing("ade", "gpu") is packing("sde", "cpu") is None
 
 
 def test_chunks_shrink_to_half_of_the_free_memory_and_have_a_row_at_least(run):
-    assert run.train_plan.execution.tower_chunk == 0
-    assert run.train_plan.rows_at_once == 16
-    whole = run.train_plan.activations
+    assert run.plan.execution.tower_chunk == 0
+    assert run.plan.rows_at_once == 16
+    whole = run.plan.activations
     assert arranged(run, with_room_for(run, whole)).rows_at_once == 16
     found = [arranged(run, with_room_for(run, whole * share // 16)) for share in (15, 7, 3)]
     assert [one.rows_at_once for one in found] == [8, 4, 2]
@@ -89,11 +92,11 @@ def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_
         config.train.tower_chunk, config.train.global_batch_size, config.model.lora.rank = 2, 16, rank
         config.data.hard_negatives = 0
         model, devices = build_model(resolve(config)), jax.devices()[: math.prod(mesh.values())]
-        return plan_training(model, make_mesh(MeshSettings(**mesh), devices), run.stream.pairs, memory).execution
+        return plan_training(model, make_mesh(MeshSettings(**mesh), devices), run.plan.stream.pairs, memory).execution
 
     matrices = LAYERS * (4 * 32 * 32 + 2 * 32 * 64) * 4  # bytes of the layers' kernels
     # On CPUs a step may use half of the memory.
-    held = 2 * bytes_held(run.train_plan.state)
+    held = 2 * bytes_held(run.plan.state)
     assert not execution(DeviceMemory(held + 2 * 2 * matrices), data=1, fsdp=2).by_layer
     assert execution(DeviceMemory(matrices), data=1, fsdp=2).by_layer
     assert not execution(DeviceMemory(matrices), data=2, fsdp=1).by_layer
@@ -104,55 +107,54 @@ def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_
 def test_a_run_on_gpus_says_which_attention_it_uses(run, monkeypatch):
     monkeypatch.setattr(attention, "platform", lambda: "gpu")
     monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
-    assert not [*preparing.attention_lines(run.train_plan)]  # the run is on a CPU
-    on_gpu = dataclasses.replace(run.train_plan, platform="gpu")
-    assert [*preparing.attention_lines(on_gpu)] == [
+    assert not [*attention_lines(run.plan)]  # the run is on a CPU
+    on_gpu = dataclasses.replace(run.plan, platform="gpu")
+    assert [*attention_lines(on_gpu)] == [
         "attention: plain, since fused attention needs model.dtype=bfloat16 and model.attention_dropout=0 "
         "(now float32 and 0.1)"
     ]
 
 
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
-    monkeypatch.setattr(preparing, "compile_ahead", lambda *_: pytest.fail("compiled"))
-    run = dataclasses.replace(run, train_plan=arranged(run, DeviceMemory(1000)))
+    monkeypatch.setattr("endx_jax.experiment.compile_step.compile_ahead", lambda *_: pytest.fail("compiled"))
     with one_line_error("a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):
-        compile_and_restore(run)
+        compile_and_restore(arranged(run, DeviceMemory(1000)))
 
 
 @pytest.mark.parametrize(("share", "rows"), [(1.5, 8), (1.0, 16), (0.1, 16), (2.5, 4)])
 def test_chunks_shrink_where_the_compiled_step_takes_more(run, monkeypatch, capsys, share, rows):
-    train_plan = arranged(run, with_room_for(run, run.train_plan.activations))
-    run, tried = dataclasses.replace(run, train_plan=train_plan), []
+    train_plan = arranged(run, with_room_for(run, run.plan.activations))
+    tried = []
 
-    def compile_plan(_, plan, batches):
+    def compile_plan(plan, batches):
         assert [*batches] == plan.stream.profiles()
         tried.append(plan.rows_at_once)
         return CompiledStep({}, plan.rows_at_once, bytes_held(plan.state) + int(share * plan.activations))
 
-    monkeypatch.setattr(preparing, "_compile", compile_plan)
-    begun, state, step = compile_and_restore(run)
+    monkeypatch.setattr("endx_jax.experiment.compile_step._compile", compile_plan)
+    begun, state, step = compile_and_restore(train_plan)
     assert tried == [16, rows][: 1 + (rows < 16)]
-    assert begun.train_plan.rows_at_once == step.fallback == rows
-    assert begun.model.settings.train.tower_chunk == -1
+    assert begun.rows_at_once == step.fallback == rows
+    assert begun.settings.train.tower_chunk == -1
     assert int(state.step) == 0
     assert "memory: expected peak " in capsys.readouterr().out
 
 
 def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
-    train_plan = arranged(run, with_room_for(run, run.train_plan.activations * 15 // 16))
-    monkeypatch.setattr(preparing, "_compile", lambda *_: CompiledStep({}, None, 1))
-    begun, *_ = compile_and_restore(dataclasses.replace(run, train_plan=train_plan))
-    assert begun.train_plan.rows_at_once == 8
+    train_plan = arranged(run, with_room_for(run, run.plan.activations * 15 // 16))
+    monkeypatch.setattr("endx_jax.experiment.compile_step._compile", lambda *_: CompiledStep({}, None, 1))
+    begun, *_ = compile_and_restore(train_plan)
+    assert begun.rows_at_once == 8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", [StepMemory(8, "full"), *WHOLE[1:], StepMemory(4, "none")])
 def test_no_choice_changes_the_loss(run, choice):
-    create = jax.jit(run.train_plan.create)
+    create = jax.jit(run.plan.create)
 
     def step_with(choice):
-        train_plan = run.train_plan.with_choice(choice)
-        batch = to_global(train_plan.stream[0], run.mesh, 16)
+        train_plan = run.plan.with_choice(choice)
+        batch = to_global(train_plan.stream[0], run.plan.mesh, 16)
         state = create(put(run.model.initial_params(), train_plan.shardings.params))
         _, metrics = train_plan.train_step(state, batch)
         return [float(metrics[name]) for name in ("loss", "gradient_norm")]
@@ -167,15 +169,14 @@ def test_no_choice_changes_the_loss(run, choice):
 
 @pytest.fixture
 def accelerated(run, tmp_path):
-    """Function of the room for activations that returns the run on an accelerator, with a folder for its choice."""
-    train = dataclasses.replace(run.model.settings.train, compilation_cache=str(tmp_path))
-    settings = dataclasses.replace(run.model.settings, train=train)
+    """Function of the room for activations that returns the plan on an accelerator, with a folder for its choice."""
+    train = dataclasses.replace(run.settings.train, compilation_cache=str(tmp_path))
+    settings = dataclasses.replace(run.settings, train=train)
     model = dataclasses.replace(run.model, settings=settings)
 
     def on_accelerator(room):
-        memory = DeviceMemory(1 + math.ceil((bytes_held(run.train_plan.state) + room) / ACCELERATOR_SHARE))
-        train_plan = plan_training(model, run.mesh, run.stream.pairs, memory, "tpu")
-        return dataclasses.replace(run, model=model, train_plan=train_plan)
+        memory = DeviceMemory(1 + math.ceil((bytes_held(run.plan.state) + room) / ACCELERATOR_SHARE))
+        return plan_training(model, run.plan.mesh, run.plan.stream.pairs, memory, "tpu")
 
     return on_accelerator
 
@@ -187,57 +188,56 @@ def compiler(monkeypatch):
     def use(needs):
         compiled = []
 
-        def compile_plan(_, plan, batches):
+        def compile_plan(plan, batches):
             compiled.append((plan.choice, len(batches)))
             return CompiledStep({}, plan.choice, bytes_held(plan.state) + needs(plan))
 
-        monkeypatch.setattr(preparing, "_compile", compile_plan)
+        monkeypatch.setattr("endx_jax.experiment.compile_step._compile", compile_plan)
         return compiled
 
     return use
 
 
 def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(run, accelerated, compiler, capsys):
-    compiled, room = compiler(lambda plan: plan.activations), run.train_plan.activations
+    compiled, room = compiler(lambda plan: plan.activations), run.plan.activations
     begun, _, step = compile_and_restore(accelerated(room))
     assert compiled == [(WHOLE[0], 1)]
-    assert step.fallback == begun.train_plan.choice == WHOLE[0]
+    assert step.fallback == begun.choice == WHOLE[0]
     smaller = accelerated(room * 3 // 4)
     begun, *_ = compile_and_restore(smaller)
-    chosen = begun.train_plan.choice
+    chosen = begun.choice
     assert compiled[1:] == [(chosen, 1)]
     assert chosen in WHOLE[1:]
-    assert begun.train_plan.objective.model.question.encoder.remat == chosen.remat
-    assert begun.model.settings.model.remat == "auto"
+    assert begun.objective.model.question.encoder.remat == chosen.remat
+    assert begun.settings.model.remat == "auto"
     assert f"; compiling it with all pairs at once, remat {chosen.remat}" in capsys.readouterr().out
     compiled.clear()
     again, *_ = compile_and_restore(accelerated(room * 3 // 4))
-    assert again.train_plan.choice == chosen
+    assert again.choice == chosen
     assert compiled == [(chosen, len(again.stream.profiles()))]
     assert "compiling it with" not in capsys.readouterr().out
 
 
 def test_an_estimate_that_is_too_high_costs_one_more_program(run, accelerated, compiler):
     compiled = compiler(lambda plan: plan.activations * 2 // 3)
-    begun, *_ = compile_and_restore(accelerated(run.train_plan.activations * 3 // 4))
-    assert begun.train_plan.choice == WHOLE[0]
+    begun, *_ = compile_and_restore(accelerated(run.plan.activations * 3 // 4))
+    assert begun.choice == WHOLE[0]
     assert len(compiled) == 2
     assert compiled[1][0] == WHOLE[0]
 
 
 def test_a_run_that_no_choice_fits_is_refused(run, accelerated, compiler):
-    compiled, found = compiler(lambda plan: 2**40), accelerated(run.train_plan.activations)
-    few = [found.train_plan.choices[n] for n in (0, 3, -1)]  # tracing takes long
-    train_plan = dataclasses.replace(found.train_plan, choices=few)
+    compiled, found = compiler(lambda plan: 2**40), accelerated(run.plan.activations)
+    few = [found.choices[n] for n in (0, 3, -1)]  # tracing takes long
     with one_line_error(r"a step needs 1099\.5 GB of memory and 0\.0 GB are free"):
-        compile_and_restore(dataclasses.replace(found, train_plan=train_plan))
+        compile_and_restore(dataclasses.replace(found, choices=few))
     assert compiled[-1][0] == StepMemory(1, "full")
 
 
 def test_a_cached_choice_depends_on_what_determines_the_program(run, accelerated):
-    room = run.train_plan.activations
-    plan = accelerated(room).train_plan
-    assert plan.key() == accelerated(room).train_plan.key()
+    room = run.plan.activations
+    plan = accelerated(room)
+    assert plan.key() == accelerated(room).key()
     other = dataclasses.replace(plan, choices=plan.choices[:2])
     roomy = dataclasses.replace(plan, memory=PLENTY)
     assert len({plan.key(), other.key(), roomy.key()}) == 3
@@ -263,14 +263,14 @@ NEEDS = [400, 250, 110, 60, 210, 105, 55, 30, 25, 20, 10]  # bytes of each
     ],
 )
 def test_settings_leave_some_choices(run, chunk, remat, platform, expected):
-    settings = run.model.settings
+    settings = run.settings
     train = dataclasses.replace(settings.train, tower_chunk=chunk)
     given = dataclasses.replace(settings, train=train, model=dataclasses.replace(settings.model, remat=remat))
     assert options_by_cost(given, 16, 48, platform) == expected
 
 
 def test_chunks_are_not_larger_than_keeps_a_device_busy(run):
-    settings = run.model.settings
+    settings = run.settings
     assert options_by_cost(settings, 4096, 320, "tpu")[4] == StepMemory(128, "none")
     assert options_by_cost(settings, 4096, 2**20, "tpu")[4] == StepMemory(1, "none")
     assert options_by_cost(settings, 1, 320, "tpu") == WHOLE
@@ -278,7 +278,7 @@ def test_chunks_are_not_larger_than_keeps_a_device_busy(run):
 
 def test_the_order_is_that_of_the_computed_flop(run):
     choices = [*WHOLE, StepMemory(8, "none"), StepMemory(4, "none"), StepMemory(4, "full")]
-    flops = [traced_flops(trace_step(run.train_plan.with_choice(choice)).jaxpr) for choice in choices]
+    flops = [traced_flops(trace_step(run.plan.with_choice(choice)).jaxpr) for choice in choices]
     assert flops == sorted(flops)
     assert flops[3] > 1.2 * flops[0]  # the forward pass again
 

@@ -11,8 +11,7 @@ import endx_jax
 from endx_jax.data.batches.idf import idf_of_sides
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.prepare import prepare_run
-from endx_jax.experiment.run import run
+from endx_jax.experiment.run import prepare_run, run
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +76,8 @@ def config(tiny_bert, pairs_csv, tmp_path):
 
 def test_the_stream_of_a_run_draws_from_both(config, tmp_path):
     prepared = prepare_run(config, tmp_path / "run")
-    drawn = np.concatenate([prepared.stream.example_ids(step) for step in range(1000)])
-    first, second = prepared.stream.pairs.sizes
+    drawn = np.concatenate([prepared.plan.stream.example_ids(step) for step in range(1000)])
+    first, second = prepared.plan.stream.pairs.sizes
     assert second == 10
     np.testing.assert_allclose((drawn >= first).mean(), 0.75, atol=0.01)
 
@@ -88,9 +87,9 @@ def test_batches_of_one_set_with_prompts_of_their_own(config, tmp_path):
     config.data.mixture = ((path, weight, "dogs: ", "about "),)
     config.data.mixture_batches = "one_set"
     prepared = prepare_run(config, tmp_path / "run")
-    train, (first, _) = prepared.data.train, prepared.stream.pairs.sizes
+    train, (first, _) = prepared.data.train, prepared.plan.stream.pairs.sizes
     for step in range(20):
-        drawn = prepared.stream.example_ids(step)
+        drawn = prepared.plan.stream.example_ids(step)
         assert len(set(drawn >= first)) == 1
     assert {text for text in train.questions if "who" in text} == {f"dogs: who is dog {n}" for n in range(10)}
     assert {f"about dog {n} sat" for n in range(10)} < set(train.candidates)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import refused, searching
 
-from endx_jax.data.sets.documents import Document, own_documents, passages_of
+from endx_jax.data.sets.documents import Document, passages_of
 from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.corpus_encoding import begin_index, encode_missing, survey
@@ -69,7 +69,6 @@ def test_passages_have_the_title_and_the_first_one_all_other_fields():
     assert first == Document("a", f"{'t' * 200} one", whole.metadata, ("q",), 1)
     assert second == Document("a", f"{'t' * 200} two", passage=2)
     assert passages_of(Document("a", "", {"n": 1}), ["one"]) == [Document("a", "one", {"n": 1})]
-    assert [one.id for one in own_documents([first, second])] == ["a#1", "a#2"]
 
 
 @pytest.mark.parametrize("engine", ["exact", *ENGINES])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers import TINY, padded, random_params, texts, tower
 
-from endx_jax.data.tokenization import TextOptions, TextProcessor, Tokenizer
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.inference.identity import describe_tower, model_identity
 from endx_jax.models import DualEncoder, TransformerEncoder
@@ -47,14 +47,6 @@ def test_changes_that_affect_embeddings_change_the_identity(processor):
         "answer's pooling": identity(processor, towers=(tower(), tower(pooling=first))),
     }
     assert len(set(found.values())) == len(found)
-
-
-def test_an_option_of_texts_decides_where_it_has_not_its_default(processor, monkeypatch):
-    before = identity(processor)
-    assert processor.further == {}
-    monkeypatch.setattr(TextOptions, "further", property(lambda options: {"lower_case": options.length == 15}))
-    assert processor.stated() == {"prompt": "", "length": 16, "lower_case": False}
-    assert len({before, identity(processor), identity(dataclasses.replace(processor, length=15))}) == 3
 
 
 def test_parts_that_came_later_decide_where_a_tower_has_them(processor):

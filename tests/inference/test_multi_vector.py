@@ -9,7 +9,7 @@ from late_folders import NATIVE, write_multi_vector, write_pylate
 
 import endx_jax
 from endx_jax.data.batches.ragged import RaggedVectors
-from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.ranking.mining import SimilaritiesOfTexts
 
 TEXTS = ["the cat sat on the mat.", "a dog, where?", "who is in the mat " * 20, "x"]

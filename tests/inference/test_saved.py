@@ -15,7 +15,8 @@ from tiny_models import write_tiny_qwen3
 
 import endx_jax
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import build_model, save_description, save_towers
+from endx_jax.experiment.model import build_model
+from endx_jax.experiment.saved_model import save_description, save_towers
 from endx_jax.export.towers import in_float32
 from endx_jax.inference.loading import params_of_run
 from endx_jax.inference.manifest import read_manifest

@@ -8,8 +8,9 @@ import pytest
 from helpers import written
 from tiny_bert import WIDTH, tiny_recipe
 
+from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.prepare import compile_and_restore, prepare_run
+from endx_jax.experiment.run import prepare_run
 from endx_jax.methods.config import load_recipe
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
 from endx_jax.parallel.memory import bytes_held
@@ -39,13 +40,13 @@ def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, me
     config.optimizer.name = optimizer
     config.model.projection = 16
     run = prepare_run(config.to_dict() | mesh, tmp_path)
-    _, state, _ = compile_and_restore(run)
-    settings = run.model.settings
+    _, state, _ = compile_and_restore(run.plan)
+    settings = run.settings
     planned = plan_run(settings, read_texts(settings))
     work = on_chip(planned, CHIPS["v4"])
     assert work.parameters == on_first_device(state.params)
     assert work.optimizer == on_first_device((state.step, state.opt_state))
-    batch = to_global(run.stream[0], run.mesh, settings.train.global_batch_size)
+    batch = to_global(run.plan.stream[0], run.plan.mesh, settings.train.global_batch_size)
     assert jax.tree.map(lambda x: x.shape, planned.largest_batch) == jax.tree.map(lambda x: x.shape, batch)
     assert work.batch == on_first_device(batch)
 
@@ -55,7 +56,7 @@ def test_a_run_whose_batch_is_not_set_is_planned(config, texts, size):
     config.train.update(global_batch_size=0, steps=0, epochs=0.0)
     settings = resolve(config)
     planned = plan_run(settings, read_texts(settings) if texts else RunPairs(None))
-    assert planned.model.settings.train.global_batch_size == size
+    assert planned.settings.train.global_batch_size == size
 
 
 def test_a_run_that_distils_is_planned_without_its_data(config):
@@ -80,9 +81,9 @@ def without_sources(program):
 @pytest.mark.slow
 def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
     run = prepare_run(config, tmp_path)
-    _, _, step = compile_and_restore(run)
+    _, _, step = compile_and_restore(run.plan)
     (program,) = step.programs.values()
-    settings = run.model.settings
+    settings = run.settings
     compiled = compile_step(plan_run(settings, read_texts(settings)))
     assert without_sources(compiled.text) == without_sources(program.as_text())
     memory = program.memory_analysis()
@@ -112,14 +113,14 @@ def test_with_data_the_batches_and_hard_negatives_are_those_that_training_plans(
     assert texts.pairs is not None
     planned = plan_run(resolve(config), texts, CHIPS["v5e"])
     assert planned.execution.dtype == jnp.bfloat16
-    assert planned.stream.profiles() == prepare_run(config, tmp_path).stream.profiles()
+    assert planned.stream.profiles() == prepare_run(config, tmp_path).plan.stream.profiles()
     rows = [{"question": f"where {n}", "answer": f"here {n}", "negative": f"there {n}"} for n in range(64)]
     path = written(tmp_path / "triplets.jsonl", rows)
     config.data.path = str(path)
     settings = resolve(config)
     planned = plan_run(settings, read_texts(settings))
     assert planned.largest_batch.hard_negatives is not None
-    assert planned.stream.profiles() == prepare_run(config, tmp_path / "run").stream.profiles()
+    assert planned.stream.profiles() == prepare_run(config, tmp_path / "run").plan.stream.profiles()
 
 
 def test_bytes_are_those_of_a_device():

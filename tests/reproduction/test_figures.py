@@ -12,7 +12,8 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import build_model, save_description
+from endx_jax.experiment.model import build_model
+from endx_jax.experiment.saved_model import save_description
 from endx_jax.experiment.workdir import write_config
 from endx_jax.methods.endx import EndxSettings
 from reproduction import figures

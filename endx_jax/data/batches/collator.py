@@ -48,11 +48,9 @@ class Collator:
 
     Attributes:
       pairs: training pairs.
-      mask_groups: true if answers of one group are not negatives for each other's questions.
     """
 
     pairs: Pairs
-    mask_groups: bool = False
 
     @property
     def limits(self) -> dict[str, int]:
@@ -96,7 +94,6 @@ class Collator:
             "answer_id": drawn.answer_id[rows],
             "positive_ids": self.positives(question_id, np.append(drawn.answer_id, drawn.hard_id)),
             "hard_negative_ids": drawn.hard_id[rows] if "hard_negatives" in texts else None,
-            "group_id": self.pairs.groups[question_id] if self.mask_groups and self.pairs.groups is not None else None,
         }
         return Batch(**texts, **arrays)
 

@@ -14,6 +14,8 @@ ROUND = 1000  # number of runs in a round, in which each source has exactly its 
 # Maximum number of examples whose permutation is drawn as an array; the places of others are computed one by one.
 MOST_DRAWN = 1 << 22
 FEISTEL_ROUNDS = 8
+# Hard negatives of a question up to which each step draws a number for every one, for all questions of a batch.
+MOST_LISTED = 1024
 # Pairs between releases of mapped files: each pair maps about 0.5 MB, as the system also maps pages around those read.
 RELEASED_PAIRS = 4096
 
@@ -300,9 +302,16 @@ class Sampler:
         """Returns K hard negatives of each question without repetition, int32 [B, K], padded with -1."""
         if not self._hard_negatives:
             return np.zeros((len(question_id), 0), np.int32)
-        negatives = self.pairs.hard_negatives[question_id]
+        listed, draw = self.pairs.hard_negatives, np.random.default_rng([self._seed, step, 1])
+        if listed.width > MOST_LISTED:
+            drawn = np.full((len(question_id), self._hard_negatives), -1, np.int32)
+            for places, row in zip(drawn, map(listed.row, question_id), strict=True):
+                count = min(self._hard_negatives, len(row))
+                places[:count] = row[draw.choice(len(row), count, replace=False)] if count else []
+            return drawn
+        negatives = listed[question_id]
         wanted = min(self._hard_negatives, negatives.shape[1])
-        lots = np.random.default_rng([self._seed, step, 1]).random(negatives.shape)
+        lots = draw.random(negatives.shape)
         first = np.argsort(np.where(negatives >= 0, lots, 2.0), axis=1)[:, :wanted]
         drawn = np.take_along_axis(negatives, first, axis=1)
         return np.pad(drawn, ((0, 0), (0, self._hard_negatives - wanted)), constant_values=-1)

@@ -20,7 +20,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.batches.ragged import Ragged, concatenated_ranges, offsets_of
-from endx_jax.data.batches.token_tables import Counts, Pairs, TextReader, TokenTable
+from endx_jax.data.batches.token_tables import Counts, Pairs, TokenTable
 from endx_jax.data.readers.examples import Example
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
@@ -266,7 +266,7 @@ def _judgements(
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """Store of training pairs: `TrainingData` without texts.
+    """Store of training pairs, without their texts.
 
     Attributes:
       folder: its folder.
@@ -313,16 +313,6 @@ class TokenStore:
     def question_names(self, rows: np.ndarray) -> list[str]:
         """Returns names of the questions by their row, as their texts are unknown."""
         return [f"question {row}" for row in rows]
-
-    def first(self, count: int) -> "TokenStore":
-        """Returns the whole store, since its texts take no memory."""
-        del count
-        return self
-
-    def tokenize(self, readers: Mapping[str, TextReader]) -> Pairs:
-        """Returns `pairs`, which were tokenized when the store was written."""
-        del readers
-        return self.pairs()
 
     def pairs(self) -> Pairs:
         """Returns the pairs, whose arrays are mapped into memory."""

@@ -137,7 +137,7 @@ class Pairs:
         teacher.
       guide: embeddings of questions, float32 [Q, G], and answers, [N, G], by another model, under the names of the
         sides, which are indexed by arrays of rows; None without one.
-      guide_identity: identity of that model (see `inference.identity`); empty without one.
+      teacher_identity: identity of that model (see `inference.identity`) if its embeddings are learned; else empty.
       mapped: maps of the files behind the arrays.
     """
 
@@ -152,7 +152,7 @@ class Pairs:
     sizes: tuple[int, ...] = ()
     scores: tuple[Ragged, Ragged] | None = None
     guide: Mapping[str, Any] | None = None
-    guide_identity: str = ""
+    teacher_identity: str = ""
     mapped: tuple[mmap.mmap, ...] = ()
 
     def __len__(self) -> int:
@@ -171,27 +171,6 @@ class Pairs:
     def first(self, count: int) -> "Pairs":
         """Returns the same tables with only the first `count` pairs."""
         return dataclasses.replace(self, index=self.index[:count])
-
-
-class TrainingData(Protocol):
-    """Data that a run trains on: a `RetrievalSet` in memory, or a `TokenStore` on disk."""
-
-    @property
-    def sha256(self) -> str:
-        """Hash of all that training reads."""
-
-    @property
-    def counts(self) -> Counts:
-        """Numbers of questions, pairs and hard negatives."""
-
-    def question_names(self, rows: np.ndarray) -> list[str]:
-        """Returns the names of questions, for logs."""
-
-    def first(self, count: int) -> "TrainingData":
-        """Returns the data without texts that the first `count` pairs do not need, if they are in memory."""
-
-    def tokenize(self, readers: Mapping[str, TextReader]) -> Pairs:
-        """Returns the pairs, whose texts are read by the readers of the sides `question` and `answer`."""
 
 
 # Part of every key, so that entries of another layout are not found.

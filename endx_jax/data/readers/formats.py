@@ -202,8 +202,8 @@ def detect_format(path: str) -> str:
     if document_files.names_in(path):
         raise EndxError(
             f"{path} holds documents, which have no questions: search them with `endx serve --model=all-MiniLM-L6-v2 "
-            f"--corpus={folders.base(path)}`, train with data.format=documents, or give questions with answers, such "
-            "as a CSV file with the columns question and answer"
+            f"--corpus={folders.base(path)}`, make questions for them with `endx generate`, or give questions "
+            "with answers, such as a CSV file with the columns question and answer"
         )
     return format_of(path)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from endx_jax.errors import EndxError
 
@@ -60,11 +60,6 @@ def passages_of(whole: Document, texts: Sequence[str]) -> list[Document]:
         Document(whole.id, f"{title} {text}".strip(), passage=n * several) for n, text in enumerate(texts, start=1)
     )
     return [dataclasses.replace(whole, text=first.text, passage=first.passage), *others]
-
-
-def own_documents(passages: Iterable[Document]) -> Iterator[Document]:
-    """Yields each passage as a document of its own."""
-    return (dataclasses.replace(passage, id=passage.name, passage=0) for passage in passages)
 
 
 def whole_document(passages: Sequence[Document]) -> Document:

@@ -76,7 +76,7 @@ class ContrastiveCollator(Collator):
         return np.concatenate([right_scores, hard], axis=1)
 
 
-def contrastive_collator(pairs: Pairs, settings: DualSettings, *, hard_negatives: int, mask_groups: bool) -> Collator:
+def contrastive_collator(pairs: Pairs, settings: DualSettings, hard_negatives: int) -> Collator:
     """Returns the collator of a contrastive loss: `Method.collator`.
 
     Raises:
@@ -94,8 +94,8 @@ def contrastive_collator(pairs: Pairs, settings: DualSettings, *, hard_negatives
         counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
         log_q = np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)
     if pairs.guide is None and log_q is None and not distils:
-        return Collator(pairs, mask_groups)
-    return ContrastiveCollator(pairs, mask_groups, log_q, bool(distils))
+        return Collator(pairs)
+    return ContrastiveCollator(pairs, log_q, bool(distils))
 
 
 def guide_of(pairs: Pairs, batch: Batch) -> Guide | None:
@@ -148,7 +148,9 @@ def rows_drawn(pairs: Pairs, settings: Any) -> dict[str, np.ndarray]:
     return {"question": np.unique([batch.question_id for batch in drawn]), "answer": answers[answers >= 0]}
 
 
-def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, mesh: Mesh) -> Pairs:
+def embed_by_guide(
+    pairs: Pairs, records: RetrievalSet | None, settings: Any, mesh: Mesh, *, as_teacher: bool = False
+) -> Pairs:
     """Returns pairs with the guide's embeddings of all texts that the run draws, computed once: `Method.annotate`.
 
     Args:
@@ -156,6 +158,7 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
       records: their texts; None for zeros of the embeddings' shape.
       settings: settings of the run; `data.cache` is where embeddings are kept.
       mesh: device mesh of the run.
+      as_teacher: true if the towers learn the guide's embeddings, so that they can search its indexes.
 
     Raises:
       EndxError: the guide cannot be loaded, or its embeddings are not finite.
@@ -188,4 +191,4 @@ def embed_by_guide(pairs: Pairs, records: RetrievalSet | None, settings: Any, me
         )
         for side, rows in drawn.items()
     }
-    return dataclasses.replace(pairs, guide=embedded, guide_identity=guide.identity)
+    return dataclasses.replace(pairs, guide=embedded, teacher_identity=guide.identity if as_teacher else "")

@@ -1,5 +1,6 @@
 """Distillation of embeddings: towers learn a teacher's embeddings of the same texts (LEAF; jina-embeddings-v5)."""
 
+import functools
 from typing import Any
 
 from endx_jax.data.batches.token_tables import Pairs
@@ -12,7 +13,7 @@ from endx_jax.methods.method import Method
 from endx_jax.settings import require
 
 
-def taught_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> ContrastiveCollator:
+def taught_collator(pairs: Pairs, settings: Any, hard_negatives: int) -> ContrastiveCollator:
     """Returns the collator of batches with the teacher's embeddings of their texts, as the `guide`: `Method.collator`.
 
     Raises:
@@ -23,7 +24,7 @@ def taught_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_gr
         not hard_negatives,
         "objective.name=embedding_distillation compares no texts with each other: set data.hard_negatives to 0",
     )
-    return ContrastiveCollator(pairs, mask_groups)
+    return ContrastiveCollator(pairs)
 
 
 METHOD = Method(
@@ -31,8 +32,7 @@ METHOD = Method(
     EmbeddingDistillationSettings,
     EmbeddingDistillationObjective,
     collator=taught_collator,
-    annotate=embed_by_guide,
-    searches_index_of_teacher=True,
+    annotate=functools.partial(embed_by_guide, as_teacher=True),
 )
 
 __all__ = ["METHOD", "EmbeddingDistillationObjective", "EmbeddingDistillationSettings"]

@@ -29,6 +29,7 @@ COSINE, SQUARED = LOSSES = ("cosine", "squared")
 class EmbeddingDistillationSettings(MethodSettings):
     """`config.objective` of the method `embedding_distillation`."""
 
+    needs_answers = False
     name: str = key("embedding_distillation", "Name of the method.")
     teacher: str = key(
         "", "Workdir, folder or name of the model that embeds the training texts once; its index can be searched later."

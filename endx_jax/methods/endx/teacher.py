@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.buckets import read_bytes
+from endx_jax.buckets import read_bytes, url_of
 from endx_jax.errors import EndxError
+from endx_jax.files import expanded
 from endx_jax.models.attention import Pattern, attend
 from endx_jax.models.pooling import Pooling
 from endx_jax.models.products import FLOAT32, dot_general_of
@@ -145,7 +146,8 @@ def read_teacher(workdir: str, like: dict) -> dict:
     Raises:
       EndxError: there is no such run, its teacher has another architecture, or its checkpoint is missing or damaged.
     """
-    where, file = f"objective.teacher_from={workdir}", f"{workdir}/config.json"
+    where, folder = f"objective.teacher_from={workdir}", url_of(workdir) or expanded(workdir)
+    file = f"{folder}/config.json"
     about = json_files.parse(read_bytes(file) or b"{}", file, dict)
     objective, evaluation = (
         json_files.as_object(about.get(name, {}), f"{file}: {name!r}") for name in ("objective", "evaluation")
@@ -154,12 +156,12 @@ def read_teacher(workdir: str, like: dict) -> dict:
         objective.get("name") == "endx",
         f"{where} holds no run of objective.name=endx: name the workdir of one",
     )
-    step = best_step(workdir, str(evaluation.get("metric")))
+    step = best_step(folder, str(evaluation.get("metric")))
     if step is None:
         raise EndxError(f"{where} holds no checkpoint yet: finish its training, or name another workdir")
     # Host arrays without memory of their own, so that Orbax restores to the host.
     wanted = jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), like)
-    teacher = restore_params(workdir, step, {"teacher": wanted})["teacher"]
+    teacher = restore_params(folder, step, {"teacher": wanted})["teacher"]
     for path, leaf in parameter_paths(teacher).items():
         finite = bool(np.isfinite(leaf).all())
         require(finite, f"{where}: {path} of checkpoint {step} holds NaN or infinity; name another workdir")

@@ -4,8 +4,6 @@ from endx_jax.methods.dual import contrastive_collator, embed_by_guide
 from endx_jax.methods.late.objective import LateObjective, LateSettings
 from endx_jax.methods.method import Method
 
-METHOD = Method(
-    "late", LateSettings, LateObjective, collator=contrastive_collator, annotate=embed_by_guide, by_token=True
-)
+METHOD = Method("late", LateSettings, LateObjective, collator=contrastive_collator, annotate=embed_by_guide)
 
 __all__ = ["METHOD", "LateObjective", "LateSettings"]

@@ -12,6 +12,7 @@ from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.dual.settings import SOFTMAX
 from endx_jax.methods.objective import Embeddings, LossAndMetrics
 from endx_jax.models.sharding_hints import platform
+from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.settings import key, require
 
 Array = jax.Array
@@ -34,6 +35,13 @@ class LateSettings(DualSettings):
         require(not self.matryoshka_dims, "objective.name=late trains no prefixes: set objective.matryoshka_dims=()")
         require(self.contrastive.loss == SOFTMAX, "objective.name=late needs objective.contrastive.loss=softmax")
         require(self.loss_tile != 0, "objective.loss_tile is 0; late interaction is always streamed: set -1 or a side")
+
+    def check_model(self, model: Any) -> None:
+        """Raises EndxError unless the towers embed each token."""
+        require(
+            model.pooling == TOKENS,
+            f"objective.name={self.name} trains an embedding for each token: set model.pooling to {TOKENS}",
+        )
 
     def score_arrays(self, hard_negatives: int) -> int:
         """Returns a number so large that the loss is streamed on any number of devices."""

@@ -2,10 +2,8 @@
 
 from endx_jax.methods.method import Method
 from endx_jax.methods.pair.batches import pair_collator
-from endx_jax.methods.pair.cross_encoder import load_cross_encoder
 from endx_jax.methods.pair.evaluator import evaluate_by_pairs, pair_scorer
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
-from endx_jax.methods.pair.reranker import load_reranker
 from endx_jax.parallel.sharding import Rule
 
 METHOD = Method(
@@ -15,7 +13,6 @@ METHOD = Method(
     collator=pair_collator,
     evaluator=evaluate_by_pairs,
     pair_scorer=pair_scorer,
-    foreign_scorer=lambda *given: load_cross_encoder(*given) or load_reranker(*given),
     sharding=(
         Rule(r"pair/pooler/kernel", ("fsdp", None)),
         Rule(r"pair/classifier/kernel", (None, None)),

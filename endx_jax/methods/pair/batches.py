@@ -100,7 +100,7 @@ class PairCollator(Collator):
         return np.pad(drawn, ((0, 0), (0, self.negatives - wanted)), constant_values=-1)
 
 
-def pair_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_groups: bool) -> PairCollator:
+def pair_collator(pairs: Pairs, settings: Any, hard_negatives: int) -> PairCollator:
     """Returns the collator of joined pairs: `Method.collator`.
 
     Raises:
@@ -110,7 +110,7 @@ def pair_collator(pairs: Pairs, settings: Any, *, hard_negatives: int, mask_grou
         raise EndxError(
             "a pair classifier needs wrong answers to train: set objective.negatives or data.hard_negatives"
         )
-    return PairCollator(pairs, mask_groups, settings.negatives)
+    return PairCollator(pairs, settings.negatives)
 
 
 def join_texts(

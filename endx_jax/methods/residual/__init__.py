@@ -9,7 +9,6 @@ METHOD = Method(
     ResidualSettings,
     ResidualObjective,
     head=lambda settings, side, width: settings.head.of_side(side, width),
-    frozen_towers=True,
 )
 
 __all__ = ["METHOD", "HeadSettings", "ResidualHeads", "ResidualObjective", "ResidualSettings"]

@@ -1,6 +1,7 @@
 """Objective with losses of squared distances and in-batch mining of hard pairs (RR, section 3.2)."""
 
 import dataclasses
+from typing import Any
 
 import jax
 
@@ -41,6 +42,11 @@ class ResidualSettings(MethodSettings):
         check_choice("objective.direction", self.direction, DIRECTIONS)
         require(self.margin >= 0, f"objective.margin is {self.margin}; it must not be negative")
         require(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
+
+    def check_model(self, model: Any) -> None:
+        """Raises EndxError for adapters, which the frozen towers would not train."""
+        super().check_model(model)
+        require(not model.lora.rank, f"objective.name={self.name} trains heads on frozen towers: set model.lora.rank=0")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,8 +30,8 @@ def pairs(tiny_bert):
     return RECORDS.tokenize(processors(tiny_bert))
 
 
-def stream(pairs, mask_groups=False, **changes):
-    return BatchStream(pairs, Collator(pairs, mask_groups), **({"seed": 1, "global_batch_size": 8} | changes))
+def stream(pairs, **changes):
+    return BatchStream(pairs, Collator(pairs), **({"seed": 1, "global_batch_size": 8} | changes))
 
 
 def same(a, b):
@@ -82,20 +82,6 @@ def test_a_question_s_own_text_is_no_negative_in_any_term_or_beside_other_prompt
     np.testing.assert_array_equal(mixed.positives[np.arange(3)], [[0, -1], [1, 2], [1, 2]])
 
 
-def test_answers_of_a_questions_group_can_be_left_out_of_its_negatives(tiny_bert):
-    groups = tuple("abcd"[n % 4] for n in range(20))
-    pairs = dataclasses.replace(RECORDS, groups=groups).tokenize(processors(tiny_bert))
-    assert stream(pairs)[0].group_id is None
-    batch = stream(pairs, mask_groups=True)[0]
-    here = np.array(groups)[batch.question_id]
-    expected = (here[:, None] == here) & ~np.eye(8, dtype=bool)
-    assert expected.any()
-    np.testing.assert_array_equal(false_negative_mask(**known_ids(batch)), expected)
-    assert not false_negative_mask(**known_ids(stream(pairs)[0])).any()
-    half = stream(pairs, mask_groups=True, rows=slice(4, 8))[0]
-    np.testing.assert_array_equal(half.group_id, batch.group_id[4:])
-
-
 def test_batches_groups_and_hard_negatives_that_are_not_there_are_refused(pairs):
     refused("global batch of 21 pairs is larger than the training data, 20 pairs", stream, pairs, global_batch_size=21)
     refused("data.group_size is 2, but the training data has no groups", stream, pairs, group_size=2)
@@ -124,7 +110,9 @@ def test_batches_can_hold_one_group(articles):
     assert any(len(set(mixed[step].question_id // 8)) == 2 for step in range(4))
 
 
-def test_hard_negatives_are_drawn_from_the_questions_own_without_repetition(articles):
+@pytest.mark.parametrize("most_listed", [1, 2])
+def test_hard_negatives_are_drawn_from_the_questions_own_without_repetition(articles, monkeypatch, most_listed):
+    monkeypatch.setattr("endx_jax.data.batches.sampler.MOST_LISTED", most_listed)
     source = stream(articles, hard_negatives=3)
     seen = {}
     for step in range(20):

@@ -1,8 +1,12 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from helpers import refused
 
-from endx_jax.data.batches.sampler import ROUND, Epochs, Mixed, Sources, epoch_order, permuted, runs_of_round
+from endx_jax.data.batches.ragged import Ragged
+from endx_jax.data.batches.sampler import ROUND, Epochs, Mixed, Sampler, Sources, epoch_order, permuted, runs_of_round
+from endx_jax.data.batches.token_tables import Pairs
 
 # Groups of 7, 5, 4 and 1, mixed up.
 GROUPS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [7, 5, 4, 1]))
@@ -107,6 +111,22 @@ def test_large_sources_are_drawn_in_computed_epochs_with_orders_of_their_own(mon
     epochs = Epochs(None, 20, run=1, seed=0)(np.arange(60)).reshape(3, 20)
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(20), (3, 1)))
     assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_memory_of_a_step_does_not_grow_with_the_longest_list_of_hard_negatives():
+    index = np.stack([np.arange(32)] * 2, axis=1)
+    listed = Ragged.from_rows([range(100_000), *[range(4)] * 31])
+    sampler = Sampler(
+        Pairs(None, None, index, listed, listed, None, 8, 8), seed=0, global_batch_size=32, hard_negatives=3
+    )
+    tracemalloc.start()
+    drawn = sampler(0).hard_id
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000  # a number for each place of [32, 100,000] takes 26 MB
+    assert all(len(set(row)) == 3 for row in drawn.tolist())
+    assert drawn.max() > 1000
+    np.testing.assert_array_equal(drawn, sampler(0).hard_id)
 
 
 def test_shares_of_sizes_and_weights_become_whole_runs():

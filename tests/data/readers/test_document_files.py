@@ -350,7 +350,7 @@ def test_documents_given_for_pairs_are_refused_with_what_to_do(tmp_path, path):
     fill(tmp_path / "docs", {"a.md": "a", "b.md": "b"})
     with helpers.one_line_error(
         f"{tmp_path}/{path}".replace("*", r"\*") + " holds documents, which have no questions: search them with `endx "
-        f"serve --model=all-MiniLM-L6-v2 --corpus={tmp_path}/docs`, train with data.format=documents, or give "
-        "questions with answers, such as a CSV file"
+        f"serve --model=all-MiniLM-L6-v2 --corpus={tmp_path}/docs`, make questions for them with `endx generate`, or "
+        "give questions with answers, such as a CSV file"
     ):
         read(tmp_path / path)

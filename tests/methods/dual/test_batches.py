@@ -38,7 +38,7 @@ def pairs(**changes) -> Pairs:
 
 
 def first_batch(data: Pairs, settings: DualSettings, hard_negatives: int = 1):
-    collator = contrastive_collator(data, settings, hard_negatives=hard_negatives, mask_groups=False)
+    collator = contrastive_collator(data, settings, hard_negatives=hard_negatives)
     return BatchStream(data, collator, seed=0, global_batch_size=5, hard_negatives=hard_negatives)[0]
 
 

@@ -112,13 +112,13 @@ def test_batches_hold_the_teacher_s_embeddings_of_their_texts():
     positives, hard = Ragged.from_array(index[:, 1:]), Ragged.from_rows([[0]] * B)
     pairs = Pairs(table, table, index, positives, hard, None, 0, 0, guide=guide)
     settings = EmbeddingDistillationSettings(teacher="a teacher")
-    collator = METHOD.collator(pairs, settings, hard_negatives=0, mask_groups=False)
+    collator = METHOD.collator(pairs, settings, hard_negatives=0)
     batch = BatchStream(pairs, collator, seed=0, global_batch_size=8)[0]
     assert isinstance(batch.question, Vectors)
     np.testing.assert_array_equal(batch.guide.question[:, 0], batch.question_id)
     np.testing.assert_array_equal(batch.guide.answer[:, 0], 100 + batch.answer_id)
     with one_line_error("compares no texts with each other: set data.hard_negatives to 0"):
-        METHOD.collator(pairs, settings, hard_negatives=1, mask_groups=False)
+        METHOD.collator(pairs, settings, hard_negatives=1)
 
 
 def test_wrong_settings_are_refused():

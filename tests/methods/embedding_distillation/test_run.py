@@ -73,6 +73,15 @@ def test_the_student_searches_the_teacher_s_index(student, index, endx):
     assert QUESTIONS[7] in printed.out
 
 
+def test_a_student_learns_from_documents_alone(config, tmp_path):
+    lines = [json.dumps({"title": title, "text": text}) for title, text in zip(QUESTIONS, ANSWERS, strict=True)]
+    config = config.copy_and_resolve_references()
+    config.data.path, config.data.format = str(written(tmp_path / "corpus.jsonl", "\n".join(lines) + "\n")), "documents"
+    config.train.steps = config.train.checkpoint_every = 2
+    run(config, tmp_path / "run")
+    assert len(logged_steps(tmp_path / "run")) == 2
+
+
 def test_only_the_teacher_s_index_is_searched_and_no_documents_are_added(student, index, bert_workdir, endx):
     refused = endx("search", f"--index={index}", f"--model={bert_workdir}", "--mode=dense", "who", status=2)
     assert f"not by {bert_workdir}" in refused.err

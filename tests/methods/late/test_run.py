@@ -10,8 +10,8 @@ from tiny_bert import WORDS, tiny_recipe
 import endx_jax
 from endx_jax.cli import evaluate, mine, search
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.model import load_pair_scorer, read_model
 from endx_jax.experiment.run import run
+from endx_jax.experiment.saved_model import load_pair_scorer, read_model
 from endx_jax.methods.config import load_config
 from endx_jax.methods.late import LateSettings
 from endx_jax.models.lora import is_adapter

@@ -31,7 +31,7 @@ def pairs(tiny_bert):
 
 def stream(pairs, negatives=3, hard_negatives=0, **changes):
     settings = PairSettings(negatives=negatives)
-    collator = pair_collator(pairs, settings, hard_negatives=hard_negatives, mask_groups=False)
+    collator = pair_collator(pairs, settings, hard_negatives=hard_negatives)
     options = {"seed": 1, "global_batch_size": B, "hard_negatives": hard_negatives} | changes
     return BatchStream(pairs, collator, **options)
 

@@ -9,7 +9,7 @@ from tiny_bert import sizes, vocabulary, write_tokenizer
 
 import endx_jax
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.methods.pair.batches import longest_first
 from endx_jax.pretrained import locate
 from endx_jax.ranking.mining import SimilaritiesOfTexts

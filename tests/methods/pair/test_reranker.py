@@ -8,7 +8,7 @@ import pytest
 from helpers import refused
 
 from endx_jax.data.tokenization import Tokenizer
-from endx_jax.experiment.model import load_pair_scorer
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.methods.pair.reranker import CARD, INSTRUCTION, PromptScorer, load_reranker
 
 QUESTIONS = ["where is the cat?", "who sat", "what is 3"]

@@ -11,10 +11,9 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
 from endx_jax.data.sets.splits import limit_questions
-from endx_jax.experiment import prepare
 from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.model import load_pair_scorer
 from endx_jax.experiment.run import run
+from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.experiment.workdir import read_config
 from endx_jax.methods.config import load_recipe
 from endx_jax.methods.pair import PairSettings
@@ -48,7 +47,7 @@ def test_it_trains_stops_goes_on_validates_and_reports(pair_workdir):
 
 @pytest.mark.slow
 def test_in_one_go_on_fewer_devices_the_losses_are_the_same(pair_workdir, config, tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare, "make_mesh", lambda settings: make_mesh(settings, jax.devices()[:2]))
+    monkeypatch.setattr("endx_jax.experiment.run.make_mesh", lambda settings: make_mesh(settings, jax.devices()[:2]))
     config.train.tower_chunk = 4
     run(config, tmp_path)
     np.testing.assert_allclose([*logged_losses(tmp_path).values()], [*logged_losses(pair_workdir).values()], rtol=1e-5)

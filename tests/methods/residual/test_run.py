@@ -14,8 +14,7 @@ import endx_jax
 from endx_jax.cli.entry import run_verb
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
-from endx_jax.experiment.prepare import prepare_run
-from endx_jax.experiment.run import run
+from endx_jax.experiment.run import prepare_run, run
 from endx_jax.index.index import Index
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.methods.residual import ResidualSettings

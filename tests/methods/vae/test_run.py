@@ -9,8 +9,8 @@ from helpers import logged_steps, trained_params
 from tiny_bert import tiny_recipe
 
 import endx_jax
-from endx_jax.experiment.model import read_model
 from endx_jax.experiment.run import run
+from endx_jax.experiment.saved_model import read_model
 from endx_jax.methods.vae import VaeSettings
 from endx_jax.parallel import MeshSettings, make_mesh
 
