@@ -47,7 +47,7 @@ SERVE = [
 PLOT = ["matplotlib>=3.9", "scikit-learn>=1.5"]
 DATA = ["pyarrow>=17.0"]
 GENERATE = ["openai>=3.57"]
-PDF = ["pypdf>=5.0"]
+DOCUMENTS = ["mammoth>=1.8", "openpyxl>=3.1", "pypdf>=5.0", "python-pptx>=1.0"]
 GCS = ["gcsfs>=2026.10.1"]
 S3 = ["s3fs>=2026.9.0"]
 DOCS = ["latex2mathml>=3.77", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"]
@@ -80,7 +80,7 @@ setup(
         "plot": PLOT,
         "data": DATA,
         "generate": GENERATE,
-        "pdf": PDF,
+        "documents": DOCUMENTS,
         "gcs": GCS,
         "s3": S3,
         "docs": DOCS,
@@ -99,7 +99,7 @@ setup(
             *PLOT,
             *DATA,
             *GENERATE,
-            *PDF,
+            *DOCUMENTS,
             *GCS,
             *S3,
         ],

@@ -37,8 +37,8 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   push        upload a model to the hub               endx push runs/quickstart OWNER/NAME
   publish     copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
   plan        estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
-  models      list models that have a name            endx models
 
+Models are a folder, a hub id (`hf cache ls` lists those on this machine), all-MiniLM-L6-v2 or glove-6b-50d.
 endx VERB --help lists the arguments of a verb."""
 
 
@@ -169,7 +169,7 @@ OTHERS = {
 
 VERBS = (
     "prepare", "check", "mine", "generate", "train", "merge", "evaluate", "compare", "search", "serve", "encode",
-    "export", "push", "publish", "plan", "models",
+    "export", "push", "publish", "plan",
 )  # fmt: skip
 
 

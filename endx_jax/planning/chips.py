@@ -17,7 +17,6 @@ class Chip:
       bandwidth: bandwidth of that memory, bytes/s.
       link: to other devices of the same slice or node, all links (or PCIe) together, one way, bytes/s.
       platform: `tpu` or `gpu`.
-      clock: of a TPU, cycles/s: `flops` over the products of its matrix units in a cycle.
     """
 
     name: str
@@ -27,7 +26,6 @@ class Chip:
     bandwidth: float
     link: float
     platform: str = "tpu"
-    clock: float = 0.0
 
 
 # Share of a chip's memory for programs; the rest is for the runtime and fragmentation.
@@ -36,10 +34,10 @@ _GIB = 2**30
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", ("TPU v4",), 275e12, 32 * _GIB, 1200e9, 300e9, clock=1.05e9),
-        Chip("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * _GIB, 819e9, 200e9, clock=1.5e9),
-        Chip("v5p", ("TPU v5p", "TPU v5"), 459e12, 95 * _GIB, 2765e9, 600e9, clock=1.75e9),
-        Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * _GIB, 1638e9, 400e9, clock=1.75e9),
+        Chip("v4", ("TPU v4",), 275e12, 32 * _GIB, 1200e9, 300e9),
+        Chip("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * _GIB, 819e9, 200e9),
+        Chip("v5p", ("TPU v5p", "TPU v5"), 459e12, 95 * _GIB, 2765e9, 600e9),
+        Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * _GIB, 1638e9, 400e9),
         Chip("T4", ("Tesla T4", "NVIDIA T4"), 65e12, 16 * 10**9, 320e9, 16e9, "gpu"),
         Chip("L4", ("NVIDIA L4",), 121e12, 24 * 10**9, 300e9, 32e9, "gpu"),
         Chip("A10G", ("NVIDIA A10G",), 70e12, 24 * 10**9, 600e9, 32e9, "gpu"),

@@ -15,7 +15,7 @@ from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.memory import bytes_held
 from endx_jax.planning.chips import USABLE, chip_of
 from endx_jax.planning.programs import Collective, collectives
-from endx_jax.planning.roofline import seconds_by_kind
+from endx_jax.planning.roofline import roofline
 from endx_jax.training.compilation import abstract_batch, program_bytes, used_and_limit
 
 # Autotuning runs kernels on a device, which is missing here. It affects no array's size.
@@ -35,8 +35,8 @@ class Compiled:
       fits: true if the program fits in the memory of a device, by its compiler or its data sheet.
       donated: bytes of arguments whose buffers the results reuse.
       collectives: its collectives.
-      estimate: the compiler's estimate of the time of each kind of operation, in seconds; empty if it has none.
-      roofline: the least time of each kind of operation: see `planning.roofline`; empty if the chip is unknown.
+      estimate: of a TPU, seconds by the compiler's cost analysis, in which the body of a loop counts once; else 0.
+      roofline: of a GPU, the least seconds of each kind of kernel: see `planning.roofline`; else empty.
       seconds: compilation time.
       text: the program; empty if it was refused.
     """
@@ -49,7 +49,7 @@ class Compiled:
     fits: bool
     donated: int
     collectives: list[Collective]
-    estimate: Mapping[str, float]
+    estimate: float
     roofline: Mapping[str, float]
     seconds: float
     text: str = dataclasses.field(repr=False)
@@ -88,12 +88,12 @@ def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
         except jax.errors.JaxRuntimeError:
             raise EndxError(f"the compiler of {device.device_kind} refuses the program: {refused}") from None
         held, seconds = bytes_held(arguments), time.perf_counter() - start
-        return Compiled(held, peak - held, 0, peak, peak - limit, False, 0, [], {}, {}, seconds, "")
+        return Compiled(held, peak - held, 0, peak, peak - limit, False, 0, [], 0.0, {}, seconds, "")
     seconds = time.perf_counter() - start
     memory, text = program.memory_analysis(), program.as_text()
-    code = memory.generated_code_size_in_bytes if device.platform == "tpu" else 0
+    on_tpu = device.platform == "tpu"
+    code = memory.generated_code_size_in_bytes if on_tpu else 0
     peak = program_bytes(program) + code
-    estimate, roofline = seconds_by_kind(text, chip) if chip else ({}, {})
     return Compiled(
         arguments=memory.argument_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
@@ -103,8 +103,8 @@ def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
         fits=not chip or chip.platform == "tpu" or peak <= USABLE * chip.memory,
         donated=memory.alias_size_in_bytes,
         collectives=collectives(text),
-        estimate=estimate,
-        roofline=roofline,
+        estimate=program.cost_analysis()["optimal_seconds"] if on_tpu else 0.0,
+        roofline=roofline(text, chip) if chip and chip.platform == "gpu" else {},
         seconds=seconds,
         text=text,
     )

@@ -51,7 +51,6 @@ class Instruction:
       times: number of runs; None if the trip count of a loop around it is unknown.
       loops: number of loops around it.
       asynchronous: true if other work can run between its start and its end.
-      place: the loop's body or other computation that it is part of, as a fusion or by itself.
       fusions: number of fusions around it.
       inner: instructions of a fusion; empty for others.
     """
@@ -66,7 +65,6 @@ class Instruction:
     times: int | None
     loops: int
     asynchronous: bool
-    place: str
     fusions: int
     inner: tuple["Instruction", ...] = dataclasses.field(default=(), repr=False)
 
@@ -123,7 +121,7 @@ def instructions(program: str) -> Iterator[Instruction]:
     The computations by which collectives reduce two numbers are left out.
     """
     computations, entry = _computations(program)
-    yield from _instructions(computations, entry, times=1, loops=0, asynchronous=False, place=entry, fusions=0)
+    yield from _instructions(computations, entry, times=1, loops=0, asynchronous=False, fusions=0)
 
 
 def _computations(program: str) -> tuple[dict[str, list[re.Match]], str]:
@@ -149,7 +147,6 @@ def _instructions(
     times: int | None,
     loops: int,
     asynchronous: bool,
-    place: str,
     fusions: int,
 ) -> Iterator[Instruction]:
     shapes = {instruction[2]: instruction[3] for instruction in computations[name]}
@@ -169,12 +166,10 @@ def _instructions(
         inner: list[Instruction] = []
         for called in () if leaf else CALLED.findall(rest):
             for computation in called.strip("{}").split(","):
-                at = computation.strip(" %")
-                where = at if opcode in OUTER and opcode != "async-start" else place
-                inner += _instructions(computations, at, inside, depth, apart, where, around)
+                inner += _instructions(computations, computation.strip(" %"), inside, depth, apart, around)
         part_of = tuple(part for part in inner if fusions < part.fusions == around)
         yield Instruction(
-            label, bool(root), opcode, shape, names, operands, rest, times, loops, asynchronous, place, fusions, part_of
+            label, bool(root), opcode, shape, names, operands, rest, times, loops, asynchronous, fusions, part_of
         )
         yield from inner
 
@@ -194,8 +189,11 @@ def _trips(computations: dict[str, list[re.Match]], loop: str) -> int | None:
 
 def shape_bytes(shape: str) -> int:
     """Returns the bytes of a shape such as `f32[8,16]{1,0}`, or of a tuple of shapes."""
-    total = 0
-    for letters, bits, dimensions in SHAPE.findall(shape):
-        count = math.prod(int(n) for n in dimensions.split(",") if n)
-        total += math.ceil(count * (8 if letters == "pred" else int(bits or 0)) / 8)
-    return total
+    return sum(map(array_bytes, SHAPE.findall(shape)))
+
+
+def array_bytes(array: tuple[str, str, str]) -> int:
+    """Returns the bytes of an array, a match of `SHAPE`: letters and bits of its type, and dimensions."""
+    letters, bits, dimensions = array
+    count = math.prod(int(n) for n in dimensions.split(",") if n)
+    return math.ceil(count * (8 if letters == "pred" else int(bits or 0)) / 8)

@@ -46,7 +46,7 @@ def test_a_dual_encoder(bert):
     planned, compiled = compiled_on(tiny(bert), "v5e:2x2")
     assert faults(planned, compiled) == []
     assert {one.kind for one in compiled.collectives} >= {"all-reduce"}
-    assert 0 < sum(compiled.roofline.values()) < sum(compiled.estimate.values()) < 0.1
+    assert 0 < compiled.estimate < 0.1
 
 
 @pytest.mark.slow

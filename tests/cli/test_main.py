@@ -86,7 +86,7 @@ def test_characters_that_an_encoding_does_not_have_are_printed_as_escapes(monkey
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
     verb = mock.Mock(["main"], main=lambda arguments: print("caf\xe9 \u2192"))
     monkeypatch.setattr(entry, "_verb", lambda name: verb)
-    assert entry.run_verb(["models"]) == 0
+    assert entry.run_verb(["plan"]) == 0
     sys.stdout.flush()
     assert sys.stdout.buffer.getvalue() == printed + b"\n"
 

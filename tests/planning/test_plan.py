@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import jax
 import pytest
@@ -29,8 +30,8 @@ COMPILED = Compiled(
     fits=True,
     donated=10**9,
     collectives=[Collective("all-reduce", 10**8, 3, 0, "")],
-    estimate={"matrix products": 0.3, "other fusions": 0.2},
-    roofline={"matrix products": 0.2, "communication": 0.05, LAUNCHES: 1000 * LAUNCH},
+    estimate=0.5,
+    roofline={},
     seconds=12.0,
     text="ENTRY",
 )
@@ -113,13 +114,24 @@ def test_a_compiled_step_is_reported(settings, compiler):
     assert "3.00 GB, 17% of 17.2 GB: it fits" in shown
     assert "all-reduce" in shown
     assert "300 MB received" in shown
-    rows = [line.split("  ") for line in shown.splitlines()]
-    cells = {row[1]: [cell.strip() for cell in row[2:] if cell] for row in rows if len(row) > 2}
-    assert (cells["matrix products"], cells["communication"]) == (["300 ms", "200 ms"], ["0.0 ms", "50.0 ms"])
-    assert cells["launches of 1,000 kernels"] == ["0.0 ms", "2.5 ms"]
-    assert cells["together"] == ["500 ms", "252 ms"]
-    assert "nor in gathers, sorts and communication" in shown
-    assert "a bound that no program reaches" in shown
+    assert "by the compiler's cost analysis       500 ms" in shown
+    assert "untested: no TPU has run these programs" in shown
+    assert report.as_dict(found, "tiny")["compiled"]["estimate"] == 0.5
+
+
+def test_the_step_of_a_gpu_is_reported_by_kind_of_kernel(settings, compiler):
+    times = {"matrix products": 0.2, "communication": 0.05, LAUNCHES: 1000 * LAUNCH}
+    compiler(dataclasses.replace(COMPILED, estimate=0.0, roofline=times))
+    found = plan_topology(settings, NO_DATA, topology_named("h200:8"))
+    shown = report.format_plan(found, "tiny")
+    cells = dict(re.findall(r"^  (\S.*?)  +(\S+ ms)$", shown, re.MULTILINE))
+    assert cells == {
+        "matrix products": "200 ms",
+        "communication": "50.0 ms",
+        "launches of 1,000 kernels": "2.5 ms",
+        "together": "252 ms",
+    }
+    assert shown.endswith("took 1.2 to 1.6 times it")
     assert report.as_dict(found, "tiny")["compiled"]["roofline"]["communication"] == 0.05
 
 

@@ -1,4 +1,4 @@
-"""Reader of a folder of documents (Markdown, reStructuredText, text, HTML; PDF with the extra `pdf`) as passages."""
+"""Reader of a folder of documents as passages: Markdown, text, HTML; with the extra `documents` PDF and Office."""
 
 import codecs
 import dataclasses
@@ -15,7 +15,7 @@ from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, Document, Scalar, 
 from endx_jax.data.sets.paragraphs import split_sentences
 from endx_jax.errors import EndxError, counted
 
-ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", ".pdf")
+ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", *pdf_files.PACKAGES)
 # Maximum characters of a passage, about 130 English words.
 MOST = 800
 # Data inside a text, such as an image, and ASCII words that are too long for a passage, such as encoded data.
@@ -163,27 +163,28 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         raise EndxError("with names that hold control characters or are not UTF-8")
     if os.path.getsize(file) > text_files.MOST:
         raise EndxError(f"over {text_files.MOST:,} bytes")
-    data = b""
+    data, kind = b"", ending[1:].upper()
     try:
         data = pathlib.Path(file).read_bytes()
-        is_text = ending != ".pdf" or data.startswith(json_files.POINTER.encode())
-        text = _decoded(data) if is_text else pdf_files.read_pdf(file)
+        is_text = ending not in pdf_files.PACKAGES or data.startswith(json_files.POINTER.encode())
+        text = _decoded(data) if is_text else pdf_files.read_in_process(file)
         text = INLINE_DATA.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     except ImportError:
-        raise EndxError('in PDF, which needs pip install "endx_jax[pdf]"') from None
+        raise EndxError(f'in {kind}, which needs pip install "endx_jax[documents]"') from None
     except TimeoutError:
-        raise EndxError("that take too much time or memory as PDF: convert them to text by pdftotext") from None
+        raise EndxError(f"that take too much time or memory as {kind}: convert them to text") from None
     except OSError as error:
         raise EndxError(f"that can't be read: {error.strerror}") from None
     except (ValueError, LookupError):
-        reason = "can't be read as PDF" if ending == ".pdf" else f"are not UTF-8: {text_files.conversion(data)}"
+        unreadable = ending in pdf_files.PACKAGES
+        reason = f"can't be read as {kind}" if unreadable else f"are not UTF-8: {text_files.conversion(data)}"
         raise EndxError(f"that {reason}") from None
     if text.startswith(json_files.POINTER):
         raise EndxError("that are Git LFS pointers: run git lfs pull")
     fields: dict[str, Scalar] = {}
     if front := FRONT_MATTER.match(text) or (HEADER.match(text) if ending[:3] in (".md", ".ma", ".rs") else None):
         fields, text = dict(_fields(front["fields"])), text[front.end() :]
-    if ending.startswith(".htm"):
+    if ending.startswith(".htm") or ending in pdf_files.PAGES:
         page = _Page()
         page.feed(text + "<p>")  # ends the last text; `close` takes quadratic time for broken markup
         text = "".join(page.parts)

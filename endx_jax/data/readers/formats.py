@@ -199,7 +199,7 @@ def detect_format(path: str) -> str:
     Raises:
       EndxError: there is nothing at the path, its ending is unknown, or it can't be read.
     """
-    if document_files.names_in(path):
+    if document_files.names_in(path) and not path.lower().endswith(".xlsx"):  # which may hold pairs
         raise EndxError(
             f"{path} holds documents, which have no questions: search them with `endx serve --model=all-MiniLM-L6-v2 "
             f"--corpus={folders.base(path)}`, make questions for them with `endx generate`, or give questions "

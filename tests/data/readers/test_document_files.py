@@ -2,6 +2,7 @@ import io
 import os
 import textwrap
 import time
+import zipfile
 
 import helpers
 import pytest
@@ -295,7 +296,9 @@ def test_pdf_is_read_with_its_extra_and_skipped_without(tmp_path, monkeypatch):
     assert [(d.id, d.text) for d in documents(tmp_path)[0]] == [("a.pdf", "a Zebras are striped.")]
     monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
     fill(tmp_path, {"a.pdf": pdf("text"), "b.md": "b"})
-    assert documents(tmp_path)[1].endswith("1 in PDF, which needs pip install \"endx_jax[pdf]\" (such as 'a.pdf')")
+    assert documents(tmp_path)[1].endswith(
+        "1 in PDF, which needs pip install \"endx_jax[documents]\" (such as 'a.pdf')"
+    )
 
 
 def test_pdf_that_takes_too_much_time_or_memory_is_named_and_left_out(tmp_path, monkeypatch):
@@ -305,11 +308,75 @@ def test_pdf_that_takes_too_much_time_or_memory_is_named_and_left_out(tmp_path, 
     fill(tmp_path, {"bomb.pdf": pdf("a) Tj (" * 400_000), "good.pdf": pdf("Zebras are striped."), "none.pdf": "%PDF"})
     found, line = documents(tmp_path)
     assert [d.id for d in found] == ["good.pdf"]
-    assert "skipped 1 that take too much time or memory as PDF: convert them to text by pdftotext" in line
+    assert "skipped 1 that take too much time or memory as PDF: convert them to text" in line
     assert "(such as 'bomb.pdf'), 1 that can't be read as PDF (such as 'none.pdf')" in line
     monkeypatch.setattr(pdf_files, "MOST_MEMORY", 10_000_000)
     fill(tmp_path / "small", {"a.pdf": pdf("text"), "b.md": "b"})
-    assert documents(tmp_path / "small")[1].endswith("as PDF: convert them to text by pdftotext (such as 'a.pdf')")
+    assert documents(tmp_path / "small")[1].endswith("as PDF: convert them to text (such as 'a.pdf')")
+
+
+def docx(file):
+    docx = zipfile.ZipFile(file, "w")
+    ns = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    styled = '<w:p><w:pPr><w:pStyle w:val="{}"/></w:pPr><w:r><w:t>{}</w:t></w:r></w:p>'
+    styles = "".join(f'<w:style w:styleId="{n}"><w:name w:val="{n}"/></w:style>' for n in ("Title", "heading 2"))
+    body = (
+        styled.format("Title", "Zoo")
+        + styled.format("heading 2", "Zebras")
+        + "<w:p><w:r><w:t>Striped.</w:t></w:r></w:p>"
+    )
+    cells = "".join(f"<w:tc><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:tc>" for text in ("legs", "4"))
+    body += f"<w:tbl><w:tr>{cells}</w:tr></w:tbl>"
+    with docx:
+        docx.writestr("word/document.xml", f"<w:document {ns}><w:body>{body}</w:body></w:document>")
+        docx.writestr("word/styles.xml", f"<w:styles {ns}>{styles}</w:styles>")
+
+
+def pptx(file):
+    slides = pytest.importorskip("pptx").Presentation()
+    slide = slides.slides.add_slide(slides.slide_layouts[1])
+    slide.shapes.title.text, slide.placeholders[1].text = "Zebras", "Striped."
+    slide.notes_slide.notes_text_frame.text = "Smile."
+    slides.save(file)
+
+
+def xlsx(file):
+    book = pytest.importorskip("openpyxl").Workbook()
+    book.active.title = "Zoo"
+    for row in (["name", "legs"], ["zebra", 4], [None, None], ["=1+1", " "]):
+        book.active.append(row)
+    book.save(file)
+
+
+def epub(file):
+    with zipfile.ZipFile(file, "w") as book:
+        book.writestr("META-INF/container.xml", '<container xmlns="c"><rootfile full-path="in/a.opf"/></container>')
+        items = '<manifest><item id="1" href="b%20c.xhtml"/><item id="0" href="a.xhtml"/></manifest>'
+        spine = '<spine><itemref idref="0"/><itemref idref="1"/></spine>'
+        book.writestr(
+            "in/a.opf", f'<package xmlns="p"><metadata><title>A &amp; B</title></metadata>{items}{spine}</package>'
+        )
+        book.writestr("in/a.xhtml", "<html><title/><h2>One</h2><p>First.</p></html>")
+        book.writestr("in/b c.xhtml", "<p>Second.</p>")
+
+
+@pytest.mark.parametrize(
+    ("write", "package", "title", "text"),
+    [
+        (docx, "mammoth", "Zoo", "## Zebras\nStriped.\n\nlegs 4"),
+        (pptx, "pptx", "a", "## Zebras\nStriped.\n\nSmile."),
+        (xlsx, "openpyxl", "a", "## Zoo\nname | legs\nzebra | 4"),
+        (epub, "zipfile", "A & B", "## One\nFirst.\n\nSecond."),
+    ],
+)
+def test_office_files_and_books(tmp_path, write, package, title, text):
+    pytest.importorskip(package)
+    name = f"a.{write.__name__}"
+    write(tmp_path / name)
+    (tmp_path / "broken.docx").write_bytes(b"no zip")
+    found, line = documents(tmp_path)
+    assert [(d.id, d.metadata["title"], d.text) for d in found] == [(name, title, f"{title} {text}")]
+    assert "broken.docx" in line
 
 
 def pdf(text):
