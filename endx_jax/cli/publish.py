@@ -8,20 +8,12 @@ import logging
 import os
 import pathlib
 
-# Flags by the arguments of `publish` that messages replace with them: see `naming`.
-FLAGS = {
-    "name=": "--collection=",
-    "another name": "another --collection",
-    "address=": "--to=",
-    "address contains": "--to contains",
-}
-
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.errors import counted, naming
+    from endx_jax.errors import counted
     from endx_jax.index.index import Index
     from endx_jax.index.milvus import LARGEST, publish
     from endx_jax.parallel.console import say, showing_progress
@@ -31,8 +23,7 @@ def main(argv: list[str]) -> None:
         logging.getLogger(library).setLevel(logging.CRITICAL)
     index = Index(arguments.index)
     token = os.environ.get("MILVUS_TOKEN", "")
-    with naming(FLAGS):
-        done = publish(index, arguments.to, arguments.collection, token=token, progress=showing_progress())
+    done = publish(index, arguments.to, arguments.collection, token=token, progress=showing_progress())
     say(f"{done.documents:,} documents of {arguments.index} are in collection {arguments.collection} at {arguments.to}")
     if index.snapshot.known:
         say(f"{len(index.snapshot.known):,} known questions are not copied; the collection is searched without them")

@@ -132,4 +132,4 @@ def test_the_command_prints_the_page(tmp_path, tiny_bert, endx):
     printed = endx("check", file, "--model", tiny_bert).out
     assert printed.startswith(f"{file}: 40 questions, 40 answers, 40 pairs\n")
     assert printed.rstrip().splitlines()[-1] == f"next: endx serve --model={tiny_bert} --corpus={file}"
-    assert "--question-column" in endx("check", write(tmp_path, ["a,b"], "x,y", "other.csv"), status=2).err
+    assert "question_column" in endx("check", write(tmp_path, ["a,b"], "x,y", "other.csv"), status=2).err
