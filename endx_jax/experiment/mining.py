@@ -51,20 +51,21 @@ def mine(
     Args:
       data: file, folder or prepared set with questions and right answers.
       output: output folder, to train on with `data.path`.
-      bm25: true to rank the data's candidates by stemmed BM25.
+      bm25: rank the data's candidates by stemmed BM25.
       workdir: workdir of a run, whose best checkpoint ranks.
-      model: pretrained folder or name that ranks, or that encoded the index.
-      index: index whose documents are the candidates.
+      model: pretrained folder or name that ranks; with `index`, the model that encoded it.
+      index: index of `endx encode` whose documents are the candidates.
       pool: retrieval unit of reading-comprehension data, as `data.pool`.
-      split: split of a folder that has several.
+      split: split of a BEIR, MS MARCO or save_to_disk folder.
       questions: number of questions to mine for, chosen by hash; 0: all.
       negatives: maximum number of negatives per question.
-      ranks: first and last rank of the window to take negatives from; ranks count from 1.
-      margin: minimum difference to the right answers' score; None: none, and 0 with `teacher`.
-      relative_margin: minimum difference as a share of the right answers' score.
-      teacher: model that filters negatives: what `experiment.model.load_pair_scorer` takes, or an embedding model.
-      score_with: model, as `teacher`, whose scores are written for distillation.
-      strata: true to spread negatives over all scores of `score_with`, instead of the best-ranked.
+      ranks: first and last rank of the window to take negatives from; ranks count from 1 [1-100].
+      margin: minimum difference to the right answers' score [none; 0 with `teacher`].
+      relative_margin: minimum difference as a share of the right answers' score, such as 0.05.
+      teacher: workdir or name of a pair classifier or dual encoder that filters negatives.
+      score_with: model whose scores are written for distillation: workdir of a pair classifier, folder or name of a
+        sentence-transformers CrossEncoder, or workdir or name of a dual encoder.
+      strata: spread negatives over all scores of `score_with`, instead of the best-ranked; scores the whole window.
       **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
 
     Raises:

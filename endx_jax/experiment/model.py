@@ -355,8 +355,8 @@ def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> Pa
     """Loads a scorer of pairs: a run whose method scores pairs or embeds every token, or a foreign reranker.
 
     Args:
-      name: workdir, or folder of a cross-encoder, of late interaction or of another foreign reranker; with `embeddings`
-        also what `load` takes.
+      name: workdir, or folder or hub id of a cross-encoder, of late interaction or of another foreign reranker; with
+        `embeddings` also what `load` takes.
       embeddings: true to score by inner products if the model embeds texts, as for mining and distillation.
 
     Returns:
@@ -368,7 +368,7 @@ def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> Pa
         damaged.
     """
     folder = local_copy(name, skip=NOT_COPIED)
-    if embeddings and not folder.is_dir():
+    if not folder.is_dir():
         folder = locate(str(name))
     for read in (find_method(method).foreign_scorer for method in METHODS):
         scorer = read(folder) if read else None
