@@ -38,18 +38,18 @@ def parser_of(
     parser = argparse.ArgumentParser(
         prog=verb.strip("`"), description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    group_of = {}
+    group_of: dict[str, Any] = {}
     for title, members in groups.items():
         group_of |= dict.fromkeys(members, parser.add_argument_group(title))
     helps = {entry.arg_name: entry.description for entry in parse(function.__doc__ or "", DocstringStyle.GOOGLE).params}
     hints = typing.get_type_hints(function)
     for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         options = _options(hints[name], parameter.default)
         if name in positional:
             options.pop("required", None)
-        options |= {"help": _help(helps[name], parameter.default)} | changes.get(name, {})
+        options |= {"help": _help(helps[name] or "", parameter.default), **changes.get(name, {})}
         flag = name if name in positional else f"--{name.replace('_', '-')}"
         group_of.get(name, parser).add_argument(flag, **options)
     for add in further:
@@ -68,7 +68,8 @@ def _options(hint: Any, default: Any) -> dict[str, Any]:
     if typing.get_origin(kind) is typing.Literal:
         return given | {"choices": items}
     if items:  # of a sequence
-        return given | {"type": items[0], "nargs": "*" if default else "+"}
+        given["nargs"] = "*" if isinstance(default, Sequence) else "+"
+    kind = items[0] if items else kind
     return given | ({} if kind in (str, os.PathLike) else {"type": kind}) | ({"metavar": "N"} if kind is int else {})
 
 

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from endx_jax.data.readers.beir import REPORT, write_mined
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import counted
@@ -98,21 +99,7 @@ def mine(
     keep_programs()
     names = dict.fromkeys(name for name in (teacher, score_with) if name)
     scorers = {name: load_pair_scorer(name, embeddings=True) for name in names}
-    if bm25:
-        ranked = mining.rank_by_bm25(records, settings.last_rank, progress=showing_progress())
-        for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), records.text_language):
-            say(line)
-        source: dict[str, Any] = {"name": "bm25", "description": BM25.description(records.text_language)}
-    elif index:
-        stored = open_index(index, model)
-        encoder = stored.encoder
-        encoder.model.check_one_vector("mining")
-        records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, settings.last_rank)
-        source = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}
-    else:
-        loaded = load(workdir or model or "")
-        source = {"name": loaded.name, "identity": loaded.identity}
-        ranked = mining.rank_by_embeddings(loaded.comparable, records, settings.last_rank)
+    records, ranked, source = _rank(records, settings.last_rank, None if bm25 else workdir or model or "", index)
     texts = records.questions, records.candidates
     score, distilled = (scorers[name](*texts) if name else None for name in (teacher, score_with))
     spread = distilled if strata else None
@@ -142,3 +129,26 @@ def mine(
         f"{settings.first_rank} to {settings.last_rank} of {source['name']}; excluded: {dropped}"
     )
     return mined
+
+
+def _rank(
+    records: RetrievalSet, last: int, model: FolderOrName | None, index: FolderOrName | None
+) -> tuple[RetrievalSet, mining.Ranked, dict[str, Any]]:
+    """Ranks candidates to the rank `last` by a model, or by BM25 without one; also returns the source of the ranks.
+
+    With an index, the candidates of the returned set are its documents.
+    """
+    if index:
+        stored = open_index(index, model or None)
+        encoder = stored.encoder
+        encoder.model.check_one_vector("mining")
+        records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, last)
+        return records, ranked, {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}
+    if model is None:
+        ranked = mining.rank_by_bm25(records, last, progress=showing_progress())
+        for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), records.text_language):
+            say(line)
+        return records, ranked, {"name": "bm25", "description": BM25.description(records.text_language)}
+    loaded = load(model)
+    ranked = mining.rank_by_embeddings(loaded.comparable, records, last)
+    return records, ranked, {"name": loaded.name, "identity": loaded.identity}

@@ -143,7 +143,7 @@ def test_a_whole_index_is_ranked_by_answers(index, tmp_path, endx):
 def test_a_whole_index_needs_data_that_fit_it(tmp_path, endx):
     index = tmp_path / "index"
     write_index(index, np.ones((1, 2), np.float32), [Document("d7", "x")], metric="cosine", model={"name": "x"})
-    assert "--index needs --data" in endx("evaluate", f"--index={index}", status=2).err
+    assert "index needs data" in endx("evaluate", f"--index={index}", status=2).err
     data = written(tmp_path / "x.csv", "question,answer\nwhere is the mat,on the sofa\n")
     refused = endx("evaluate", f"--index={index}", f"--data={data}", f"--output={tmp_path / 'out'}", status=2)
     assert "1 of 1 right documents are not in the index, such as 'd0'" in refused.err
