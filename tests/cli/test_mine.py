@@ -86,19 +86,8 @@ def test_contradictory_options_are_refused_in_one_line_and_write_nothing(tmp_pat
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "set exactly one of bm25=True, workdir=RUN, model=NAME and index=DIR"),
-        ({"bm25": True, "strata": True}, "strata=True needs the model of score_with"),
-        ({"bm25": True, "questions": -1}, "questions=-1: give a number"),
-        ({"bm25": True, "output": "pairs.csv"}, "^output=pairs.csv is a file"),
-    ],
-)
-def test_messages_name_the_arguments_in_python(tmp_path, pairs_csv, monkeypatch, arguments, message):
-    (tmp_path / "pairs.csv").write_bytes(pairs_csv.read_bytes())
-    monkeypatch.chdir(tmp_path)
-    refused(message, endx_jax.mine, "pairs.csv", **{"output": "out"} | arguments)
+def test_an_output_that_is_a_file_is_refused(pairs_csv):
+    refused("^output=.*pairs.csv is a file", endx_jax.mine, pairs_csv, pairs_csv, bm25=True)
 
 
 def test_mined_rows_are_returned_and_messages_can_be_silenced(tmp_path, pairs_csv, mine, capsys):

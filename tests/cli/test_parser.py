@@ -8,7 +8,7 @@ from endx_jax.cli.parser import parser_of
 
 def example(
     source: str | pathlib.Path,
-    *names: str,
+    *,
     top_k: int = 5,
     share: float | None = None,
     widths: tuple[int, ...] = (8,),
@@ -23,7 +23,6 @@ def example(
     Args:
       source: file
         to read; in Python also rows.
-      *names: unused.
       top_k: results of 100 %.
       share: share of all [half of them].
       widths: widths.
