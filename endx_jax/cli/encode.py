@@ -20,6 +20,7 @@ from endx_jax.experiment.workdir import check_writable, read_config
 from endx_jax.index.corpus_encoding import Encoding, encode_corpus
 from endx_jax.index.index_file import PRECISIONS
 from endx_jax.index.shards import join_shards
+from endx_jax.inference.encode import Precision
 from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import keep_programs
 from endx_jax.settings import require
@@ -37,7 +38,7 @@ def encode(
     join: list[str] | None = None,
     corpus: str = "",
     output: pathlib.Path | None = None,
-    precision: str = "float32",
+    precision: Precision = "float32",
     truncate_dim: int | None = None,
     shard: str = "1/1",
     reuse: str | None = None,
@@ -66,7 +67,8 @@ def encode(
     """
     require(sum(map(bool, (workdir, model, join))) == 1, "set one of --workdir=RUN, --model=NAME and --join=FILE")
     if join:
-        require(output is not None, "--join needs --output=FILE, the file of the joined index")
+        if output is None:
+            raise EndxError("--join needs --output=FILE, the file of the joined index")
         count = join_shards(output, list(map(local_copy, join)))
         say(f"{counted(count, 'document')} of {len(join)} shards; the index is {output}")
         return
@@ -92,6 +94,6 @@ def encode(
 
 def _parser() -> argparse.ArgumentParser:
     choices = {"pool": POOLS, "precision": PRECISIONS, "language": LANGUAGES}
-    changes = {name: {"choices": values} for name, values in choices.items()}
+    changes: dict[str, dict[str, Any]] = {name: {"choices": values} for name, values in choices.items()}
     changes["language"]["metavar"], changes["shard"] = "NAME", {"metavar": "I/N"}
     return parser_of(__doc__, encode, add_corpus_flags, add_product_flag, **changes)

@@ -133,13 +133,13 @@ def evaluate(
     if index:
         require(bool(data), "index needs data with questions and their right documents or answers")
         require(not (rerank or reverse), "rerank and reverse can't be used with index")
-        results: list[IndexResults] = []
+        name, found = model.name if isinstance(model, EmbeddingModel) else model, list[IndexResults]()
 
         def rank_index() -> None:
-            results.append(_evaluate_index(index, data, model or workdir, workdir, home, pool, split, reading))
+            found.append(_evaluate_index(index, data, name or workdir, workdir, home, pool, split, reading))
 
         agreement.on_primary(rank_index, "index-evaluated")
-        return results[0] if results else None
+        return found[0] if found else None
     ensure_prepared([data])
     path = local_path(data)
     sets = beir.suite_of(path, split) if path else {}
@@ -249,7 +249,7 @@ def _rank(
 def _evaluate_index(
     path: FolderOrName,
     data: str,
-    model: EmbeddingModel | FolderOrName | None,
+    model: FolderOrName | None,
     workdir: FolderOrName | None,
     home: pathlib.Path | None,
     pool: str,
