@@ -46,11 +46,7 @@ BATCH_SIZES = ["--config.evaluation.batch_size", "--config.train.global_batch_si
         ("index", ["mine"], ""),
         ("objective.margin", ["model.sharing", "objective.temperature"], ""),
         ("--batch-size", BATCH_SIZES, "; did you mean '{}' or '{}'?".format(*BATCH_SIZES)),
-        (
-            "train.name",
-            ["model.name", "train.names", "train.name.a"],
-            ", which is a section; name a setting in it, such as 'train.name.a'",
-        ),
+        ("train", ["model.name", "train.steps"], ", which is a section; name a setting in it, such as 'train.steps'"),
     ],
 )
 def test_the_nearest_name_is_suggested(name, known, expected):

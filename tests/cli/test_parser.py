@@ -32,10 +32,11 @@ def example(
     """
 
 
+ABOUT = "`endx example`: does nothing.\n\nAnd more.\n"
 PARSER = parser_of(
-    "`endx example`: does nothing.\n\nAnd more.\n", example, lambda parser: parser.add_argument("--split", default="test"),
-    positional=["source"], groups={"how": ["fast"]}, kind={"metavar": "KIND"},
-)  # fmt: skip
+    *(ABOUT, example, lambda parser: parser.add_argument("--split", default="test")),
+    **{"positional": ["source"], "groups": {"how": ["fast"]}, "kind": {"metavar": "KIND"}},
+)
 
 
 def test_flags_have_the_types_and_defaults_of_a_signature():
