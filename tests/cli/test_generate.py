@@ -198,7 +198,7 @@ def test_a_journal_of_another_model_or_prompt_is_refused(corpus, endx):
     with ChatServer() as server:
         endx(*arguments(server, corpus))
         said = endx(*arguments(server, corpus, "--model=other", "--questions=2"), status=2).err
-        assert "pairs.jsonl.journal holds answers for other fields, prompt, questions: name another output" in said
+        assert "pairs.jsonl.journal holds answers for other fields, prompt, questions: name another --output" in said
         (corpus.parent / "pairs.jsonl.journal").unlink()
         assert "exists and has no journal: name another" in endx(*arguments(server, corpus), status=2).err
         assert sum(server.asked.values()) == 8
