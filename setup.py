@@ -13,6 +13,7 @@ DEPENDENCIES = [
     "absl-py>=2.1",
     "bm25s>=0.2.14",
     "chex>=0.1.90",
+    "docstring_parser>=0.17",
     "filelock>=4.2",
     "flatbuffers>=24.3.25",
     "flax>=0.12.2",

@@ -2,8 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator
 
 MAX_MESSAGE = 2_000  # characters; longer messages, such as quotations of damaged files, are shortened in the middle
 
@@ -86,9 +85,6 @@ def first_line(failure: BaseException) -> str:
     return next(iter(str(failure).strip().splitlines()), type(failure).__name__)[:500]
 
 
-_NAMES: ContextVar[Mapping[str, str]] = ContextVar("names", default={})  # noqa: B039  # never changed in place
-
-
 @contextlib.contextmanager
 def located(where: str) -> Iterator[None]:
     """Context of work at `where`, which precedes the place and the message of an EndxError that is raised in it."""
@@ -99,68 +95,19 @@ def located(where: str) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def naming(names: Mapping[str, str]) -> Iterator[None]:
-    """Context in which messages use other names, such as a command line's flags in place of settings and arguments.
+def nearest(name: str, known: Iterable[object]) -> str:
+    """Returns a phrase with the one or two names in `known` that are closest to `name`, to append to a message.
 
-    Messages of the library name settings and arguments as in Python, such as `train.steps` of `endx_jax.train`.
-
-    Args:
-      names: names by those that they replace, in an EndxError raised in the context and in arguments of `named`; the
-        names of contexts around this one are replaced too.
-    """
-    before = _NAMES.set({**names, **_NAMES.get(), **names})  # the first of several that match counts
-    try:
-        yield
-    except EndxError as failure:
-        failure.rename(named)
-        raise
-    finally:
-        _NAMES.reset(before)
-
-
-def named(message: str) -> str:
-    """Replaces names in a message by the flags of `naming`, except in quoted texts, which users wrote.
-
-    A name that ends in `=` matches only before a value.
-    """
-    names = _NAMES.get()
-    alternatives = "|".join(re.escape(name) + ("" if name.endswith("=") else r"(?!\w|\.\w)") for name in names)
-    quoted = r"""(?<!\w)(["']).*?\1(?!\w)"""
-    pattern = rf"{quoted}|(?<![\w./-])(?:{alternatives})"
-    return re.sub(pattern, lambda match: names.get(match[0], match[0]), message) if names else message
-
-
-def nearest(name: str, known) -> str:
-    """Returns a phrase with the name in `known` that is closest to `name`, to append to a message; empty if none is.
-
-    Dotted names, such as `train.steps`, are compared by their last part: the same word, a part of it, or its initials,
-    such as `lr` for `learning_rate`. Two names are returned if they are about equally close.
+    Dotted names, such as `train.steps`, are compared by their last part. The phrase is empty if no name is close.
     """
     import difflib
 
-    if inside := next((key for key in map(str, known) if key.startswith(f"{name}.")), ""):
+    def last(key: str) -> str:
+        return re.split(r"\.(?=[a-z])", key.lower())[-1].lstrip("-").replace("-", "_")
+
+    names = [*map(str, known)]
+    if inside := next((key for key in names if key.startswith(f"{name}.")), ""):
         return f", which is a section; name a setting in it, such as {inside!r}"
-
-    def ratio(a: str, b: str) -> float:
-        return difflib.SequenceMatcher(None, a, b).ratio()
-
-    *sections, bare = name.lower().lstrip("-").removeprefix("config.").split(".")
-    section, near = "".join(sections[-1:]), 0.1 if sections else 0.25
-
-    def likeness(key: str) -> float:
-        *places, last = key.lower().split(".")
-        word = bare if places or last == bare else name.lower()
-        parts = re.split("[-_/]+", last)
-        if word == last or (word[1:] and word == "".join(part[:1] for part in parts)):
-            like = 1.1
-        elif word and ({*re.split("[-_/]+", word)} <= {*parts} or last.startswith(word)):
-            like = 0.9
-        else:
-            like = ratio(word, last) * (1 if word[:1] == last[:1] else 0.7)
-        inside = ratio(section, "".join(places[-1:]))
-        return like + 0.5 * inside if like >= (0.8 if inside < 1 and places else 0.6 if last[:1] == "-" else 0.5) else 0
-
-    likely = sorted(map(str, known), key=likeness, reverse=True)[:2]
-    close = [key for key in likely if likeness(key) > max(0, likeness(likely[0]) - near)]
-    return f"; did you mean {' or '.join(map(repr, close if '.' in close[0] else close[:1]))}?" if close else ""
+    close = difflib.get_close_matches(last(name), dict.fromkeys(map(last, names)), n=2, cutoff=0.7)
+    found = [difflib.get_close_matches(name, [key for key in names if last(key) == word], 1, 0)[0] for word in close]
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

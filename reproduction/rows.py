@@ -16,7 +16,7 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
 from endx_jax.experiment.data import paths_of, pools, read_splits
-from endx_jax.experiment.evaluation import evaluate_index
+from endx_jax.experiment.evaluation import evaluate
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.files import write_text
 from endx_jax.index.corpus_encoding import encode_corpus
@@ -25,10 +25,9 @@ from endx_jax.inference.manifest import embeds
 from endx_jax.metrics.significance import FEWEST
 from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import keep_programs
-from endx_jax.ranking.evaluate import evaluate_set
 from endx_jax.ranking.rerank import evaluate_pairs
-from endx_jax.ranking.results import Results, read_results
-from endx_jax.ranking.systems import bm25_scores, evaluate_dense
+from endx_jax.ranking.results import read_results, report
+from endx_jax.ranking.systems import evaluate_dense
 from reproduction.counts import counts_of
 from reproduction.layers import measure_layers
 from reproduction.outcome import Outcome, compared
@@ -71,7 +70,7 @@ def outcome_of(row: Row, options: Options) -> Outcome:
 def bm25(row: Row, options: Options) -> Outcome:
     """Ranks the row's pool by stemmed BM25."""
     pool = _pool(options.place_of(row.data), row.pool)
-    return Outcome(row, (_values(evaluate_set(bm25_scores(Pools(all=pool))["all"], pool).metrics, row),))
+    return Outcome(row, (_values(report(Pools(all=pool), {})[0].evaluations["all"]["bm25"].metrics, row),))
 
 
 def pretrained(row: Row, options: Options) -> Outcome:
@@ -140,8 +139,8 @@ def evaluated(row: Row, options: Options) -> Outcome:
         if not (folder / workdirs.RESULTS).exists():
             place = options.place_of(row.data)
             whole = Pools(answers=_pool(place, "answers"))
-            results = Results(place, "test", Pools(whole | with_many_questions(whole.primary, (MANY_QUESTIONS,))))
-            results.add_dense(row.system, evaluate_dense(load(workdir).comparable, results.pools))
+            sets = Pools(whole | with_many_questions(whole.primary, (MANY_QUESTIONS,)))
+            results, _ = report(sets, {row.system: load(workdir).comparable}, dataset=place, split="test")
             results.write(folder / workdirs.RESULTS, folder)
         return measures_of_results(folder, row)
 
@@ -157,7 +156,7 @@ def collection(row: Row, options: Options) -> Outcome:
         if not (output / workdirs.RESULTS).exists():
             keep_programs()
             encode_corpus(workdir, corpus, index, language=workdirs.read_config(workdir).data.language)
-            evaluate_index(index, asked, workdir=workdir, output=output)
+            evaluate(data=asked, workdir=workdir, index=index, output=output)
         return _values(read_results(output / workdirs.RESULTS)[0]["metrics"], row)
 
     return trained(row, options, read)

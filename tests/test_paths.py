@@ -3,7 +3,6 @@ import pathlib
 import numpy as np
 
 import endx_jax
-from endx_jax.experiment.evaluation import evaluate_index
 from endx_jax.index.corpus_encoding import encode_corpus
 
 
@@ -20,7 +19,7 @@ def test_functions_take_paths_as_texts_and_as_path_objects(tiny_bert, pairs_csv,
         distilled = endx_jax.mine(data, by_model, index=index, model=model, score_with=model, negatives=1).negatives
         found[kind] = [
             results.evaluations["all"][pathlib.Path(tiny_bert).name].metrics,
-            evaluate_index(index, data).evaluation.metrics,
+            endx_jax.evaluate(index=index, data=data).evaluation.metrics,
             negatives,
             distilled,
             [one.document.id for one in endx_jax.open_index(index, model).search("where is the cat 3", 3)],

@@ -9,20 +9,13 @@ from endx_jax.data.languages import LANGUAGES
 from endx_jax.index.approximate import ENGINES, EXACT
 
 
-def add_data_flags(parser: argparse.ArgumentParser, *, split: str) -> None:
-    """Adds the flags for reading a data set, except `--data` and `--pool`; `split` is the default of `--split`."""
-    parser.add_argument("--split", default=split, help=f"split of a BEIR, MS MARCO or save_to_disk folder [{split}]")
+def add_data_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags for settings of `data` by which rows are read; the language has no value unless it is given."""
     parser.add_argument("--question-column", default="question", help="column of questions [question]")
     parser.add_argument("--answer-column", default="answer", help="column of answers [answer]")
     parser.add_argument("--skip-invalid", action="store_true", help="skip invalid rows and log their number")
-    add_language_flag(parser)
-
-
-def add_language_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag `--language`."""
-    parser.add_argument(
-        "--language", choices=LANGUAGES, default="", metavar="NAME", help="language of the texts, for BM25 [detected]"
-    )
+    about, absent = "language of the texts, for BM25 [detected]", argparse.SUPPRESS
+    parser.add_argument("--language", choices=LANGUAGES, default=absent, metavar="NAME", help=about)
 
 
 def add_product_flag(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +39,8 @@ def add_engine_flag(parser: argparse._ActionsContainer) -> None:
 
 def add_rerank_flag(parser: argparse._ActionsContainer, use: str) -> None:
     """Adds the flag `--rerank`, whose help ends with `use`: what the command does with the model."""
-    models = "workdir of a pair classifier or of late interaction, or folder of a CrossEncoder or MultiVectorEncoder, "
-    parser.add_argument("--rerank", type=epath.Path, metavar="WORKDIR", help=models + use)
+    models = "workdir of a pair classifier or of late interaction, or folder or name of a CrossEncoder or "
+    parser.add_argument("--rerank", type=epath.Path, metavar="WORKDIR", help=f"{models}MultiVectorEncoder, {use}")
 
 
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
@@ -62,10 +55,4 @@ def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
 def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the values of the flags of `add_corpus_flags`, as arguments of `read_corpus`."""
     names = ("split", *(f"{name}_column" for name in ("text", "question", "id", "title")))
-    return {name: getattr(arguments, name) for name in names}
-
-
-def data_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the settings of `data` that `add_data_flags` sets, except the split; the language only if it is given."""
-    names = ("question_column", "answer_column", "skip_invalid", *(["language"] if arguments.language else []))
     return {name: getattr(arguments, name) for name in names}

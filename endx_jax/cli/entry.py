@@ -16,7 +16,7 @@ import types
 from collections.abc import Iterator, Sequence
 
 import endx_jax
-from endx_jax.errors import INTERRUPTED, Disagreement, EndxError, RunInterrupted, first_line, naming, nearest
+from endx_jax.errors import INTERRUPTED, Disagreement, EndxError, RunInterrupted, first_line, nearest
 
 USAGE = """endx_jax {version}: answer retrieval with dual encoders, in JAX
 
@@ -65,7 +65,7 @@ def run_verb(argv: list[str]) -> int:
         arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: f"{flag[1]}{expanded('~')}", one) for one in argv[1:]]
         _refuse_repeated(arguments)
         verb = _verb(argv[0])
-        with naming(_flags(verb)), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             keeps = argv[0] in KEEPS_JOURNAL
             arguments = arguments if keeps else _with_local_outputs(arguments, stack)
             contextvars.copy_context().run(verb.main, arguments)  # what flags set ends with the verb
@@ -157,16 +157,6 @@ RESUMES = {
     "generate": "after its last answers",
 }
 
-# Flags whose names differ from those of the settings that messages name; see `_flags`.
-OTHERS = {
-    "data.path": "--data",
-    "data.test_split": "--split",
-    "data.answer_column": "--text-column",
-    "data.text_column": "--answer-column",
-    "model.product_dtype": "--product-dtype",
-    "path_or_name": "--model",
-}
-
 VERBS = (
     "prepare", "check", "mine", "generate", "train", "merge", "evaluate", "compare", "search", "serve", "encode",
     "export", "push", "publish", "plan",
@@ -180,19 +170,6 @@ def _verb(name: str) -> types.ModuleType:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Import only the module of this verb, as verbs need different libraries, some of them optional.
     return importlib.import_module(f"endx_jax.cli.{name}")
-
-
-def _flags(verb: types.ModuleType) -> dict[str, str]:
-    """Returns the flags of a verb by the settings and arguments whose names they replace in messages: see `naming`."""
-    actions = verb._parser()._actions if hasattr(verb, "_parser") else ()
-    options = {option: action for action in actions for option in action.option_strings}
-    names = {other: option for other, option in OTHERS.items() if option in options}
-    for option, action in options.items():
-        name = option.lstrip("-").replace("-", "_")
-        names |= {f"{name}=": f"{option}=", f"{name} needs": f"{option} needs", f"another {name}": f"another {option}"}
-        names |= {f"data.{name}": option} | ({name: option} if "_" in name else {})
-        names |= {f"{name}=True": option, f"data.{name}=True": option} if action.nargs == 0 else {}
-    return dict(sorted(names.items(), key=lambda item: -len(item[0])))  # longest first, as the first match is used
 
 
 # XLA allocates the buffers of each step anew, and the system maps them page by page. With large pages this takes a

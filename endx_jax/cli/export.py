@@ -1,16 +1,41 @@
 """`endx export`: writes a model for sentence-transformers or as StableHLO programs."""
 
-import argparse
 import pathlib
+from typing import Literal
 
 from etils import epath
 
-FORMATS = ("sentence-transformers", "stablehlo")
+from endx_jax.cli.parser import parser_of
+from endx_jax.settings import require
 
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
-    arguments = _parser().parse_args(argv)
+    write_export(**vars(parser_of(__doc__, write_export).parse_args(argv)))
+
+
+def write_export(
+    *,
+    workdir: epath.Path | None = None,
+    model: str = "",
+    format: Literal["sentence-transformers", "stablehlo"] = "sentence-transformers",
+    output: pathlib.Path,
+    verify: bool = False,
+    tolerance: float = 1e-5,
+    truncate_dim: int | None = None,
+) -> None:
+    """Writes an export, and logs its place and how it was verified.
+
+    Args:
+      workdir: workdir of a run, whose best checkpoint is used
+      model: pretrained folder or name
+      format: format of the export
+      output: folder to write; an older export is replaced
+      verify: encode a few hundred texts with the export, by the library it is for, and compare with the model
+      tolerance: largest difference that --verify allows [1e-5]
+      truncate_dim: keep the first N dimensions by default, for a model trained with objective.matryoshka_dims [all]
+    """
+    require(bool(workdir) != bool(model), "nothing to export: set one of --workdir=RUN and --model=NAME")
 
     from endx_jax.export.run import export
     from endx_jax.inference import load
@@ -18,34 +43,8 @@ def main(argv: list[str]) -> None:
     from endx_jax.parallel.environment import keep_programs
 
     keep_programs()
-    tolerance = arguments.tolerance if arguments.verify else None
-    model = load(arguments.workdir or arguments.model)
-    report = export(model, arguments.format, arguments.output, tolerance, truncate_dim=arguments.truncate_dim)
-    say(f"{report.model} is in {arguments.output}, as {report.format}; README.md there says how to use it")
+    report = export(load(workdir or model), format, output, tolerance if verify else None, truncate_dim=truncate_dim)
+    say(f"{report.model} is in {output}, as {report.format}; README.md there says how to use it")
     if report.passed:
         differences = ", ".join(f"{value:.2g} ({side})" for side, value in report.largest_difference.items())
         say(f"verified: over {report.texts} texts the largest difference is {differences}; tolerance {tolerance:g}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="endx export", description=__doc__.partition(": ")[2])
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--workdir", type=epath.Path, help="workdir of a run, whose best checkpoint is used")
-    source.add_argument("--model", help="pretrained folder or name")
-    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"format of the export [{FORMATS[0]}]")
-    parser.add_argument(
-        "--output", type=pathlib.Path, required=True, help="folder to write; an older export is replaced"
-    )
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="encode a few hundred texts with the export, by the library it is for, and compare with the model",
-    )
-    parser.add_argument("--tolerance", type=float, default=1e-5, help="largest difference that --verify allows [1e-5]")
-    parser.add_argument(
-        "--truncate-dim",
-        type=int,
-        metavar="N",
-        help="keep the first N dimensions by default, for a model trained with objective.matryoshka_dims [all]",
-    )
-    return parser

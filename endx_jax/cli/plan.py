@@ -14,7 +14,6 @@ import argparse
 import json
 import pathlib
 
-from endx_jax.errors import naming
 from endx_jax.planning.chips import CHIPS, chip_named
 from endx_jax.settings import require
 
@@ -50,19 +49,18 @@ def main(argv: list[str]) -> None:
     from endx_jax.planning.topologies import devices_of
 
     stay_offline()
-    with naming(train.flags_of(config)):
-        settings = resolve(config)
-        if topology and options.encode:
-            shown, contents = report.encodings(plan_encoding(settings, devices_of(topology)), name, topology)
+    settings = resolve(config)
+    if topology and options.encode:
+        shown, contents = report.encodings(plan_encoding(settings, devices_of(topology)), name, topology)
+    else:
+        texts = read_texts(settings)
+        if topology:
+            planned = plan_topology(settings, texts, topology)
         else:
-            texts = read_texts(settings)
-            if topology:
-                planned = plan_topology(settings, texts, topology)
-            else:
-                chips = on_chips(settings, texts, CHIPS.values())
-                planned = Plan(texts, chips, machine=None if count else plan_machine(settings, texts))
-            shown, contents = report.format_plan(planned, name), report.as_dict(planned, name)
-        say(shown)
+            chips = on_chips(settings, texts, CHIPS.values())
+            planned = Plan(texts, chips, machine=None if count else plan_machine(settings, texts))
+        shown, contents = report.format_plan(planned, name), report.as_dict(planned, name)
+    say(shown)
     if options.json:
         write_text(options.json, json.dumps(contents, indent=1) + "\n")
 

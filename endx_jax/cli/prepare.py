@@ -8,7 +8,7 @@ import argparse
 import pathlib
 import sys
 
-from endx_jax.errors import counted, naming
+from endx_jax.errors import counted
 from endx_jax.settings import require
 
 
@@ -31,17 +31,16 @@ def main(argv: list[str]) -> None:
 
 def _tokenize(argv: list[str]) -> None:
     """Writes the training pairs of a config into `data.tokens`."""
-    from endx_jax.cli.train import flags_of, parse_arguments
+    from endx_jax.cli.train import parse_arguments
     from endx_jax.experiment.config import resolve
     from endx_jax.experiment.data import read_splits
     from endx_jax.experiment.model import build_model
     from endx_jax.experiment.tokens import stored
 
     config, _, _ = parse_arguments(argv)
-    with naming(flags_of(config)):
-        settings = resolve(config)
-        require(bool(settings.data.tokens), "data.tokens is not set: name the folder to write")
-        pairs = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).pairs()
+    settings = resolve(config)
+    require(bool(settings.data.tokens), "data.tokens is not set: name the folder to write")
+    pairs = stored(settings.data, build_model(settings).processors, read_splits(settings.data)).pairs()
     texts = f"{counted(len(pairs.questions), 'question')}, {counted(len(pairs.answers), 'answer')}"
     print(f"{settings.data.tokens} holds {counted(len(pairs), 'pair')} of {texts}")
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import functools
 import io
 import itertools
 import pathlib
@@ -41,9 +40,19 @@ def main(argv: list[str]) -> None:
     else:
         numbered = enumerate(arguments.question, start=1)
         questions = [NamedQuestion(str(n), json_files.as_text(text, f"question {n}")) for n, text in numbered]
+
+    from endx_jax.experiment.workdir import run_index
+    from endx_jax.index.index_model import open_index
+    from endx_jax.parallel.environment import keep_programs
+
+    keep_programs()
     if arguments.rerank:
-        _pair_model(arguments.rerank)  # raises an error early if it is not a pair classifier
-    search = _open(arguments)
+        from endx_jax.experiment.saved_model import load_pair_scorer
+
+        arguments.rerank = load_pair_scorer(arguments.rerank)
+    # The model is loaded on first use, as BM25 does not need it.
+    path, model = arguments.index or run_index(arguments.workdir), arguments.model or arguments.workdir
+    search = open_index(path, model, engine=arguments.engine, weight=arguments.weight)
     changed = _change(arguments, search)
     if arguments.mode is None:
         arguments.mode = search.default_mode if arguments.weight is None else "hybrid"
@@ -74,21 +83,6 @@ def _check(arguments: argparse.Namespace) -> None:
     require(asks or not arguments.output, "--output needs questions: give them as arguments or by --questions=FILE")
     if not (asks or arguments.add or arguments.delete or sys.stdin.isatty()):
         raise EndxError("standard input is not a terminal: give questions, or --questions=- to read them from it")
-
-
-def _open(arguments: argparse.Namespace) -> "Index":
-    """Opens the index; the model is loaded on first use, as BM25 does not need it."""
-    from endx_jax.experiment.workdir import run_index
-    from endx_jax.index.index_model import open_index
-    from endx_jax.parallel.environment import keep_programs
-
-    keep_programs()
-    return open_index(
-        arguments.index or run_index(arguments.workdir),
-        arguments.model or arguments.workdir,
-        engine=arguments.engine,
-        weight=arguments.weight,
-    )
 
 
 def _change(arguments: argparse.Namespace, search: "Index") -> bool:
@@ -148,16 +142,7 @@ def _ask(arguments: argparse.Namespace, search: "Index", texts: list[str]) -> li
         return answers
     from endx_jax.ranking.rerank import rerank_answers
 
-    return rerank_answers(_pair_model(arguments.rerank), texts, answers, arguments.top)
-
-
-@functools.cache
-def _pair_model(workdir: pathlib.Path) -> "PairScorerFactory":
-    from endx_jax.experiment.saved_model import load_pair_scorer
-    from endx_jax.parallel.environment import keep_programs
-
-    keep_programs()
-    return load_pair_scorer(workdir)
+    return rerank_answers(arguments.rerank, texts, answers, arguments.top)
 
 
 def _converse(arguments: argparse.Namespace, search: "Index") -> None:

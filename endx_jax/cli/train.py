@@ -18,7 +18,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import endx_jax
-from endx_jax.errors import EndxError, naming, nearest
+from endx_jax.errors import EndxError, nearest
 from endx_jax.json_files import shown
 from endx_jax.settings import flattened
 
@@ -48,8 +48,7 @@ def main(argv: list[str]) -> None:
     say(f"endx_jax {endx_jax.__version__}: {name} in {workdir}")
     from endx_jax.experiment.run import run
 
-    with naming({**flags_of(config), "workdir=": "--workdir="}):
-        results = run(config, workdir)
+    results = run(config, workdir)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
     if results is not None and distributed.is_primary():
         method = find_method(config.objective.name)
@@ -70,8 +69,7 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
     from endx_jax.experiment.config import agree_on_length
     from endx_jax.methods.config import load_config
 
-    with naming({"config": "--config", "data.path": "--config.data.path"}):
-        config = load_config(options.config or "")
+    config = load_config(options.config or "")
     _check_names(rest, config)
     values, argv = flags.FlagValues(), ["endx train", *rest]
     config_flags.DEFINE_config_dict("config", config, "the recipe", flag_values=values, sys_argv=argv)
@@ -84,24 +82,17 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
         raise EndxError(f"--config.{given[1]} is {shown(given[2])}; it must be {expected}") from None
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
-    with naming(flags_of(config)):
-        agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
+    agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
     file, _, arguments = options.config.partition(":")
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return values.config, name, options.workdir or f"runs/{name}"
 
 
-def flags_of(config: ConfigDict) -> dict[str, str]:
-    """Returns the flags of a config by dotted names, without those such as `seed` that may be words of a user."""
-    from endx_jax.methods.config import names_of
-
-    names = {name: f"--config.{name}" for name in names_of(config) if "." in name}
-    return {**names, "data.text_column": names["data.answer_column"]}  # as in `DataSettings.text_column`
-
-
 def _check_names(argv: list[str], config: ConfigDict) -> None:
     """Raises EndxError for a flag that is no setting of the config; boolean settings may begin with `--noconfig`."""
-    names = ["--config", "--workdir", "--config.seed", *flags_of(config).values()]
+    from endx_jax.methods.config import names_of
+
+    names = ["--config", "--workdir", *(f"--config.{name}" for name in names_of(config))]
     for argument in argv:
         flag = argument.partition("=")[0]
         if flag.startswith("--") and re.sub("^--noconfig", "--config", flag) not in names:

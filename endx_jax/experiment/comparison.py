@@ -1,6 +1,7 @@
 """Comparison of two systems on the same questions, from the files of their evaluations."""
 
 import dataclasses
+import json
 import pathlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -12,10 +13,12 @@ from endx_jax.data.readers import row_files, text_files
 from endx_jax.errors import EndxError, counted, nearest
 from endx_jax.experiment.config import config_changes
 from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config
+from endx_jax.files import write_text
 from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference, mean_over_sets, paired_difference
 from endx_jax.ranking.evaluate import NDCG
 from endx_jax.ranking.results import SETS, aligned, pool_folder, read_results
 from endx_jax.ranking.trec import QRELS, RUN, encoded, measure_run, read_qrels, read_run
+from endx_jax.settings import require
 
 ENDING = ".per_question.jsonl"
 GROUP = "group"  # key of a line for the subject of its question
@@ -60,7 +63,7 @@ class SystemResults:
         }
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """Comparison of two systems on the questions and metrics that they share.
 
@@ -70,6 +73,7 @@ class Comparison:
       differences: difference (second minus first) in each metric.
       sets: comparisons on the sets of a suite.
       clustered: true if `SystemResults.clusters` were resampled and swapped, false if single questions were.
+      notes: lines below the table: on TREC runs, and on settings of the runs that differ.
     """
 
     first: SystemResults
@@ -77,6 +81,7 @@ class Comparison:
     differences: list[Difference]
     sets: Mapping[str, "Comparison"] = dataclasses.field(default_factory=dict)
     clustered: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def enough(self) -> bool:
@@ -113,8 +118,8 @@ class Comparison:
         drawn = {"draws": DRAWS, "confidence": CONFIDENCE, "clustered": self.clustered}
         return {**about, **drawn, "measures": self.rows(), **sets}
 
-    def table(self) -> str:
-        """Returns a table with one line per metric, for a suite also one with a line per set, and a legend."""
+    def __repr__(self) -> str:
+        """Returns a table with one line per metric, for a suite also one with a line per set, a legend and notes."""
         of_suite = f" in {len(self.sets)} sets" if self.sets else ""
         unit = f"{len(set(self.first.clusters)):,} groups of questions" if self.clustered else "questions"
         return "\n".join(
@@ -130,6 +135,7 @@ class Comparison:
                 if self.enough
                 else f"fewer than {FEWEST} {'groups of ' * self.clustered}questions: no interval and no p-value",
                 "better, worse: questions on which the second system scores higher, or lower, than the first.",
+                *self.notes,
             ]
         )
 
@@ -154,6 +160,45 @@ class Comparison:
         return aligned(lines)
 
 
+def compare(
+    first: pathlib.Path,
+    second: pathlib.Path,
+    *,
+    systems: str = "trained",
+    pool: str = "",
+    qrels: pathlib.Path | None = None,
+    clusters: bool = False,
+    output: pathlib.Path | None = None,
+) -> Comparison:
+    """Compares two runs, or two systems of one run, on every metric that both have.
+
+    If one is a TREC run of any tool, or `qrels` are given, both are measured by their TREC runs, from equally many
+    candidates of each question.
+
+    Args:
+      first: workdir, folder that endx evaluate wrote, .per_question.jsonl file, or TREC run of any tool.
+      second: another run, or the same one with two `systems`.
+      systems: system of each run, such as bm25,trained.
+      pool: pool, such as sentences or answers>=8 [each run's primary pool].
+      qrels: TREC file of right candidates, to compare TREC runs [qrels.trec beside one of the runs].
+      clusters: resample groups of questions, such as articles, which are not independent within [single questions].
+      output: file for the comparison as JSON.
+
+    Raises:
+      EndxError: a file is missing or damaged, the runs have different questions or numbers of candidates or no common
+        metric, or groups are needed and unknown.
+    """
+    names = systems.split(",")
+    require(len(names) <= 2 and all(names), f"systems={systems}: give one name, or two names separated by a comma")
+    a, b, notes = _read_pair((first, second), (names[0], names[-1]), pool, qrels)
+    compared, changed = compare_systems(a, b, clustered=clusters), _changed_settings(first, second)
+    if changed:
+        notes.append(f"The settings of the runs differ: {'; '.join(changed)}.")
+    if output:
+        write_text(output, json.dumps({**compared.as_dict(), "settings": changed}, indent=1) + "\n")
+    return dataclasses.replace(compared, notes=tuple(notes))
+
+
 def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = "") -> SystemResults:
     """Reads the metrics of each question that a run or `endx evaluate` wrote.
 
@@ -173,14 +218,10 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
     return _read(*_located(run, system, pool))
 
 
-def read_pair(
+def _read_pair(
     runs: Sequence[pathlib.Path], systems: Sequence[str], pool: str = "", judgements: pathlib.Path | None = None
 ) -> tuple[SystemResults, SystemResults, list[str]]:
-    """Reads the results of two systems, with a note on each TREC run: see `read_per_question`.
-
-    If one of the runs is a TREC run of any tool, or `judgements` are given, both systems are measured by their TREC
-    runs, from equally many candidates of each question. `judgements` are by default those beside one of the files.
-    """
+    """Reads the results of two systems, with a note on each TREC run; see `compare` for `judgements`, its `qrels`."""
     pairs = [*zip(runs, systems, strict=True)]
     if not judgements and not any(map(_is_trec_run, runs)):
         first, second = (read_per_question(run, system, pool) for run, system in pairs)
@@ -188,7 +229,7 @@ def read_pair(
     located = [(run, str(run)) if run.is_file() else _located(run, system, pool)[:2] for run, system in pairs]
     beside = [file.parent / QRELS for file, _ in located if (file.parent / QRELS).is_file()]
     if not (judgements := judgements or next(iter(beside), None)):
-        raise EndxError(f"{runs[0]} and {runs[1]} are TREC runs; name the file of right candidates by --qrels=FILE")
+        raise EndxError(f"{runs[0]} and {runs[1]} are TREC runs; name the file of right candidates by qrels=FILE")
     right = read_qrels(judgements)
     rankings = [read_run(file.with_name(file.name.replace(ENDING, RUN))) for file, _ in located]
     depth = min(_depth(run) for run in rankings)
@@ -216,8 +257,7 @@ def _depth(run: Mapping[str, Mapping]) -> int:
 def _unmatched(name: str, run: Mapping[str, Mapping], right: Mapping[str, Mapping], judgements: pathlib.Path) -> str:
     """Returns the part of a note on questions that only the run or only the judgements have; empty if there are none.
 
-    Raises:
-      EndxError: they have no question or no candidate in common.
+    It is an error if they have no question or no candidate in common.
     """
     missing, listed = sorted(right.keys() - run.keys()), set[str]().union(*run.values())
     if len(missing) == len(right) or not any(listed & grades.keys() for grades in right.values()):
@@ -277,18 +317,8 @@ def _prefixed(parts: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(f"{part}/{name}" for part, names in parts.items() for name in names) if all(parts.values()) else ()
 
 
-def compare(first: SystemResults, second: SystemResults, *, clustered: bool = False) -> Comparison:
-    """Compares two systems on every metric that both have: see `paired_difference`.
-
-    Args:
-      first: results of the first system.
-      second: results of the second system.
-      clustered: true to resample and swap `SystemResults.clusters` in place of single questions.
-
-    Raises:
-      EndxError: the systems were evaluated on different questions or numbers of candidates, or have no common metric,
-        or groups are needed and unknown.
-    """
+def compare_systems(first: SystemResults, second: SystemResults, *, clustered: bool = False) -> Comparison:
+    """Compares two systems by `paired_difference`, `clustered` by `SystemResults.clusters`: see `compare`."""
     if clustered and not first.clusters:
         raise EndxError(f"{first.name}: its questions have no groups, such as articles; evaluate again, or leave them")
     for a, b in ((first, second), (second, first)):
@@ -313,11 +343,11 @@ def compare(first: SystemResults, second: SystemResults, *, clustered: bool = Fa
     clusters = a.clusters if clustered else ()
     differences = paired_difference(a.values, b.values, sizes=sizes, clusters=clusters)
     others = dataclasses.replace(b, sets=a.sets).of_sets()
-    sets = {name: compare(part, others[name], clustered=clustered) for name, part in a.of_sets().items()}
+    sets = {name: compare_systems(part, others[name], clustered=clustered) for name, part in a.of_sets().items()}
     return Comparison(a, b, differences, sets, clustered)
 
 
-def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
+def _changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
     """Returns the settings in which two runs, by workdirs or paths in them, differ; none if a run is not found."""
     homes = [
         next((path for path in (run, *run.parents)[:4] if "objective" in json_files.read_optional(path / CONFIG)), None)

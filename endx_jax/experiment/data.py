@@ -18,7 +18,7 @@ from endx_jax.data.sets.paragraphs import POOLS, convert_paragraphs, split_sente
 from endx_jax.data.sets.records import Pools, RetrievalSet, RetrievalSetBuilder, mix
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
-from endx_jax.errors import EndxError, located, naming
+from endx_jax.errors import EndxError, located
 from endx_jax.json_files import is_missing, shown
 from endx_jax.methods import config as configs
 from endx_jax.parallel.agreement import is_distributed, on_primary
@@ -163,7 +163,7 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
         # The splits of prepared sets are part of their names.
         if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
             whole, split = path, ""
-        with located("evaluation.sets"), naming({"data.split": "PATH:SPLIT"}):
+        with located("evaluation.sets, as PATH or PATH:SPLIT"):
             suite = beir.suite_of(hub.local_path(whole), split or None) or {"": (whole, split)}
             for part, (folder, judged) in suite.items():
                 source = find_source(folder, data, judged or None)

@@ -26,9 +26,9 @@ from endx_jax.experiment.data import Source, find_source, parted, rows_of
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
 from endx_jax.ranking.evaluate import evaluate_set
-from endx_jax.ranking.results import Results
+from endx_jax.ranking.results import report
 from endx_jax.ranking.search import best_of_groups
-from endx_jax.ranking.systems import dense_scores, evaluate_dense
+from endx_jax.ranking.systems import dense_scores
 
 MODEL = "all-MiniLM-L6-v2"
 # Most questions that are ranked, answers in their pool, and known questions of these answers: encoded in seconds.
@@ -75,20 +75,42 @@ class DataCheck:
         return self.page
 
 
-def check_data(
-    settings: DataSettings, model: str | os.PathLike = MODEL, *, name: str = "", command: str = ""
+def check(
+    pairs: Iterable[Any] | str | os.PathLike,
+    test: Iterable[Any] | str | os.PathLike | None = None,
+    *,
+    model: str | os.PathLike = MODEL,
+    split: str = "train",
+    **reading: Any,
 ) -> DataCheck:
-    """Checks the data of a run before training.
+    """Checks training data, on disk or in memory, before training.
 
     Args:
-      settings: settings of the data; with `test_path`, test texts that are also in the training data are found too.
+      pairs: file or folder of any supported format; in Python also pairs in memory, as for `endx_jax.train`.
+      test: test data, whose questions must not be in the training data [a share of the latter].
       model: pretrained folder or name of the model to train.
-      name: name of the data on the page; by default its path.
-      command: command to run next; by default one for the data's path.
+      split: split of a BEIR, MS MARCO or save_to_disk folder.
+      **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
 
     Raises:
       EndxError: the data or the model can't be read.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for name, value in (("pairs", pairs), ("test", test)):
+            if not (value is None or isinstance(value, str | os.PathLike)):
+                file = pathlib.Path(folder) / f"{name}.jsonl"
+                file.write_text(rows_of(value), encoding="utf-8")
+                value = file
+            paths.append(os.fspath(value or ""))
+        settings = DataSettings(path=paths[0], test_path=paths[1], split=split, **reading)
+        if isinstance(pairs, str | os.PathLike):
+            return _check(settings, model, paths[0])
+        return _check(settings, model, "pairs in memory", "endx_jax.train(pairs)")
+
+
+def _check(settings: DataSettings, model: str | os.PathLike, name: str, command: str = "") -> DataCheck:
+    """Checks data with a name for the page, and the command to run next; by default one for the data's path."""
     source = find_source(settings.path, settings, settings.split, data_format=settings.format, strict=True)
     records, encoder = source.read(settings, whole=False), load(model)
     records = dataclasses.replace(records, language=settings.language)
@@ -112,7 +134,7 @@ def check_data(
     command = command or _next(settings, MULTILINGUAL if unfit else model, few=counts["pairs"] < WORTH_TRAINING)
     sizes = ", ".join(counted(counts[f"{noun}s"], noun) for noun in ("question", "answer", "pair"))
     lines = [
-        f"{name or settings.path}: {sizes}",
+        f"{name}: {sizes}",
         f"language: {records.text_language.title()}",
         "questions by split: " + ", ".join(f"{counts[name]:,} {name}" for name in parts),
         "",
@@ -126,31 +148,6 @@ def check_data(
         f"next: {command}",
     ]
     return DataCheck(counts, tuple(findings), metrics, needed, command, printable("\n".join(lines)))
-
-
-def check(pairs: Any, test: Any = None, *, model: str | os.PathLike = MODEL) -> DataCheck:
-    """Checks pairs in memory, or a file of them, before training.
-
-    Args:
-      pairs: as for `endx_jax.train`; or the path of a file or folder.
-      test: test pairs, in the same forms; None to hold out a share of the pairs.
-      model: pretrained folder or name of the model to train.
-
-    Raises:
-      EndxError: the pairs or the model can't be read.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for name, value in (("pairs", pairs), ("test", test)):
-            if not (value is None or isinstance(value, str | os.PathLike)):
-                file = pathlib.Path(folder) / f"{name}.jsonl"
-                file.write_text(rows_of(value), encoding="utf-8")
-                value = file
-            paths.append(os.fspath(value or ""))
-        settings = DataSettings(path=paths[0], test_path=paths[1])
-        if isinstance(pairs, str | os.PathLike):
-            return check_data(settings, model)
-        return check_data(settings, model, name="pairs in memory", command="endx_jax.train(pairs)")
 
 
 def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
@@ -238,10 +235,7 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     if len(records.candidates) > POOL:
         some = take(records, RANKED)
     pools = Pools({"all": some})
-    results = Results("", "", pools)
-    results.add_bm25()
-    dense = evaluate_dense(model.comparable, pools)
-    results.add_dense("untrained", dense)
+    results, (dense,) = report(pools, {"untrained": model.comparable})
     asked = known_questions(some.candidates, [records])
     most = max(2, KNOWN // len(asked))
     pairs = ((candidate, text) for candidate, texts in enumerate(asked) for text in texts[:most])

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +36,17 @@ from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.ranking import trec
 from endx_jax.ranking.evaluate import Evaluation
 from endx_jax.ranking.rerank import PairScorerFactory, evaluate_pairs
-from endx_jax.ranking.results import COLUMNS, OWN_ID, Results, SuiteResults, entry_of, format_table, write_results
-from endx_jax.ranking.systems import evaluate_dense, scores_of
+from endx_jax.ranking.results import (
+    COLUMNS,
+    OWN_ID,
+    Results,
+    SuiteResults,
+    entry_of,
+    format_table,
+    report,
+    write_results,
+)
+from endx_jax.ranking.systems import scores_of
 from endx_jax.settings import require
 
 # Best documents kept per question of an index.
@@ -66,7 +75,8 @@ def evaluate(
     data: FolderOrName | None = None,
     *,
     workdir: FolderOrName | None = None,
-    output: FolderOrName | Callable[[str], pathlib.Path] | None = None,
+    index: FolderOrName | None = None,
+    output: FolderOrName | None = None,
     pool: str = "",
     split: str | None = None,
     rerank: FolderOrName | None = None,
@@ -74,30 +84,35 @@ def evaluate(
     min_questions: Sequence[int] = (8,),
     reverse: bool = False,
     **reading: Any,
-) -> Results | SuiteResults:
+) -> Results | SuiteResults | IndexResults | None:
     r"""Ranks a data set, or each set of a suite, with a model, with BM25, and with both fused.
 
     Several processes divide the encoding; the first one writes the output.
 
     Args:
-      model: model, or its folder or name.
-      data: file or folder of any supported format, or suite of BEIR folders; None for the test split of `workdir`.
-      workdir: workdir of a run, in place of `model`; its settings say how data is read.
-      output: folder for metrics, TREC runs and an index of the pool, or function of the data set's name to it; or None.
-      pool: retrieval unit of reading-comprehension data, as `data.pool`; empty for that of the run, if any.
-      split: split of a folder that has several; None for `test`, or the only one of a BEIR folder.
-      rerank: workdir of a pair classifier, or folder of a CrossEncoder, that re-ranks the best candidates.
+      model: pretrained folder or name; in Python also a model.
+      data: file or folder of any supported format, or suite of BEIR folders [the test split of `workdir`].
+      workdir: workdir of a run, whose best checkpoint is used, in place of `model`; its settings say how data is read.
+      index: index whose documents are ranked, by the model that encoded it; needs `data` that name right documents by
+        id or contain answer strings.
+      output: output folder for metrics, TREC runs and an index of the pool [evaluation/NAME-POOL in WORKDIR; in Python
+        none].
+      pool: retrieval unit of reading-comprehension data, as `data.pool` [the run's; with `model` whole paragraphs,
+        equal questions merged].
+      split: split of a BEIR, MS MARCO or save_to_disk folder [test, or the only one of a BEIR folder].
+      rerank: workdir of a pair classifier or of late interaction, or folder or name of a CrossEncoder or
+        MultiVectorEncoder, that re-ranks the best candidates.
       top: number of candidates that `rerank` re-ranks; 0: all.
-      min_questions: minimums n; questions with an answer that is right for at least n questions are also reported
-        separately.
-      reverse: true to rank the questions for each answer as well.
+      min_questions: report questions whose answer is right for at least so many questions separately as well [8].
+      reverse: rank the questions for each answer as well (RR).
       **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
 
     Returns:
-      The results; their `repr` is the tables.
+      The results; their `repr` is the tables. None for an index on all processes but the first.
 
     Raises:
-      EndxError: the model or the data can't be read, or the output can't be written.
+      EndxError: the model, the index or the data can't be read, a right document is not in the index, or the output
+        can't be written.
 
     Examples:
       >>> import pathlib
@@ -109,10 +124,22 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    require(bool(workdir or model), "nothing to evaluate: set workdir=RUN or model=NAME")
+    require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
+    require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
     require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
     require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
     data = os.fspath(data or "")
+    home = epath.Path(output) if output else None
+    if index:
+        require(bool(data), "index needs data with questions and their right documents or answers")
+        require(not (rerank or reverse), "rerank and reverse can't be used with index")
+        name, found = model.name if isinstance(model, EmbeddingModel) else model, list[IndexResults]()
+
+        def rank_index() -> None:
+            found.append(_evaluate_index(index, data, name or workdir, workdir, home, pool, split, reading))
+
+        agreement.on_primary(rank_index, "index-evaluated")
+        return found[0] if found else None
     ensure_prepared([data])
     path = local_path(data)
     sets = beir.suite_of(path, split) if path else {}
@@ -123,7 +150,8 @@ def evaluate(
     split = splits.pop() if len(splits) == 1 else "of its name"
     read = functools.partial(_read, workdir, pool, min_questions, reading)
     dataset, ranked = (data, None) if sets else read(data, split)
-    home = _output_folder(output(dataset) if callable(output) else output)
+    if home:
+        check_writable(home, "output")
     reranker = (load_pair_scorer(rerank), rerank, top) if rerank else None
     if not isinstance(model, EmbeddingModel):
         model = load(workdir or model or "", mesh=make_mesh(MeshSettings()))
@@ -138,14 +166,6 @@ def evaluate(
     if home:
         agreement.on_primary(lambda: _write_suite(home, results), "suite-written")
     return results
-
-
-def _output_folder(output: FolderOrName | None) -> pathlib.Path | None:
-    """Returns the output folder, after a check that it can be written; None if nothing is written."""
-    home = epath.Path(output) if output else None
-    if home:
-        check_writable(home, "output")
-    return home
 
 
 def _write_suite(home: pathlib.Path, results: SuiteResults) -> None:
@@ -193,12 +213,8 @@ def _rank(
     agreement.check_equal(lambda: {f"set {dataset}": records.sha256})
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
     hybrid = stored_hybrid(model.name, cosine=model.cosine, language=records.text_language)
-    results = Results(dataset=dataset, split=split, pools=pools, hybrid=hybrid)
-    if reverse:
-        results.rank_both_ways()
-    results.add_bm25()
-    dense = evaluate_dense(model.ranked, pools, reverse=reverse, fuse=results.fuse)
-    results.add_dense(system, dense)
+    about = {"dataset": dataset, "split": split, "hybrid": hybrid}
+    results, (dense,) = report(pools, {system: model.ranked}, reverse=reverse, **about)
     if reranker:
         load_scores, name, top = reranker
         score = load_scores(records.questions, records.candidates)
@@ -230,26 +246,18 @@ def _rank(
     return results
 
 
-def evaluate_index(
+def _evaluate_index(
     path: FolderOrName,
-    data: FolderOrName,
-    *,
-    model: FolderOrName | None = None,
-    workdir: FolderOrName | None = None,
-    output: FolderOrName | None = None,
-    pool: str = "",
-    split: str | None = None,
-    **reading: Any,
+    data: str,
+    model: FolderOrName | None,
+    workdir: FolderOrName | None,
+    home: pathlib.Path | None,
+    pool: str,
+    split: str | None,
+    reading: Mapping[str, Any],
 ) -> IndexResults:
-    """Ranks all documents of the index at `path` for questions whose right documents or answer strings are given.
-
-    `model` is as for `IndexModel`, and `workdir` can take its place; the other arguments are as for `evaluate`.
-
-    Raises:
-      EndxError: the index, the model or the data can't be read, a right document is not in the index, or the output
-        can't be written.
-    """
-    data = local_path(os.fspath(data))
+    """Ranks all documents of an index for questions whose right documents or answer strings are given."""
+    data = local_path(data)
     kind = detect_format(data) if os.path.exists(data) else ""  # otherwise a prepared set
     split = split or beir.default_split(data)
     questions: Judgements | list[QuestionWithAnswers]
@@ -260,8 +268,9 @@ def evaluate_index(
     else:
         _, read = _read(workdir, pool, (), reading, data, split)
         questions = Judgements.from_records(read.primary)
-    index = open_index(path, model or workdir)
-    home = _output_folder(output)
+    index = open_index(path, model)
+    if home:
+        check_writable(home, "output")
     snapshot = index.snapshot
     require(len(snapshot) > 0, f"{index.path} has no documents")
     judged = None

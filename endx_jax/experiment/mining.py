@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from endx_jax.data.readers.beir import REPORT, write_mined
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import counted
@@ -51,20 +52,21 @@ def mine(
     Args:
       data: file, folder or prepared set with questions and right answers.
       output: output folder, to train on with `data.path`.
-      bm25: true to rank the data's candidates by stemmed BM25.
+      bm25: rank the data's candidates by stemmed BM25.
       workdir: workdir of a run, whose best checkpoint ranks.
-      model: pretrained folder or name that ranks, or that encoded the index.
-      index: index whose documents are the candidates.
+      model: pretrained folder or name that ranks; with `index`, the model that encoded it.
+      index: index of `endx encode` whose documents are the candidates.
       pool: retrieval unit of reading-comprehension data, as `data.pool`.
-      split: split of a folder that has several.
+      split: split of a BEIR, MS MARCO or save_to_disk folder.
       questions: number of questions to mine for, chosen by hash; 0: all.
       negatives: maximum number of negatives per question.
-      ranks: first and last rank of the window to take negatives from; ranks count from 1.
-      margin: minimum difference to the right answers' score; None: none, and 0 with `teacher`.
-      relative_margin: minimum difference as a share of the right answers' score.
-      teacher: model that filters negatives: what `saved_model.load_pair_scorer` takes, or an embedding model.
-      score_with: model, as `teacher`, whose scores are written for distillation.
-      strata: true to spread negatives over all scores of `score_with`, instead of the best-ranked.
+      ranks: first and last rank of the window to take negatives from; ranks count from 1 [1-100].
+      margin: minimum difference to the right answers' score [none; 0 with `teacher`].
+      relative_margin: minimum difference as a share of the right answers' score, such as 0.05.
+      teacher: workdir or name of a pair classifier or dual encoder that filters negatives.
+      score_with: model whose scores are written for distillation: workdir of a pair classifier, folder or name of a
+        sentence-transformers CrossEncoder, or workdir or name of a dual encoder.
+      strata: spread negatives over all scores of `score_with`, instead of the best-ranked; scores the whole window.
       **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
 
     Raises:
@@ -97,21 +99,7 @@ def mine(
     keep_programs()
     names = dict.fromkeys(name for name in (teacher, score_with) if name)
     scorers = {name: load_pair_scorer(name, embeddings=True) for name in names}
-    if bm25:
-        ranked = mining.rank_by_bm25(records, settings.last_rank, progress=showing_progress())
-        for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), records.text_language):
-            say(line)
-        source: dict[str, Any] = {"name": "bm25", "description": BM25.description(records.text_language)}
-    elif index:
-        stored = open_index(index, model)
-        encoder = stored.encoder
-        encoder.model.check_one_vector("mining")
-        records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, settings.last_rank)
-        source = {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}
-    else:
-        loaded = load(workdir or model or "")
-        source = {"name": loaded.name, "identity": loaded.identity}
-        ranked = mining.rank_by_embeddings(loaded.comparable, records, settings.last_rank)
+    records, ranked, source = _rank(records, settings.last_rank, None if bm25 else workdir or model or "", index)
     texts = records.questions, records.candidates
     score, distilled = (scorers[name](*texts) if name else None for name in (teacher, score_with))
     spread = distilled if strata else None
@@ -141,3 +129,26 @@ def mine(
         f"{settings.first_rank} to {settings.last_rank} of {source['name']}; excluded: {dropped}"
     )
     return mined
+
+
+def _rank(
+    records: RetrievalSet, last: int, model: FolderOrName | None, index: FolderOrName | None
+) -> tuple[RetrievalSet, mining.Ranked, dict[str, Any]]:
+    """Ranks candidates to the rank `last` by a model, or by BM25 without one; also returns the source of the ranks.
+
+    With an index, the candidates of the returned set are its documents.
+    """
+    if index:
+        stored = open_index(index, model or None)
+        encoder = stored.encoder
+        encoder.model.check_one_vector("mining")
+        records, ranked = rank_by_index(encoder.encode, stored.snapshot, records, last)
+        return records, ranked, {"name": encoder.model.name, "identity": encoder.model.identity, "index": str(index)}
+    if model is None:
+        ranked = mining.rank_by_bm25(records, last, progress=showing_progress())
+        for line in without_words(int((ranked.rows[:, 0] < 0).sum()), len(ranked.rows), records.text_language):
+            say(line)
+        return records, ranked, {"name": "bm25", "description": BM25.description(records.text_language)}
+    loaded = load(model)
+    ranked = mining.rank_by_embeddings(loaded.comparable, records, last)
+    return records, ranked, {"name": loaded.name, "identity": loaded.identity}

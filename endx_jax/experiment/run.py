@@ -52,7 +52,7 @@ from endx_jax.parallel.memory import measure
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import put, state_shardings, to_global
 from endx_jax.ranking.hybrid import Hybrid
-from endx_jax.ranking.results import Results
+from endx_jax.ranking.results import Results, report
 from endx_jax.ranking.systems import DenseResult
 from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
@@ -351,12 +351,10 @@ def _report(
     shared = with_many_questions(whole.primary, settings.evaluation.min_questions)
     test = Pools({name: evaluator.select(records) for name, records in (whole | shared).items()})
     primary = test.primary
-    results = Results(dataset=settings.data.test_path or settings.data.path, split="test", pools=test, hybrid=hybrid)
-    if settings.evaluation.reverse:
-        results.rank_both_ways()
     if primary.questions:
         say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
-        results.add_bm25()
+    about = {"dataset": settings.data.test_path or settings.data.path, "split": "test", "hybrid": hybrid}
+    results, _ = report(test, {}, reverse=settings.evaluation.reverse, **about)
 
     def initial() -> dict:
         params = put(model.initial_params(), state_shardings(model.abstract_params, run.plan.mesh))

@@ -138,8 +138,8 @@ def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> Pa
     """Loads a scorer of pairs: a run whose method scores pairs or embeds every token, or a foreign reranker.
 
     Args:
-      name: workdir, or folder of a cross-encoder, of late interaction or of another foreign reranker; with `embeddings`
-        also what `load` takes.
+      name: workdir, or folder or hub id of a cross-encoder, of late interaction or of another foreign reranker; with
+        `embeddings` also what `load` takes.
       embeddings: true to score by inner products if the model embeds texts, as for mining and distillation.
 
     Returns:
@@ -153,7 +153,7 @@ def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> Pa
     from endx_jax.methods.rerankers import load_foreign_scorer
 
     folder = local_copy(name, skip=NOT_COPIED)
-    if embeddings and not folder.is_dir():
+    if not folder.is_dir():
         folder = locate(str(name))
     if foreign := load_foreign_scorer(folder):
         return foreign

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from endx_jax import json_files
 from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, try_writing, url_of
-from endx_jax.errors import EndxError, InUse, RunInterrupted, naming
+from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.experiment.config import Settings, config_changes, resolve
 from endx_jax.files import expanded, locked, write_text
 from endx_jax.inference.manifest import check_embeds
@@ -193,7 +193,7 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
 
         on_primary(take, "workdir-locked")
         local = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endx-"))) / pathlib.Path(url).name
-        with naming({str(local): url}):
+        try:
             mirror = Mirror(url, local, skip=NOT_COPIED)
             local.mkdir(exist_ok=True)
             with mirror.uploading(*GROWING):
@@ -201,6 +201,9 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
                     yield Workdir(url, mirror)
                 finally:
                     mirror.upload()
+        except EndxError as failure:
+            failure.rename(lambda message: message.replace(str(local), url))
+            raise
 
 
 @contextlib.contextmanager

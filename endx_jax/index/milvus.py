@@ -148,7 +148,7 @@ def _open(client: "MilvusClient", name: str, info: IndexInfo) -> None:
         existing["model"] = wanted["model"]  # the name of a model may change
     differences = [f"{key} {existing[key]} and not {wanted[key]}" for key in wanted if existing[key] != wanted[key]]
     if differences:
-        raise EndxError(f"collection {name} has {'; '.join(differences)}: choose another name")
+        raise EndxError(f"collection {name} has {'; '.join(differences)}: choose another collection")
 
 
 def _create(client: "MilvusClient", name: str, wanted: Mapping[str, Any]) -> None:
@@ -169,7 +169,7 @@ def _create(client: "MilvusClient", name: str, wanted: Mapping[str, Any]) -> Non
 
 def _check(address: str, name: str) -> None:
     if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,254}", name):
-        raise EndxError(f"name={name!r}: use letters, digits and underscores, and no digit at the start")
+        raise EndxError(f"collection {name!r}: use letters, digits and underscores, and no digit at the start")
     if address.endswith(".db"):
         if os.path.isfile(address):
             raise EndxError(f"address={address} is a file, but Milvus Lite needs a folder: choose another path")

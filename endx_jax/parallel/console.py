@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import tqdm
 
-from endx_jax.errors import named, printable
+from endx_jax.errors import printable
 from endx_jax.parallel.distributed import is_primary
 
 LOG = logging.getLogger("endx_jax")
@@ -29,12 +29,12 @@ def _shows_messages() -> bool:
 def say(line: str) -> None:
     """Logs a message on the primary process, or prints it on stdout if the program's own logging would not show it.
 
-    See `errors.naming` and `errors.printable`.
+    See `errors.printable`.
     """
     level = logging.WARNING if line.startswith("warning: ") else logging.INFO
     if not is_primary() or (level == logging.INFO and not _shows_messages()):
         return
-    text = printable(named(line))
+    text = printable(line)
     # Libraries that are imported add a handler without a level to the root logger.
     shows_all = logging.root.isEnabledFor(logging.INFO)  # by a handler, if there is one
     handlers = [*LOG.handlers, *(handler for handler in logging.root.handlers if handler.level or shows_all)]

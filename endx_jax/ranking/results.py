@@ -22,7 +22,7 @@ from endx_jax.ranking import trec
 from endx_jax.ranking.bm25 import BM25, without_words
 from endx_jax.ranking.evaluate import MEAN, NDCG, Evaluation, ScoreBlock, evaluate_set
 from endx_jax.ranking.hybrid import Hybrid
-from endx_jax.ranking.systems import DenseResult, bm25_scores
+from endx_jax.ranking.systems import DenseResult, EncodeSide, bm25_scores, evaluate_dense
 
 # Columns of the tables; results.json has more cutoffs.
 COLUMNS = ("mrr", "mrr@10", "p@1", "recall@1", "recall@5", "recall@10", "hit@1", "hit@5", "ndcg@10", "map")
@@ -166,6 +166,31 @@ class Results:
                 trec.write_system(folder, name, *ids, evaluation, records.groups)
         if self.reverse:
             self.reverse._write_rankings(rankings / self.reverse.direction)
+
+
+def report(
+    pools: Pools, systems: Mapping[str, EncodeSide], *, reverse: bool = False, **about: Any
+) -> tuple[Results, list[DenseResult]]:
+    """Ranks pools by BM25, unless they have no questions, and by dense systems, each alone and fused with BM25.
+
+    Args:
+      pools: the set with each pool.
+      systems: encoders of texts by the name of the system: see `evaluate_dense`.
+      reverse: also rank the questions for each answer.
+      **about: `dataset`, `split` and `hybrid` of `Results`; without `hybrid` no system is fused.
+
+    Returns:
+      The results, and those of each system with its embeddings.
+    """
+    results, ranked = Results(**{"dataset": "", "split": ""} | about, pools=pools), []
+    if reverse:
+        results.rank_both_ways()
+    if pools.primary.questions:
+        results.add_bm25()
+    for name, encode in systems.items():
+        ranked.append(evaluate_dense(encode, pools, reverse=reverse, fuse=results.fuse if results.hybrid else None))
+        results.add_dense(name, ranked[-1])
+    return results, ranked
 
 
 def entry_of(about: Mapping[str, Any], pool: str, system: str, evaluation: Evaluation) -> dict:

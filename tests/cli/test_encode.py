@@ -90,10 +90,10 @@ def test_an_index_says_by_what_products_its_embeddings_were_made(tiny_bert, corp
     exact, found = (models[n].encode_document(texts, normalize_embeddings=models[n].cosine) for n in models)
     np.testing.assert_array_equal(index.snapshot.vectors(0, len(texts)), found)
     assert 1e-6 < np.abs(exact - found).max() < 2**-6 * np.abs(exact).max()
-    refused = "holds another index: --product-dtype bfloat16, not float32. Choose another --output"
+    refused = "holds another index: model.product_dtype bfloat16, not float32. Choose another output"
     assert refused in endx("encode", *arguments, status=2).err
     reused = endx("encode", *arguments[:2], f"--output={tmp_path / 'b'}", f"--reuse={tmp_path / 'index'}", status=2)
-    assert "is another index: --product-dtype bfloat16, not float32; name another, or leave it out" in reused.err
+    assert "is another index: model.product_dtype bfloat16, not float32; name another, or leave it out" in reused.err
 
 
 @pytest.mark.parametrize(
@@ -120,5 +120,5 @@ def test_invalid_arguments_are_refused(tiny_bert, corpus, tmp_path, endx, argume
 def test_missing_arguments_are_named(tiny_bert, corpus, endx):
     assert "nothing to encode: set --corpus" in endx("encode", f"--model={tiny_bert}", status=2).err
     sharded = [f"--model={tiny_bert}", f"--corpus={corpus}", "--shard=1/2"]
-    assert "--shard needs --output=FILE, a file for each shard" in endx("encode", *sharded, status=2).err
+    assert "shard needs output=FILE, a file for each shard" in endx("encode", *sharded, status=2).err
     assert "--join needs --output=FILE" in endx("encode", "--join", "a", "b", status=2).err

@@ -8,7 +8,6 @@ from jax._src import xla_bridge
 
 import endx_jax.__main__ as program
 from endx_jax.cli import entry
-from endx_jax.errors import EndxError
 
 
 @pytest.mark.parametrize(("verb", "keeps"), [("train", True), ("plan", True), ("serve", False), ("encode", False)])
@@ -23,28 +22,6 @@ def test_the_allocator_settings_of_training_apply_to_no_other_verb(verb, keeps, 
 
 def failing(failure):
     return lambda name: mock.Mock(["main"], main=mock.Mock(side_effect=failure))
-
-
-@pytest.mark.parametrize(
-    ("verb", "message", "named"),
-    [
-        ("search", "set data.answer_column or data.id_column", "set --text-column or --id-column"),
-        ("mine", "set data.path or data.answer_column", "set --data or --answer-column"),
-        (
-            "encode",
-            "reuse= and truncate_dim needs it: another output",
-            "--reuse= and --truncate-dim needs it: another --output",
-        ),
-        ("mine", "bm25=True, model=NAME and index=DIR", "--bm25, --model=NAME and --index=DIR"),
-        ("mine", "data.skip_invalid=True skips such rows", "--skip-invalid skips such rows"),
-        ("plan", "data.path is not set: mesh.data=2", "data.path is not set: mesh.data=2"),
-        ("train", "model.product_dtype", "model.product_dtype"),
-    ],
-)
-def test_messages_name_the_flags_that_a_verb_has(verb, message, named, monkeypatch, endx):
-    module = entry._verb(verb)
-    monkeypatch.setattr(module, "main", mock.Mock(side_effect=EndxError(message)))
-    assert named in endx(verb, status=2).err
 
 
 @pytest.mark.parametrize("failure", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: 9 bytes\nmore")])

@@ -65,7 +65,7 @@ def test_mistakes_are_one_line(arguments, more, message, capsys):
 
 
 def test_the_verb_is_there(endx):
-    assert "--config is missing" in endx("plan", status=2).err
+    assert "config is missing" in endx("plan", status=2).err
 
 
 @pytest.mark.slow

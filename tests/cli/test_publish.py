@@ -57,10 +57,10 @@ def test_the_token_comes_from_the_environment(index, monkeypatch, endx):
 @pytest.mark.parametrize(
     ("to", "collection", "reason"),
     [
-        ("nowhere", "a", "--to=nowhere is none: give http://HOST:PORT"),
-        ("http://root:secret@host", "a", "--to contains a password"),
-        ("http://host", "a-b", "--collection='a-b': use letters"),
+        ("nowhere", "a", "address=nowhere is none: give http://HOST:PORT"),
+        ("http://root:secret@host", "a", "address contains a password"),
+        ("http://host", "a-b", "collection 'a-b': use letters"),
     ],
 )
-def test_messages_name_the_flags(index, endx, to, collection, reason):
+def test_an_invalid_address_or_name_is_refused(index, endx, to, collection, reason):
     assert reason in endx("publish", f"--index={index.path}", f"--to={to}", f"--collection={collection}", status=2).err

@@ -155,7 +155,7 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
     replaced = next(iter(texts))
     rows = {"_id": "new", "body": "the elephant", "url": "example.org"}, {"_id": replaced, "body": "the giraffe"}
     corpus = written(tmp_path / "more.jsonl", rows)
-    assert "name yours with --text-column" in error(f"--workdir={workdir}", f"--add={corpus}")
+    assert "name yours with text_column" in error(f"--workdir={workdir}", f"--add={corpus}")
     said = search(f"--workdir={workdir}", f"--add={corpus}", "--text-column=body").err
     assert f"added 2 documents, replacing 1; {len(texts) + 1} documents" in said
     assert "new · example.org\n    the elephant\n" in search(f"--workdir={workdir}", "--top=1", "the elephant").out
@@ -163,7 +163,7 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
     for name in ("train", "test"):
         (tmp_path / "parts" / f"{name}.jsonl").write_text('{"body": "the ant"}\n')
     parts = [f"--workdir={workdir}", "--delete=new", f"--add={tmp_path / 'parts'}", "--text-column=body"]
-    assert "choose one with --split: test, train" in error(*parts)  # and nothing is deleted
+    assert "choose one with split: test, train" in error(*parts)  # and nothing is deleted
     captured = search(f"--workdir={workdir}", "--delete=new", f"--delete={replaced}", "the elephant", "--format=trec")
     assert " new " not in captured.out
     assert "deleted 2" in captured.err
@@ -213,7 +213,7 @@ def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, erro
     assert f"was encoded by {tiny_bert}" in message
     assert f"not by {workdir}" in message
     write_index(tmp_path / "i", embeddings, documents, metric="inner product", model={})
-    assert "does not name its model: set --model" in error(f"--index={tmp_path / 'i'}", "the cat")
+    assert "does not name its model: set model=" in error(f"--index={tmp_path / 'i'}", "the cat")
 
 
 def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, monkeypatch, error):

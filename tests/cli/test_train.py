@@ -3,19 +3,18 @@ import pathlib
 import re
 
 import pytest
-from helpers import one_line_error, refused, written
+from helpers import refused, written
 
 from endx_jax.cli import train
-from endx_jax.errors import EndxError, naming
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import run
-from endx_jax.methods.config import base_config, load_config, load_recipe, recipe_files
+from endx_jax.methods.config import load_config, load_recipe, recipe_files
 from endx_jax.models.sharing import SHARINGS
 
 ENDX = load_recipe("endx")
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 QUICKSTART = str(CONFIGS / "quickstart.py")
-LENGTHS = ("--config.train.steps=3", "--config.train.epochs=2.0")
+LENGTHS = ("train.steps=3", "train.epochs=2.0")
 
 
 def test_a_file_and_its_recipe_are_the_same_config(tmp_path):
@@ -89,11 +88,11 @@ def test_every_config_is_one_that_a_run_accepts(file):
         (["--config=t5:base,adespl"], "is none of sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'"),
         (["--config=fcrr:questions"], "^SIDE of fcrr:SIDE,BASE is 'questions', .*; did you mean 'question'"),
         (["--config=t5:bass,sde"], "^SIZE of t5:SIZE,SHARING is 'bass', .*; did you mean 'base'"),
-        ([], "--config is missing; give a file, or one of the recipes .*quickstart"),
+        ([], "config is missing; give a file, or one of the recipes .*quickstart"),
         (["--config=quickstat"], "neither a file nor a recipe; did you mean 'quickstart'"),
         (["--config=quickstart", "--config.train.stps=3"], "^unknown setting --config.train.stps; did .*train.steps'"),
         (["--config=quickstart", "--config.trin.steps=3"], "did you mean '--config.train.steps'?"),
-        (["--config=quickstart", "--config.train.batch_size=3"], "did you mean '--config.train.global_batch_size'?"),
+        (["--config=quickstart", "--config.train.batch_size=3"], "or '--config.train.global_batch_size'?"),
         (["--config=quickstart", "--data.path=x"], "^unknown setting --data.path; did you mean '--config.data.path'"),
         (["--config=quickstart", "--zzzzzz=1"], "--zzzzzz; endx train --help lists them all"),
         (["--config=quickstart", "--config.train.steps=ten"], "steps is 'ten'; it must be a whole number$"),
@@ -105,7 +104,10 @@ def test_every_config_is_one_that_a_run_accepts(file):
         (["--config=quickstart:fast"], r"TypeError: .*; what follows a colon .* passed to get_config\(\)$"),
         (["--config=pairs:64,a"], r"'64,a'; what follows a colon after its name is passed to get_config\(width: "),
         (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
-        (["--config=quickstart", *LENGTHS], f"^{LENGTHS[0]} and {LENGTHS[1]}: give one of the two$"),
+        (
+            ["--config=quickstart", *(f"--config.{length}" for length in LENGTHS)],
+            f"^{LENGTHS[0]} and {LENGTHS[1]}: give one of the two$",
+        ),
     ],
 )
 def test_unknown_arguments_are_refused_in_one_line(arguments, message):
@@ -145,13 +147,13 @@ def test_next_steps_fit_the_data(trained_workdir):
         ("caf\xe9 = 1", r", line 1: SyntaxError: \(unicode error\) 'utf-8' codec .*; correct the Python file"),
         ("config = 1", " has no function get_config that returns the settings$"),
         ("def get_config():\n    return 5", ": get_config returns 5; it must return settings: base_config"),
-        ("METHOD = 'x'\ndef get_config(): return {}", "METHOD in the --config file is 'x'; it must be a Method"),
-        ("DATA = {'x': 5}\ndef get_config(): return {}", "DATA in the --config file is {'x': 5}; it must map names"),
+        ("METHOD = 'x'\ndef get_config(): return {}", "METHOD in the config file is 'x'; it must be a Method"),
+        ("DATA = {'x': 5}\ndef get_config(): return {}", "DATA in the config file is {'x': 5}; it must map names"),
     ],
 )
 def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, message, tmp_path):
     file = written(tmp_path / "mine.py", text.encode("latin-1"))
-    refused(f"^(--config={file})?{message}", train.parse_arguments, [f"--config={file}"])
+    refused(f"^(config={file})?{message}", train.parse_arguments, [f"--config={file}"])
 
 
 def test_a_config_file_is_executed_once(tmp_path):
@@ -191,7 +193,7 @@ def test_folders_of_another_kind_are_told_apart(trained_workdir, tiny_bert, tmp_
     asked = ("encode", "--join", trained_workdir, "--output", tmp_path / "i")
     assert f"is no file of an index: use {trained_workdir}/index.sqlite" in endx(*asked, status=2).err
     asked = ("evaluate", "--workdir", tiny_bert)
-    assert "is a pretrained model, not a run: pass it as --model" in endx(*asked, status=2).err
+    assert "is a pretrained model, not a run: pass it as model=" in endx(*asked, status=2).err
     (tmp_path / "config.json").write_text((trained_workdir / "config.json").read_text())
     (tmp_path / "corpus.txt").write_text("a cat\n")
     asked = ("encode", "--workdir", tmp_path, "--corpus", tmp_path / "corpus.txt", "--output", tmp_path / "i")
@@ -207,10 +209,8 @@ def test_help_begins_with_the_settings_that_are_changed_most(endx):
     assert every.startswith("\n  --config.seed=0\n")
 
 
-def test_errors_name_settings_as_they_are_typed_and_no_word_of_the_user_s(endx, tmp_path):
+def test_errors_name_settings_by_the_last_part_of_their_flag(endx, tmp_path):
     arguments = ("--config=quickstart", "--config.optimizer.learning_rate=-1.0", f"--workdir={tmp_path}")
-    expected = "endx train: --config.optimizer.learning_rate is -1.0; it must not be negative"
+    expected = "endx train: optimizer.learning_rate is -1.0; it must not be negative"
     assert expected in endx("train", *arguments, status=2).err
     assert expected.replace("train:", "plan:") in endx("plan", *arguments, status=2).err
-    with one_line_error("^seed: no such file; set --config.data.path"), naming(train.flags_of(base_config())):
-        raise EndxError("seed: no such file; set data.path")

@@ -6,7 +6,7 @@ import pytest
 from helpers import refused, written
 
 from endx_jax.experiment import comparison
-from endx_jax.experiment.comparison import SystemResults, compare, read_pair, read_per_question
+from endx_jax.experiment.comparison import SystemResults, compare_systems, read_per_question
 from endx_jax.experiment.config import resolve
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.trec import write_qrels, write_system
@@ -117,7 +117,7 @@ def test_groups_are_those_of_the_first_runs_questions():
     order = draw.permutation(20)
     names, groups = (tuple(np.array(one)[order].tolist()) for one in (questions, second.groups))
     shuffled = dataclasses.replace(second, question_ids=names, values=second.values[order], groups=groups)
-    found, expected = (compare(first, one, clustered=True).differences for one in (shuffled, second))
+    found, expected = (compare_systems(first, one, clustered=True).differences for one in (shuffled, second))
     assert found == expected
 
 
@@ -149,9 +149,9 @@ def results(candidates=None, metrics=("mrr",), questions=("a", "b")):
 
 
 def test_other_pools_measures_and_questions_are_refused(runs, endx):
-    refused("x ranked 3 candidates and x 4", compare, results(3), results(4))
-    refused("no common metric", compare, results(), results(metrics=("map",)))
-    refused("1 of the 3 questions .* such as 'c'", compare, results(), results(questions=("a", "b", "c")))
+    refused("x ranked 3 candidates and x 4", compare_systems, results(3), results(4))
+    refused("no common metric", compare_systems, results(), results(metrics=("map",)))
+    refused("1 of the 3 questions .* such as 'c'", compare_systems, results(), results(questions=("a", "b", "c")))
     error = endx("compare", runs[0], runs[0] / "evaluation/test/answers-at-least-8", status=2).err
     assert "8 of the 10 questions" in error
 
@@ -228,7 +228,7 @@ def test_a_run_of_any_tool_is_measured_by_hand(tmp_path, judged, endx):
     assert f"{other}: up to 3 {counted}1 of 3 questions, such as 'q3', are missing" in said
     assert f"{best}: up to 2 {counted}1 questions, such as 'q9', have no right" in said
     deep = {"q1": [("b", 20.0), ("c", 20.0)] + [(f"w{n}", -n) for n in range(9)]}
-    graded = read_pair([trec(tmp_path / "deep.txt", deep)] * 2, ["x"] * 2, judgements=judged)[0]
+    graded = comparison._read_pair([trec(tmp_path / "deep.txt", deep)] * 2, ["x"] * 2, judgements=judged)[0]
     # The tied rank 1.5 of the grade 2.
     assert graded.values[:, graded.metrics.index("ndcg@10")] == pytest.approx([2 / np.log2(2.5) / ideal, 0, 0])
 
@@ -244,7 +244,7 @@ def test_a_run_of_another_tool_beside_an_evaluation_has_its_measures(tmp_path, e
     write_system(tmp_path, "trained", questions, names, evaluation)
     ours = tmp_path / "trained.per_question.jsonl"
     expected = read_per_question(ours)
-    first, second, _ = read_pair([ours, tmp_path / "trained.run.trec"], ["trained"] * 2)
+    first, second, _ = comparison._read_pair([ours, tmp_path / "trained.run.trec"], ["trained"] * 2)
     assert first.metrics == second.metrics == expected.metrics
     assert first.answers == expected.answers
     np.testing.assert_allclose(first.values, second.values)
@@ -275,7 +275,7 @@ def test_what_does_not_match_in_a_run_is_one_line(tmp_path, judged, endx, run, m
     assert message in error
     assert "bad.txt" in error
     if run:
-        assert "name the file of right candidates by --qrels=FILE" in endx("compare", good, bad, status=2).err
+        assert "name the file of right candidates by qrels=FILE" in endx("compare", good, bad, status=2).err
 
 
 def test_judgements_without_a_right_candidate_are_refused_as_such(tmp_path, endx):

@@ -1,6 +1,5 @@
 """`endx check` and `endx_jax.check`: each finding is in the page, and only where it is true."""
 
-import dataclasses
 import json
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 import endx_jax
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment import data_check
-from endx_jax.experiment.data_check import check_data
 
 
 def pairs(count=40):
@@ -27,7 +25,7 @@ def test_findings_about_rows_columns_and_texts(tmp_path, tiny_bert):
     rows += ["Where is CAT 2?,where is cat 3,a41,1,0,\x1b[2J", "same,same,a42,1,1,\x1b[2J"]
     rows += [f"{'long ' * 30},cat 3 sat on mat 3,a43,1,1,\x1b[2J"]
     file = write(tmp_path, rows, "question,answer,key,label,kind,state")
-    checked = check_data(DataSettings(path=str(file)), str(tiny_bert))
+    checked = endx_jax.check(file, model=tiny_bert)
     assert r"- column 'state' is not used (values \x1b[2J)" in str(checked)
     assert [*checked.findings] == [
         "rows that repeat the question and answer of another row: 1",
@@ -65,7 +63,7 @@ def test_known_questions_are_ranked_where_answers_have_others(tiny_bert):
 def test_a_column_of_labels_is_named_once(tiny_bert, tmp_path, caplog):
     rows = [f"{question},{answer},{n % 2}" for n, (question, answer) in enumerate(pairs())]
     file = write(tmp_path, rows, "question,answer,ok")
-    check_data(DataSettings(path=str(file)), str(tiny_bert))
+    endx_jax.check(file, model=tiny_bert)
     assert caplog.text.count("only 0 and 1") == 1
 
 
@@ -81,7 +79,7 @@ def test_damaged_cells_are_counted_and_empty_values_are_not_shown(tiny_bert, tmp
         "# REF!",
     ]
     rows = [f"what of {n},{cell}{',' + str(n % 2) if n < 2 else ','},\n" for n, cell in enumerate(cells)]
-    checked = check_data(DataSettings(path=str(write(tmp_path, rows, "question,answer,kind,none"))), str(tiny_bert))
+    checked = endx_jax.check(write(tmp_path, rows, "question,answer,kind,none"), model=tiny_bert)
     assert [*checked.findings][:6] == [
         "column 'kind' is not used (values 0 and 1): rename it to label, if 0 marks wrong answers",
         "column 'none' is not used (values empty)",
@@ -119,12 +117,12 @@ def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_langua
     rows = ["Wie kann ich mein Passwort zurücksetzen?,Öffnen Sie die Einstellungen und klicken Sie darauf."]
     rows += ["Wo finde ich meine Rechnung?,Sie finden die Rechnung unter Ihrem Konto und in der Nachricht."]
     file = write(tmp_path, rows, "q_de,a_de", "f a q.csv")
-    settings = DataSettings(path=str(file), question_column="q_de", answer_column="a_de")
+    columns = {"question_column": "q_de", "answer_column": "a_de"}
     serve = "endx serve --model=intfloat/multilingual-e5-small '--corpus={}' --question-column=q_de --text-column=a_de"
-    assert check_data(settings, str(tiny_bert)).next == serve.format(file)
-    train = data_check._next(dataclasses.replace(settings, skip_invalid=True), data_check.MODEL, few=True)
-    columns = "--config.data.question_column=q_de --config.data.answer_column=a_de"
-    assert train.endswith(f" {columns} --config.data.skip_invalid=True")
+    assert endx_jax.check(file, model=tiny_bert, **columns).next == serve.format(file)
+    train = data_check._next(DataSettings(path=str(file), skip_invalid=True, **columns), data_check.MODEL, few=True)
+    flags = "--config.data.question_column=q_de --config.data.answer_column=a_de"
+    assert train.endswith(f" {flags} --config.data.skip_invalid=True")
 
 
 def test_the_command_prints_the_page(tmp_path, tiny_bert, endx):
@@ -132,4 +130,4 @@ def test_the_command_prints_the_page(tmp_path, tiny_bert, endx):
     printed = endx("check", file, "--model", tiny_bert).out
     assert printed.startswith(f"{file}: 40 questions, 40 answers, 40 pairs\n")
     assert printed.rstrip().splitlines()[-1] == f"next: endx serve --model={tiny_bert} --corpus={file}"
-    assert "--question-column" in endx("check", write(tmp_path, ["a,b"], "x,y", "other.csv"), status=2).err
+    assert "question_column" in endx("check", write(tmp_path, ["a,b"], "x,y", "other.csv"), status=2).err

@@ -138,8 +138,8 @@ def test_a_config_is_a_file_a_recipe_or_a_tree(config, tmp_path, monkeypatch):
         endx_jax.train(PAIRS, tmp_path / "run", config=source)
     assert trees[0]["model"]["sharing"] == "ade"
     assert trees == trees[:1] * 3
-    with one_line_error("=t6 is neither a file nor a recipe; did you mean 't5'"):
-        endx_jax.train(PAIRS, tmp_path / "run", config="t6")
+    with one_line_error("=t55 is neither a file nor a recipe; did you mean 't5'"):
+        endx_jax.train(PAIRS, tmp_path / "run", config="t55")
     file.write_text("def get_config():\n    raise ValueError('no such thing')\n")
     refused("mine.py, line 2: ValueError: no such thing", endx_jax.train, PAIRS, tmp_path / "run", config=file)
 

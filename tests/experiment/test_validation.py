@@ -161,7 +161,9 @@ def test_settings_that_contradict_each_other_are_refused(config, beir, tmp_path)
     ):
         refused(said, EvaluationSettings, sets=sets, metric=metric)
     config.evaluation.sets = (str(beir),)
-    with one_line_error(r"evaluation.sets: .*qrels: several splits; choose one with PATH:SPLIT: dev, test"):
+    with one_line_error(
+        r"evaluation.sets, as PATH or PATH:SPLIT: .*qrels: several splits; choose one with split: dev, test"
+    ):
         run(config, tmp_path / "run")
     config.evaluation.sets = (f"{beir}:test",)
     config.data.validation_fraction = 0.0

@@ -156,7 +156,7 @@ def test_collections_made_by_others_and_the_server_s_own_refusals_are_one_line(t
 @pytest.mark.parametrize(
     ("to", "name", "reason"),
     [
-        ("there.db", "a-b", "name='a-b': use letters"),
+        ("there.db", "a-b", "collection 'a-b': use letters"),
         ("there.db", "0", "no digit at the start"),
         ("file.db", "a", "file.db is a file, but Milvus Lite needs a folder"),
         ("somewhere", "a", "address=somewhere is none: give http://HOST:PORT"),

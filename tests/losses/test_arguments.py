@@ -84,8 +84,8 @@ def test_arguments_of_one_loss_alone_are_checked():
         aligned(jnp.zeros((8, 16)), jnp.zeros((8, 16)), temperature=0.5)
     with one_line_error("dual is of type .*; it must be a pair of question and answer embeddings"):
         losses.geometry_alignment(jnp.zeros((8, 16)), (jnp.zeros((8, 16)),) * 2, weights=WEIGHTS)
-    with one_line_error("kind is 'msa', which is none of mse, bce; did you mean 'mse'"):
-        losses.sampled_matching(jnp.zeros((8, 16)), jnp.zeros((8, 16)), DRAWN, kind="msa")
+    with one_line_error("kind is 'msee', which is none of mse, bce; did you mean 'mse'"):
+        losses.sampled_matching(jnp.zeros((8, 16)), jnp.zeros((8, 16)), DRAWN, kind="msee")
     with one_line_error(r"mean has shape \(8, 16\) and log_deviation \(8, 12\); both must be the same"):
         losses.gaussian_kl(jnp.zeros((8, 16)), jnp.zeros((8, 12)))
     refused(r"kl has shape \(16,\); it must be \[B, E\]", losses.free_bits, jnp.zeros(16), 2.0)

@@ -87,11 +87,16 @@ def choose(name: str, default: str, row: Iterable[str], where: str) -> str:
     matches = matching([key for key in columns if not (isinstance(row, dict) and isinstance(row[key], dict))])
     if len(matches) == 1:
         return matches[0]
+    texts = {
+        TEXT: "text_column (data.answer_column of a run), and questions of pairs with question_column",
+        "id": "id_column",
+    }
     if len(set(matches)) > 1:
         choice = " or ".join(map(repr, matches))
-        raise EndxError(f"{where}: the {default} could be {choice}; name it with data.{default}_column")
+        raise EndxError(
+            f"{where}: the {default} could be {choice}; name it with {texts.get(default, f'data.{default}_column')}"
+        )
     pairs = "data.question_column and data.answer_column"
-    texts = {TEXT: "data.text_column, and the questions of pairs with data.question_column", "id": "data.id_column"}
     naming = f"name yours with {texts.get(default, pairs)}"
     if not matches and (objects := matching(columns)):
         raise EndxError(f"{where}: column {objects[0]!r} holds an object: write its text in a column, or {naming}")

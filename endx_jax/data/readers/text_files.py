@@ -316,9 +316,9 @@ def chosen_split(splits: Sequence[str], split: str | None, where: str) -> str:
       EndxError: there is no such split, or there are several and none was requested.
     """
     if split is None and len(splits) > 1:
-        raise EndxError(f"{where}: several splits; choose one with data.split: {', '.join(splits)}")
+        raise EndxError(f"{where}: several splits; choose one with split: {', '.join(splits)}")
     if split is not None and split not in splits:
-        raise EndxError(f"{where}: no split {split!r}; choose with data.split from {', '.join(splits)}")
+        raise EndxError(f"{where}: no split {split!r}; choose with split from {', '.join(splits)}")
     return split or splits[0]
 
 

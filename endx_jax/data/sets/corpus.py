@@ -119,7 +119,7 @@ def _checked(path: str, reader: Callable[[], Iterator[Placed]]) -> Iterator[Docu
     for where, document in reader() if repeated else ():
         name = document.name
         if name in first:
-            hint = "ids must be unique; name their column with data.id_column=NAME, or none with data.id_column="
+            hint = "ids must be unique: correct them, or name their column with id_column=NAME, or none with id_column="
             raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; {hint}")
         if hash(name) in repeated:
             first[name] = where
@@ -170,7 +170,7 @@ class _Columns:
         key = next((columns[0] for key in keys if (columns := called(key, row))), "")
         name = row.pop(key) if key else number
         if not key:
-            self.say("the corpus has no column of ids: line numbers are the ids; name yours with data.id_column")
+            self.say("the corpus has no column of ids: line numbers are the ids; name yours with id_column")
         name = json_files.as_text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
         title_key = next(iter(called(self.title, row)), self.title)
         given = row.get(title_key)

@@ -63,7 +63,7 @@ def test_folders_of_save_to_disk(tmp_path):
     (tmp_path / "several" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     assert read(tmp_path / "several", split="train") == expected(tmp_path)
     assert read(tmp_path / "several", split="test").questions == ("q",)
-    refused("no split 'dev'; choose with data.split from train, test$", read, tmp_path / "several", split="dev")
+    refused("no split 'dev'; choose with split from train, test$", read, tmp_path / "several", split="dev")
 
 
 @pytest.mark.reference

@@ -74,8 +74,8 @@ def test_the_split_must_be_named_where_there_are_several(folder):
     qrels = folder / "qrels"
     assert read(folder, split="train").questions == ("never judged",)
     assert read(folder, split="test").questions == ("one", "two")
-    assert refusal(folder) == f"{qrels}: several splits; choose one with data.split: test, train"
-    choose = "choose with data.split from test, train"
+    assert refusal(folder) == f"{qrels}: several splits; choose one with split: test, train"
+    choose = "choose with split from test, train"
     assert refusal(folder, split="dev") == f"{qrels}: no split 'dev'; {choose}"
 
 

@@ -37,9 +37,9 @@ def test_the_pool_is_the_passages_that_are_right_for_something(folder):
 
 
 def test_splits_are_named_by_their_files(folder):
-    assert refusal(folder, split="test") == (f"{folder}: no split 'test'; choose with data.split from dev.small")
+    assert refusal(folder, split="test") == (f"{folder}: no split 'test'; choose with split from dev.small")
     (folder / "qrels.train.tsv").write_text("12\t0\t1\t1\n")
-    assert refusal(folder) == f"{folder}: several splits; choose one with data.split: dev.small, train"
+    assert refusal(folder) == f"{folder}: several splits; choose one with split: dev.small, train"
     assert refusal(folder, split="train") == f"{folder}: no queries.train.tsv in the folder, which is read as MS MARCO"
     (folder / "qrels.train.tsv").unlink()
     (folder / "qrels.dev.small.tsv").unlink()

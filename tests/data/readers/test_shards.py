@@ -27,7 +27,7 @@ def test_squad_is_read_from_folders_and_patterns(tmp_path):
         assert [d.text for d in read_corpus(tmp_path, split=split)] == [*expected.candidates]
     both = reqa.convert([tmp_path / "dev-0.json", tmp_path / "train-0.json"], "sentences")
     assert reqa.convert(f"{tmp_path}/*.json", "sentences") == both
-    refused("several splits; choose one with data.split: dev, train", read, tmp_path)
+    refused("several splits; choose one with split: dev, train", read, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["c.xlsx", "a.json", "pipe.csv"])

@@ -140,13 +140,17 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     first, second = read(tmp_path, "a.csv", text, title_column="head")
     assert first == Document("1", "T x", {"doc_id": "a", "title": "T"})
     assert second == Document("2", "y", {"doc_id": "a"})
-    with one_line_error(r"line 3: the id 'a' is .* unique; name their column with data.id_column=NAME, or none with"):
+    with one_line_error(
+        r"line 3: the id 'a' is .*: correct them, or name their column with id_column=NAME, or none with"
+    ):
         read(tmp_path, "a.csv", text, id_column="doc_id")
     said = []
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
-    assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with data.id_column"]
-    with one_line_error("line 1: no column 'key' among 'doc_id', 'pid', 'Head', 'text'; name yours with data.id_col"):
+    assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with id_column"]
+    with one_line_error("line 1: no column 'key' among 'doc_id', 'pid', 'Head', 'text'; name yours with id_col"):
         read(tmp_path, "a.csv", text, id_column="key")
+    own = r"no column 'text' .*; name yours with text_column \(data.answer_column of a run\)"
+    refused(own, read, tmp_path, "b.csv", "body,state\nx,y\n")
 
 
 def test_missing_titles_of_tables_are_none(tmp_path):

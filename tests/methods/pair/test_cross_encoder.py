@@ -111,7 +111,7 @@ def test_a_name_on_the_hub_is_a_cross_encoder_s_too(tmp_path, monkeypatch):
     folder = write_classifier(tmp_path / "classifier")
     monkeypatch.setattr(sys.modules[locate.__module__], "download", lambda *_, **__: folder)
     records = RetrievalSet.from_pairs(zip(QUESTIONS, ANSWERS, strict=False))
-    loaded = load_pair_scorer("cross-encoder/of-the-hub", embeddings=True), load_pair_scorer(folder)
+    loaded = load_pair_scorer("cross-encoder/of-the-hub"), load_pair_scorer(folder)
     scores = [scores_of(records.questions, records.candidates)(PAIRS[:2]) for scores_of in loaded]
     np.testing.assert_array_equal(*scores)
 
