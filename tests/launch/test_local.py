@@ -61,7 +61,7 @@ def start(folder: pathlib.Path, programs: tuple[str, ...], *flags: str, command=
 def run(folder, programs, *flags, **options) -> tuple[int, list[str]]:
     """Status and sorted lines."""
     with start(folder, programs, *flags, **options) as launcher:
-        output, _ = launcher.communicate(timeout=30)
+        output, _ = launcher.communicate(timeout=60)
     return launcher.returncode, sorted(output.splitlines())
 
 
@@ -138,7 +138,7 @@ def test_a_signal_stops_all_processes_and_nothing_is_restarted(number, program, 
     with start(tmp_path, (program,) * 2, "--restarts=3") as launcher:
         assert sorted(launcher.stdout.readline() for _ in range(2)) == ["[0] ready\n", "[1] ready\n"]
         launcher.send_signal(number)
-        output, _ = launcher.communicate(timeout=30)
+        output, _ = launcher.communicate(timeout=60)
     assert (launcher.returncode, sorted(output.splitlines())) == (status, lines)
 
 
