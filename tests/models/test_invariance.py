@@ -38,11 +38,12 @@ EXACT = Packing(42, ((2, 1), (3, 4), (2, 9), (1, 12)))  # one text fills the wid
 SPARE = Packing(48, ((8, 12),))
 BLOCK = 8  # tokens of a block of the kernel
 
-BERT = dataclasses.replace(TINY, dropout=0.2, attention_dropout=0.3)
+BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.3)
 T5 = T5Config(vocab_size=50, width=16, layers=2, heads=2, head_width=8, mlp_width=12, buckets=8, max_distance=8)
 HOPS = MultiHopAttention(hops=3, width=4)
 TRANSFORMERS = {
     "bert": (BERT, first),
+    "deep bert": (dataclasses.replace(BERT, layers=2), first),
     "bert, hidden dropout": (dataclasses.replace(BERT, attention_dropout=0.0), first),
     "t5": (T5, HOPS),  # which has a bias of attention scores
     "gemma": (gemma(), last),  # causal, with windows and grouped heads
@@ -121,10 +122,10 @@ ROWS = [
     Row("bert", EXACT),
     Row("bert", turned=True),
     Row("bert", chunk=1),  # each text alone
-    Row("bert", scan_layers=True, remat="all_dots"),
-    slow("bert", scan_layers=True),
-    slow("bert", remat="dots"),
-    slow("bert", EXACT, scan_layers=True, remat="full"),
+    Row("deep bert", scan_layers=True, remat="all_dots"),
+    slow("deep bert", scan_layers=True),
+    slow("deep bert", remat="dots"),
+    slow("deep bert", EXACT, scan_layers=True, remat="full"),
     Row("bert, hidden dropout", mesh=TWO, kernel={(64, 1, 8)}),
     slow("bert, hidden dropout", Packing(30, ((2, 12),)), mesh={"data": 4}, kernel={(32, 2, 8)}),
     Row("bert", Packing(30, ((2, 12),)), mesh={"data": 4}, kernel=set()),

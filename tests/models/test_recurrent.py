@@ -159,15 +159,12 @@ def test_bfloat16_products_carry_float32():
     assert 1e-4 < np.abs(found.astype(jnp.float32) - exact).max() < 8 * 2**-8
 
 
-def test_dropout_is_between_layers_and_depends_on_the_example_alone():
+def test_dropout_is_between_layers():
     keys = example_keys(jax.random.key(0), jnp.asarray(0), 4)
     params, dropping = params_of(encoder("rnn")), encoder("rnn", dropout=0.5)
     without = encode(dropping, params, EMBEDDED, MASK)
     found = encode(dropping, params, EMBEDDED, MASK, keys)
     assert np.abs(found - without).max() > 1e-2
-    # Turned round, and padded further.
-    further = jnp.pad(EMBEDDED[::-1], ((0, 0), (0, 3), (0, 0))), jnp.pad(MASK[::-1], ((0, 0), (0, 3)))
-    np.testing.assert_allclose(encode(dropping, params, *further, keys[::-1])[::-1, :LENGTH], found, atol=1e-6)
 
 
 def test_the_parameters_of_a_tower_have_the_documented_shapes_and_distribution():

@@ -4,14 +4,12 @@ import dataclasses
 
 import jax
 import pytest
-from helpers import TINY, one_line_error, padded, random_params, texts, tower
+from helpers import TINY, padded, random_params, texts, tower
 from jaxprs import equations
 
 from endx_jax.models import stack
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel.memory import bytes_kept
-from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.settings import from_mapping
 
 TOKENS = padded(texts((9, 16)), 16)
 
@@ -42,8 +40,3 @@ def test_deep_towers_are_scanned_by_platform(platform, layers, scanned, monkeypa
     loops = [equation for equation in equations(traced) if equation.primitive.name == "scan"]
     assert bool(loops) is scanned
     assert f"layers_{layers - 1}" in params["encoder"]
-
-
-def test_an_unknown_policy_is_refused_with_the_nearest():
-    with one_line_error(r"model\.remat is 'dot', which is none of auto, none, all_dots, dots, full.*dots"):
-        from_mapping(ModelSettings, {"remat": "dot"}, "model")
