@@ -1,4 +1,4 @@
-"""Small configs of every encoder family, in the keys of transformers: no part of any is as large as another."""
+"""Small configs of every encoder family, in the keys of transformers."""
 
 from tiny_bert import sizes
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 TEXTS = ["the cat sat on a mat", "who?", "", "🙂 naïve dogs", "what is in the dog and where is it, if not on the mat"]
 # A config of each family, whose padding id is another than the tokenizer's for some, as in published folders.
-CONFIGS = {model_type: keys for model_type, keys in reversed((FAMILIES | ALIKE).values())}
+CONFIGS = dict(reversed((FAMILIES | ALIKE).values()))
 LONGER = {"max_position_embeddings": 64}
 
 
