@@ -139,24 +139,18 @@ def test_the_commit_is_that_of_the_code_and_of_no_project_around_it(tmp_path):
     assert environment._commit(tmp_path / "installed.py") == ""
 
 
-def test_a_cache_that_is_configured_stays(settings):
-    jax.config.update("jax_compilation_cache_dir", "/chosen")
+def test_a_cache_that_is_configured_stays_and_without_one_programs_are_kept_where_training_keeps_them(
+    settings, monkeypatch
+):
     before = settings()
-    environment.keep_programs()
+    environment.use_compilation_cache("")
     assert settings() == before
-
-
-def test_without_one_programs_are_kept_where_training_keeps_them(settings, monkeypatch):
+    for folder, seconds in (("/chosen", before[1]), ("/some/folder", 2.0)):
+        environment.use_compilation_cache(folder, seconds)
+        environment.keep_programs()
+        assert settings() == (folder, seconds)
     monkeypatch.setenv("HOME", "/home/of/tests")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     jax.config.update("jax_compilation_cache_dir", None)
     environment.keep_programs()
     assert settings() == ("/home/of/tests/.cache/endx_jax/xla", 0.0)
-
-
-def test_no_folder_changes_nothing(settings):
-    before = settings()
-    environment.use_compilation_cache("")
-    assert settings() == before
-    environment.use_compilation_cache("/some/folder", 2.0)
-    assert settings() == ("/some/folder", 2.0)
