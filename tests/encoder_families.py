@@ -26,7 +26,7 @@ GEMMA |= {"num_hidden_layers": 5, "sliding_window_pattern": 2}
 FAMILIES = {
     "bert": ("bert", SMALL),
     "roberta": ("roberta", SMALL | {"pad_token_id": 1, "type_vocab_size": 1}),
-    "electra": ("electra", SMALL | {"embedding_size": 12}),
+    "electra": ("electra", SMALL | {"embedding_size": 12, "pad_token_id": 3}),
     "distilbert": ("distilbert", DISTILBERT),
     "mpnet": ("mpnet", SMALL | {"pad_token_id": 1}),
     "albert": ("albert", SMALL | {"embedding_size": 12, "num_hidden_layers": 3}),

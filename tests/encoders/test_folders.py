@@ -95,7 +95,7 @@ def test_pooling_without_the_prompt_is_refused(reference, tmp_path):
 
 @pytest.mark.reference
 @pytest.mark.filterwarnings("ignore:.*states no pooling")
-@pytest.mark.parametrize(("model_type", "sharing"), zip(sorted(CONFIGS), itertools.cycle(SHARINGS), strict=False))
+@pytest.mark.parametrize(("model_type", "sharing"), [*zip(sorted(CONFIGS), itertools.cycle(SHARINGS), strict=False)])
 def test_a_family_trains_resumes_and_is_exported(reference, tmp_path, pairs_csv, model_type, sharing):
     config = tiny_recipe(write_family(reference, tmp_path / "encoder", model_type), pairs_csv)
     config.model.sharing, config.model.projection = sharing, 8
