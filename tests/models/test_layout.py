@@ -29,17 +29,6 @@ def packed(tokens, packing):
     return dataclasses.replace(tokens, packing=packing)
 
 
-@pytest.mark.parametrize("packing", [None, SPARE])
-def test_extents_are_positions_and_lengths(packing):
-    _, layout = lay_out(packed(TOKENS, packing))
-    positions, lengths = (np.asarray(x) for x in layout.extents())
-    expected = LENGTHS if packing is None else sorted(LENGTHS)
-    real = positions < lengths
-    assert [*zip(positions[real], lengths[real], strict=True)] == [
-        (position, length) for length in expected for position in range(length)
-    ]
-
-
 TOWER = tower(BERT)
 PARAMS = {"params": random_params(TOWER, TOKENS)}
 COMPILED = jax.jit(TOWER.apply)
@@ -113,17 +102,6 @@ def test_the_layout_of_three_texts_by_hand():
     assert (list(np.asarray(narrow[2])), list(np.asarray(wide[2]))) == ([1, 0], [2])
     np.testing.assert_array_equal(joined, [7, 5, 6, 8, 9, 10])
     np.testing.assert_array_equal(back, tokens.ids)
-
-
-def test_tokens_have_the_same_keys_in_both_layouts():
-    @jax.jit
-    def keys(tokens):
-        return jax.random.key_data(lay_out(tokens)[1].token_keys(KEYS))
-
-    ours, plain = (np.asarray(keys(tokens)) for tokens in (packed(TOKENS, SPARE), TOKENS))
-    # Of the texts in order of length, and of equal ones in their own.
-    expected = [plain[row, : LENGTHS[row]] for row in sorted(range(8), key=LENGTHS.__getitem__)]
-    np.testing.assert_array_equal(ours[0, :42], np.concatenate(expected))
 
 
 def products(tokens):
