@@ -98,15 +98,6 @@ def test_the_script_for_gpus_runs_everything_at_its_smallest_size(minilm, tmp_pa
     assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == len(rows)
 
 
-def test_the_parts_for_gpus_that_matter_most_fit_into_one_call():
-    gpu, first, left = importlib.import_module("gpu"), set(), 560.0
-    for part, limit in (text.rsplit("=", 1) for text in gpu.QUEUE.split()):
-        left -= float(limit)
-        first |= {part} if left >= 0 else set()
-    models = ("minilm:256", "bert-base:128", "t5-base:128")
-    assert {"train:128", "peer_train:128:plain", *(f"mfu:{model}" for model in models), *gpu.UNITS.split()} <= first
-
-
 def test_no_side_has_slower_kernels_than_the_processor_s(monkeypatch):
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         monkeypatch.setenv(name, "Haswell")

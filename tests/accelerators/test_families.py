@@ -51,13 +51,12 @@ FEW = 4
 @pytest.mark.filterwarnings("ignore:.*states no pooling")
 @pytest.mark.parametrize("topology", ["v5e:4x4", "h200:1"])
 @pytest.mark.parametrize("model_type", sorted(set(ARCHITECTURES) - {"new", "static"}))
-def test_families(model_type, topology, tmp_path, effort):
+def test_families(model_type, topology, tmp_path):
     keys = FAMILIES[model_type] | {"model_type": model_type}
     if topology.startswith("h200"):
         keys |= dict.fromkeys(keys.keys() & {"num_hidden_layers", "n_layers", "num_layers"}, FEW)
     (tmp_path / "config.json").write_text(json.dumps(keys))
     config, *_ = train.parse_arguments(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
-    effort(-1.0)
     assert faults(*compiled_on(config, topology)) == []
 
 
@@ -71,14 +70,13 @@ def test_families(model_type, topology, tmp_path, effort):
         *(pytest.param(n, marks=pytest.mark.slow) for n in ("eurobert", "llama", "mistral", "qwen2")),
     ],
 )
-def test_small_decoders(model_type, topology, tmp_path, effort):
+def test_small_decoders(model_type, topology, tmp_path):
     keys = FAMILIES[model_type] | SMALL | {"model_type": model_type}
     if model_type == "gemma3_text":
         keys["sliding_window_pattern"] = 2
     (tmp_path / "config.json").write_text(json.dumps(keys))
     config, *_ = train.parse_arguments(["--config=bert_base_sde", f"--config.model.pretrained={tmp_path}"])
     config.train.global_batch_size, config.data.question_length, config.data.answer_length = 16, 32, 64
-    effort(-1.0)
     train_plan, compiled = compiled_on(config, topology)
     assert faults(train_plan, compiled) == []
     kernel = "tpu_custom_call" if topology.startswith("v5e") else "cudnn$fmha"

@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused
+from refusals import check_refusal
 from tiny_bert import sizes
 
 from endx_jax.encoders import ARCHITECTURES
@@ -100,33 +100,33 @@ def test_mpnet_s_positions_begin_after_1_and_others_take_any_padding_id(pad_id):
 def test_positions_after_the_padding_id_are_fewer():
     found = read("roberta", SMALL | {"pad_token_id": 1})
     assert (found.positions, found.first_position) == (14, 2)
-    refused("max_position_embeddings must be larger than 17", read, "roberta", SMALL | {"pad_token_id": 16})
 
 
 @pytest.mark.parametrize(
-    ("model_type", "changes", "message"),
+    ("model_type", "changes", "named"),
     [
-        ("modernbert", {"layer_types": ["full_attention"]}, r"layer_types is \['full_attention'\]; it must name one"),
-        ("modernbert", {"mlp_bias": "no"}, "mlp_bias is 'no'; it must be true or false"),
-        ("modernbert", {"rope_scaling": {"rope_type": "yarn"}}, "rope_type is 'yarn'; it must be one of default, lin"),
-        ("modernbert", {"rope_parameters": {"full_attention": 5}}, "full_attention: the rotary parameters must be an"),
-        ("nomic_bert", {"rope_parameters": 7}, "the rotary parameters must be an object, not a whole number"),
-        ("modernbert", {"num_attention_heads": 8}, "heads are 3 wide; rotary position embeddings need an even width"),
-        ("nomic_bert", {"prenorm": True}, "prenorm=True is not supported"),
-        ("nomic_bert", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction=0.5 is not supported"),
-        ("gte", {"logn_attention_scale": True}, "logn_attention_scale=True is not supported"),
-        ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2 is not supported"),
-        ("qwen3", {"layer_types": ["chunked_attention"] * 4}, r"layer_types is \['chunked_attention', "),
-        ("llama", {"num_key_value_heads": 3}, "2 attention heads are not a multiple of 3 heads of keys and values"),
-        ("llama", {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "high_freq_factor 1 must exceed low_freq_fac"),
-        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3 need low_freq_factor, high_freq"),
-        ("llama", {"rope_theta": 0}, "rope_theta is 0; it must be a number from 1 to"),
-        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
-        ("mistral", {"sliding_window": "wide"}, "'sliding_window' is 'wide'; it must be a whole number"),
-        ("mistral", {"layer_types": ["full_attention"] * 4}, r"layer_types=\['full_attention', "),
-        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported"),
-        ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0; it must be a whole number from 1"),
+        ("roberta", {"pad_token_id": 16}, ["max_position_embeddings", "17"]),
+        ("modernbert", {"layer_types": ["full_attention"]}, ["layer_types", "['full_attention']"]),
+        ("modernbert", {"mlp_bias": "no"}, ["mlp_bias", "'no'", "true or false"]),
+        ("modernbert", {"rope_scaling": {"rope_type": "yarn"}}, ["rope_type", "'yarn'", "default, lin"]),
+        ("modernbert", {"rope_parameters": {"full_attention": 5}}, ["full_attention", "rotary", "object"]),
+        ("nomic_bert", {"rope_parameters": 7}, ["rotary", "object"]),
+        ("modernbert", {"num_attention_heads": 8}, ["heads are 3 wide", "even"]),
+        ("nomic_bert", {"prenorm": True}, ["prenorm=True"]),
+        ("nomic_bert", {"rotary_emb_fraction": 0.5}, ["rotary_emb_fraction=0.5"]),
+        ("gte", {"logn_attention_scale": True}, ["logn_attention_scale=True"]),
+        ("albert", {"num_hidden_groups": 2}, ["num_hidden_groups=2"]),
+        ("qwen3", {"layer_types": ["chunked_attention"] * 4}, ["layer_types", "'chunked_attention'"]),
+        ("llama", {"num_key_value_heads": 3}, ["2 attention heads", "3 heads of keys"]),
+        ("llama", {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, ["high_freq_factor 1", "low_freq_factor"]),
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ["low_freq_factor, high_freq_factor"]),
+        ("llama", {"rope_theta": 0}, ["rope_theta", "0", "from 1 to"]),
+        ("llama", {"quantization_config": {"bits": 4}}, ["quantization_config={'bits': 4}"]),
+        ("mistral", {"sliding_window": "wide"}, ["sliding_window", "'wide'", "whole number"]),
+        ("mistral", {"layer_types": ["full_attention"] * 4}, ["layer_types=['full_attention'"]),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, ["attn_logit_softcapping=50.0"]),
+        ("gemma3_text", {"sliding_window_pattern": 0}, ["sliding_window_pattern", "0", "from 1"]),
     ],
 )
-def test_what_is_not_supported_is_named_with_its_value(model_type, changes, message):
-    refused(message, read, model_type, SMALL | changes)
+def test_what_is_not_supported_is_named_with_its_value(model_type, changes, named):
+    check_refusal(lambda: read(model_type, SMALL | changes), *named)

@@ -2,7 +2,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
 from scipy.stats import rankdata
 
 from endx_jax.metrics import ranks
@@ -73,9 +72,3 @@ def test_memory_does_not_grow_with_judgements_times_candidates():
     shapes = jax.ShapeDtypeStruct((b, n), jnp.float32), jax.ShapeDtypeStruct((b, p), jnp.int32)
     temporaries = ranks.lower(*shapes).compile().memory_analysis().temp_size_in_bytes
     assert temporaries < 16 * (b * n + b * p)  # a byte for each [b, N, P] comparison would be 64 times b * n * 4
-
-
-def test_scores_and_positives_that_do_not_agree_are_refused():
-    with one_line_error(r"positives has shape \(4, 1\); it must be integer \[B, P\], with B = 8 as in scores"):
-        ranks(np.zeros((8, 5), np.float32), np.zeros((4, 1), np.int32))
-    refused(r"scores has shape \(5,\); it must be \[B, N\]", ranks, np.zeros(5, np.float32), np.zeros((1, 1), np.int32))

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused
 
 from endx_jax import metrics
 
@@ -62,8 +61,3 @@ def test_a_question_without_right_candidates_has_no_share_to_find(width):
     found = {name: float(measure(nothing)[0]) for name, measure in MEASURES.items()}
     shares = ("recall@5", "ndcg@10", "map")
     assert str(found) == str({name: float("nan") if name in shares else 0.0 for name in MEASURES})
-
-
-@pytest.mark.parametrize("measure", [metrics.reciprocal_rank, metrics.recall_at, metrics.hit_at, metrics.ndcg_at])
-def test_a_cutoff_that_keeps_nothing_is_refused(measure):
-    refused("cutoff is 0; it must be greater than 0", measure, RANKS, 0)

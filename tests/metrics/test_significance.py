@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import refused
 
 from endx_jax.metrics.significance import (
     bootstrap_interval,
@@ -96,19 +95,6 @@ def test_equal_systems_do_not_differ():
     draw = np.random.default_rng(7)
     first, second = draw.random((2, 50, 3))
     assert paired_difference(first, second, sizes=(50,), draws=90) == paired_difference(first, second, draws=90)
-
-
-@pytest.mark.parametrize(("option", "said"), [("draws", "and 0 draws"), ("confidence", "confidence is 0; ")])
-def test_invalid_numbers_of_draws_are_refused(option, said):
-    refused(said, paired_difference, np.zeros((3, 1)), np.ones((3, 1)), **{option: 0})
-    refused("0 questions", paired_difference, np.zeros((0, 1)), np.ones((0, 1)))
-
-
-def test_arrays_of_other_forms_are_refused():
-    refused(r"values must be \[Q, M\], .* not of shape \(3,\)", bootstrap_interval, np.zeros(3))
-    refused(r"not \(1, 1\) and \(20, 1\)", paired_difference, np.zeros((1, 1)), np.ones((20, 1)))
-    values, names = np.zeros((3, 1)), np.array(["a", "b"])
-    refused("2 clusters for 3 questions: give one for each", paired_difference, values, values, clusters=names)
 
 
 def test_questions_needed_give_the_interval_its_power():

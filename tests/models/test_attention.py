@@ -1,6 +1,5 @@
 """Attention against one written out in NumPy, and where the hardware's own is taken."""
 
-import math
 import types
 from unittest import mock
 
@@ -9,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pretended import pretended
 
 from endx_jax.models import attention
 from endx_jax.models.attention import Pattern, attend, plain_because, seen_reasons
 from endx_jax.models.dropout import attention_dropout, example_keys
-from endx_jax.parallel.mesh import MeshSettings, make_mesh
 
 B, L, M, H, D = 3, 4, 6, 2, 5
 MASK = np.arange(M) < np.array([[6], [3], [1]])
@@ -122,11 +121,9 @@ def test_the_reason_why_attention_is_plain(monkeypatch, changes, expected):
     sizes = ((given["queries"], 4), (given["memory"], 2))
     query, key = (jax.ShapeDtypeStruct((2, *size, given["head"]), given["dtype"]) for size in sizes)
     axes = {axis: given[axis] for axis in ("tensor", "fsdp") if axis in given}
-    mesh = make_mesh(MeshSettings(**axes), jax.devices()[: math.prod(axes.values())])
-    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: given.get("missing", ""))
-    monkeypatch.setattr(attention, "platform", lambda: given["on"])
+    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: given.get("missing", ""))  # no GPU is here
     options = {name: given[name] for name in ("biased", "packed") if name in given}
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    with jax.sharding.use_abstract_mesh(pretended(given["on"], **axes)):
         assert plain_because(query, key, Pattern(1.0, dropout_rate=given["rate"]), **options) == expected
 
 
@@ -150,26 +147,26 @@ def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("on", "options", "expected"),
     [
-        ({}, ""),
-        ({"window": M - 1}, ""),  # covers the text
-        ({"window": 2}, "a window of 2 tokens before and after is narrower than some texts"),
-        ({"bias": np.zeros((1, H, M, M), np.float32)}, "the scores have a bias"),
-        ({"dropout_keys": None, "dropout_rate": RATE}, ""),
-        ({"dropout_rate": 0.0}, ""),  # dropout of hidden states alone
-        ({"dropout_rate": RATE}, "fused attention needs model.attention_dropout=0 (now 0.4)"),
+        ("gpu", {}, ""),
+        ("gpu", {"window": M - 1}, ""),  # covers the text
+        ("gpu", {"window": 2}, "a window of 2 tokens before and after is narrower than some texts"),
+        ("gpu", {"bias": np.zeros((1, H, M, M), np.float32)}, "the scores have a bias"),
+        ("gpu", {"dropout_keys": None, "dropout_rate": RATE}, ""),
+        ("gpu", {"dropout_rate": 0.0}, ""),  # dropout of hidden states alone
+        ("gpu", {"dropout_rate": RATE}, "fused attention needs model.attention_dropout=0 (now 0.4)"),
+        ("cpu", {}, None),
     ],
 )
-def test_cudnn_computes_what_it_can(options, expected, monkeypatch):
-    monkeypatch.setattr(attention, "platform", lambda: "gpu")
-    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
+def test_attention_is_cudnns_on_a_mesh_of_gpus_where_it_computes_all(on, options, expected, monkeypatch):
+    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")  # no GPU is here
     taken = []
-    monkeypatch.setattr(attention, "_attend_by_cudnn", lambda query, *rest: taken.append(query) or query)
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda query, *_, **given: taken.append(given) or query)
     key = jax.ShapeDtypeStruct((B, M, H, 8), jnp.bfloat16)
     given = {"dropout_keys": example_keys(jax.random.key(0), 0, B)} | options
     pattern = Pattern(1.0, **{name: given.pop(name) for name in ("window", "dropout_rate") if name in given})
-    with seen_reasons() as reasons:
+    with jax.sharding.use_abstract_mesh(pretended(on)), seen_reasons() as reasons:
         jax.eval_shape(lambda *arrays: attend(*arrays, MASK, pattern, **given), key, key, key)
-    assert reasons == {expected}
-    assert bool(taken) is (not expected)
+    assert reasons == ({expected} - {None})
+    assert [call["implementation"] for call in taken] == ["cudnn"] * (expected == "")

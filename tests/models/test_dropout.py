@@ -1,13 +1,12 @@
 """The contract of dropout: example i's mask depends on its own key and on nothing else."""
 
-import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import padded, random_params, texts, tower
 from jax.sharding import NamedSharding, PartitionSpec
 
 from endx_jax.models import attention, transformer
@@ -94,22 +93,6 @@ def test_keys_follow_key_step_and_row_and_fold_takes_one_number_or_one_a_key():
     np.testing.assert_array_equal(jax.random.key_data(one), jax.random.key_data(each))
     different = jax.random.key_data(fold(KEYS, 3))
     assert not np.any(np.all(different == jax.random.key_data(one), axis=1))
-
-
-def test_a_text_embeds_alike_alone_and_in_a_longer_larger_batch():
-    model, rows = tower(dataclasses.replace(TINY, layers=1)), texts((9, 16, 3, 12, 1))
-    keys = example_keys(jax.random.key(1), 0, 5)
-    params = {"params": random_params(model, padded(rows, 16))}
-    apply = jax.jit(model.apply)
-
-    def embed(chosen, keys, length):
-        return apply(params, padded([rows[i] for i in chosen], length), keys)
-
-    together = embed([0, 1, 2, 3, 4], keys, 32)
-    assert TINY.dropout > 0
-    assert TINY.attention_dropout > 0
-    for i in range(5):
-        np.testing.assert_allclose(embed([i], keys[i : i + 1], 16)[0], together[i], atol=1e-6)
 
 
 def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):

@@ -1,20 +1,18 @@
 """Adapters: what a layer computes with one, what is differentiated, and how they merge."""
 
 import dataclasses
-import json
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, refused, texts, tower
+from helpers import TINY, padded, random_params, texts, tower
 from jaxprs import equations
 
 from endx_jax.models.dropout import dropout, example_keys, position_keys
 from endx_jax.models.lora import BASE, Linear, LoraSettings, is_adapter, merged, with_adapters
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.settings import from_mapping
 from endx_jax.training.step import merge_frozen, split_frozen
 
 LORA = LoraSettings(rank=3, alpha=6.0)
@@ -114,13 +112,3 @@ def test_the_base_is_all_of_an_encoder_but_its_adapters_and_gets_no_gradient():
     assert {path.partition("/")[0] for path in frozen} == {"encoder", "token_embedder"}
     assert not any(map(is_adapter, frozen))
     assert len(frozen) + 2 * 12 == len(parameter_paths(adapted()))
-
-
-def test_wrong_settings_are_refused():
-    for values, message in (
-        ({"rank": -1}, "model.lora.rank is -1"),
-        ({"dropout": 1.0}, "model.lora.dropout is 1.0; it must be in"),
-        ({"base_dtype": "int8"}, "model.lora.base_dtype is 'int8', which is none of float32, bfloat16"),
-        ({"targets": "a("}, "model.lora.targets is 'a\\(', which is no regular expression"),
-    ):
-        refused(message, from_mapping, LoraSettings, json.loads(json.dumps(values)), "model.lora")

@@ -1,6 +1,5 @@
-"""Flash attention of packed texts, emulated, against attention written out; and where it is taken."""
+"""Flash attention of packed texts, emulated, against attention written out; towers: see test_invariance.py."""
 
-import dataclasses
 import functools
 
 import jax
@@ -12,11 +11,7 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
 from endx_jax.batch import Packing
-from endx_jax.encoders.t5 import T5Config
-from endx_jax.models import TokenEmbedder, Tower, attention, layout
-from endx_jax.models.dropout import example_keys
 from endx_jax.models.packed_attention import Plan, attend_packed
-from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.planning.compiled import traced_flops
@@ -135,94 +130,6 @@ def test_padding_is_zero_and_a_width_that_is_too_small_would_be_seen():
     assert np.abs(lost - out).max() > 0.1
 
 
-BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.0)
-T5 = T5Config(vocab_size=50, width=16, layers=1, heads=2, head_width=8, mlp_width=12, buckets=8, max_distance=8)
-TOWERS = {
-    "bert": tower(BERT),
-    "bert, attention dropout": tower(dataclasses.replace(BERT, attention_dropout=0.3)),
-    "t5": Tower(TokenEmbedder(50, T5.width), TransformerEncoder(dataclasses.replace(T5, attention_dropout=0.0))),
-    "gemma": Tower(
-        TokenEmbedder(50, 16), TransformerEncoder(dataclasses.replace(gemma(), attention_dropout=0.0))
-    ),  # causal, with windows and grouped heads
-}
-TOKENS = padded(texts((7, 1, 12, 4, 4, 1, 9, 4)), 16).replace(packing=Packing(42, ((8, 12),)))
-KEYS = example_keys(jax.random.key(5, impl="threefry2x32"), jnp.int32(0), 8)
-
-
-@pytest.fixture
-def emulate(monkeypatch):
-    """Function that lets texts take the path of TPUs, emulated, and returns a list that collects the calls."""
-
-    def start():
-        calls = []
-
-        def emulated(query, key, value, bounds, plan):
-            calls.append(query.shape)
-            return attend_packed(query, key, value, bounds, dataclasses.replace(plan, interpret=True))
-
-        monkeypatch.setattr(attention, "attend_packed", emulated)
-        monkeypatch.setattr(attention, "block_size", lambda tokens, width: BLOCK)
-        for module in (attention, layout):
-            monkeypatch.setattr(module, "platform", lambda: "tpu")
-            monkeypatch.setattr(module, "BLOCK", BLOCK)
-        return calls
-
-    return start
-
-
-def test_windows_in_the_kernel_are_those_of_padded_texts(emulate):
-    arrays = [x.reshape(4, 24, 2, 32) for x in drawn(2, 32)]
-    mask = jnp.asarray(np.arange(24) < np.array([[24], [17], [6], [0]]))
-    pattern = attention.Pattern(SCALE, window=BLOCK + 1)
-
-    def attend(query, key, value):
-        out = attention.attend_within(query, key, value, layout.Padded(mask), pattern)
-        return jnp.where(mask[:, :, None, None], out, 0)
-
-    expected = differentiate(attend, *arrays)
-    calls = emulate()
-    found = differentiate(attend, *arrays)
-    assert_near(found, expected)
-    assert calls
-
-
-@pytest.mark.parametrize(
-    ("name", "mesh", "packed", "calls"),
-    [
-        pytest.param("bert", {"data": 4}, True, {(32, 2, 8)}, marks=SLOW),
-        ("bert", {"fsdp": 2, "tensor": 2}, False, {(64, 1, 8)}),
-        ("bert, attention dropout", {"data": 4}, True, set()),
-        ("t5", {"fsdp": 2, "tensor": 2}, True, set()),
-        ("gemma", {"fsdp": 2, "tensor": 2}, True, {(32, 2, 8)}),
-    ],
-)
-def test_towers_give_the_embeddings_and_gradients_of_padded_texts(name, mesh, packed, calls, emulate):
-    model, count = TOWERS[name], 4
-    params = random_params(model, TOKENS.replace(packing=None))
-
-    def compute(execution, params, rows):
-        def embed(params, rows):
-            return model.apply({"params": params}, *rows)
-
-        return jnp.sum(jnp.sin(3 * execution.map_rows(embed, params, rows)))
-
-    def differentiate(execution, tokens):
-        return jax.jit(jax.value_and_grad(functools.partial(compute, execution)))(params, (tokens, KEYS))
-
-    expected, expected_gradient = differentiate(Execution(), TOKENS.replace(packing=None))
-    taken = emulate()
-    execution = Execution(make_mesh(MeshSettings(**mesh), jax.devices()[:count]), packed=packed)
-    # The packing is of a device's rows.
-    packing = Packing(30, ((8 // execution.shards, 12),)) if packed else None
-    found, gradient = differentiate(execution, TOKENS.replace(packing=packing))
-    assert set(taken) == calls
-    assert abs(found - expected) < 1e-5 * abs(expected)
-    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_gradient))
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5 * largest), gradient, expected_gradient
-    )
-
-
 @pytest.fixture(scope="module")
 def v5e():
     """Four described TPU v5e chips, for which programs can be compiled."""
@@ -238,11 +145,11 @@ def v5e():
 @pytest.mark.parametrize(("name", "mesh"), [("bert", {"data": 2, "tensor": 2}), ("gemma", {"data": 4})])
 def test_a_tower_for_tpus_has_no_scores_in_main_memory(name, mesh, v5e):
     """The path is the mesh's, in a process whose default device is a CPU."""
-    model, rows, length = TOWERS[name], 64, 28
+    model, rows, length = tower(TINY if name == "bert" else gemma()), 64, 28
     execution = Execution(make_mesh(MeshSettings(**mesh), v5e), packed=True)
     packing = Packing(640, ((rows // execution.shards, length),))
     tokens = padded(texts((7,) * rows), length).replace(packing=packing)
-    params = jax.eval_shape(lambda: random_params(model, TOKENS.replace(packing=None)))
+    params = jax.eval_shape(lambda: random_params(model, padded(texts((7,)), length)))
 
     def loss(params, tokens):
         embeddings = execution.map_rows(lambda params, rows: model.apply({"params": params}, rows), params, tokens)

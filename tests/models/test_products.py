@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import TINY, one_line_error, padded, random_params, texts, tower, written
+from helpers import TINY, padded, random_params, texts, tower, written
 from jaxprs import equations
 
 from endx_jax.methods.endx.teacher import CrossEncoder
@@ -19,7 +19,6 @@ from endx_jax.models.pooling import mean
 from endx_jax.models.products import bfloat16_product, multiplies_bfloat16, product_dtype_on
 from endx_jax.models.recurrent import RecurrentConfig, RecurrentEncoder
 from endx_jax.models.transformer import TransformerEncoder
-from endx_jax.pretrained.settings import ModelSettings
 
 MASK = jnp.asarray(np.arange(5) < np.array((5, 1, 4))[:, None])
 EMBEDDED = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 16)).astype(np.float32))
@@ -170,10 +169,3 @@ def test_what_is_set_goes_before_the_settings_of_the_models_that_are_built():
             products.set_product_dtype("float32")
         assert product_dtype_on("cpu", "float32") == "bfloat16"
     assert product_dtype_on("cpu", "float32") == "float32"
-
-
-def test_float16_is_refused_with_the_reason():
-    with one_line_error("model.product_dtype is float16: hidden layers exceed .*; set it to bfloat16"):
-        ModelSettings(product_dtype="float16")
-    with one_line_error("model.product_dtype is 'half', which is none of float32, bfloat16, auto"):
-        ModelSettings(product_dtype="half")

@@ -2,10 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractDevice
+from pretended import pretended
 
-from endx_jax.models import attention
-from endx_jax.models.attention import Pattern, attend
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -16,12 +14,6 @@ def meshes(devices: int):
     yield make_mesh(MeshSettings(), jax.devices()[:devices])
     if devices == 4:
         yield make_mesh(MeshSettings(fsdp=2), jax.devices()[:4])
-
-
-def pretended(name: str):
-    """The abstract mesh of one device of another platform."""
-    mesh = make_mesh(MeshSettings(), jax.devices()[:1]).abstract_mesh
-    return mesh.update(abstract_device=AbstractDevice(device_kind=name, num_cores=1, platform=name))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -56,17 +48,3 @@ def test_a_pretended_mesh_is_believed_and_no_mesh_is_the_default_device():
     with jax.sharding.use_abstract_mesh(pretended("tpu")):
         assert platform() == "tpu"
     assert [compute_dtype("auto", name) for name in (None, "cpu", "tpu")] == [np.float32, np.float32, jnp.bfloat16]
-
-
-@pytest.mark.parametrize(
-    ("name", "biased", "fused"), [("gpu", False, True), ("gpu", True, False), ("cpu", False, False)]
-)
-def test_attention_is_the_meshs(name, biased, fused, monkeypatch):
-    calls = []
-    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
-    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda query, *_, **options: calls.append(options) or query)
-    half = jnp.zeros((1, 2, 1, 8), jnp.bfloat16)
-    with jax.sharding.use_abstract_mesh(pretended(name)):
-        bias = jnp.zeros((1, 1, 2, 2)) if biased else None
-        jax.eval_shape(lambda x: attend(x, x, x, jnp.ones((1, 2), bool), Pattern(1.0), bias), half)
-    assert [options["implementation"] for options in calls] == ["cudnn"] * fused

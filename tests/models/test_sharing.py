@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, one_line_error, padded, random_params, texts, tower
+from helpers import TINY, padded, random_params, texts, tower
 
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.models import SIDES, DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
@@ -93,14 +93,3 @@ def test_towers_that_share_nothing_may_differ_in_everything_but_the_embeddings_w
     )
     for side in SIDES:
         assert jax.eval_shape(lambda side=side: model.encode(params, side, TOKENS[side])).shape == (3, 5)
-
-
-def test_shared_parts_must_be_equal_and_there():
-    for sharing, group in (("sde", "token_embedder"), ("ade_spl", "projection")):
-        with one_line_error(f"shares {group}, which differs between model.pretrained and model.answer_pretrained"):
-            jax.eval_shape(DualEncoder(BERT, T5, SHARINGS[sharing]).init, jax.random.key(0))
-    plain = dataclasses.replace(BERT, projection=None)
-    with one_line_error("shares projection, which the towers do not have: set model.projection"):
-        jax.eval_shape(DualEncoder(plain, plain, SHARINGS["ade_spl"]).init, jax.random.key(0))
-    with pytest.raises(KeyError, match="questions"):
-        DualEncoder(BERT, BERT, SHARINGS["ade"]).encode({}, "questions", TOKENS["question"])

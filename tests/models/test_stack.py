@@ -4,14 +4,12 @@ import dataclasses
 
 import jax
 import pytest
-from helpers import TINY, one_line_error, padded, random_params, texts, tower
+from helpers import TINY, padded, random_params, texts, tower
 from jaxprs import equations
+from pretended import pretended
 
-from endx_jax.models import stack
 from endx_jax.models.stack import REMATS
 from endx_jax.parallel.memory import bytes_kept
-from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.settings import from_mapping
 
 TOKENS = padded(texts((9, 16)), 16)
 
@@ -34,16 +32,11 @@ def test_each_policy_keeps_less_than_the_one_before(scan_layers):
     ("platform", "layers", "scanned"),
     [("tpu", 5, False), ("tpu", 6, True), ("cpu", 12, False), ("cpu", 24, True), ("gpu", 12, False)],
 )
-def test_deep_towers_are_scanned_by_platform(platform, layers, scanned, monkeypatch):
-    monkeypatch.setattr(stack, "platform", lambda: platform)
+def test_deep_towers_are_scanned_by_platform(platform, layers, scanned):
     model = tower(dataclasses.replace(TINY, layers=layers), scan_layers=None)
     params = jax.eval_shape(lambda: random_params(model, TOKENS))
-    traced = jax.make_jaxpr(lambda params: model.apply({"params": params}, TOKENS))(params)
+    with jax.sharding.use_abstract_mesh(pretended(platform)):
+        traced = jax.make_jaxpr(lambda params: model.apply({"params": params}, TOKENS))(params)
     loops = [equation for equation in equations(traced) if equation.primitive.name == "scan"]
     assert bool(loops) is scanned
     assert f"layers_{layers - 1}" in params["encoder"]
-
-
-def test_an_unknown_policy_is_refused_with_the_nearest():
-    with one_line_error(r"model\.remat is 'dot', which is none of auto, none, all_dots, dots, full.*dots"):
-        from_mapping(ModelSettings, {"remat": "dot"}, "model")

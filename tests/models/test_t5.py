@@ -3,11 +3,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from helpers import one_line_error, random_params, refused
+from helpers import random_params
 
 from endx_jax.encoders.t5 import T5Config
-from endx_jax.models.dropout import fold
 from endx_jax.models.layers import relative_position_buckets
 from endx_jax.models.layout import Padded
 from endx_jax.models.transformer import TransformerEncoder
@@ -16,17 +14,6 @@ from endx_jax.parallel.sharding import parameter_paths
 TINY = T5Config(vocab_size=20, width=8, layers=2, heads=2, head_width=4, mlp_width=12, max_distance=20)
 HUGGING_FACE = {"vocab_size": 20, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_kv": 4, "d_ff": 12}
 HUGGING_FACE |= {"feed_forward_proj": "gated-gelu", "relative_attention_max_distance": 20}
-
-
-def encode(length, keys, **options):
-    encoder = TransformerEncoder(TINY, **options)
-    embedded = jax.random.normal(jax.random.key(1), (12, 3, 8)).transpose(1, 0, 2)[:, :length]
-    embedded = jnp.pad(embedded, ((0, 0), (0, max(0, length - 12)), (0, 0)))
-    mask = jnp.arange(length)[None] < jnp.array([[12], [5], [1]])
-    plain = TransformerEncoder(TINY)
-    params = random_params(plain, embedded, Padded(mask))
-    apply = jax.jit(lambda params, keys: encoder.apply({"params": params}, embedded, Padded(mask), keys))
-    return apply(params, keys), mask
 
 
 def test_the_parameters():
@@ -41,15 +28,6 @@ def test_the_parameters():
     }
     expected |= {f"{norm}/scale": (8,) for norm in ("norm", "layers_0/attention_norm", "layers_0/mlp_norm")}
     assert {path: leaf.shape for path, leaf in leaves.items()} == expected
-
-
-def test_neither_padding_nor_scanned_and_recomputed_layers_change_an_encoding():
-    keys = fold(jnp.broadcast_to(jax.random.key(5), (3,)), jnp.arange(3))
-    expected, mask = encode(12, keys)
-    long, _ = encode(20, keys)
-    np.testing.assert_allclose(np.asarray(long)[:, :12][mask], np.asarray(expected)[mask], atol=1e-5)
-    found, _ = encode(12, keys, scan_layers=True, remat="full")
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_biases_of_single_layers_stay_float32_in_a_scan():
@@ -69,24 +47,5 @@ def test_buckets_by_hand():
     assert list(found) == [0, 5, 6, 6, 6, 6, 7, 7, 3]
 
 
-def test_a_config_is_read_or_refused():
+def test_a_config_is_read():
     assert T5Config.from_hugging_face(HUGGING_FACE) == TINY
-    with one_line_error("feed_forward_proj='gated-relu' is not supported; supported: 'relu' or 'gelu'"):
-        T5Config.from_hugging_face({**HUGGING_FACE, "feed_forward_proj": "gated-relu"})
-
-
-@pytest.mark.parametrize(
-    ("distance", "buckets", "message"),
-    [
-        (8, 32, "relative_attention_max_distance for 32 buckets is 8; it must be from 9 to 65,536"),
-        (2, 8, "relative_attention_max_distance for 8 buckets is 2; it must be from 3 to 65,536"),
-        (2**24, 32, "relative_attention_max_distance is 16777216; it must be a whole number from 2 to 65,536"),
-    ],
-)
-def test_distances_without_buckets_are_refused(distance, buckets, message):
-    changes = {"relative_attention_max_distance": distance, "relative_attention_num_buckets": buckets}
-    refused(message, T5Config.from_hugging_face, HUGGING_FACE | changes)
-    least = HUGGING_FACE | changes | {"relative_attention_max_distance": buckets // 4 + 1}
-    assert T5Config.from_hugging_face(least).max_distance == buckets // 4 + 1
-    found = relative_position_buckets(np.arange(-99, 100), buckets, buckets // 4 + 1)
-    assert (found.min(), found.max()) == (0, buckets - 1)

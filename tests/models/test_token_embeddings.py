@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import gemma, one_line_error, padded, random_params, refused, texts, tower
+from helpers import gemma, padded, random_params, texts, tower
 from tiny_bert import write_tiny_bert
 from tiny_models import TEXTS, make_model, write_tiny_qwen3, write_tiny_t5
 
@@ -109,24 +109,3 @@ def test_tokens_of_settings_are_those_of_the_tokenizer(bert):
     assert towers.question.tokens.fill == tokenizer.mask_id
     assert len(model.encode_query("x")) == 16
     assert len(model.encode_document("the cat")) == len(tokenizer(["the"], 24).ids) - 1
-
-
-def test_a_token_that_the_tokenizer_lacks_is_an_error(bert):
-    with one_line_error(r"model.tokens.skip names 'zebra', which the tokenizer in .* lacks: leave them out"):
-        make_model(bert, **BY_TOKEN, tokens={"skip": ("cat", "zebra")})
-
-
-def test_expansion_needs_a_mask_token(tmp_path):
-    folder = write_tiny_bert(tmp_path)
-    for file in folder.glob("*token*.json"):
-        file.write_text(file.read_text().replace('"mask_token"', '"other_token"'))
-    (folder / "special_tokens_map.json").unlink(missing_ok=True)
-    with one_line_error(r"has no \[MASK\] to fill questions up: set model.tokens.expand=0"):
-        make_model(folder, **BY_TOKEN, tokens={"expand": 8})
-
-
-def test_uses_that_need_one_vector_refuse_such_a_model(bert):
-    model = make_model(bert, **BY_TOKEN)
-    with one_line_error("has an embedding for each token, and similarity_pairwise needs one vector for each text"):
-        model.similarity_pairwise(*[model.encode_query(TEXTS)] * 2)
-    refused("needs one vector for each text", model.comparable, "answer", TEXTS)

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, one_line_error, padded, random_params, texts
+from helpers import TINY, padded, random_params, texts
 from tiny_bert import sizes
 
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.models import TransformerEncoder
-from endx_jax.models.dropout import example_keys
 from endx_jax.models.layers import ACTIVATIONS, activated
 from endx_jax.models.layout import Padded
 
@@ -28,32 +27,6 @@ PARAMS = random_params(TransformerEncoder(TINY), *inputs())
 @jax.jit
 def encode(embedded, layout):
     return TransformerEncoder(TINY).apply({"params": PARAMS}, embedded, layout)
-
-
-@functools.cache
-def loss_and_gradient(scan_layers: bool, remat: str, dropping: bool):
-    """Of a scalar of the encodings."""
-    embedded, layout = inputs()
-    keys = example_keys(jax.random.key(7), 0, 3) if dropping else None
-    encoder = TransformerEncoder(TINY, scan_layers=scan_layers, remat=remat)
-
-    def loss(params):
-        return jnp.mean(jnp.sin(encoder.apply({"params": params}, embedded, layout, keys)))
-
-    return jax.jit(jax.value_and_grad(loss))(PARAMS)
-
-
-@pytest.mark.slow  # those of a decoder are in test_grouped_causal.py
-@pytest.mark.parametrize(
-    ("scan_layers", "remat", "dropping"),
-    [(True, "none", False), (False, "dots", True), (True, "all_dots", True), (True, "full", True)],
-)
-def test_scanned_and_recomputed_layers_are_the_plain_ones(scan_layers, remat, dropping):
-    value, gradient = loss_and_gradient(False, "none", dropping)
-    other, other_gradient = loss_and_gradient(scan_layers, remat, dropping)
-    np.testing.assert_allclose(other, value, atol=1e-6)
-    scale = max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
-    chex.assert_trees_all_close(other_gradient, gradient, rtol=0, atol=1e-6 * scale)
 
 
 def test_newly_drawn_layers_differ_from_each_other_and_not_by_how_they_run():
@@ -80,22 +53,10 @@ def test_a_scan_has_every_output_too():
     chex.assert_trees_all_close(scanned, plain, atol=1e-6)
 
 
-def test_what_stands_in_padding_changes_no_real_encoding():
-    embedded, layout = inputs()
-    rubbish = jnp.where(layout.mask[:, :, None], embedded, 1e3)
-    found, expected = (np.asarray(encode(x, layout))[layout.mask] for x in (rubbish, embedded))
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_a_large_common_offset_is_taken_out_by_the_norms():
     """Each text shifted by 1,000 in all channels: E[x^2] - E[x]^2 would lose its variance of 1 among 1e6."""
     embedded, layout = inputs()
     np.testing.assert_allclose(encode(embedded + 1000.0, layout), encode(embedded, layout), atol=2e-3)
-
-
-def test_a_text_beyond_the_positions_is_refused():
-    with one_line_error("a text of 33 tokens exceeds the encoder's 32 positions"):
-        TransformerEncoder(TINY).init(jax.random.key(0), jnp.zeros((1, 33, 16)), Padded(jnp.ones((1, 33), bool)))
 
 
 def test_every_key_of_a_config_is_read():

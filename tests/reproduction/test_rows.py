@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from helpers import written
 from small_squad import write_words
 
 from reproduction import layers, rows
@@ -37,51 +38,55 @@ def test_data_are_counted_as_the_papers_count(squad, tmp_path):
     assert rows.outcome_of(papers().row("endx-table1/NQ"), options).why.startswith("reqa/nq is not prepared")
 
 
-def test_a_run_ranks_the_few_once(trained_workdir, squad, tmp_path, monkeypatch):
+@pytest.fixture
+def workdir(trained_workdir, tmp_path, monkeypatch):
+    """The workdir of a run, which stands for the run of every row."""
     workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    monkeypatch.setattr(rows, "trained", lambda row, options, read: read(workdir, row))
+    return workdir
+
+
+@pytest.fixture
+def once(monkeypatch):
+    """Calls a function twice, which does the costly part, by its name in `rows`, the first time only."""
+
+    def call(costly, function, *arguments):
+        calls, own = [], getattr(rows, costly)
+        monkeypatch.setattr(rows, costly, lambda *given, **more: calls.append(given) or own(*given, **more))
+        first = function(*arguments)
+        assert (function(*arguments), len(calls)) == (first, 1)
+        return first
+
+    return call
+
+
+def test_a_run_ranks_the_few_once(workdir, squad, tmp_path, once):
     config = json.loads((workdir / "config.json").read_text())
     config["data"] |= {"path": str(squad), "pool": "answers"}
     (workdir / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr(rows, "trained", lambda row, options, read: read(workdir, row))
-    row = papers().row("endx-table6/Dual-BERTs")
-    first = rows.few(row, Options(tmp_path))
+    first = once("load", rows.few, papers().row("endx-table6/Dual-BERTs"), Options(tmp_path))
     assert len(first) == 3
     assert 0 < first[0] <= 100
-    monkeypatch.setattr(rows, "load", None)  # not called again
-    assert rows.few(row, Options(tmp_path)) == first
 
 
-def test_a_run_is_ranked_on_data_that_it_has_not_seen(trained_workdir, squad, tmp_path, monkeypatch):
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    monkeypatch.setattr(rows, "trained", lambda row, options, read: read(workdir, row))
-    options = Options(tmp_path, data={"squad": str(squad)})
+def test_a_run_is_ranked_once_on_data_that_it_has_not_seen(workdir, squad, tmp_path, once):
     row = papers().row("endx-study-dev/GRU/ENDX")
-    first = rows.evaluated(row, options)
+    first = once("load", rows.evaluated, row, Options(tmp_path, data={"squad": str(squad)}))
     found = json.loads((workdir / "evaluation" / "squad" / "results.json").read_text())["evaluations"]
     assert [(entry["pool"], entry["questions"]) for entry in found] == [("answers", 80)]
     assert first == tuple(100 * found[0]["metrics"][name] for name in row.measures)
-    monkeypatch.setattr(rows, "load", None)  # not called again
-    assert rows.evaluated(row, options) == first
     outcome = Outcome(row, (first,) * 2, runs=(str(workdir),) * 2)
     assert rows.interval(outcome, outcome) == dict.fromkeys(row.measures, (0.0, 0.0))
 
 
-def test_a_collection_is_encoded_once_and_answers_are_looked_for(trained_workdir, tmp_path, monkeypatch):
-    corpus = tmp_path / "passages.jsonl"
+def test_a_collection_is_encoded_once_and_answers_are_looked_for(workdir, tmp_path, once):
     passages = ["the mats of 0", "the mat of 1", "nothing here"]
-    corpus.write_text("".join(json.dumps({"id": str(n), "text": text}) + "\n" for n, text in enumerate(passages)))
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text(
-        '{"question": "where is the cat 0", "answer": ["mats"]}\n{"question": "where?", "answer": ["the sea"]}\n'
-    )
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    monkeypatch.setattr(rows, "trained", lambda row, options, read: read(workdir, row))
-    row = papers().row("dong-table4/small/SDE")
+    corpus = written(tmp_path / "passages.jsonl", [{"id": str(n), "text": text} for n, text in enumerate(passages)])
+    questions = [{"question": "where is the cat 0", "answer": ["mats"]}, {"question": "where?", "answer": ["the sea"]}]
+    asked = written(tmp_path / "asked.jsonl", questions)
     options = Options(tmp_path, data={"dpr-wikipedia": str(corpus), "dpr-nq-questions": str(asked)})
-    found = rows.collection(row, options)
-    assert found == (50.0, 50.0, 50.0)  # one of two questions, among the best five of three
-    monkeypatch.setattr(rows, "load", None)  # not called again
-    assert rows.collection(row, options) == found
+    # One of two questions, among the best five of three.
+    assert once("encode_corpus", rows.collection, papers().row("dong-table4/small/SDE"), options) == (50.0, 50.0, 50.0)
 
 
 @pytest.mark.parametrize(("seeds", "expected"), [(2, {}), (3, {"interval": {"mrr": (0.0, 1.0)}})])

@@ -162,15 +162,14 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_written(tm
     usage = collections.namedtuple("usage", "total used free")
     with open_checkpoints(tmp_path) as checkpoints:
         # Step 4 bytes; parameters and two moments 3 * 8 * 4 * 4 bytes; Adam's count 4 bytes; 1 MB for metadata.
-        monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 1_000_391))
+        free = [1_000_391, 1_000_392, 0]
+        monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(free[0] and 10**9, 10**9, free.pop(0)))
         with one_line_error(f"can't write {tmp_path}/checkpoints/2: it needs 1 MB and 1 MB are free; free"):
             checkpoints.save(2, make_state(2))
         assert names(tmp_path / FOLDER) == ["1"]
-        monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 1_000_392))
         checkpoints.save(2, make_state(2))
         checkpoints.wait()
-        monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(0, 0, 0))  # unknown is not full
-        checkpoints.save(3, make_state(3))
+        checkpoints.save(3, make_state(3))  # a disk of an unknown size is not full
     assert newest_step(tmp_path) == 3
 
 

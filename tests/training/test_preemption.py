@@ -17,13 +17,15 @@ from endx_jax.training import preemption
 from endx_jax.training.preemption import SAVE, Preemption
 
 WORKDIR = pathlib.Path("nowhere")
+AGAIN = "run the same command to start again: there is no checkpoint yet"
+LEFT = TRY_AGAIN, f"stopped by SIGTERM; {AGAIN}"
 
 
 @pytest.fixture
 def left(monkeypatch):
     """Fills up with what would have ended this process; as in a notebook, no thread reacts to signals."""
     found = []
-    monkeypatch.setattr(preemption, "_exit_now", lambda status, message: found.append("left"))
+    monkeypatch.setattr(preemption, "_exit_now", lambda *how: found.append(how))
     monkeypatch.setattr(sys, "ps1", "", raising=False)
     return found
 
@@ -39,20 +41,20 @@ def test_a_notice_during_training_is_remembered(left):
         tell()
         assert told.agreed(mesh) == signal.SIGTERM
         assert left == []
-    assert left == ["left"]  # nobody acted on it
+    assert left == [LEFT]  # nobody acted on it
 
 
 def test_a_notice_at_any_other_time_ends_the_process(left):
     with Preemption(WORKDIR) as told:
         tell()
-        assert left == ["left"]
+        assert left == [LEFT]
         left.clear()
     with Preemption(WORKDIR) as told:
         with told.deferred():
             pass
         assert left == []
         tell()
-        assert left == ["left"]
+        assert left == [LEFT]
 
 
 def test_signals_are_left_as_they_were_and_in_another_thread_alone():
@@ -110,13 +112,12 @@ def unreachable(workdir):
 
 
 @pytest.mark.parametrize("newest", [unreachable, os.listdir, lambda workdir: time.sleep(1)])
-def test_a_workdir_that_cannot_be_listed_in_time_does_not_keep_a_process(monkeypatch, newest):
-    found = []
+def test_a_workdir_that_cannot_be_listed_in_time_does_not_keep_a_process(left, monkeypatch, newest):
     monkeypatch.setattr(preemption, "LISTING", 0.1)
     monkeypatch.setattr(preemption, "newest_step", newest)
-    monkeypatch.setattr(preemption, "_exit_now", lambda *how: found.append(how))
-    Preemption(WORKDIR)._handle(signal.SIGTERM)
-    assert found == [(TRY_AGAIN, "stopped by SIGTERM; run the same command to resume")]
+    with Preemption(WORKDIR):
+        tell()
+    assert left == [(TRY_AGAIN, "stopped by SIGTERM; run the same command to resume")]
 
 
 def test_in_a_notebook_a_second_interrupt_is_an_exception(left):
@@ -150,7 +151,6 @@ with Preemption(pathlib.Path(sys.argv[1])) as told{deferred}:
     print("ready", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 """
-AGAIN = "run the same command to start again: there is no checkpoint yet"
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,10 @@ def test_a_process_leaves_at_once_with_one_line(tmp_path, number, deferred, stat
     assert (process.returncode, errors) == (status, line + "\n")
 
 
-def test_the_last_line_names_the_newest_checkpoint(trained_workdir, monkeypatch):
-    found = []
-    monkeypatch.setattr(preemption, "_exit_now", lambda status, message: found.append((status, message)))
-    Preemption(trained_workdir)._leave(signal.SIGTERM)
-    resume = "run the same command to resume at step 6, its checkpoint"
-    assert found == [(TRY_AGAIN, f"stopped by SIGTERM; {resume}")]
+def test_the_last_line_names_the_newest_checkpoint(left, trained_workdir):
+    with Preemption(trained_workdir):
+        tell()
+    assert left == [(TRY_AGAIN, "stopped by SIGTERM; run the same command to resume at step 6, its checkpoint")]
 
 
 def test_a_second_sigterm_does_not_prevent_the_checkpoint_and_a_notice_is_acted_on_once(left):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from fake_buckets import free_port
-from helpers import one_line_error
+from refusals import check_refusal
 
 from endx_jax.training import hooks
 from endx_jax.training.hooks import WARM_UP, Trace
@@ -60,21 +60,20 @@ def test_each_of_several_processes_has_its_own_folder(tmp_path, calls, monkeypat
     assert ("start", str(tmp_path / "process-0")) in calls
 
 
-@pytest.mark.parametrize(("process", "port"), [(0, 65534), (1, 65534), (2, 65535)])
-def test_each_process_of_a_host_has_its_own_port(tmp_path, monkeypatch, process, port):
-    monkeypatch.setattr(hooks, "all_gather", lambda *_: ["a", "b", "a", "a"])
+@pytest.mark.parametrize(
+    ("hosts", "process", "port", "found"),
+    [("abaa", 0, 65534, [65534]), ("abaa", 1, 65534, [65534]), ("abaa", 2, 65534, [65535]), ("aa", 1, 65535, "65536")],
+)
+def test_each_process_of_a_host_has_its_own_port_up_to_the_largest(tmp_path, monkeypatch, hosts, process, port, found):
+    monkeypatch.setattr(hooks, "all_gather", lambda *_: [*hosts])
     monkeypatch.setattr(hooks.jax, "process_index", lambda: process)
     ports = []
     monkeypatch.setattr(hooks.jax.profiler, "start_server", ports.append)
-    Trace(tmp_path, start=0, steps=0, port=65534)
-    assert ports == [port]
-
-
-def test_a_port_beyond_the_largest_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(hooks, "all_gather", lambda *_: ["a", "a"])
-    monkeypatch.setattr(hooks.jax, "process_index", lambda: 1)
-    with one_line_error("train.profiler_port of this process is 65536; it must be from 1 to 65,535"):
-        Trace(tmp_path, start=0, steps=0, port=65535)
+    if isinstance(found, str):
+        check_refusal(lambda: Trace(tmp_path, start=0, steps=0, port=port), "train.profiler_port", found, "65,535")
+    else:
+        Trace(tmp_path, start=0, steps=0, port=port)
+        assert ports == found
 
 
 def test_the_trace_names_its_steps(tmp_path):
