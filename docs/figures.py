@@ -74,7 +74,7 @@ def minutes() -> Figure:
             label = "with MiniLM's embeddings in the cache"
             axes.annotate(label, (run, mean), (0, -20), textcoords="offset points", color=colour)
         axes.errorbar(run + before, mean, deviation, marker="o", color=colour, capsize=3)
-        name = arm.removesuffix(", terms within count")
+        name = arm.removesuffix(", no diagonal")
         axes.annotate(name, (run + before, mean), (8, -4), textcoords="offset points", color=colour)
     dual = times["Dual"]
     longer = (numbers(dual["run, s"])[0] + 12_800 / numbers(dual["pairs/s in training"])[0]) / 60
