@@ -56,7 +56,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Shows tables of settings, and links out of the documentation as text; the search shows guides before the reference."""
+    """Shows tables of settings, resolves links to other files, and lets the search show guides before the reference."""
     sections = [section.title for section in page.ancestors]
     page.meta["search"] = {"boost": next((BOOSTS[title] for title in sections if title in BOOSTS), 1)}
     declared = {row[0]: row for row in flattened(resolve(base_config()))} if SHOWN.search(markdown) else {}
@@ -66,7 +66,10 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Converts equations to MathML, keeps numbers in one line; warns about public names without a docstring, which fails a strict build."""
+    """Converts equations to MathML and keeps numbers in one line.
+
+    Warns about public names without a docstring, which fails a strict build.
+    """
     html = EQUATION.sub(lambda found: _mathml(found[2], found[1] == "div"), html)
     html = NUMBER.sub(r'<td class="number">\1</td>', html)
     if page.file.src_uri == "reference/python.md":

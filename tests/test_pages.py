@@ -1,4 +1,4 @@
-"""Pages: their tables are those of docs/tables, and every flag, setting, test, file and message that they name exists."""
+"""Pages: their tables are those of docs/tables, and flags, settings, tests, files and messages that they name exist."""
 
 import importlib.util
 import json
