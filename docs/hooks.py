@@ -34,8 +34,8 @@ OUTSIDE = re.compile(
     r"\[([^\]]+)\]\((?:\.\./)+"
     r"((?:endx_jax|benchmarks|launch|examples|configs|tests|reproduction|README|CONTRIBUTING|CHANGELOG)[^)]*)\)"
 )
-# Cells of tables that begin with a number and are short enough for one line.
-NUMBER = re.compile(r"<td>(?=[-+.]?\d)([^<]{1,24})</td>")
+# Cells of tables that begin with a number, or have one word of code, and are short enough for one line.
+NUMBER = re.compile(r"<td>((?=[-+.]?\d)[^<]{1,24}|<code>[^<]{1,16}</code>)</td>")
 # Settings whose table a page shows: names in a comment.
 SHOWN = re.compile(r"^<!-- settings: (.+) -->$", re.MULTILINE)
 # Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
