@@ -18,7 +18,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 SOURCE = "\n".join(file.read_text() for file in sorted((ROOT / "endx_jax").rglob("*.py")))
 # Pages all of whose tables of results have files.
-COMPLETE = "endx endx-study reproduction results".split()
+COMPLETE = """
+    endx endx-study exactness frozen-embeddings late mining pair-classifier performance reproduction results vae
+""".split()
 SECTIONS = "data model objective optimizer train mesh evaluation".split()
 
 
