@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import matplotlib
 from matplotlib.figure import Figure
+from page_tables import tables
 
 FOLDER = pathlib.Path(__file__).parent
 BLUE, RED, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6B6B6B"
@@ -17,19 +18,9 @@ STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "
 
 def table(page: str, *columns: str) -> Iterator[dict[str, str]]:
     """Yields the rows of the first table of a page whose first columns have these names."""
-    lines = iter((FOLDER / page).read_text().splitlines())
-    names: list[str] = []
-    while names[: len(columns)] != list(columns):
-        names = _cells(next(lines))
-    next(lines)
-    for line in lines:
-        if not line.startswith("|"):
-            return
-        yield dict(zip(names, _cells(line), strict=True))
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip().strip("*") for cell in line.strip("|").split("|")]
+    found = (table for *_, table in tables((FOLDER / page).read_text()) if table[0][: len(columns)] == list(columns))
+    names, rows = next(found)
+    return (dict(zip(names, row, strict=True)) for row in rows)
 
 
 def numbers(cell: str) -> list[float]:
@@ -42,7 +33,7 @@ def arms() -> Figure:
     rows = [row for row in table("endx-study.md", "arm", "seeds") if row["difference"]]
     dev = {row["arm"]: row["difference"] for row in table("endx-study.md", "arm", "MRR", "R@1")}
     rows.sort(key=lambda row: -numbers(row["difference"])[0])
-    figure, axes = _figure(5.2)
+    figure, axes = _figure(6.2)
     for place, row in enumerate(rows):
         value, interval = numbers(row["difference"])[0], numbers(row["interval"])
         colour = GREY if row["arm"].startswith("Dual") else GREEN if value > 0 else RED
@@ -55,7 +46,11 @@ def arms() -> Figure:
     axes.axvline(0, color=GREY, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(rows)), [f"{row['arm']} ({row['seeds']})" for row in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("MRR minus the dual encoder's, percentage points\n(in brackets: seeds; lines: 95 % intervals)")
+    axes.set_xlabel(
+        "MRR minus the dual encoder's, percentage points\n"
+        "(in brackets: seeds; lines: 95 % intervals)\n"
+        "grey: dual encoders; green: above theirs; red: below it"
+    )
     axes.legend(frameon=False, loc="upper left")
     return figure
 
@@ -74,14 +69,14 @@ def minutes() -> Figure:
             label = "with MiniLM's embeddings in the cache"
             axes.annotate(label, (run, mean), (0, -20), textcoords="offset points", color=colour)
         axes.errorbar(run + before, mean, deviation, marker="o", color=colour, capsize=3)
-        name = arm.removesuffix(", terms within count")
+        name = arm.removesuffix(", no diagonal")
         axes.annotate(name, (run + before, mean), (8, -4), textcoords="offset points", color=colour)
     dual = times["Dual"]
     longer = (numbers(dual["run, s"])[0] + 12_800 / numbers(dual["pairs/s in training"])[0]) / 60
     twice = "Dual, twice the steps"
     axes.errorbar(longer, *measured[twice], marker="o", color=BLUE, capsize=3)
     axes.annotate(twice, (longer, measured[twice][0]), (8, 3), textcoords="offset points", color=BLUE)
-    axes.set(xlim=(0, 2.2), ylim=(52.5, 61.5), ylabel="MRR (%)")
+    axes.set(xlim=(0, 2.2), ylim=(52.5, 61.5), ylabel="MRR on held-out articles (%)")
     axes.set_xlabel("minutes of a run, on two CPU cores (bars: standard deviation of 5 seeds)")
     return figure
 
@@ -89,8 +84,9 @@ def minutes() -> Figure:
 def prefixes() -> Figure:
     """Draws MRR over the width of the prefix: means over seeds and every seed."""
     widths = ["48", "96", "192", "384"]
-    rows = [row for row in table("results.md", "system", "384", "192") if row["192"]]
+    bm25, *rows = table("results.md", "system", "384", "192")
     figure, axes = _figure(3.4)
+    axes.axhline(numbers(bm25["384"])[0], color="black", linewidth=1, linestyle=":", label="BM25")
     for row, colour, marker in zip(rows, (GREY, RED, BLUE, GREEN), "osD^", strict=True):
         runs = [numbers(row[width]) for width in widths]
         means = [sum(values) / len(values) for values in runs]
@@ -108,15 +104,15 @@ def prefixes() -> Figure:
 def ratios() -> Figure:
     """Draws the rates of each kind of work over those of its peer, on two machines."""
     rows = list(table("performance.md", "work", "peer"))
-    names = [f"{re.sub(r'[][]|[(]#[^)]*[)]', '', row['work'])} ({row['peer']})" for row in rows]
-    figure, axes = _figure(3.0)
+    names = [f"{row['work']} ({row['peer']})" for row in rows]
+    figure, axes = _figure(4.0)
     for machine, colour, marker in (("Intel Xeon", BLUE, "o"), ("AMD EPYC", RED, "D")):
         marks = [(value, place) for place, row in enumerate(rows) for value in numbers(row[machine])]
         axes.plot(*zip(*marks, strict=True), marker, color=colour, markersize=6, label=machine)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 4), xlabel="rate over the peer's (line: equal rates)")
+    axes.set(xlim=(0, 4), xlabel="rate of endx_jax over the peer's\n(line: equal rates; left of it the peer is faster)")
     axes.legend(frameon=False, loc="lower right")
     return figure
 

@@ -29,10 +29,15 @@ COMMANDS = """# Command line
 `endx VERB` is `python -m endx_jax VERB`. Exit status: 0, 2 after a user error (one line on standard error), 75 if the
 same command resumes the work, 130 after an interrupt.
 """
-# Links to files outside of the documentation, which are replaced by their text.
+# Links to files outside of the documentation, which lead to the repository, or are replaced by their text.
 OUTSIDE = re.compile(
-    r"\[([^\]]+)\]\((?:\.\./)+(?:endx_jax|benchmarks|launch|examples|configs|tests|reproduction|README|CONTRIBUTING|CHANGELOG)[^)]*\)"
+    r"\[([^\]]+)\]\((?:\.\./)+"
+    r"((?:endx_jax|benchmarks|launch|examples|configs|tests|reproduction|README|CONTRIBUTING|CHANGELOG)[^)]*)\)"
 )
+# Cells of tables that begin with a number, or have one word of code, and are short enough for one line.
+NUMBER = re.compile(r"<td>((?=[-+.]?\d)[^<]{1,24}|<code>[^<]{1,16}</code>)</td>")
+# Settings whose table a page shows: names in a comment.
+SHOWN = re.compile(r"^<!-- settings: (.+) -->$", re.MULTILINE)
 # Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.+?)\\[)\]]</\1>', re.DOTALL)
 # Weight of the pages of a section in the site's search.
@@ -51,15 +56,22 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Replaces links that leave the documentation by their text; the search shows guides before the reference."""
+    """Shows tables of settings, resolves links to other files, and lets the search show guides before the reference."""
     sections = [section.title for section in page.ancestors]
     page.meta["search"] = {"boost": next((BOOSTS[title] for title in sections if title in BOOSTS), 1)}
-    return OUTSIDE.sub(r"\1", markdown)
+    declared = {row[0]: row for row in flattened(resolve(base_config()))} if SHOWN.search(markdown) else {}
+    markdown = SHOWN.sub(lambda found: _table(declared[name] for name in found[1].split()), markdown)
+    address = config["repo_url"]
+    return OUTSIDE.sub(rf"[\1]({address}/blob/main/\2)" if address else r"\1", markdown)
 
 
 def on_page_content(html, page, config, files):
-    """Converts equations to MathML; warns about public names without a docstring, which fails a strict build."""
+    """Converts equations to MathML and keeps numbers in one line.
+
+    Warns about public names without a docstring, which fails a strict build.
+    """
     html = EQUATION.sub(lambda found: _mathml(found[2], found[1] == "div"), html)
+    html = NUMBER.sub(r'<td class="number">\1</td>', html)
     if page.file.src_uri == "reference/python.md":
         for name in (f"{package.__name__}.{name}" for package in DESCRIBED for name in package.__all__):
             if f'id="{name}"' not in html:

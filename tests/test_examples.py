@@ -53,6 +53,12 @@ def test_a_training_loop_of_ones_own_learns(capsys):
     assert after >= before
 
 
+def test_a_loss_over_eight_devices_trains_ones_own_towers(capsys):
+    runpy.run_path(str(EXAMPLES / "sharded_loss.py"))
+    page = (ROOT / "docs/losses.md").read_text()
+    assert capsys.readouterr().out.strip() in page
+
+
 @pytest.mark.slow
 def test_the_notebook_trains_and_searches(tiny_bert, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from endx_jax.cli.answers import NamedQuestion
     from endx_jax.data.sets.documents import FoundDocument
     from endx_jax.index.index import Index
-    from endx_jax.ranking.rerank import PairScorerFactory
 
 # Number of questions that are searched together, and of documents that are added together.
 TOGETHER = 1024

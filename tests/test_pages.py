@@ -1,0 +1,160 @@
+"""Pages: their tables are those of docs/tables, and flags, settings, tests, files and messages that they name exist."""
+
+import importlib.util
+import json
+import pathlib
+import re
+
+import pytest
+
+from endx_jax import losses, metrics
+from endx_jax.cli.entry import VERBS
+from endx_jax.experiment.config import resolve
+from endx_jax.methods import METHODS, find_method
+from endx_jax.methods.config import base_config, recipe_files
+from endx_jax.settings import flattened
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+SOURCE = "\n".join(file.read_text() for file in sorted((ROOT / "endx_jax").rglob("*.py")))
+# Pages all of whose tables of results have files.
+COMPLETE = """
+    endx endx-study exactness frozen-embeddings late mining pair-classifier performance reproduction results vae
+""".split()
+SECTIONS = "data model objective optimizer train mesh evaluation".split()
+
+
+def module(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+page_tables = module(ROOT / "docs/page_tables.py")
+FILES = sorted((ROOT / "docs/tables").glob("*.json"))
+TABLES = {page: list(page_tables.tables(page.read_text())) for page in PAGES}
+
+
+def settings():
+    names = [name for name, *_ in flattened(resolve(base_config()))]
+    return {*names, *(n for method in METHODS for n, *_ in flattened(find_method(method).settings(), "objective."))}
+
+
+def by_name(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_tables_are_those_of_their_files(page):
+    found = []
+    for name, line, table in TABLES[page]:
+        if name:
+            assert f"tables/{name}.json)" in page.read_text(), "no link to the file of the table"
+            found += [f"line {line}: {each}" for each in page_tables.differences(table, page_tables.stored(name))]
+    assert not found
+
+
+@pytest.mark.parametrize("page", COMPLETE)
+def test_tables_of_results_have_files(page):
+    numbers = re.compile(r"[-+]?\d+(,\d{3})*(\.\d+)?( ?± ?[\d.]+)?%?")
+    for name, line, (_, rows) in TABLES[ROOT / f"docs/{page}.md"]:
+        cells = [cell for row in rows for cell in row[1:] if cell]
+        assert name or sum(bool(numbers.fullmatch(cell)) for cell in cells) < len(cells) / 2, f"{page}.md:{line}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_files_say_where_their_numbers_are_from(file):
+    about = json.loads(file.read_text())
+    assert [key for key in about if key != "notes"] == list(page_tables.KEYS)
+    assert all(about[key] for key in ("title", "origin", "versions", "machine"))
+    assert about["command"] or "command" in about["origin"], "neither a command nor words about it in `origin`"
+    assert all(len(row) == len(about["columns"]) for row in about["rows"])
+    page = ROOT / "docs" / about["page"].partition("#")[0]
+    assert file.stem in {name for name, *_ in TABLES[page]}, f"{page.name} does not show it"
+
+
+def test_a_number_that_differs_is_found():
+    full = {"columns": ["system", "MRR", "R@1"], "rows": [["bm25", "76.05", "66.57"]]}
+    (table,) = page_tables.tables("<!-- table: x -->\n\n| system | MRR |\n|---|---|\n| [bm25](a.md) | **76.06** |\n")
+    assert page_tables.differences(table[2], full) == ["no row ['bm25', '76.06']"]
+    full["rows"][0][1] = "76.06"
+    assert not page_tables.differences(table[2], full)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_settings_that_pages_name_exist(page):
+    text, known = page.read_text(), settings()
+    named = set(re.findall(r"--config\.([a-z_]+(?:\.[a-z_]+)+|seed)\b", text))
+    named |= set(re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z0-9_.]+)(?:=[^`]*)?`", text))
+    prefixes = {name.rpartition(".")[0] for name in known}
+    named = {name.rstrip(".") for name in named if not name.endswith((".json", ".safetensors"))}
+    assert not named - known - prefixes - {"seed"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_verbs_and_recipes_that_pages_name_exist(page):
+    text = page.read_text()
+    assert not set(re.findall(r"(?:^|`|    )endx ([a-z]+)\b", text, re.MULTILINE)) - {*VERBS}
+    recipes = set(re.findall(r"--config=([a-z0-9_]+)(?=[\s:,`]|$)", text, re.MULTILINE))
+    assert not recipes - {*recipe_files()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_flags_that_pages_name_exist(page):
+    files = [file for folder in ("benchmarks", "reproduction", "launch") for file in (ROOT / folder).rglob("*.*")]
+    programs = "\n".join(file.read_text() for file in files if file.suffix in (".py", ".sh", ".yaml", ".md"))
+    # Flags of other programs, which pages name with their commands.
+    others = re.compile(
+        r"(--)?(help|cov|editable|no-deps|wheel-dir|build-arg|file|tag|strict|logdir|preload|nodes|signal|cluster|location|"
+        r"node-locations|machine-type|tpu-topology|num-nodes|spot|accelerator|role|member|server-side|prefix|"
+        r"max-log-requests|grad_cache|gc_q_chunk_size|xla_[a-z_]+|gpu-driver-version|knowledge_distillation)"
+    )
+    text = re.sub(r"^(?:    )?(?:gcloud|kubectl|docker|pip|sbatch) .*$", "", page.read_text(), flags=re.MULTILINE)
+    flags = {flag for flag in re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]+)", text) if not others.fullmatch(flag)}
+    known = SOURCE + programs
+    # A flag is spelled in a parser, or it is made from a field's name.
+    spelled = {f for f in flags if re.search(rf"--{f}\b|\"{f}\"|\b{f.replace('-', '_')}: ", known)}
+    assert not {flag for flag in flags - spelled if not flag.startswith("config")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_tests_that_pages_name_exist(page):
+    defined = {n for file in (ROOT / "tests").rglob("*.py") for n in re.findall(r"def (test_\w+)", file.read_text())}
+    assert not set(re.findall(r"`(test_\w+)`", page.read_text())) - defined
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_files_that_pages_name_exist(page):
+    text, ends = page.read_text(), r"[\w./-]+\.(?:py|toml|md|sh|yaml|json|ipynb|svg|png)"
+    folders = "benchmarks|configs|docs|endx_jax|examples|launch|reproduction|tests"
+    named = re.findall(rf"(?<![\w/.-])((?:{folders})/{ends})", text)
+    inside = re.findall(r"`((?:losses|models|planning|methods|data|metrics)/[\w/]+\.py)`", text)
+    named += [f"endx_jax/{path}" for path in inside]
+    assert not {path for path in named if not (ROOT / path).exists()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_functions_that_pages_name_exist(page):
+    text = page.read_text()
+    for name in set(re.findall(r"\b(?:endx_jax\.)?losses\.([a-z_]+)\(?", text)) - {"py", "md", "json"}:
+        assert hasattr(losses, name) or (ROOT / f"endx_jax/losses/{name}.py").exists(), name
+    for name in set(re.findall(r"\bmetrics\.([a-z_]+)\b", text)) - {"jsonl", "json"}:
+        assert hasattr(metrics, name) or (ROOT / f"endx_jax/metrics/{name}.py").exists(), name
+
+
+def test_messages_of_the_page_about_messages_are_printed():
+    headings = re.findall(r"^### `(.+?)`", (ROOT / "docs/faq.md").read_text(), re.MULTILINE)
+    joined = re.sub(r'"\s*\n\s*f?"', "", SOURCE)  # literals over several lines
+    reported = {"trained"}  # systems in tables
+    assert len(headings) > 10
+    assert not [text for text in headings if text not in joined and text not in reported]
+
+
+def test_the_guide_to_settings_of_training_has_all_of_them():
+    page = (ROOT / "docs/settings-guide.md").read_text()
+    shown = [name for line in re.findall(r"^<!-- settings: (.+) -->$", page, re.MULTILINE) for name in line.split()]
+    declared = [name for name, *_ in flattened(resolve(base_config()))]
+    assert not set(shown) - set(declared)
+    assert not {name for name in declared if name.split(".")[0] in ("optimizer", "train", "mesh")} - set(shown)
+    assert len(shown) == len({*shown})
