@@ -38,9 +38,9 @@ def seen(tmp_path, trained_workdir):
 
 
 def finished(workdir):
-    method = types.SimpleNamespace(embeds=True, indexes=True)
-    model = types.SimpleNamespace(settings=resolve(json.loads((workdir / "config.json").read_text())), method=method)
-    return runs._is_finished(types.SimpleNamespace(workdir=Workdir(workdir), model=model))
+    settings = resolve(json.loads((workdir / "config.json").read_text()))
+    model = types.SimpleNamespace(method=types.SimpleNamespace(embeds=True))
+    return runs._is_finished(types.SimpleNamespace(workdir=Workdir(workdir), settings=settings, model=model))
 
 
 def at_step_6(workdir):
