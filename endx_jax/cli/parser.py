@@ -61,7 +61,7 @@ def _options(hint: Any, default: Any) -> dict[str, Any]:
     """Returns the arguments of `add_argument` for a type and a default."""
     if hint is bool:
         return {"action": "store_true"}
-    given = {"required": True} if default is inspect.Parameter.empty else {"default": default}
+    given: dict[str, Any] = {"required": True} if default is inspect.Parameter.empty else {"default": default}
     hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = str if str in hints else hints[0]
     items = typing.get_args(kind)

@@ -56,11 +56,7 @@ def main(argv: list[str]) -> None:
 
 
 def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
-    """Parses the command line; returns the config with its overrides, its name, and the workdir.
-
-    Raises:
-      EndxError: an argument is invalid.
-    """
+    """Parses the command line; returns the config with its overrides, its name, and the workdir."""
     parser = argparse.ArgumentParser(prog="endx train", add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     parser.add_argument("--workdir")

@@ -90,21 +90,21 @@ def test_an_index_says_by_what_products_its_embeddings_were_made(tiny_bert, corp
     exact, found = (models[n].encode_document(texts, normalize_embeddings=models[n].cosine) for n in models)
     np.testing.assert_array_equal(index.snapshot.vectors(0, len(texts)), found)
     assert 1e-6 < np.abs(exact - found).max() < 2**-6 * np.abs(exact).max()
-    refused = "holds another index: model.product_dtype bfloat16, not float32. Choose another output"
+    refused = "holds another index: product_dtype bfloat16, not float32. Choose another output"
     assert refused in endx("encode", *arguments, status=2).err
     reused = endx("encode", *arguments[:2], f"--output={tmp_path / 'b'}", f"--reuse={tmp_path / 'index'}", status=2)
-    assert "is another index: model.product_dtype bfloat16, not float32; name another, or leave it out" in reused.err
+    assert "is another index: product_dtype bfloat16, not float32; name another, or leave it out" in reused.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--product-dtype=float16"], "--product-dtype is float16: hidden layers exceed its largest number"),
-        (["--truncate-dim=33"], "--truncate-dim=33: embeddings of .* have 32 dimensions"),
-        (["--truncate-dim=0"], "--truncate-dim=0: embeddings"),
-        (["--batch-size=0"], "--batch-size is 0; it must be from 1"),
-        (["--shard=3/2"], "--shard=3/2: shards are numbered from 1 to 2"),
-        (["--shard=0/2"], "--shard=0/2: shards are numbered from 1 to 2"),
+        (["--product-dtype=float16"], "product_dtype is float16: hidden layers exceed its largest number"),
+        (["--truncate-dim=33"], "truncate_dim=33: embeddings of .* have 32 dimensions"),
+        (["--truncate-dim=0"], "truncate_dim=0: embeddings"),
+        (["--batch-size=0"], "batch_size is 0; it must be from 1"),
+        (["--shard=3/2"], "shard=3/2: shards are numbered from 1 to 2"),
+        (["--shard=0/2"], "shard=0/2: shards are numbered from 1 to 2"),
         (["--shard=half"], "--shard=half: give the number of the shard and of all shards, such as 1/8"),
         (["--text-column=body"], "line 1: no column 'body'"),
         (["--pool=answers"], "only reading-comprehension data can be split into answers"),
