@@ -24,6 +24,7 @@ DEPENDENCIES = [
     "numpy>=2.0",
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.26",
+    "py3langid>=0.4",
     "PyStemmer>=3.0",
     "regex>=2024.11.6",
     "requests>=2.32.3",

@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -399,19 +400,32 @@ def try_writing(url: str) -> None:
 
 
 @contextlib.contextmanager
-def uploading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+def uploading(path: str | os.PathLike, *, resumable: bool = False) -> Iterator[pathlib.Path]:
     """Context with a local path for an output; what was written there is uploaded at its end if `path` is in a bucket.
 
+    Args:
+      path: file or folder, which is downloaded first if it exists in a bucket.
+      resumable: true for an output that the next call completes: it is also uploaded after an error or SIGTERM.
+
     Raises:
-      EndxError, RunInterrupted: the bucket can't be written to, which is tried first.
+      EndxError, RunInterrupted: the bucket can't be written to, which is tried first; or SIGTERM was received.
     """
     url = url_of(path)
     if url is None:
         yield pathlib.Path(path)
         return
     try_writing(url)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         local = pathlib.Path(folder) / url.rpartition("/")[2]
         mirror = Mirror(url, local)
+        if resumable:
+            stack.callback(mirror.upload)
+            if threading.current_thread() is threading.main_thread():
+                stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt))
         yield local
-        mirror.upload()
+        if not resumable:
+            mirror.upload()
+
+
+def _interrupt(*_: object) -> None:
+    raise RunInterrupted("stopped by SIGTERM; run the same command to resume")

@@ -1,8 +1,10 @@
 """Copies, uploads and errors of buckets, against servers on the loopback."""
 
 import json
+import os
 import pathlib
 import re
+import signal
 import types
 
 import pytest
@@ -164,6 +166,22 @@ def test_an_output_is_uploaded_when_it_is_whole(url):
     buckets.remove(url)
     buckets.remove(url)
     assert buckets.listing(url) == {}
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RunInterrupted])
+def test_an_output_that_is_resumed_is_uploaded_after_an_interrupt(url, failure):
+    def fail():
+        with buckets.uploading(f"{url}/part", resumable=True) as file:
+            file.write_text("a part")
+            if failure is RunInterrupted:
+                os.kill(os.getpid(), signal.SIGTERM)
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(failure):
+        fail()
+    assert buckets.read_bytes(f"{url}/part") == b"a part"
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_what_does_not_exist_is_one_line(url, scheme):

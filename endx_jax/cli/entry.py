@@ -67,7 +67,7 @@ def run_verb(argv: list[str]) -> int:
         verb = _verb(argv[0])
         with contextlib.ExitStack() as stack:
             keeps = argv[0] in KEEPS_JOURNAL
-            arguments = arguments if keeps else _with_local_outputs(arguments, stack)
+            arguments = arguments if keeps else _with_local_outputs(arguments, stack, argv[0] in RESUMES)
             contextvars.copy_context().run(verb.main, arguments)  # what flags set ends with the verb
     except (EndxError, RunInterrupted, Disagreement) as end:
         return _leave(end.status, str(end), argv[0])
@@ -106,22 +106,22 @@ def _refuse_repeated(arguments: Sequence[str]) -> None:
                 raise EndxError(f"{flag[1]} is given as {values[flag[1]]!r:.60} and as {value!r:.60}: give one of them")
 
 
-def _with_local_outputs(arguments: list[str], stack: contextlib.ExitStack) -> list[str]:
+def _with_local_outputs(arguments: list[str], stack: contextlib.ExitStack, resumable: bool) -> list[str]:
     """Replaces a bucket in `--output` by a local path, which is uploaded at the end of the stack."""
     replaced = []
     for before, argument in itertools.pairwise(["", *arguments]):
         flag, value = ("--output=", argument[9:]) if argument.startswith("--output=") else ("", argument)
         if (flag or before == "--output") and value.startswith(("gs:/", "s3:/")):
-            argument = f"{flag}{stack.enter_context(_uploading(value))}"
+            argument = f"{flag}{stack.enter_context(_uploading(value, resumable))}"
         replaced.append(argument)
     return replaced
 
 
 @contextlib.contextmanager
-def _uploading(output: str) -> Iterator[pathlib.Path]:
+def _uploading(output: str, resumable: bool) -> Iterator[pathlib.Path]:
     from endx_jax.buckets import uploading
 
-    with uploading(output) as local:
+    with uploading(output, resumable=resumable) as local:
         yield local
     print(f"uploaded to {output}")
 

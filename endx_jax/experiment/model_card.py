@@ -15,6 +15,7 @@ from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, re
 from endx_jax.files import write_text
 from endx_jax.inference.manifest import MODEL, STABLEHLO, read_manifest
 from endx_jax.methods.evaluation import VALIDATION
+from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.pretrained.locate import PUBLISHED
 from endx_jax.ranking.results import COLUMNS, read_results
 from endx_jax.settings import results_only
@@ -139,25 +140,38 @@ def write_run_card(workdir: pathlib.Path) -> None:
         sides=about.sides,
         loaded_from=settings.pretrained,
         workdir=workdir,
+        by_token=settings.pooling == TOKENS,
     )
     write_text(workdir / MODEL / "README.md", card_text(subject, RUN))
 
 
 def _front_matter(subject: Subject, library: str, settings: Settings | None, results: Sequence[dict]) -> str:
-    tags = ["sentence-similarity", "feature-extraction", "dense", "retrieval", "endx_jax"]
-    if library == "sentence-transformers":
-        tags.insert(0, library)
-    hub_ids = [name for name in _checkpoints(subject, settings) if HUB_ID.fullmatch(name)]
-    base = ["base_model:", *(f"- {name}" for name in hub_ids)] if hub_ids else []
-    lines = [f"library_name: {library}", "pipeline_tag: sentence-similarity", *base, "tags:", *(f"- {t}" for t in tags)]
-    trained = [row for row in results if row["system"] == TRAINED][:1]
-    for row in trained:  # the hub shows these; JSON is YAML
-        dataset = {"type": "unknown", "name": f"{_public(row['dataset'])}, {row['split']}, pool {row['pool']}"}
-        task = {"type": "information-retrieval", "name": "Information Retrieval"}
-        metrics = [{"type": name, "value": row["metrics"][name]} for name in COLUMNS if name in row["metrics"]]
-        result = {"task": task, "dataset": dataset, "metrics": metrics}
-        lines += ["model-index:", f"- {json.dumps({'name': subject.name, 'results': [result]}, ensure_ascii=False)}"]
-    return "\n".join(["---", *lines, "---", ""])
+    """Returns the metadata that the hub reads, with the measures of the trained system."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    tags = ["sentence-similarity", "feature-extraction", "late-interaction" if subject.by_token else "dense"]
+    measured = [
+        EvalResult(
+            task_type="information-retrieval",
+            task_name="Information Retrieval",
+            dataset_type="unknown",
+            dataset_name=f"{_public(row['dataset'])}, {row['split']}, pool {row['pool']}",
+            metric_type=name,
+            metric_value=row["metrics"][name],
+        )
+        for row in [row for row in results if row["system"] == TRAINED][:1]
+        for name in COLUMNS
+        if name in row["metrics"]
+    ]
+    data = ModelCardData(
+        library_name=library,
+        pipeline_tag="sentence-similarity",
+        base_model=[name for name in _checkpoints(subject, settings) if HUB_ID.fullmatch(name)] or None,
+        tags=[library] * (library == "sentence-transformers") + [*tags, "retrieval", "endx_jax"],
+        model_name=subject.name,
+        eval_results=measured or None,
+    )
+    return f"---\n{data.to_yaml()}\n---\n"
 
 
 def _about(subject: Subject) -> str:
@@ -168,11 +182,13 @@ def _about(subject: Subject) -> str:
         else "A question tower and an answer tower encode texts"
     )
     if subject.normalize:
-        compared = "of unit norm, so that inner products are cosines"
+        compared = " of unit norm, so that inner products are cosines"
     else:
-        compared = f"without normalization, compared by {'cosine' if subject.cosine else 'inner product'}"
+        compared = f" without normalization, compared by {'cosine' if subject.cosine else 'inner product'}"
     made = "Trained with endx_jax" if subject.workdir else "Exported by endx_jax without further training"
-    lines = [f"{what} as {subject.width}-dimensional vectors {compared}. {made}.", ""]
+    if subject.by_token:
+        compared = f", one for each token,{compared}; texts are compared by MaxSim"
+    lines = [f"{what} as {subject.width}-dimensional vectors{compared}. {made}.", ""]
     for side, texts in subject.sides.items():
         given = f", after the prompt {json.dumps(texts.prompt, ensure_ascii=False)}" if texts.prompt else ""
         lines.append(f"- {side}s: up to {texts.length} tokens{given}")

@@ -1,6 +1,9 @@
 """Upload of an export to the Hugging Face hub."""
 
+import os
 import pathlib
+import shutil
+import tempfile
 
 from endx_jax.errors import EndxError, first_line
 from endx_jax.export.verify import REPORT
@@ -13,7 +16,7 @@ EMPTY = {".gitattributes", README}
 
 
 def push(folder: pathlib.Path, name: str, *, private: bool) -> str:
-    """Uploads an export in one commit, with the login of the hub's own tools.
+    """Uploads an export, with the login of the hub's own tools.
 
     A repository that holds an older export is updated, and its other files are deleted.
 
@@ -48,11 +51,11 @@ def push(folder: pathlib.Path, name: str, *, private: bool) -> str:
             hub.create_repo(name, private=private)
         if uploaded - EMPTY and REPORT not in uploaded:
             raise EndxError(f"{name} on the hub holds files that are not an export: choose another name")
-        files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-        add, delete = huggingface_hub.CommitOperationAdd, huggingface_hub.CommitOperationDelete
-        commit: list = [add(place, _content(place, path, name)) for place, path in files.items()]
-        commit += [delete(place) for place in sorted(uploaded - EMPTY - files.keys())]
-        return hub.create_commit(name, commit, commit_message="Upload by endx_jax").repo_url
+        with tempfile.TemporaryDirectory() as links:
+            linked = _linked(folder, pathlib.Path(links) / "export", name)
+            message = "Upload by endx_jax"
+            done = hub.upload_folder(repo_id=name, folder_path=linked, delete_patterns="*", commit_message=message)
+        return done.repo_url
     except errors.HFValidationError:
         raise EndxError(f"{name!r} is not a name on the hub: write OWNER/NAME") from None
     except errors.HfHubHTTPError as failure:
@@ -79,14 +82,16 @@ def _files(hub, name: str) -> set[str] | None:
         return None
 
 
-def _content(place: str, path: pathlib.Path, name: str) -> bytes | str:
-    """Returns the file to upload: its path, or the README with the model's name on the hub."""
-    if place != README:
-        return str(path)
-    text = path.read_text(encoding="utf-8")
+def _linked(folder: pathlib.Path, links: pathlib.Path, name: str) -> pathlib.Path:
+    """Returns a folder of links to an export's files, with a README that has the model's name on the hub."""
+    shutil.copytree(folder.absolute(), links, copy_function=os.symlink)
+    readme = links / README
+    text = readme.read_text(encoding="utf-8")
     if "from encode import" not in text:  # other exports are used in their folder
         text = text.replace("In this folder, with", "With").replace('(".")', f'("{name}")')
-    return text.encode()
+    readme.unlink()
+    readme.write_text(text, encoding="utf-8")
+    return links
 
 
 def _explain(failure, name: str) -> str:

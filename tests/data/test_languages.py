@@ -14,10 +14,12 @@ TEXTS = {
     "hindi": ["मैं अपना पासवर्ड कैसे बदलूँ?"],
     "japanese": ["パスワードを忘れました。", "Windows の設定画面で再設定できます。"],
     "korean": ["비밀번호를 어떻게 바꾸나요?"],
+    "marathi": ["सांकेतिक शब्द कसा बदलायचा?", "कृपया नवीन खाते तयार करा."],
     "polish": ["Jak mogę zmienić hasło?", "Otwórz ustawienia i kliknij na przycisk w menu."],
     "russian": ["Как сбросить пароль?", "Откройте настройки и нажмите на кнопку."],
     "thai": ["เปลี่ยนรหัสผ่านอย่างไร"],
     "turkish": ["Şifremi nasıl değiştirebilirim?", "Ayarları açın ve bir düğmeye basın, bu çok kolay."],
+    "ukrainian": ["Введіть пароль ще раз, щоб підтвердити."],
     "vietnamese": ["Làm thế nào để đổi mật khẩu?", "Mở phần cài đặt và nhấn vào nút này."],
 }
 CODE = ["for (int i = 0; i < n; i++) { s += a[i]; }", "int a, s, z, o; do { s += a; } while (z < s);"]

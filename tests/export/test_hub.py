@@ -33,9 +33,12 @@ class Hub(LoopbackServer):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
-                found = hub.repositories.get(self.path.removeprefix("/api/models/"))
+                name, tree, _ = self.path.removeprefix("/api/models/").partition("/tree/main")
+                found = hub.repositories.get(name)
                 if found is None:
                     self.answer({}, 404, X_Error_Code="RepoNotFound")
+                elif tree:
+                    self.answer([{"type": "file", "path": path, "size": 1, "oid": "0"} for path in found])
                 else:
                     self.answer({"id": "x", "sha": COMMIT, "siblings": [{"rfilename": name} for name in found]})
 

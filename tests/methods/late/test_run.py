@@ -45,6 +45,12 @@ def test_the_results_have_the_rows_of_any_model_by_embeddings(workdir, config):
     assert run(config, workdir) is None  # it is finished
 
 
+def test_the_card_says_that_every_token_has_a_vector(workdir):
+    card = (workdir / "model" / "README.md").read_text()
+    assert "as 8-dimensional vectors, one for each token, of unit norm" in card
+    assert "- late-interaction\n" in card
+
+
 def test_the_model_is_evaluated_by_maxsim(workdir, config):
     model = endx_jax.load(workdir)
     results = endx_jax.evaluate(model, config.data.path, reverse=True)
