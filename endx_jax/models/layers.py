@@ -13,7 +13,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
@@ -84,19 +83,38 @@ class Norm(nn.Module):
         return _norm(self.epsilon, jnp.dtype(self.dtype), self.centred, x, jnp.asarray(scale), bias)
 
 
-_of_rows = jax.checkpoint_policies.save_only_these_names("mean of a row", "variance of a row")
-
-
-@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=(0, 1, 2), policy=_of_rows)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _norm(epsilon: float, dtype: jnp.dtype, centred: bool, x: Array, scale: Array, bias: Array | None) -> Array:
-    """Computes `Norm`. For the gradient x is kept in its dtype, and two numbers of each row."""
-    around = at_least_float32(x)
-    if centred:
-        around -= checkpoint_name(jnp.mean(around, axis=-1, keepdims=True), "mean of a row")
+    """Computes `Norm`. For the gradient x is kept in its dtype, and a mean and a rate of each row."""
+    return _norm_forward(epsilon, dtype, centred, x, scale, bias)[0]
+
+
+def _norm_forward(epsilon, dtype, centred, x, scale, bias):
+    wide = at_least_float32(x)
+    mean = jnp.mean(wide, axis=-1, keepdims=True) if centred else None
     # In two passes: E[x^2] - E[x]^2 cancels where the mean is large, and BERT has such channels.
-    variance = checkpoint_name(jnp.mean(jnp.square(around), axis=-1, keepdims=True), "variance of a row")
-    result = around * jax.lax.rsqrt(variance + epsilon) * _as_row(scale, x)
-    return (result if bias is None else result + _as_row(bias, x)).astype(dtype)
+    around = wide if mean is None else wide - mean
+    rate = jax.lax.rsqrt(jnp.mean(jnp.square(around), axis=-1, keepdims=True) + epsilon)
+    result = around * rate * _as_row(scale, x)
+    if bias is not None:
+        result = result + _as_row(bias, x)
+    return result.astype(dtype), (x, mean, rate, scale, bias)
+
+
+def _norm_backward(epsilon, dtype, centred, residuals, gradient):
+    x, mean, rate, scale, bias = residuals
+    wide, gradient = at_least_float32(x), at_least_float32(gradient)
+    normalized = (wide if mean is None else wide - mean) * rate
+    others = tuple(range(x.ndim - 1))
+    to_scale = jnp.sum(gradient * normalized, others).astype(scale.dtype)
+    to_bias = None if bias is None else jnp.sum(gradient, others).astype(bias.dtype)
+    gradient = gradient * _as_row(scale, x)
+    to_x = gradient - jnp.mean(gradient, axis=-1, keepdims=True) if centred else gradient
+    to_x = to_x - normalized * jnp.mean(gradient * normalized, axis=-1, keepdims=True)
+    return (rate * to_x).astype(x.dtype), to_scale, to_bias
+
+
+_norm.defvjp(_norm_forward, _norm_backward)
 
 
 def _as_row(vector: Array, like: Array) -> Array:

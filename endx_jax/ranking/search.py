@@ -337,8 +337,8 @@ class Corpus:
         scores, rows, has_nan = (np.concatenate(part) for part in zip(*parts, strict=True))
         broken = has_nan.any(axis=1) | ~np.isfinite(scores).all(axis=1)
         if broken.any():
-            where = f"the scores of question {broken.argmax()} contain nan or infinity"
-            raise EndxError(f"{where}: check its embedding and those of the candidates")
+            wrong = f"the scores of question {broken.argmax()} contain nan or infinity"
+            raise EndxError(f"{wrong}: check its embedding and those of the candidates")
         return Neighbours(scores, rows)
 
     def _search(self, questions: np.ndarray, k: int, where: np.ndarray | None) -> list[np.ndarray]:
