@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.readers import row_files, text_files
-from endx_jax.data.readers.columns import NAMES, QUESTION, QUESTION_IDS, TEXT, called
+from endx_jax.data.formats import row_files, text_files
+from endx_jax.data.formats.columns import NAMES, QUESTION, QUESTION_IDS, TEXT, called
 from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.errors import EndxError, printable
 from endx_jax.ranking import trec

@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
     require(output.parent.is_dir(), f"{output.parent} is no folder: make it first")
     require(journal_file.exists() or not output.exists(), f"{output} exists and has no journal: name another --output")
 
-    from endx_jax.data.sets.corpus import read_corpus
+    from endx_jax.data.formats.corpus import read_corpus
     from endx_jax.parallel.console import say
 
     documents = [*distinct(read_corpus(arguments.corpus, text_column=arguments.text_column, say=say))]
@@ -157,7 +157,7 @@ def _template(path: pathlib.Path | None) -> str:
     """Reads the template of the prompt."""
     if path is None:
         return PROMPT
-    from endx_jax.data.readers import text_files
+    from endx_jax.data.formats import text_files
 
     template = "".join(line for _, line in text_files.lines(str(path)))
     require("{passage}" in template, f"{path} needs the place of the passage, {{passage}}; {{count}} is optional")

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Sequence
 
-from endx_jax.data.readers import formats
+from endx_jax.data.formats import registry
 from endx_jax.data.sets.paragraphs import Conversion, convert_paragraphs
 from endx_jax.data.sets.records import RetrievalSet
 
@@ -22,14 +22,14 @@ def convert(
     """Converts reading-comprehension data: see `convert_paragraphs`.
 
     Args:
-      paths: file or folder in a format of `formats.read_paragraphs`, or several, which are concatenated.
+      paths: file or folder in a format of `registry.read_paragraphs`, or several, which are concatenated.
       pool: `answers` or `sentences`.
-      skip_invalid: see `formats.read_paragraphs`.
-      split: see `formats.read_paragraphs`.
+      skip_invalid: see `registry.read_paragraphs`.
+      split: see `registry.read_paragraphs`.
 
     Raises:
       EndxError: the format is unknown, the pool is unknown, or no answer starts in a sentence.
     """
     names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    parts = (formats.read_paragraphs(name, skip_invalid=skip_invalid, split=split) for name in names)
+    parts = (registry.read_paragraphs(name, skip_invalid=skip_invalid, split=split) for name in names)
     return convert_paragraphs(itertools.chain.from_iterable(parts), names, pool)

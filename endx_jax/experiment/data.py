@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from endx_jax import hub
-from endx_jax.data.readers import beir, formats, squad
+from endx_jax.data.formats import beir, registry, squad
+from endx_jax.data.formats.corpus import read_corpus
+from endx_jax.data.formats.origins import ORIGINS
 from endx_jax.data.sets import cloze
-from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document, own_documents
-from endx_jax.data.sets.origins import ORIGINS
 from endx_jax.data.sets.paragraphs import POOLS, convert_paragraphs, whole_paragraphs
 from endx_jax.data.sets.records import Pools, RetrievalSet, mix
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
@@ -58,7 +58,7 @@ class Source:
         """Reads the set, without its prompts.
 
         With the pool `sentences` or `answers`, the set has all sentences as candidates: see `pools`. True for `whole`
-        keeps the whole corpus of a BEIR folder: see `readers.formats.read`.
+        keeps the whole corpus of a BEIR folder: see `registry.read`.
 
         Raises:
           EndxError: the data can't be read.
@@ -94,13 +94,13 @@ def find_source(
         kind = NAMED
     else:
         path = hub.local_path(path)
-        kind = data_format or formats.detect_format(path)
-    pool = settings.pool if kind in (NAMED, *formats.PARAGRAPH_READERS) else ""
+        kind = data_format or registry.detect_format(path)
+    pool = settings.pool if kind in (NAMED, *registry.PARAGRAPH_READERS) else ""
     if strict and settings.pool and not pool:
         if kind in (MADE, DOCUMENTS):
             read_as = "read as documents" if kind == DOCUMENTS else "not reading-comprehension data"
             raise EndxError(f"{path} is {read_as}; leave data.pool empty")
-        next(formats.read_paragraphs(path, kind, split=split))  # raises EndxError
+        next(registry.read_paragraphs(path, kind, split=split))  # raises EndxError
     return Source((path,), kind, pool, split, prompts)
 
 
@@ -183,7 +183,7 @@ def ensure_prepared(paths: Iterable[str]) -> None:
         for path in paths:
             name = name_and_split(path)[0]
             if name in ORIGINS:  # of others, reading raises the error
-                from endx_jax.data.sets import reqa_dataset
+                from endx_jax.data.formats import reqa_dataset
 
                 reqa_dataset.ensure(name)
 
@@ -227,7 +227,7 @@ def _makers(path: str) -> Mapping[str, configs.Maker]:
 
 
 def _read_named(source: Source, *_) -> RetrievalSet:
-    from endx_jax.data.sets import reqa_dataset
+    from endx_jax.data.formats import reqa_dataset
 
     return reqa_dataset.read_prepared(*name_and_split(source.path))
 
@@ -238,7 +238,7 @@ def _read_cloze(source: Source, settings: DataSettings, _) -> RetrievalSet:
 
 
 def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
-    read = functools.partial(formats.read_paragraphs, skip_invalid=settings.skip_invalid, split=source.split)
+    read = functools.partial(registry.read_paragraphs, skip_invalid=settings.skip_invalid, split=source.split)
     paragraphs = itertools.chain.from_iterable(read(path, source.kind) for path in source.paths)
     if source.pool in POOLS:
         return convert_paragraphs(paragraphs, source.paths, "sentences").records
@@ -246,7 +246,7 @@ def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
 
 
 def _read_file(source: Source, settings: DataSettings, whole: bool) -> RetrievalSet:
-    return formats.read(
+    return registry.read(
         source.path,
         split=source.split,
         question_column=settings.question_column,
@@ -262,8 +262,10 @@ READERS: dict[str, Callable[[Source, DataSettings, bool], RetrievalSet]] = {
     MADE: lambda source, settings, _: _makers(source.path)[source.path](settings),
     NAMED: _read_named,
     DOCUMENTS: _read_cloze,
-    **dict.fromkeys(formats.PARAGRAPH_READERS, _read_paragraphs),
-    **dict.fromkeys((*formats.TABLES, formats.ANSWERS, formats.BEIR, formats.LLAMA_INDEX, formats.MSMARCO), _read_file),
+    **dict.fromkeys(registry.PARAGRAPH_READERS, _read_paragraphs),
+    **dict.fromkeys(
+        (*registry.TABLES, registry.ANSWERS, registry.BEIR, registry.LLAMA_INDEX, registry.MSMARCO), _read_file
+    ),
 }
 
 
@@ -301,7 +303,7 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
         return train, settings.test_path
     if train.startswith(PREPARED) and ":" not in train:
         train, test = f"{train}:train", f"{train}:validation"
-    elif settings.pool and formats.holds_squad(train):
+    elif settings.pool and registry.holds_squad(train):
         train, test = squad.files_of(train)
     return train, settings.test_path or test
 

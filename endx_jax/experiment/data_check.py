@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.readers import examples, formats, row_files, text_files
-from endx_jax.data.readers.columns import LABEL
+from endx_jax.data.formats import examples, registry, row_files, text_files
+from endx_jax.data.formats.columns import LABEL
 from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
@@ -156,11 +156,11 @@ def check(pairs: Any, test: Any = None, *, model: str | os.PathLike = MODEL) -> 
 def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
     """Yields findings about the rows of a table: repeated ones, contradictions, and columns that are not used."""
     path, kind = source.path, source.kind
-    if kind not in formats.TABLES:
+    if kind not in registry.TABLES:
         return
     invalid = text_files.InvalidRows(path, skip=settings.skip_invalid)
     columns = examples.ColumnParser((settings.question_column, settings.answer_column))
-    parse, values = formats.ROW_PARSERS.get(kind, columns), collections.defaultdict[str, set[str]](set)
+    parse, values = registry.ROW_PARSERS.get(kind, columns), collections.defaultdict[str, set[str]](set)
     right: collections.Counter[tuple[str, str]] = collections.Counter()
     wrong: set[tuple[str, str]] = set()
     for _, where, row in row_files.read_rows(path, invalid, split=settings.split):

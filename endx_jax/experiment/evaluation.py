@@ -11,10 +11,10 @@ import numpy as np
 from etils import epath
 
 from endx_jax.buckets import uploading
-from endx_jax.data.readers import beir
-from endx_jax.data.readers.formats import ANSWERS, detect_format
+from endx_jax.data.formats import beir
+from endx_jax.data.formats.registry import ANSWERS, detect_format
+from endx_jax.data.formats.relevance import JUDGED, Judgements, QuestionWithAnswers, read_answered, read_judged
 from endx_jax.data.sets.records import Pools, asked_documents, known_questions
-from endx_jax.data.sets.relevance import JUDGED, Judgements, QuestionWithAnswers, read_answered, read_judged
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from endx_jax import json_files
 from endx_jax.buckets import url_of
 from endx_jax.data.batches.token_store import MANIFEST, SIDES, TEXTS, TokenStore, is_whole, join_parts, write_part
-from endx_jax.data.readers import examples, folders, formats, shards, text_files
+from endx_jax.data.formats import examples, folders, registry, shards, text_files
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor
@@ -54,7 +54,7 @@ class SourcePart(NamedTuple):
     @property
     def format(self) -> str:
         """Format of the rows; empty if the source is read as a whole."""
-        return self.source.kind if self.source.kind in formats.TABLES else ""
+        return self.source.kind if self.source.kind in registry.TABLES else ""
 
 
 def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], splits: Splits) -> TokenStore:
@@ -195,7 +195,7 @@ def _parts(source: Source, settings: DataSettings) -> list[SourcePart]:
     path = source.path
     if source.kind in (MADE, NAMED):
         return [SourcePart(source, shards.FilePart(path), source.read(settings, whole=False).sha256)]
-    is_table = source.kind in formats.TABLES
+    is_table = source.kind in registry.TABLES
     files = shards.files(path, settings.split) if is_table else folders.files_at(path)
     with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
@@ -241,6 +241,6 @@ def _examples(part: SourcePart, settings: DataSettings) -> Iterator[examples.Exa
         return
     invalid = text_files.InvalidRows(part.part.file, skip=settings.skip_invalid)
     columns = settings.question_column, settings.answer_column
-    for _, example in formats.row_examples(part.source.path, part.format, columns, invalid, part=part.part):
+    for _, example in registry.row_examples(part.source.path, part.format, columns, invalid, part=part.part):
         yield example
     invalid.log()

@@ -12,8 +12,7 @@ from helpers import one_line_error, refused, written
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
-from endx_jax.data.readers import formats
-from endx_jax.data.sets import reqa_dataset
+from endx_jax.data.formats import registry, reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_records, read_splits
 from endx_jax.methods import config as configs
@@ -128,8 +127,8 @@ def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
 
 
 def test_the_format_of_each_path_is_detected_once(folder, pairs_csv, monkeypatch):
-    seen, detect = [], formats.detect_format
-    monkeypatch.setattr(formats, "detect_format", lambda path: seen.append(path) or detect(path))
+    seen, detect = [], registry.detect_format
+    monkeypatch.setattr(registry, "detect_format", lambda path: seen.append(path) or detect(path))
     train, dev = (str(folder / name) for name in ("train-v1.1.json", "dev-v1.1.json.gz"))
     read(pairs_csv, test_path=dev, mixture=((train, 1.0),))
     assert sorted(seen) == sorted([str(pairs_csv), dev, train])

@@ -22,7 +22,7 @@ from tiny_bert import tiny_recipe
 from endx_jax.data.batches.collator import Pairs
 from endx_jax.data.batches.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
 from endx_jax.data.batches.token_tables import TokenTable
-from endx_jax.data.readers.examples import Example, Named
+from endx_jax.data.formats.examples import Example, Named
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.experiment.data import read_records, read_splits

@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from endx_jax.data.readers import beir
+from endx_jax.data.formats import beir
+from endx_jax.data.formats.relevance import read_judged
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import Pools
-from endx_jax.data.sets.relevance import read_judged
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_evaluation import evaluate_judged, find_rows
 from endx_jax.ranking.evaluate import evaluate_scores, evaluate_set

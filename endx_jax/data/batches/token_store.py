@@ -21,7 +21,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.batches.ragged import Ragged, concatenated_ranges, offsets_of
 from endx_jax.data.batches.token_tables import Counts, Pairs, TextReader, TokenTable
-from endx_jax.data.readers.examples import Example
+from endx_jax.data.formats.examples import Example
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing, sha256_of, write_text
