@@ -1,9 +1,9 @@
 """Numbers of questions, answers and pairs of reading-comprehension data, as papers report them."""
 
 from endx_jax.data import reqa
-from endx_jax.data.formats.origins import SPLITS
+from endx_jax.data.formats.origins import SPLITS, name_and_split
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.experiment.data import PREPARED, name_and_split, read_records
+from endx_jax.experiment.data import PREPARED, read_records
 from endx_jax.settings import check_choice
 
 

@@ -1,25 +1,26 @@
-"""Data of a run: what a path means, its reader, train, validation and test splits, and pairs in memory."""
+"""Data of a run: what a path means, train, validation and test splits, and pairs in memory."""
 
 import dataclasses
-import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from endx_jax import hub
-from endx_jax.data.formats import beir, registry, squad
-from endx_jax.data.formats.corpus import read_corpus
-from endx_jax.data.formats.origins import ORIGINS
+from endx_jax.data.formats import Data, Place, ReadOptions, beir, open_data, read_corpus, squad
+from endx_jax.data.formats.format import Format
+from endx_jax.data.formats.origins import ORIGINS, PREFIXES, name_and_split
+from endx_jax.data.formats.registry import records_of
+from endx_jax.data.formats.shards import FilePart
 from endx_jax.data.sets import cloze
 from endx_jax.data.sets.documents import Document, own_documents
-from endx_jax.data.sets.paragraphs import POOLS, convert_paragraphs, whole_paragraphs
-from endx_jax.data.sets.records import Pools, RetrievalSet, mix
+from endx_jax.data.sets.paragraphs import POOLS
+from endx_jax.data.sets.records import Example, Pools, RetrievalSet, mix
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
-from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
+from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError, located, naming
 from endx_jax.json_files import is_missing, shown
 from endx_jax.methods import config as configs
@@ -27,8 +28,7 @@ from endx_jax.parallel.agreement import is_distributed, on_primary
 from endx_jax.ranking.evaluate import EvaluationSettings
 
 RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
-PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
-MADE, NAMED = "made", "named"  # kinds of data sets that a config file makes, and of those of `endx prepare`
+PREPARED = PREFIXES  # of the names of data sets of `endx prepare`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,34 +36,55 @@ class Source:
     """Data set that a path names, and how it is read; see `find_source`.
 
     Attributes:
-      paths: file, folder or name of the set; with `data.merge` SQuAD's two files.
-      kind: name of the reader in `READERS`.
-      pool: retrieval unit of reading-comprehension data, as `data.pool`; empty for other data.
-      split: split of a folder that has several; None for the only one.
+      path: local path of the data, or name of the set.
+      data: data at the path; None if a config file makes them.
+      options: options of reading; the pool is empty for other data than reading comprehension.
       prompts: strings prepended to questions and answers.
+      as_documents: true to read data as documents, whose parts become questions.
     """
 
-    paths: tuple[str, ...]
-    kind: str
-    pool: str = ""
-    split: str | None = None
+    path: str
+    data: Data | None
+    options: ReadOptions
     prompts: tuple[str, str] = ("", "")
+    as_documents: bool = False
 
     @property
-    def path(self) -> str:
-        """The only path, or the first one."""
-        return self.paths[0]
+    def format(self) -> Format | None:
+        """Format of the data; None if they are made, or read as documents."""
+        return self.data.format if self.data and not self.as_documents else None
+
+    @property
+    def is_file(self) -> bool:
+        """True for files and folders, false for sets that are made or prepared."""
+        return self.data is not None and not self.path.startswith(PREPARED)
+
+    @property
+    def pool(self) -> str:
+        """Retrieval unit of reading-comprehension data, as `data.pool`; empty for other data."""
+        return self.options.pool
 
     def read(self, settings: DataSettings, *, whole: bool = True) -> RetrievalSet:
         """Reads the set, without its prompts.
 
         With the pool `sentences` or `answers`, the set has all sentences as candidates: see `pools`. True for `whole`
-        keeps the whole corpus of a BEIR folder: see `registry.read`.
+        keeps the whole corpus of a BEIR folder.
 
         Raises:
           EndxError: the data can't be read.
         """
-        return READERS[self.kind](self, settings, whole)
+        if self.data is None:
+            return _makers(self.path)[self.path](settings)
+        if self.as_documents:
+            documents = own_documents(self.data.documents(self.options))
+            return cloze.cloze_questions(documents, self.path, settings.cloze_sentences, settings.cloze_removal)
+        pool = "sentences" if self.pool in POOLS else self.pool
+        return self.data.records(dataclasses.replace(self.options, whole=whole, pool=pool))
+
+    def examples(self, part: FilePart) -> Iterator[Example]:
+        """Yields the examples of a part of the data."""
+        assert self.data is not None
+        return self.data.examples(dataclasses.replace(self.options, part=part))
 
 
 def find_source(
@@ -88,20 +109,28 @@ def find_source(
     Raises:
       EndxError: there is no such data, or it can't have the pool.
     """
-    if path in _makers(path):
-        kind = MADE
-    elif path.startswith(PREPARED):
-        kind = NAMED
-    else:
-        path = hub.local_path(path)
-        kind = data_format or registry.detect_format(path)
-    pool = settings.pool if kind in (NAMED, *registry.PARAGRAPH_READERS) else ""
-    if strict and settings.pool and not pool:
-        if kind in (MADE, DOCUMENTS):
-            read_as = "read as documents" if kind == DOCUMENTS else "not reading-comprehension data"
+    data = None if path in _makers(path) else open_data(path)
+    options = options_of(settings, split)
+    if data is None or data_format or not data.has_units:
+        if strict and settings.pool and (data is None or data_format):
+            read_as = "read as documents" if data_format else "not reading-comprehension data"
             raise EndxError(f"{path} is {read_as}; leave data.pool empty")
-        next(registry.read_paragraphs(path, kind, split=split))  # raises EndxError
-    return Source((path,), kind, pool, split, prompts)
+        if strict and settings.pool and data:
+            next(data.paragraphs(options))  # raises EndxError
+        options = dataclasses.replace(options, pool="")
+    return Source(data.path if data else path, data, options, prompts, bool(data_format))
+
+
+def options_of(settings: DataSettings, split: str | None) -> ReadOptions:
+    """Returns the options by which the data of a run are read."""
+    return ReadOptions(
+        split=split,
+        pool=settings.pool,
+        skip_invalid=settings.skip_invalid,
+        question_column=settings.question_column or None,
+        answer_column=settings.answer_column or None,
+        text_column=settings.answer_column or None,
+    )
 
 
 def read_splits(settings: DataSettings) -> Splits:
@@ -124,22 +153,15 @@ def read_splits(settings: DataSettings) -> Splits:
     if settings.tokens:
         test = find_source(settings.test_path, settings, settings.test_split).read(settings)
         return _held_out(test, settings)
-    both = squad.files_of(settings.path) if settings.merge else ()
-    path, test_path = (both[0], "") if both else paths_of(settings)
-    of_test = find_source(test_path, settings, settings.test_split) if test_path else None
-    strict = not (of_test and of_test.pool)
-    source = find_source(path, settings, settings.split, data_format=settings.format, strict=strict)
-    if both:
-        source = dataclasses.replace(source, paths=both)
-    records = source.read(settings, whole=False)
-    if of_test:
-        test = of_test.read(settings)
-        rest = without_questions(records, set(test.questions))
-        if not rest.questions:
-            raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
-        splits = dataclasses.replace(parted(rest, dataclasses.replace(settings, test_fraction=0.0)), test=test)
+    if settings.merge:
+        splits = parted(_read_merged(settings), settings)
     else:
-        splits = parted(records, settings)
+        path, test_path = paths_of(settings)
+        of_test = find_source(test_path, settings, settings.test_split) if test_path else None
+        strict = not (of_test and of_test.pool)
+        source = find_source(path, settings, settings.split, data_format=settings.format, strict=strict)
+        records = source.read(settings, whole=False)
+        splits = _parted_from(records, of_test, settings) if of_test else parted(records, settings)
     if settings.mixture:
         held_out = {*splits.validation.questions, *splits.test.questions}
         sets = [splits.train]
@@ -183,12 +205,29 @@ def ensure_prepared(paths: Iterable[str]) -> None:
         for path in paths:
             name = name_and_split(path)[0]
             if name in ORIGINS:  # of others, reading raises the error
-                from endx_jax.data.formats import reqa_dataset
+                from endx_jax.data.formats import reqa_dataset  # imports tensorflow-datasets
 
                 reqa_dataset.ensure(name)
 
     if is_distributed():
         on_primary(ensure, "data-prepared")
+
+
+def _read_merged(settings: DataSettings) -> RetrievalSet:
+    """Reads both files of a SQuAD folder as one set of whole paragraphs."""
+    files, options = squad.files_of(settings.path), options_of(settings, None)
+    paragraphs = itertools.chain.from_iterable(open_data(file).paragraphs(options) for file in files)
+    return records_of(paragraphs, files, settings.pool)
+
+
+def _parted_from(records: RetrievalSet, of_test: Source, settings: DataSettings) -> Splits:
+    """Returns the splits of training data with separate test data, whose questions are left out of the others."""
+    test = of_test.read(settings)
+    rest = without_questions(records, set(test.questions))
+    if not rest.questions:
+        also = f"all its questions are in the test data {of_test.path} too"
+        raise EndxError(f"{settings.path}: {also}; train on other questions")
+    return dataclasses.replace(parted(rest, dataclasses.replace(settings, test_fraction=0.0)), test=test)
 
 
 def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:
@@ -226,52 +265,9 @@ def _makers(path: str) -> Mapping[str, configs.Maker]:
     return configs.MAKERS
 
 
-def _read_named(source: Source, *_) -> RetrievalSet:
-    from endx_jax.data.formats import reqa_dataset
-
-    return reqa_dataset.read_prepared(*name_and_split(source.path))
-
-
-def _read_cloze(source: Source, settings: DataSettings, _) -> RetrievalSet:
-    documents = own_documents(read_corpus(source.path, text_column=settings.text_column, split=source.split))
-    return cloze.cloze_questions(documents, source.path, settings.cloze_sentences, settings.cloze_removal)
-
-
-def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
-    read = functools.partial(registry.read_paragraphs, skip_invalid=settings.skip_invalid, split=source.split)
-    paragraphs = itertools.chain.from_iterable(read(path, source.kind) for path in source.paths)
-    if source.pool in POOLS:
-        return convert_paragraphs(paragraphs, source.paths, "sentences").records
-    return whole_paragraphs(paragraphs, " and ".join(source.paths), merge=not source.pool)
-
-
-def _read_file(source: Source, settings: DataSettings, whole: bool) -> RetrievalSet:
-    return registry.read(
-        source.path,
-        split=source.split,
-        question_column=settings.question_column,
-        answer_column=settings.answer_column,
-        whole=whole,
-        skip_invalid=settings.skip_invalid,
-        kind=source.kind,
-    )
-
-
-# Functions (source, settings, whole) that read data sets: see `Source.read`.
-READERS: dict[str, Callable[[Source, DataSettings, bool], RetrievalSet]] = {
-    MADE: lambda source, settings, _: _makers(source.path)[source.path](settings),
-    NAMED: _read_named,
-    DOCUMENTS: _read_cloze,
-    **dict.fromkeys(registry.PARAGRAPH_READERS, _read_paragraphs),
-    **dict.fromkeys(
-        (*registry.TABLES, registry.ANSWERS, registry.BEIR, registry.LLAMA_INDEX, registry.MSMARCO), _read_file
-    ),
-}
-
-
 def read_documents(settings: DataSettings) -> Iterator[Document]:
     """Yields the whole passages of documents without questions."""
-    return own_documents(read_corpus(settings.path, text_column=settings.text_column, split=settings.split))
+    return own_documents(read_corpus(settings.path, text_column=settings.answer_column or None, split=settings.split))
 
 
 def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None) -> Pools:
@@ -288,12 +284,6 @@ def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None
     return Pools({pool: sets[pool]} | sets)
 
 
-def name_and_split(path: str) -> tuple[str, str]:
-    """Returns name and split of a prepared data set such as `reqa/squad:validation`; the default split is `train`."""
-    name, _, part = path.partition(":")
-    return name, part or "train"
-
-
 def paths_of(settings: DataSettings) -> tuple[str, str]:
     """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
     if settings.path.startswith(PREPARED) and settings.pool not in POOLS:
@@ -303,7 +293,7 @@ def paths_of(settings: DataSettings) -> tuple[str, str]:
         return train, settings.test_path
     if train.startswith(PREPARED) and ":" not in train:
         train, test = f"{train}:train", f"{train}:validation"
-    elif settings.pool and registry.holds_squad(train):
+    elif settings.pool and squad.FOLDER.matches(Place(train)):
         train, test = squad.files_of(train)
     return train, settings.test_path or test
 

@@ -17,9 +17,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.formats import folders, row_files, text_files
+from endx_jax.data.formats import folders, row_files, tables, text_files
+from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.shards import BEIR_PARTS
-from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
+from endx_jax.data.formats.text_files import InvalidRows
+from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.records import Judgements, RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 from endx_jax.files import replace_folder, staging_folder
 
@@ -28,7 +31,7 @@ NEGATIVES_HEADER = f"{HEADER}\trank"
 QA_START = re.compile(r'\s*\{\s*"(queries|corpus|relevant_docs)"\s*:\s*\{')  # beginning of a file for `read_qa_dataset`
 
 
-def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip_invalid: bool = False) -> RetrievalSet:
+def read_beir(place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
     """Reads one split; a document is right for a query if its judgement has a score above 0, which is its grade.
 
     A candidate's text is `title`, a space, `text`. Only queries with a right document become questions. Equal texts
@@ -41,58 +44,57 @@ def read_beir(folder: str, split: str | None = None, *, whole: bool = True, skip
     `scores/SPLIT.tsv` with a teacher's scores of all right documents and negatives, and `metadata.group` of queries,
     which becomes `groups` if every question has one.
 
-    Args:
-      folder: BEIR folder; corpus and queries may be `.gz` files.
-      split: split of the judgements, the name of a file in `qrels` without `.tsv`; None if there is only one.
-      whole: true for a pool of the whole corpus; false for one of the documents in judgements and negatives, which
-        keeps only these in memory.
-      skip_invalid: true to skip invalid documents, queries and judgements.
+    The pool has the whole corpus; unless `options.whole`, only the documents in judgements and negatives are kept.
 
     Raises:
       EndxError: a file is missing or invalid, a judgement or negative has an unknown id, a right document is empty, or
         a score is missing or not finite.
     """
-    split, judgements = _judgements_path(folder, split)
+    folder = place.path
+    split, judged = _judgements_path(folder, options.split)
     negatives = os.path.join(folder, "negatives", f"{split}.tsv")
-    invalid = text_files.InvalidRows(folder, skip=skip_invalid)
-    named = None if whole else _named(judgements, negatives)
+    named = None if options.whole else _named(judged, negatives)
     documents = _documents(_part(folder, "corpus", split), named, invalid)
-    queries, groups = _queries(_part(folder, "queries", split), _asked(judgements), invalid)
-    right = _right(judgements, queries, documents, invalid)
+    queries, groups = _queries(_part(folder, "queries", split), _asked(judged), invalid)
+    right = _right(judged, queries, documents, invalid)
     wrong = _negatives(negatives, queries, documents) if os.path.exists(negatives) else None
     scores_path = os.path.join(folder, "scores", f"{split}.tsv")
     scores = _scores(scores_path) if os.path.exists(scores_path) else None
     merged = RetrievalSetBuilder()
-    row = {name: merged.candidate(text, name) for name, text in documents.items()}
+    for name, text in documents.items():
+        merged.candidate(text, name)
     for name, text in queries.items():
         if name in right:
-            question = merged.question(text, name, groups.get(name))
-            for document, grade in right[name].items():
-                merged.judge(question, row[document], grade)
-            merged.wrong[question].update(row[document] for document in (wrong or {}).get(name, ()))
-            if name in row:
-                merged.excluded[question].add(row[name])
-    for (query, document), taught in (scores or {}).items():
-        if query in queries and queries[query] in merged.questions and document in row:
-            merged.scores[merged.questions[queries[query]]].setdefault(row[document], taught)
+            listed = [*right[name], *(wrong or {}).get(name, ())]
+            texts, count = [documents[document] for document in listed], len(right[name])
+            merged.add(
+                text,
+                texts[:count],
+                texts[count:],
+                None if scores is None else [scores.get((name, document), math.nan) for document in listed],
+                name,
+                groups.get(name),
+                grades=[*right[name].values()],
+                excluded=[documents[name]] if name in documents else (),
+            )
     records = merged.build(hard_negatives=wrong is not None)
     if scores is not None:
         _check_scored(records, scores_path)
     return records
 
 
-def read_qa_dataset(path: str) -> RetrievalSet:
+def read_qa_dataset(place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
     """Reads LlamaIndex's `EmbeddingQAFinetuneDataset`; like `read_beir`, merges equal texts and raises EndxError."""
-    contents, merged = text_files.read_json(path), RetrievalSetBuilder()
+    path, merged = place.path, RetrievalSetBuilder()
+    contents = text_files.read_json(path)
     texts, queries, right = (json_files.value(contents, key, path) for key in ("corpus", "queries", "relevant_docs"))
     for name in json_files.as_object(texts, f"{path}: corpus"):
         merged.candidate(json_files.text_at(texts, name, f"{path}: corpus"), name)
     for name, listed in json_files.as_object(right, f"{path}: relevant_docs").items():
         where = f"{path}: relevant_docs[{name!r:.100}]"
-        question = merged.question(json_files.text_at(queries, name, where), name)
-        for document in json_files.as_list(listed, where):
-            text = json_files.text_at(texts, json_files.identifier(document, where), where)
-            merged.judge(question, merged.candidate(text))
+        ids = (json_files.identifier(document, where) for document in json_files.as_list(listed, where))
+        answers = [json_files.text_at(texts, document, where) for document in ids]
+        merged.add(json_files.text_at(queries, name, where), answers, id=name)
     return merged.build()
 
 
@@ -132,22 +134,21 @@ def _has_parts(folder: str) -> bool:
     return any(os.path.exists(os.path.join(folder, part)) for part in BEIR_PARTS)
 
 
-def beir_judgements(
-    folder: str, split: str | None = None, *, skip_invalid: bool = False
-) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """Returns the queries of a split that have a right document, by id, and the grades of these documents by id.
+def judgements(place: Place, options: ReadOptions, invalid: InvalidRows) -> Judgements:
+    """Returns the queries of a split that have a right document; the corpus is not read.
 
-    Arguments and errors are those of `read_beir`; the corpus is not read.
+    Queries and documents with equal text are not merged, as in other tools that rank ids. The document with a query's
+    own id is excluded, as by `read_beir`.
     """
-    split, path = _judgements_path(folder, split)
-    invalid = text_files.InvalidRows(folder, skip=skip_invalid)
-    queries, _ = _queries(_part(folder, "queries", split), _asked(path), invalid)
+    split, path = _judgements_path(place.path, options.split)
+    queries, _ = _queries(_part(place.path, "queries", split), _asked(path), invalid)
     right = _right(path, queries, None, invalid)
-    return {query: queries[query] for query in right}, right
+    excluded = tuple(() if name in grades else (name,) for name, grades in right.items())
+    return Judgements(tuple(right), tuple(queries[name] for name in right), tuple(right.values()), excluded)
 
 
 def _right(
-    path: str, queries: Container[str], documents: Mapping[str, str] | None, invalid: text_files.InvalidRows
+    path: str, queries: Container[str], documents: Mapping[str, str] | None, invalid: InvalidRows
 ) -> dict[str, dict[str, int]]:
     """Returns the highest grade of each right document by query; `documents` are not checked if None."""
     right: dict[str, dict[str, int]] = {}
@@ -159,7 +160,6 @@ def _right(
             if score > 0:
                 grades = right.setdefault(query, {})
                 grades[document] = max(score, grades.get(document, score))
-    invalid.log()
     if not right:
         raise EndxError(f"{path}: no judgement has a score above 0" + (invalid.report and f"; {invalid.report}"))
     return right
@@ -202,9 +202,6 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     qrels, parts = os.path.join(folder, "qrels"), ("corpus.jsonl", "queries.jsonl", "qrels")
     if missing := [name for name in parts if not _holds(folder, name)]:
         there = folders.endings_in(folder)
-        if len(missing) == len(parts):
-            rows = f"a .csv or .jsonl file with a question and an answer in each row, or BEIR's {', '.join(parts)}"
-            raise EndxError(f"{folder}: no file can be read as questions and answers; it has {there}: write {rows}")
         place = ", with judgements in qrels/test.tsv" * (missing[0] == "qrels")
         raise EndxError(f"{folder}: no {missing[0]} in the folder, which is read as BEIR{place}; it has {there}")
     splits = _splits(folder)
@@ -225,7 +222,7 @@ def _splits(folder: str) -> dict[str, str]:
     return {name.removesuffix(".tsv"): name for name in os.listdir(qrels) if name.endswith(".tsv")} or _tables(qrels)
 
 
-def _part(folder: str, name: str, split: str) -> str:
+def _part(folder: str, name: str, split: str | None) -> str:
     """Returns the file of a part of a folder, `corpus` or `queries`."""
     path = text_files.plain_or_gzip(os.path.join(folder, f"{name}.jsonl"))
     if os.path.exists(path):
@@ -258,7 +255,7 @@ def _asked(judgements: str) -> set[str]:
     return {query for _, (query, _, score) in judged_rows(judgements) if not re.fullmatch(r"-.*|0(\.0)?", score)}
 
 
-def _documents(path: str, named: Container[str] | None, invalid: text_files.InvalidRows) -> dict[str, str]:
+def _documents(path: str, named: Container[str] | None, invalid: InvalidRows) -> dict[str, str]:
     """Returns title and text of the documents in `named`, or of all if it is None, by id.
 
     A document may be empty, as in some published corpora, unless it is judged right.
@@ -278,9 +275,7 @@ def _text(row: dict, key: str, where: str) -> str:
     return "" if missing else json_files.text_at(row, key, where, may_be_empty=True)
 
 
-def _queries(
-    path: str, asked: Container[str], invalid: text_files.InvalidRows
-) -> tuple[dict[str, str], dict[str, str]]:
+def _queries(path: str, asked: Container[str], invalid: InvalidRows) -> tuple[dict[str, str], dict[str, str]]:
     """Returns the text of all queries by id, and the group of those with one; those in `asked` must have a text."""
     queries: dict[str, str] = {}
     groups: dict[str, str] = {}
@@ -306,7 +301,7 @@ def _id(row: dict, where: str) -> str:
     return json_files.as_text(json_files.identifier_at(row, "_id", where), f"{where}: '_id'")
 
 
-def _judgements(path: str, invalid: text_files.InvalidRows) -> Iterator[tuple[str, str, int, str]]:
+def _judgements(path: str, invalid: InvalidRows) -> Iterator[tuple[str, str, int, str]]:
     """Yields (query id, document id, score, place)."""
     for where, (query, document, score) in judged_rows(path):
         number = None
@@ -447,3 +442,30 @@ def _write_table(path: pathlib.Path, header: str, records: RetrievalSet, rows: I
 def _create(path: pathlib.Path) -> IO[str]:
     path.parent.mkdir(exist_ok=True)
     return path.open("w", encoding="utf-8", newline="\n")
+
+
+def _matches(place: Place) -> bool:
+    """Returns true for a folder with BEIR's files; one of documents may have folders of the same names."""
+    parts = any(os.path.exists(place.part(name)) for name in ("corpus", "qrels"))
+    return place.has("corpus.jsonl", "queries.jsonl") or (parts and not place.documents)
+
+
+def _documents_of(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[tuple[str, Document]]:
+    return tables.documents(Place(_part(place.path, "corpus", options.split)), options, invalid)
+
+
+def _refuse(place: Place, *_) -> RetrievalSet:
+    names = [*sets_of(place.path)]
+    raise EndxError(
+        f"{place.path} holds several data sets ({', '.join(names[:3])}{', ...' * (len(names) > 3)}): name one of them; "
+        "only `endx evaluate --data` and evaluation.sets take them all"
+    )
+
+
+BEIR = Format("beir", _matches, records=read_beir, documents=_documents_of, judgements=judgements)
+SUITE = Format("suite", lambda place: bool(sets_of(place.path)), records=_refuse)
+LLAMA_INDEX = Format(
+    "llama_index",
+    lambda place: place.is_object and bool(QA_START.match(text_files.head(place.files[0], 1000))),
+    records=read_qa_dataset,
+)

@@ -13,14 +13,17 @@ from collections.abc import Iterable
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 
-QUESTION, ANSWER, TEXT, TITLE = "question", "answer", "text", "title"
+QUESTION, ANSWER, TEXT, TITLE, ID = "question", "answer", "text", "title", "id"
+# Columns of a file of questions to search for: their text and their ids.
+SEARCHED, QUESTION_ID = "text of a question", "id of a question"
 # Columns that hold whole chats, in the formats of OpenAI and ShareGPT, and the roles of their messages.
 CHATS = ("messages", "conversations")
 ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
-# Names that other tools use, in groups that are tried in order if the setting has its default and there is no such
-# column. Each column may hold lists of texts, as in files of chatbot intents.
+# Names of columns, ours and those of other tools, in groups that are tried in order if none is given. Columns of
+# questions and answers may hold lists of texts, as in files of chatbot intents.
 NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
     QUESTION: (
+        (QUESTION,),
         ("query", "anchor", "user_input"),
         ("questions", "patterns"),
         (
@@ -30,8 +33,19 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
         ("input", CHATS[0]),
     ),
-    TEXT: (("contents", "content", "page_content"), (ANSWER,)),
+    TEXT: ((TEXT,), ("contents", "content", "page_content"), (ANSWER,)),
+    TITLE: ((TITLE,),),
+    # A passage's own id comes before that of its document.
+    ID: tuple(
+        (name,)
+        for name in (
+            "_id", "id", "pid", "passage_id", "psg_id", "docno", "docid", "doc_id", "document_id", "corpus-id", "uuid",
+        )
+    ),
+    QUESTION_ID: tuple((name,) for name in ("_id", "id", "qid", "query_id", "query-id", "question_id")),
+    SEARCHED: tuple((name,) for name in (QUESTION, "query", "anchor", "user_input", TEXT)),
     ANSWER: (
+        (ANSWER,),
         ("positive", "passage", "document", "positive_messages"),
         ("ground_truth", "ground_truths", "reference", "reference_answer", "expected_output", "expected_answer"),
         ("response",),  # after those above, since in evaluation sets it may be a wrong answer
@@ -53,10 +67,6 @@ _JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
 FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "target")
 JUDGING = frozenset((*LABELS, *FLAGS))
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
-# Columns of the ids of documents and of questions. A passage's own id comes before that of its document.
-ID_KEYS = ("_id", "id", "pid", "passage_id", "psg_id", "docno", "docid", "doc_id", "document_id", "corpus-id", "uuid")
-QUESTION_IDS = ("_id", "id", "qid", "query_id", "query-id", "question_id")
-
 LONGEST_NAME = 40  # a longer name of a column is a text: the file has no header
 # List of strings as Python or NumPy prints it; it may lack commas or hold missing values.
 _LIST = re.compile(r"""\[\s*('[^']*'|"[^"]*")([\s,]+('[^']*'|"[^"]*"|nan|None|\.\.\.))*,?\s*\]""")
@@ -71,36 +81,43 @@ def called(name: str, columns: Iterable[str]) -> list[str]:
     ]
 
 
-def choose(name: str, default: str, row: Iterable[str], where: str) -> str:
-    """Returns the column `name` of a row or header; for the default, such as `QUESTION`, also one of its `NAMES`.
+def find(side: str, row: Iterable[str], name: str | None = None) -> list[str]:
+    """Returns the columns of a row or header with a name, or with the first group of `NAMES[side]` that has any."""
+    found = ([column for other in group for column in called(other, row)] for group in named(side, name))
+    return next(filter(None, found), [])
+
+
+def named(side: str, name: str | None) -> tuple[tuple[str, ...], ...]:
+    """Returns the groups of names to try: the name that was given, or those of `NAMES[side]`."""
+    return NAMES[side] if name is None else ((name,),)
+
+
+def choose(side: str, row: Iterable[str], where: str, name: str | None = None) -> str:
+    """Returns the column of a row or header for a side of `NAMES`, with `name` if it is given; see `find`.
 
     Raises:
       EndxError: there is none, there are several, or it holds an object.
     """
-    groups = ((name,), *(NAMES.get(default, ()) if name == default else ()))
-
-    def matching(columns: list[str]) -> list[str]:
-        found = ([column for other in names for column in called(other, columns)] for names in groups)
-        return next(filter(None, found), [])
-
     columns = [*row]
-    matches = matching([key for key in columns if not (isinstance(row, dict) and isinstance(row[key], dict))])
+    matches = find(side, [key for key in columns if not (isinstance(row, dict) and isinstance(row[key], dict))], name)
     if len(matches) == 1:
         return matches[0]
+    # Documents of a run are read by its `data.answer_column`.
+    option = f"data.{side}_column" if side in (QUESTION, ANSWER) else f"{side}_column"
     if len(set(matches)) > 1:
-        choice = " or ".join(map(repr, matches))
-        raise EndxError(f"{where}: the {default} could be {choice}; name it with data.{default}_column")
+        raise EndxError(f"{where}: the {side} could be {' or '.join(map(repr, matches))}; name it with {option}")
+    texts = {TEXT: "text_column (in training data.answer_column), or the questions of pairs with question_column"}
     pairs = "data.question_column and data.answer_column"
-    texts = {TEXT: "data.text_column, and the questions of pairs with data.question_column", "id": "data.id_column"}
-    naming = f"name yours with {texts.get(default, pairs)}"
-    if not matches and (objects := matching(columns)):
+    naming = f"name yours with {texts.get(side, pairs if side != ID else option)}"
+    if not matches and (objects := find(side, columns, name)):
         raise EndxError(f"{where}: column {objects[0]!r} holds an object: write its text in a column, or {naming}")
     if any(called(chat, columns) for chat in CHATS):
         naming += "; chats need a text with the role user before one with the role assistant"
     if not matches and any(not 0 < len(column) <= LONGEST_NAME for column in columns):
         naming += "; if this line is a row, add a line of names above it, such as question and answer"
     count, names = "more than one" if matches else "no", json_files.format_names(columns)
-    raise EndxError(f"{where}: {count} column {(matches or [name])[0][:100]!r} among {names}; {naming}")
+    wanted = (matches or named(side, name)[0])[0]
+    raise EndxError(f"{where}: {count} column {wanted[:100]!r} among {names}; {naming}")
 
 
 def readable(cell: object) -> object:

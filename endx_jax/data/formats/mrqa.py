@@ -18,8 +18,10 @@ from collections.abc import Iterator, Sequence
 
 from endx_jax import json_files
 from endx_jax.data.formats import row_files
+from endx_jax.data.formats.format import Format, each_file
 from endx_jax.data.formats.text_files import InvalidRows, uncompressed
-from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds, split_sentences
+from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, split_sentences
+from endx_jax.data.sets.records import UniqueIds
 from endx_jax.errors import EndxError
 
 # Tags in the texts of Natural Questions, with attributes joined to the name: <P>, </P>, <Td_colspan="2">.
@@ -132,7 +134,7 @@ def contexts(path: str, *, every_span: bool = False, invalid: InvalidRows | None
         the first span of the first answer. A question without spans has no answer.
       invalid: handler of invalid contexts; by default they raise EndxError.
     """
-    invalid, ids = invalid or InvalidRows(path), QuestionIds()
+    invalid, ids = invalid or InvalidRows(path), UniqueIds("question")
     for _, where, row in row_files.read_rows(path, invalid):
         if "header" in row and "context" not in row:
             continue
@@ -142,7 +144,7 @@ def contexts(path: str, *, every_span: bool = False, invalid: InvalidRows | None
             unmarked = unmark(text)
             for n, item in enumerate(json_files.list_at(row, "qas", where)):
                 question = _question(item, f"{where}: qas[{n}]", unmarked, len(text), every_span)
-                ids.add(question.id, question.text, where)
+                ids.add([(question.text, question.id)], where)
                 questions.append(question)
         if questions and unmarked.text:
             yield Context(where, len(text), unmarked, tuple(questions))
@@ -238,3 +240,13 @@ def _spans(numbers: array.array, context: Context, path: str) -> tuple[tuple[int
         )
     spans = (context.unmarked.span(start, end) for start, end in zip(numbers[::2], numbers[1::2], strict=True))
     return tuple(sorted({(start, end) for start, end in spans if start < end}))
+
+
+MRQA = Format(
+    "mrqa", lambda place: place.has_keys({"header"}, {"context", "qas"}), paragraphs=each_file(mrqa_paragraphs)
+)
+MULTIREQA = Format(
+    "multireqa",
+    lambda place: place.has(*CANDIDATES),
+    paragraphs=lambda place, options, invalid: multireqa_paragraphs(place.path),
+)

@@ -4,47 +4,40 @@ import os
 from collections.abc import Iterator, Mapping
 
 from endx_jax import json_files
-from endx_jax.data.formats import row_files, text_files
-from endx_jax.data.formats.examples import Example, ExampleSet, Named
-from endx_jax.data.formats.text_files import chosen_split
-from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.formats import row_files, tables, text_files
+from endx_jax.data.formats.format import Format, Place, ReadOptions
+from endx_jax.data.formats.tables import ids_and_texts
+from endx_jax.data.formats.text_files import InvalidRows, chosen_split
+from endx_jax.data.sets.records import Example, Judgements, UniqueIds
 from endx_jax.errors import EndxError
 
 COLLECTION = "collection.tsv"
 
 
-def read_msmarco(folder: str, split: str | None = None) -> RetrievalSet:
-    """Reads the judged queries of one split and the passages that are right for them.
+def examples(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[tuple[str, Example]]:
+    """Yields the judged queries of one split with the passages that are right for them; skips no invalid lines.
 
     The collection of 8.8 million passages is scanned once; only right passages are kept in memory. This is the pool of
     Dong et al. 2022 ("the relevant passages as answer candidates"). `endx encode` and `endx evaluate --index` rank the
     whole collection. A passage with a judgement above 0 is right.
 
-    Args:
-      folder: folder of the three files, as published or as `.gz`.
-      split: split such as `train`, `dev` or `dev.small`; None if there is one file of judgements.
-
     Raises:
       EndxError: a file is missing or invalid, or a judgement has an unknown query or passage.
     """
-    path, right = _right(folder, split)
-    queries = _queries(folder, path, right)
+    path, right = _right(place.path, options.split)
+    queries = _queries(place.path, path, right)
     named = {passage: line for passages in right.values() for passage, line in passages.items()}
-    passages = _texts(_part(folder, COLLECTION), named, path)
-    examples = ExampleSet()
+    passages = _texts(_part(place.path, COLLECTION), named, path)
     for query, places in right.items():
-        listed = [Named(passages[name], name) for name in places]
-        examples.add(Example(Named(queries[query], query), listed, []), path)
-    return examples.records(path)
+        yield path, Example(queries[query], [(passages[name], name) for name in places], id=query)
 
 
-def msmarco_judgements(folder: str, split: str | None = None) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """Returns the judged queries of a split by id, and the grades of their right passages, all 1, by id.
-
-    Arguments and errors are those of `read_msmarco`; the collection is not read.
-    """
-    path, right = _right(folder, split)
-    return _queries(folder, path, right), {query: dict.fromkeys(passages, 1) for query, passages in right.items()}
+def judgements(place: Place, options: ReadOptions, invalid: InvalidRows) -> Judgements:
+    """Returns the judged queries of a split and the ids of their right passages; the collection is not read."""
+    path, right = _right(place.path, options.split)
+    queries = _queries(place.path, path, right)
+    graded = tuple(dict.fromkeys(passages, 1) for passages in right.values())
+    return Judgements(tuple(right), tuple(queries[name] for name in right), graded, ((),) * len(right))
 
 
 def _queries(folder: str, judgements: str, right: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
@@ -97,31 +90,21 @@ def _part(folder: str, name: str) -> str:
 def _texts(path: str, wanted: Mapping[str, int], judgements: str) -> dict[str, str]:
     """Returns the texts of the `wanted` ids, which map to their line in `judgements`, by id."""
     texts: dict[str, str] = {}
+    ids = UniqueIds()
     for where, name, text in ids_and_texts(path):
         if name in wanted:
-            if texts.setdefault(name, text) != text:
-                raise EndxError(f"{where}: the id {name[:100]!r} belongs to two texts")
-            json_files.as_text(text, f"{where}: the text that {judgements}, line {wanted[name]}, names")
+            ids.add([(text, name)], where)
+            texts[name] = json_files.as_text(text, f"{where}: the text that {judgements}, line {wanted[name]}, names")
     missing = next((name for name in wanted if name not in texts), None)
     if missing is not None:
         raise EndxError(f"{judgements}, line {wanted[missing]}: {missing[:100]!r} is not in {os.path.basename(path)}")
     return texts
 
 
-def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (location, id, text) for each line of a two-column table without header or quotes; skips blank lines.
-
-    Raises:
-      EndxError: a line does not have two columns.
-    """
-    for number, line in text_files.lines(path):
-        where = f"{path}, line {number}"
-        name, *texts = line.split("\t")
-        if len(texts) == 1:
-            yield (
-                where,
-                json_files.as_text(name, f"{where}: the id"),
-                json_files.as_text(texts[0], where, may_be_empty=True),
-            )
-        elif line.strip():
-            raise EndxError(f"{where}: {1 + len(texts)} tab-separated columns where each line has an id and a text")
+MSMARCO = Format(
+    "msmarco",
+    lambda place: place.has(COLLECTION),
+    examples=examples,
+    documents=lambda place, options, invalid: tables.documents(Place(place.part(COLLECTION)), options, invalid),
+    judgements=judgements,
+)

@@ -15,9 +15,11 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.formats import row_files
+from endx_jax.data.formats.format import Format, each_file
 from endx_jax.data.formats.mrqa import TAG
 from endx_jax.data.formats.text_files import InvalidRows
-from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds
+from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question
+from endx_jax.data.sets.records import UniqueIds
 from endx_jax.errors import EndxError
 
 # Tags in the HTML of a page, and tokens of the simplified text that are tags.
@@ -102,16 +104,16 @@ def natural_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterato
     Raises:
       EndxError: the file is invalid; the message has the line.
     """
-    invalid, ids = invalid or InvalidRows(path), QuestionIds()
+    invalid, ids = invalid or InvalidRows(path), UniqueIds("question")
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
             yield from [*_paragraphs(row, where, ids)]
 
 
-def _paragraphs(row: dict, where: str, ids: QuestionIds) -> Iterator[Paragraph]:
+def _paragraphs(row: dict, where: str, ids: UniqueIds) -> Iterator[Paragraph]:
     name = json_files.identifier_at(row, "example_id", where)
     text = json_files.text_at(row, "question_text", where, strip=False)
-    ids.add(name, text, where)
+    ids.add([(text, name)], where)
     page = _Page(row, where)
     for long, short in _answers(row, page).items():
         context, places = page.text(long)
@@ -168,3 +170,15 @@ def _title(row: Mapping, name: str) -> str:
     except ValueError:  # not a URL, or one with too many parameters
         return f"page of {name}"
     return titles[0].replace("_", " ")
+
+
+NATURAL_QUESTIONS = Format(
+    "natural_questions",
+    lambda place: place.has_keys(
+        {"annotations", "document_text"},
+        {"question_text", "document_text"},
+        {"annotations", "document_tokens"},
+        {"annotations", "document_html"},
+    ),
+    paragraphs=each_file(natural_paragraphs),
+)

@@ -10,8 +10,10 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.formats import row_files, text_files
+from endx_jax.data.formats.format import Format, Place, each_file
 from endx_jax.data.formats.text_files import InvalidRows, find, read_json
-from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, QuestionIds
+from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question
+from endx_jax.data.sets.records import UniqueIds
 from endx_jax.errors import EndxError
 
 # Published names of the training and development files of SQuAD 1.1.
@@ -42,7 +44,7 @@ def squad_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[
       EndxError: the file is not JSON (named by line and column) or not SQuAD (named by the path of the key), an answer
         starts outside its context, or two questions have the same id.
     """
-    invalid, ids = invalid or InvalidRows(path), QuestionIds()
+    invalid, ids = invalid or InvalidRows(path), UniqueIds("question")
     contents = read_json(path)
     if "data" not in contents:
         keys = json_files.format_names(contents)
@@ -57,16 +59,16 @@ def squad_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[
             for k, item in enumerate(json_files.list_at(paragraph, "qas", place)):
                 with invalid.row():
                     question = _question(item, f"{place}.qas[{k}]", len(context))
-                    ids.add(question.id, question.text, path)
+                    ids.add([(question.text, question.id)], path)
                     questions.append(question)
             yield Paragraph(title, context, tuple(questions))
 
 
-def has_spans(row: dict[str, Any]) -> bool:
-    """Returns true for a row of `squad_rows`: its answers have places in its context."""
-    answers = row.get("answers")
+def has_spans(place: Place) -> bool:
+    """Returns true for rows of `squad_rows`: the answers of the first one have places in its context."""
+    answers = place.row.get("answers")
     first = answers[0] if isinstance(answers, list) and answers else answers
-    return {"context", "question"} <= row.keys() and isinstance(first, dict) and "answer_start" in first
+    return place.has_keys({"context", "question"}) and isinstance(first, dict) and "answer_start" in first
 
 
 def squad_rows(path: str, invalid: InvalidRows | None = None, split: str | None = None) -> Iterator[Paragraph]:
@@ -84,7 +86,7 @@ def squad_rows(path: str, invalid: InvalidRows | None = None, split: str | None 
     Raises:
       EndxError: a row can't be read, an answer starts outside its context, or two questions have the same id.
     """
-    invalid, ids = invalid or InvalidRows(path), QuestionIds()
+    invalid, ids = invalid or InvalidRows(path), UniqueIds("question")
     article, place = "", ("", "")
     questions: list[Question] = []
     for number, (_, where, row) in enumerate(row_files.read_rows(path, invalid, split=split)):
@@ -94,7 +96,7 @@ def squad_rows(path: str, invalid: InvalidRows | None = None, split: str | None 
             answers = _answers_of_row(row, where)
             asked = {"id": str(number)} | row | {"answers": answers, "is_impossible": not answers}
             question = _question(asked, where, len(context), ": ")
-            ids.add(question.id, question.text, path)
+            ids.add([(question.text, question.id)], path)
             if place != (title, context):
                 if questions:
                     yield Paragraph(article, place[1], tuple(questions))
@@ -135,3 +137,17 @@ def _answer(answer: object, where: str, context_length: int) -> AnswerSpan:
     text = json_files.text_at(answer, "text", where, strip=False)
     start = json_files.value(answer, "answer_start", where)
     return AnswerSpan(text, json_files.as_whole(start, f"{where}: 'answer_start'", most=context_length - 1))
+
+
+def _refuse(place: Place, *_) -> Iterator[Paragraph]:
+    raise EndxError(f"{place.path} holds SQuAD's files: name one of them, or set data.pool to train on the folder")
+
+
+SQUAD = Format("squad", lambda place: place.is_object, paragraphs=each_file(squad_paragraphs))
+SQUAD_ROWS = Format(
+    "squad_rows",
+    has_spans,
+    paragraphs=lambda place, options, invalid: squad_rows(place.path, invalid, options.split),
+)
+# A folder of both files, which only training reads, as its train and test data.
+FOLDER = Format("squad_folder", lambda place: place.has(*FILES) and not place.has("corpus.jsonl"), paragraphs=_refuse)

@@ -61,8 +61,7 @@ def cloze_questions(passages: Iterable[Document], source: str, sentences: int, r
     merged = RetrievalSetBuilder()
     for question, passage, document in triples:
         if owners[0][question] and owners[1][passage]:
-            row = merged.question(question, group=owners[0][question])
-            merged.judge(row, merged.candidate(passage, document.id))
+            merged.add(question, [(passage, document.id)], group=owners[0][question])
     records = merged.build()
     if not records.questions:
         raise EndxError(

@@ -8,8 +8,7 @@ import pytest
 from helpers import refused, written
 
 from endx_jax.data import read
-from endx_jax.data.formats import arrow, row_files, shards
-from endx_jax.data.formats.corpus import read_corpus
+from endx_jax.data.formats import arrow, read_corpus, row_files, shards
 from endx_jax.data.formats.text_files import ARROW_ENDINGS
 from endx_jax.data.sets.documents import Document
 

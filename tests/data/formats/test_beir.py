@@ -9,8 +9,8 @@ import pytest
 from helpers import refused, written
 
 from endx_jax.data import read
+from endx_jax.data.formats import open_data
 from endx_jax.data.formats.beir import REPORT, Negative, default_split, sets_of, suite_of, write_mined
-from endx_jax.data.formats.registry import detect_format
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.workdir import check_output
 
@@ -359,6 +359,6 @@ def test_a_folder_of_sets_is_a_suite(tmp_path):
     # All folders are sets, so that one without data is noticed.
     assert sets_of(str(tmp_path)) == {"a": str(tmp_path / "a"), "b": str(tmp_path / "b")}
     assert sets_of(str(tmp_path / "b")) == {}  # a set, whose parts are folders
-    refused(r"holds several data sets \(a, b\): name one of them", detect_format, str(tmp_path))
+    refused(r"holds several data sets \(a, b\): name one of them", lambda: open_data(tmp_path).records())
     (tmp_path / "corpus.jsonl").write_text("")
     assert sets_of(str(tmp_path)) == {}

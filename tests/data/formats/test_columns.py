@@ -5,8 +5,8 @@ import pytest
 from helpers import refusal, written
 
 from endx_jax.data import read
+from endx_jax.data.formats import read_corpus
 from endx_jax.data.formats.columns import strings
-from endx_jax.data.formats.corpus import read_corpus
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import small_squad
 from helpers import one_line_error, refused, written
 
 from endx_jax.data import reqa
-from endx_jax.data.formats import registry
-from endx_jax.data.formats.corpus import read_corpus
+from endx_jax.data.formats import read_corpus, registry
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.paragraphs import POOLS
 from endx_jax.errors import EndxError

@@ -7,8 +7,7 @@ import helpers
 import pytest
 
 from endx_jax.data import read
-from endx_jax.data.formats import document_files, pdf_files, text_files
-from endx_jax.data.formats.corpus import read_corpus
+from endx_jax.data.formats import document_files, pdf_files, read_corpus, text_files
 from endx_jax.data.formats.document_files import names_in, split_passages
 
 

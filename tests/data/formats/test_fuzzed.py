@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from endx_jax.cli.answers import read_questions
 from endx_jax.data import read, reqa
-from endx_jax.data.formats import registry
-from endx_jax.data.formats.corpus import read_corpus
-from endx_jax.data.formats.relevance import read_answered, read_judged
+from endx_jax.data.formats import read_corpus, registry
+from endx_jax.data.formats.answer_strings import read_answered
 
 PASSAGES = [{"title": "T", "text": "a passage", "psg_id": "7", "docid": "7"}]
 ROWS = [{"question": "q1", "answer": "a", "negative": ["b", "c"]}, {"query": "q2", "positive": "b", "id": 2, "x": 1.5}]
@@ -120,14 +119,14 @@ def everything(path: str) -> None:
     readers = [
         lambda: read(path),
         lambda: read(path, whole=False, skip_invalid=True),
-        lambda: list(registry.read_paragraphs(path)),
+        lambda: list(registry.open_data(path).paragraphs()),
         lambda: reqa.from_squad(path),
         corpus,
         lambda: read_answered(path),
     ]
     if pathlib.Path(path).is_dir():
         if (pathlib.Path(path) / "qrels").is_dir() or (pathlib.Path(path) / "collection.tsv").is_file():
-            readers.append(lambda: read_judged(path, None))
+            readers.append(lambda: registry.open_data(path).judgements())
     else:
         readers.append(lambda: read_questions(path))
     for reader in readers:

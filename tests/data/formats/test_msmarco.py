@@ -6,7 +6,7 @@ import pytest
 from helpers import written
 
 from endx_jax.data import RetrievalSet, read
-from endx_jax.data.formats import msmarco
+from endx_jax.data.formats import open_data
 
 COLLECTION = '0\tzero\n1\tsays "one\n2\ttwo\n3\tzero\n4\t\n'
 QUERIES = "10\twhat is it\n11\twho is it\n12\tnobody judged this\n"
@@ -31,9 +31,9 @@ def test_the_pool_is_the_passages_that_are_right_for_something(folder):
         (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
         (folder / name).unlink()
     assert read(folder) == expected
-    queries, right = msmarco.msmarco_judgements(str(folder))
-    assert queries == {"10": "what is it", "11": "who is it"}
-    assert {query: list(passages) for query, passages in right.items()} == {"10": ["2", "0"], "11": ["3"]}
+    judged = open_data(folder).judgements()
+    assert (judged.ids, judged.texts) == (("10", "11"), ("what is it", "who is it"))
+    assert [list(passages) for passages in judged.right] == [["2", "0"], ["3"]]
 
 
 def test_splits_are_named_by_their_files(folder):
@@ -65,7 +65,7 @@ def test_broken_lines_are_refused_by_their_numbers(folder, name, text, at, reaso
 
 def test_broken_collections_are_refused_by_their_lines(folder):
     path = written(folder / "collection.tsv", f"{COLLECTION}2\ttwo again\n")
-    assert refusal(folder) == f"{path}, line 6: the id '2' belongs to two texts"
+    assert f"{path}, line 6: the id '2' belongs to two texts, 'two' and " in refusal(folder)
     path.write_bytes(COLLECTION.encode() + b"5\tcaf\xe9\n")
     assert f"{path}, line 6, byte 6: 0xe9 is not UTF-8" in refusal(folder)
     path.write_text(COLLECTION.replace("two", " "))

@@ -51,8 +51,8 @@ def folder(tmp_path) -> str:
 
 
 def test_the_sentences_are_those_of_the_boundaries_without_marks(folder):
-    assert registry.detect_format(folder) in registry.PARAGRAPH_READERS
-    search, squad = registry.read_paragraphs(folder)
+    assert registry.open_data(folder).format.name == "multireqa"
+    search, squad = registry.open_data(folder).paragraphs()
     sentences = [search.context[start:end] for start, end in search.sentences]
     assert sentences == ["Ann Lee - Songs", "Ann sang;", "Ann wrote.", "More by Ann ..."]
     # ReQA's rules would cut before "No" and not after its colon.
@@ -76,15 +76,15 @@ def test_boundaries_without_their_context_or_of_another_text_are_refused(tmp_pat
     candidates = bounds("SQuAD", SQUAD, ["b1"], "Bees fly.") + bounds("SQuAD", SQUAD, ["z9"], "Bees")
     path = write(tmp_path, candidates, line(SQUAD, asked("b1", "who?", SQUAD, ("Bees",))))
     with one_line_error(r"candidates\.json\.gz, line 2: question 'z9' is not in .*SearchQA\.jsonl; give MRQA's file"):
-        list(registry.read_paragraphs(path))
+        list(registry.open_data(path).paragraphs())
     candidates = bounds("SQuAD", SQUAD, ["b1"], "Bees", "They sting, e.g. cows.")
     path = write(tmp_path, candidates, line("Bees.", asked("b1", "who?", "Bees.", ("Bees",))))
     with one_line_error(r"SearchQA\.jsonl, line 2: a sentence of MultiReQA ends at character 32 of this context, .* 5"):
-        list(registry.read_paragraphs(path))
+        list(registry.open_data(path).paragraphs())
     path = write(tmp_path, bounds("SQuAD", SQUAD, ["b1"], "Bees"))
     (tmp_path / "SearchQA.jsonl").unlink()
     with one_line_error(r"no texts beside candidates\.json\.gz; put MRQA's \.jsonl\.gz of the same split there"):
-        list(registry.read_paragraphs(path))
+        list(registry.open_data(path).paragraphs())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_boundaries_without_their_context_or_of_another_text_are_refused(tmp_pat
 def test_broken_boundaries_are_refused_by_line(tmp_path, row, message):
     whole = {"candidate_id": "SQuAD_b1/_0", "response_start": 2, "response_end": 5}
     path = write(tmp_path, [whole, whole | row], line(SQUAD, asked("b1", "who?", SQUAD, ("Bees",))))
-    refused(rf"candidates\.json\.gz, line 2: {message}", list, registry.read_paragraphs(path))
+    refused(rf"candidates\.json\.gz, line 2: {message}", list, registry.open_data(path).paragraphs())
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def test_an_answer_starts_at_its_first_word(write):
 def test_whole_paragraphs_and_packed_files(write, tmp_path):
     plain = write(full(1, "what are bees", HTML, annotation(FIRST, APIS)))
     packed = written(tmp_path / "y.jsonl.gz", gzip.compress(pathlib.Path(plain).read_bytes()))
-    assert registry.detect_format(str(packed)) in registry.PARAGRAPH_READERS
+    assert registry.open_data(packed).format.paragraphs
     records = read(packed)
     assert records == read(plain)
     assert records.candidates == ("The bee (Apis) is small2. It flies – to Käse.",)

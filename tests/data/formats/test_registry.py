@@ -7,8 +7,7 @@ from small_mrqa import HEADER, asked, line
 from small_squad import write_squad
 
 from endx_jax.data import RetrievalSet, read, reqa
-from endx_jax.data.formats import registry
-from endx_jax.data.formats.registry import detect_format
+from endx_jax.data.formats.registry import open_data
 from endx_jax.data.sets.paragraphs import whole_paragraphs
 from endx_jax.errors import EndxError
 
@@ -44,16 +43,21 @@ PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
 )
 def test_the_content_of_a_file_decides_its_format(tmp_path, ending, text, found, packed):
     path = written(tmp_path / f"any{ending}{packed}", gzip.compress(text.encode()) if packed else text.encode())
-    assert detect_format(str(path)) == found
+    assert open_data(path).format.name == found
 
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("collection.tsv", "msmarco"), ("collection.tsv.gz", "msmarco"), ("candidates.json", "multireqa"), ("x", "beir")],
+    [
+        ("collection.tsv", "msmarco"),
+        ("collection.tsv.gz", "msmarco"),
+        ("candidates.json", "multireqa"),
+        ("corpus.jsonl", "beir"),
+    ],
 )
 def test_the_content_of_a_folder_decides_its_format(tmp_path, name, found):
     (tmp_path / name).touch()
-    assert detect_format(str(tmp_path)) == found
+    assert open_data(tmp_path).format.name == found
 
 
 def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path, caplog):
@@ -79,17 +83,17 @@ def mrqa_file(tmp_path):
 
 
 def test_other_data_hold_no_paragraphs(pairs_csv):
-    assert detect_format(str(pairs_csv)) not in registry.PARAGRAPH_READERS
+    assert not open_data(pairs_csv).has_units
     refused(
         "natural_questions, multireqa. but columns; leave data.pool empty",
         list,
-        registry.read_paragraphs(str(pairs_csv)),
+        open_data(pairs_csv).paragraphs(),
     )
 
 
 def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path):
     dev = write_squad(tmp_path / "squad") / "dev-v1.1.json"
-    parts = [*registry.read_paragraphs(str(dev)), *registry.read_paragraphs(str(mrqa_file))]
+    parts = [*open_data(dev).paragraphs(), *open_data(mrqa_file).paragraphs()]
     found = whole_paragraphs(parts, "both", merge=False)
     assert found.questions == ("who flies?", "lost?", "who walks?", "what?")
     assert found.candidates == ("Bees fly. They sting.", "Ants walk.")

@@ -3,8 +3,7 @@ import json
 import pytest
 from helpers import refusal, refused, written
 
-from endx_jax.data.formats import registry, row_files
-from endx_jax.data.formats.corpus import read_corpus
+from endx_jax.data.formats import read_corpus, registry, row_files
 
 PAIR = {"question": "q", "answer": "a"}
 

@@ -6,7 +6,7 @@ import small_squad
 from helpers import refused, written
 
 from endx_jax.data import read, reqa
-from endx_jax.data.formats.corpus import read_corpus
+from endx_jax.data.formats import read_corpus
 
 
 def test_a_folder_of_json_files_is_read(tmp_path):

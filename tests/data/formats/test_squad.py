@@ -8,8 +8,7 @@ from helpers import written
 from small_squad import article, asked
 
 from endx_jax.data import read, reqa
-from endx_jax.data.formats import squad
-from endx_jax.data.formats.corpus import read_corpus
+from endx_jax.data.formats import read_corpus, squad
 from endx_jax.data.sets.paragraphs import AnswerSpan, Question
 
 refusal = functools.partial(helpers.refusal, read)
@@ -70,7 +69,7 @@ def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
         ([*PLACE, "qas", 1, "answers", 0, "text"], "", f"{ANSWER}: 'text' is empty"),
         ([*PLACE, "qas", 1, "answers", 0, "answer_start"], True, f"{ANSWER}: 'answer_start' is True; {START}"),
         ([*PLACE, "qas", 1, "answers", 0, "answer_start"], 9, f"{ANSWER}: 'answer_start' is 9; {START}"),
-        ([*PLACE, "qas", 1, "id"], "i1", "id 'i1' belongs to two questions, 'What?' and ' Who? '"),
+        ([*PLACE, "qas", 1, "id"], "i1", "the question id 'i1' belongs to two texts, 'What?' and ' Who? '"),
     ],
 )
 def test_broken_values_are_refused_with_the_path_of_the_key(tmp_path, place, value, reason):

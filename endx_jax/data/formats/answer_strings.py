@@ -1,4 +1,4 @@
-"""Questions for the evaluation of an index, with the ids of their right documents or with answer strings.
+"""Questions with answer strings and without passages (NQ-open, DPR's question files), for the evaluation of an index.
 
 Answer strings are matched as in DPR and OpenNQ (Karpukhin et al. 2020; Dong et al. 2022), after `SimpleTokenizer` and
 `dpr/data/qa_validation.py` of facebookresearch/DPR. Tokens are runs of letters, digits and marks in NFD text, and other
@@ -8,61 +8,16 @@ answer if it contains the answer's tokens in sequence.
 
 import dataclasses
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from endx_jax import json_files
-from endx_jax.data.formats import beir, columns, msmarco, row_files, text_files
-from endx_jax.data.formats.registry import BEIR, COLUMNS, MSMARCO, detect_format, row_examples
-from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.formats import columns, row_files, tables, text_files
+from endx_jax.data.formats.format import Format, Place, ReadOptions
+from endx_jax.data.formats.text_files import InvalidRows
+from endx_jax.data.sets.records import Example, texts_of
 from endx_jax.errors import EndxError
 
-
-@dataclasses.dataclass(frozen=True)
-class Judgements:
-    """Questions with the ids of their right documents.
-
-    Attributes:
-      ids: Q external ids.
-      texts: Q questions.
-      right: distinct ids of each question's right documents, at least one, with their grades.
-      excluded: ids of the documents that are not ranked for each question, if they exist.
-    """
-
-    ids: tuple[str, ...]
-    texts: tuple[str, ...]
-    right: tuple[Mapping[str, int], ...]
-    excluded: tuple[tuple[str, ...], ...]
-
-    @classmethod
-    def from_records(cls, records: RetrievalSet) -> "Judgements":
-        """Returns the questions of a set whose candidate ids are the document ids of an index."""
-        names = records.candidate_ids
-        graded = records.grades or [dict.fromkeys(rows, 1) for rows in records.qrels]
-        right = tuple({names[row]: grade for row, grade in grades.items()} for grades in graded)
-        excluded = tuple(tuple(names[row] for row in rows) for rows in records.excluded or [()] * len(right))
-        return cls(records.question_ids, records.questions, right, excluded)
-
-
-# Readers of judgements without their corpus, by format.
-JUDGED: dict[str, Callable[[str, str | None], tuple[Mapping[str, str], Mapping[str, Mapping[str, int]]]]] = {
-    BEIR: beir.beir_judgements,
-    MSMARCO: msmarco.msmarco_judgements,
-}
-
-
-def read_judged(folder: str, split: str | None) -> Judgements:
-    """Reads the judged questions of a BEIR or MS MARCO folder, without its corpus.
-
-    Questions and documents with equal text are not merged, as in other tools that rank ids. In BEIR folders the
-    document with a question's own id is excluded, as by `beir.read`.
-
-    Raises:
-      EndxError: there is no such split, a line is broken, or a judged query is missing.
-    """
-    kind = detect_format(folder)
-    queries, right = JUDGED[kind](folder, split)
-    excluded = tuple((name,) if kind == BEIR and name not in grades else () for name, grades in right.items())
-    return Judgements(tuple(right), tuple(queries[name] for name in right), tuple(right.values()), excluded)
+INSTEAD = "`endx evaluate --index=DIR --data=...` looks for passages that contain them"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +58,8 @@ Row = tuple[str, str, list[str]]
 
 
 def _objects(path: str) -> Iterator[Row]:
-    names = columns.QUESTION, columns.ANSWER
-    for where, example in row_examples(path, COLUMNS, names, text_files.InvalidRows(path)):
-        yield where, example.question.text, [answer.text for answer in example.right]
+    for where, example in tables.examples(Place(path), ReadOptions(), InvalidRows(path)):
+        yield where, example.question, texts_of(example.right)
 
 
 def _lines(path: str) -> Iterator[Row]:
@@ -147,3 +101,26 @@ def contains_answer(passage: str, answers: Iterable[str]) -> bool:
     An answer without tokens is in no passage; DPR finds it in every passage.
     """
     return any(len(answer) > len(_SEPARATOR) and answer in passage for answer in answers)
+
+
+def _is_answers_line(line: str) -> bool:
+    """Returns true for a line of DPR's question files: a question, a tab and a list in Python's notation."""
+    _, tab, answers = line.partition("\t")
+    return bool(tab) and "\t" not in answers and answers.lstrip('"').startswith("[")
+
+
+def _matches(place: Place) -> bool:
+    if place.ending in (".csv", ".tsv"):
+        return _is_answers_line(text_files.first_text_line(place.files[0]))
+    return "question" in place.row and any(isinstance(place.row.get(key), list) for key in ("answer", "answers"))
+
+
+def _examples(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[tuple[str, Example]]:
+    if place.ending in (".csv", ".tsv"):
+        raise EndxError(f"{place.path} holds questions with lists of answer strings and no passages: {INSTEAD}")
+    answers = "each text of a list of answers is a right answer of its question"
+    text_files.LOG.warning("%s: %s; %s", place.path, answers, INSTEAD)
+    yield from tables.examples(place, options, invalid)
+
+
+ANSWERS = Format("answers", _matches, examples=_examples, documents=tables.documents)

@@ -4,8 +4,9 @@ import gzip
 import pytest
 from helpers import refusal, written
 
-from endx_jax.data.formats import relevance
-from endx_jax.data.formats.relevance import contains_answer, read_answered, read_judged, searchable, tokens
+from endx_jax.data.formats import ReadOptions, open_data
+from endx_jax.data.formats.answer_strings import contains_answer, read_answered, searchable, tokens
+from endx_jax.data.sets.records import Judgements
 
 
 def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):
@@ -21,11 +22,13 @@ def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):
     qrels = "query-id\tcorpus-id\tscore\n2\tb\t1\n1\ta\t1\n1\tb\t0\n2\tc\t1\n2\tb\t1\n3\ta\t1\n"
     (beir / "qrels" / "dev.tsv").write_text(qrels)
     asked, right = ("two", "one", "one"), ({"b": 1, "c": 1}, {"a": 1}, {"a": 1})
-    expected = relevance.Judgements(("2", "1", "3"), asked, right, ((),) * 3)
-    assert read_judged(str(marco), "dev") == expected
-    assert read_judged(str(beir), None) == dataclasses.replace(expected, excluded=(("2",), ("1",), ("3",)))
+    expected = Judgements(("2", "1", "3"), asked, right, ((),) * 3)
+    assert open_data(marco).judgements(ReadOptions(split="dev")) == expected
+    assert open_data(beir).judgements() == dataclasses.replace(expected, excluded=(("2",), ("1",), ("3",)))
     (beir / "qrels" / "dev.tsv").write_text(qrels + "9\ta\t1\n")
-    assert refusal(lambda: read_judged(str(beir), "dev")).endswith("dev.tsv, line 8: query '9' is not in queries.jsonl")
+    assert refusal(lambda: open_data(beir).judgements(ReadOptions(split="dev"))).endswith(
+        "dev.tsv, line 8: query '9' is not in queries.jsonl"
+    )
 
 
 @pytest.mark.parametrize("packed", ["", ".gz"])

@@ -248,10 +248,16 @@ def test_dpr(tmp_path, indent):
 def test_tevatron_and_flag_embedding(tmp_path):
     path = written(tmp_path / "train.jsonl", tevatron())
     assert read(path) == EXPECTED
-    for rows, key in ((tevatron, "negative_passages"), (dpr, "hard_negative_ctxs"), (flag_embedding, "neg")):
-        for without in ({}, {key: None}):
-            written(path, [{k: v for k, v in row.items() if k != key} | without for row in rows()])
+    for rows, right, wrong in (
+        (tevatron, "positive_passages", "negative_passages"),
+        (dpr, "positive_ctxs", "hard_negative_ctxs"),
+        (flag_embedding, "pos", "neg"),
+    ):
+        for without in ({}, {wrong: None}):
+            written(path, [{k: v for k, v in row.items() if k != wrong} | without for row in rows()])
             assert read(path).hard_negatives is None
+        written(path, [row | {right: row[right] or None} for row in rows()])
+        assert read(path).hard_negatives == EXPECTED.hard_negatives
     written(path, flag_embedding())
     assert read(path) == dataclasses.replace(EXPECTED, candidate_ids=("d0", "d1", "d2"))
 
@@ -368,8 +374,8 @@ def test_one_id_for_two_texts_is_refused(tmp_path):
     rows = tevatron()
     rows[1]["positive_passages"][0]["docid"] = "7"
     path = written(tmp_path / "x.jsonl", rows)
-    assert refusal(path) == f"{path}, line 2: the passage id '7' belongs to two texts"
+    assert f"{path}, line 2: the passage id '7' belongs to two texts, 'Book Someone" in refusal(path)
     rows = tevatron()
     rows[1]["query_id"] = "q0"
     written(path, rows)
-    assert refusal(path) == f"{path}, line 2: the question id 'q0' belongs to two texts"
+    assert f"{path}, line 2: the question id 'q0' belongs to two texts, 'who wrote" in refusal(path)
