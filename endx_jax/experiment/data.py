@@ -1,7 +1,5 @@
-"""Data of a run: what a path means, train, validation and test splits, and pairs in memory."""
+"""Data of an experiment: those of a run, of recipes and of other evaluations, and pairs in memory."""
 
-import dataclasses
-import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,169 +8,34 @@ from typing import Any
 import numpy as np
 
 from endx_jax import hub
-from endx_jax.data.formats import Data, Place, ReadOptions, beir, open_data, read_corpus, squad
-from endx_jax.data.formats.format import Format
+from endx_jax.data import sources
+from endx_jax.data.formats import beir, read_corpus
 from endx_jax.data.formats.origins import ORIGINS, PREFIXES, name_and_split
-from endx_jax.data.formats.registry import records_of
-from endx_jax.data.formats.shards import FilePart
-from endx_jax.data.sets import cloze
 from endx_jax.data.sets.documents import Document, own_documents
-from endx_jax.data.sets.paragraphs import POOLS
-from endx_jax.data.sets.records import Example, Pools, RetrievalSet, mix
-from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
-from endx_jax.data.settings import PARAGRAPHS, DataSettings
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.sets.splits import Splits
+from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import Source, parted, paths_of, pools
 from endx_jax.errors import EndxError, located, naming
 from endx_jax.json_files import is_missing, shown
 from endx_jax.methods import config as configs
 from endx_jax.parallel.agreement import is_distributed, on_primary
 from endx_jax.ranking.evaluate import EvaluationSettings
 
+__all__ = ["Source", "ensure_prepared", "find_source", "parted", "paths_of", "pools", "read_sets", "read_splits"]
+
 RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
 PREPARED = PREFIXES  # of the names of data sets of `endx prepare`
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """Data set that a path names, and how it is read; see `find_source`.
-
-    Attributes:
-      path: local path of the data, or name of the set.
-      data: data at the path; None if a config file makes them.
-      options: options of reading; the pool is empty for other data than reading comprehension.
-      prompts: strings prepended to questions and answers.
-      as_documents: true to read data as documents, whose parts become questions.
-    """
-
-    path: str
-    data: Data | None
-    options: ReadOptions
-    prompts: tuple[str, str] = ("", "")
-    as_documents: bool = False
-
-    @property
-    def format(self) -> Format | None:
-        """Format of the data; None if they are made, or read as documents."""
-        return self.data.format if self.data and not self.as_documents else None
-
-    @property
-    def is_file(self) -> bool:
-        """True for files and folders, false for sets that are made or prepared."""
-        return self.data is not None and not self.path.startswith(PREPARED)
-
-    @property
-    def pool(self) -> str:
-        """Retrieval unit of reading-comprehension data, as `data.pool`; empty for other data."""
-        return self.options.pool
-
-    def read(self, settings: DataSettings, *, whole: bool = True) -> RetrievalSet:
-        """Reads the set, without its prompts.
-
-        With the pool `sentences` or `answers`, the set has all sentences as candidates: see `pools`. True for `whole`
-        keeps the whole corpus of a BEIR folder.
-
-        Raises:
-          EndxError: the data can't be read.
-        """
-        if self.data is None:
-            return _makers(self.path)[self.path](settings)
-        if self.as_documents:
-            documents = own_documents(self.data.documents(self.options))
-            return cloze.cloze_questions(documents, self.path, settings.cloze_sentences, settings.cloze_removal)
-        pool = "sentences" if self.pool in POOLS else self.pool
-        return self.data.records(dataclasses.replace(self.options, whole=whole, pool=pool))
-
-    def examples(self, part: FilePart) -> Iterator[Example]:
-        """Yields the examples of a part of the data."""
-        assert self.data is not None
-        return self.data.examples(dataclasses.replace(self.options, part=part))
-
-
-def find_source(
-    path: str,
-    settings: DataSettings,
-    split: str | None = None,
-    *,
-    data_format: str = "",
-    prompts: tuple[str, str] = ("", ""),
-    strict: bool = False,
-) -> Source:
-    """Returns the data set at a path.
-
-    Args:
-      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a data set that is prepared or made by a config file.
-      settings: settings of the data. The pool is left out if the set is not reading-comprehension data.
-      split: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
-      data_format: as `data.format`; empty to detect it.
-      prompts: strings prepended to questions and answers.
-      strict: true to refuse a pool for data that is not reading comprehension.
-
-    Raises:
-      EndxError: there is no such data, or it can't have the pool.
-    """
-    data = None if path in _makers(path) else open_data(path)
-    options = options_of(settings, split)
-    if data is None or data_format or not data.has_units:
-        if strict and settings.pool and (data is None or data_format):
-            read_as = "read as documents" if data_format else "not reading-comprehension data"
-            raise EndxError(f"{path} is {read_as}; leave data.pool empty")
-        if strict and settings.pool and data:
-            next(data.paragraphs(options))  # raises EndxError
-        options = dataclasses.replace(options, pool="")
-    return Source(data.path if data else path, data, options, prompts, bool(data_format))
-
-
-def options_of(settings: DataSettings, split: str | None) -> ReadOptions:
-    """Returns the options by which the data of a run are read."""
-    return ReadOptions(
-        split=split,
-        pool=settings.pool,
-        skip_invalid=settings.skip_invalid,
-        question_column=settings.question_column or None,
-        answer_column=settings.answer_column or None,
-        text_column=settings.answer_column or None,
-    )
+def find_source(path: str, settings: DataSettings, split: str | None = None, **options: Any) -> sources.Source:
+    """Returns the data set at a path, also of one that a config file or a recipe makes: see `sources.find_source`."""
+    return sources.find_source(path, settings, split, makers=_makers(path), **options)
 
 
 def read_splits(settings: DataSettings) -> Splits:
-    """Returns the train, validation and test sets.
-
-    Without separate test data, they are splits of one data set. Separate test data (`data.test_path`, or the dev file
-    next to SQuAD's train file) is the whole test set, and its questions are removed from train and validation. With
-    `data.merge`, the sets are splits of the questions of both files. `data.pool` applies to each file that is
-    reading-comprehension data; the training data may have another format, such as mined negatives. The data sets of
-    `data.mixture` are added to the train set, without held-out questions.
-
-    With `data.tokens`, the train set is empty (see `tokens.stored`), and a share of the questions of `data.test_path`
-    is the validation set.
-
-    Raises:
-      EndxError: `data.path` is not set, or the data can't be read.
-    """
-    if not settings.path:
-        raise EndxError("data.path is not set: set a file or folder, or `docstrings` to try training without data")
-    if settings.tokens:
-        test = find_source(settings.test_path, settings, settings.test_split).read(settings)
-        return _held_out(test, settings)
-    if settings.merge:
-        splits = parted(_read_merged(settings), settings)
-    else:
-        path, test_path = paths_of(settings)
-        of_test = find_source(test_path, settings, settings.test_split) if test_path else None
-        strict = not (of_test and of_test.pool)
-        source = find_source(path, settings, settings.split, data_format=settings.format, strict=strict)
-        records = source.read(settings, whole=False)
-        splits = _parted_from(records, of_test, settings) if of_test else parted(records, settings)
-    if settings.mixture:
-        held_out = {*splits.validation.questions, *splits.test.questions}
-        sets = [splits.train]
-        for part in settings.sets[1:]:
-            source = find_source(part.path, settings, settings.split, prompts=part[2:])
-            records = without_questions(source.read(settings, whole=False), held_out)
-            sets.append(records.with_prompts(*source.prompts))
-        splits = dataclasses.replace(splits, train=mix(sets))
-    if settings.max_test_questions:
-        splits = dataclasses.replace(splits, test=take(splits.test, settings.max_test_questions))
-    return splits
+    """Returns the train, validation and test sets of a run: see `sources.read_splits`."""
+    return sources.read_splits(settings, _makers(*(part.path for part in settings.sets), settings.test_path))
 
 
 def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, RetrievalSet]:
@@ -213,41 +76,6 @@ def ensure_prepared(paths: Iterable[str]) -> None:
         on_primary(ensure, "data-prepared")
 
 
-def _read_merged(settings: DataSettings) -> RetrievalSet:
-    """Reads both files of a SQuAD folder as one set of whole paragraphs."""
-    files, options = squad.files_of(settings.path), options_of(settings, None)
-    paragraphs = itertools.chain.from_iterable(open_data(file).paragraphs(options) for file in files)
-    return records_of(paragraphs, files, settings.pool)
-
-
-def _parted_from(records: RetrievalSet, of_test: Source, settings: DataSettings) -> Splits:
-    """Returns the splits of training data with separate test data, whose questions are left out of the others."""
-    test = of_test.read(settings)
-    rest = without_questions(records, set(test.questions))
-    if not rest.questions:
-        also = f"all its questions are in the test data {of_test.path} too"
-        raise EndxError(f"{settings.path}: {also}; train on other questions")
-    return dataclasses.replace(parted(rest, dataclasses.replace(settings, test_fraction=0.0)), test=test)
-
-
-def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:
-    """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
-    share = settings.validation_fraction
-    validation = split_questions(test, validation=share, test=1 - share).validation
-    held = set(validation.question_ids)
-    rows = [row for row, name in enumerate(test.question_ids) if name not in held]
-    if not rows:
-        raise EndxError(f"{settings.test_path}: all questions are for validation; set data.validation_fraction=0")
-    return Splits(test.subset([]), validation, test.select_questions(rows))
-
-
-def parted(records: RetrievalSet, settings: DataSettings) -> Splits:
-    """Returns the train, validation and test sets of one data set, by the shares of the settings."""
-    records = dataclasses.replace(records, language=settings.language or records.text_language)  # of all texts
-    shares = {"validation": settings.validation_fraction, "test": settings.test_fraction}
-    return SPLITS["questions" if settings.merge else settings.held_out_by](records, **shares)
-
-
 def read_records(path: str, settings: DataSettings, split: str | None, *, whole: bool = True) -> RetrievalSet:
     """Finds and reads one data set: see `find_source` and `Source.read`.
 
@@ -258,44 +86,17 @@ def read_records(path: str, settings: DataSettings, split: str | None, *, whole:
     return source.read(settings, whole=whole)
 
 
-def _makers(path: str) -> Mapping[str, configs.Maker]:
-    """Returns the functions that make data sets, with that of the recipe for `path` if there is one."""
-    if path in RECIPES and path not in configs.MAKERS:
-        configs.load_config(RECIPES[path])
+def _makers(*paths: str) -> Mapping[str, sources.Maker]:
+    """Returns the functions that make data sets, with those of the recipes for `paths`."""
+    for path in paths:
+        if path in RECIPES and path not in configs.MAKERS:
+            configs.load_config(RECIPES[path])
     return configs.MAKERS
 
 
 def read_documents(settings: DataSettings) -> Iterator[Document]:
     """Yields the whole passages of documents without questions."""
     return own_documents(read_corpus(settings.path, text_column=settings.answer_column or None, split=settings.split))
-
-
-def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None) -> Pools:
-    """Returns the retrieval pools of a set; the primary one is `pool`, by default `data.pool`.
-
-    ReQA data has two pools: `answers`, the sentences that answer a question, and `sentences`, all of them. Other data
-    has one pool of all candidates.
-    """
-    pool = settings.pool if pool is None else pool
-    records = dataclasses.replace(records, language=settings.language or records.language)
-    if pool in ("", PARAGRAPHS):
-        return Pools({pool or "all": records})
-    sets = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
-    return Pools({pool: sets[pool]} | sets)
-
-
-def paths_of(settings: DataSettings) -> tuple[str, str]:
-    """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
-    if settings.path.startswith(PREPARED) and settings.pool not in POOLS:
-        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(POOLS)}")
-    train, test = settings.path, ""
-    if settings.format:
-        return train, settings.test_path
-    if train.startswith(PREPARED) and ":" not in train:
-        train, test = f"{train}:train", f"{train}:validation"
-    elif settings.pool and squad.FOLDER.matches(Place(train)):
-        train, test = squad.files_of(train)
-    return train, settings.test_path or test
 
 
 def rows_of(pairs: Any) -> str:
