@@ -303,7 +303,7 @@ class RetrievalSetBuilder:
     Attributes:
       questions: row of each question by its text.
       candidates: row of each candidate by its text.
-      without_right: arguments of the calls of `add` without a right passage; see there.
+      without_right: questions without a right passage when they were added; see `add`.
     """
 
     def __init__(self):
@@ -339,13 +339,14 @@ class RetrievalSetBuilder:
     ) -> None:
         """Adds a question with its passages: the fields of an `Example`, so that `add(*example)` adds one.
 
-        A question without a right passage is in the set only if another call gives it one.
+        A question without a right passage is in the set only if another call gives it one. Passages that are right in
+        any call are not hard negatives. Of several scores of a passage the first counts.
 
         Args:
           question: text of the question.
           right: right passages.
-          wrong: hard negatives; those that are right in this or another call are not hard negatives.
-          scores: a teacher's scores of the right and then of the wrong passages, NaN where unknown; the first counts.
+          wrong: hard negatives.
+          scores: as in `Example`.
           id: id of a new question; by default `q` and its row.
           group: group of a new question.
           grades: grades of the right passages, by default 1; of several grades of a passage the highest counts.
@@ -353,40 +354,30 @@ class RetrievalSetBuilder:
             the question's own text is always one of them.
           merge: false for a new row even if there is a question with this text.
         """
-        if not right:
+        if not right and question not in self.questions:
             self.without_right.append(Example(question, right, wrong, scores, id, group))
             return
         row = self.questions.setdefault(question, len(self._listed)) if merge else len(self._listed)
         if row == len(self._listed):
             self._listed.append((question, id, group))
             self._grades.append({})
-        self._add_passages(row, right, wrong, scores, grades)
-        if excluded:
-            self._excluded[row].update(map(self.candidate, excluded))
-
-    def _add_passages(
-        self,
-        row: int,
-        right: Sequence[Passage],
-        wrong: Sequence[Passage],
-        scores: Sequence[float] | None,
-        grades: Sequence[int] = (),
-    ) -> None:
         passages = [self.candidate(*((text,) if isinstance(text, str) else text)) for text in (*right, *wrong)]
         known = self._grades[row]
         for candidate, grade in zip(passages, grades or [1] * len(right), strict=False):
             known[candidate] = max(grade, known.get(candidate, grade))
-        if wrong:
-            self._wrong[row].update(passages[len(right) :])
         for candidate, score in zip(passages, scores or (), strict=scores is not None):
             if score == score:
                 self._scores[row].setdefault(candidate, score)
+        if wrong:  # most questions have none, and a million empty sets take 200 MB
+            self._wrong[row].update(passages[len(right) :])
+        if excluded:
+            self._excluded[row].update(map(self.candidate, excluded))
 
     def build(self, *, hard_negatives: bool = False) -> RetrievalSet:
         """Returns the set; true keeps the column of hard negatives even if there are none."""
         for example in self.without_right:
             if example.question in self.questions:
-                self._add_passages(self.questions[example.question], (), example.wrong, example.scores)
+                self.add(*example)
 
         def unless_right(column: Mapping[int, set[int]]) -> tuple[tuple[int, ...], ...]:
             rows = enumerate(self._grades)
