@@ -51,7 +51,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 def pairs_config(options: argparse.Namespace):
     """Returns a config without dropout for all pairs of `options.data`, SQuAD's folder or another `data.path`."""
-    from endx_jax.data.readers import squad
+    from endx_jax.data.formats import squad
     from endx_jax.methods.config import base_config
 
     config = base_config()

@@ -25,7 +25,7 @@ from peer_step import PLAIN
 import endx_jax
 from endx_jax.cli.entry import use_large_pages
 from endx_jax.data import reqa
-from endx_jax.data.readers import squad
+from endx_jax.data.formats import squad
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.inference.text_batches import batches

@@ -16,7 +16,7 @@ import numpy as np
 
 import endx_jax
 from endx_jax.data import reqa
-from endx_jax.data.readers import squad
+from endx_jax.data.formats import squad
 from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.index import Index, write_index

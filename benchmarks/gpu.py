@@ -54,7 +54,7 @@ def pack(options: argparse.Namespace) -> None:
     import numpy as np
     import safetensors.numpy
 
-    from endx_jax.data.readers import squad
+    from endx_jax.data.formats import squad
     from endx_jax.pretrained.locate import locate
 
     folder, model = pathlib.Path(options.folder), locate("all-MiniLM-L6-v2")

@@ -22,7 +22,7 @@ import numpy as np
 import endx_jax
 from endx_jax.cli.entry import use_large_pages
 from endx_jax.data import reqa
-from endx_jax.data.readers import squad
+from endx_jax.data.formats import squad
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import of_few_paragraphs
 from endx_jax.experiment.saved_model import load_pair_scorer

@@ -20,7 +20,7 @@ import sides
 
 from endx_jax.data import reqa
 from endx_jax.data.batches.collator import BatchStream, Pairs
-from endx_jax.data.readers import read, squad
+from endx_jax.data.formats import read, squad
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.pretrained import locate

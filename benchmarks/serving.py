@@ -29,7 +29,7 @@ from load import Load, put_load_on
 
 import endx_jax
 from endx_jax.data import reqa
-from endx_jax.data.readers import squad
+from endx_jax.data.formats import squad
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index import write_index
 from endx_jax.pretrained.locate import locate

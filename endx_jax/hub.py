@@ -61,7 +61,6 @@ def download(
         raise EndxError(f"{what} {part}cannot be downloaded from the hub ({reason}): {remedy}") from None
 
 
-@functools.cache
 def local_path(path: str) -> str:
     """Returns the local path of data at `path`, which is copied first if it is on the hub or in a bucket.
 
@@ -72,9 +71,13 @@ def local_path(path: str) -> str:
       EndxError: the data set can't be downloaded and is not in the cache, or has no such file or folder.
     """
     if url_of(path):
-        return str(local_copy(path))
-    if not path.startswith(DATA):
-        return path
+        return str(local_copy(path))  # which looks for changes each time
+    return dataset_path(path) if path.startswith(DATA) else path
+
+
+@functools.cache
+def dataset_path(path: str) -> str:
+    """Returns the path of a data set of the hub, or of a folder in it, in the hub's cache; asks the hub once."""
     owner, name, inside = (*path.removeprefix(DATA).strip("/").split("/", 2), "", "")[:3]
     name, _, revision = name.partition("@")
     files = f"{inside}/*" if inside else "*"

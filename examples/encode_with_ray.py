@@ -17,7 +17,7 @@ import numpy as np
 import ray
 
 import endx_jax
-from endx_jax.data.sets.corpus import read_corpus
+from endx_jax.data.formats import read_corpus
 from endx_jax.index.corpus_encoding import STEP, begin_index, encode_missing, encoding_of, survey
 from endx_jax.inference.encode import EmbeddingFormat
 

@@ -1,9 +1,9 @@
 """Numbers of questions, answers and pairs of reading-comprehension data, as papers report them."""
 
 from endx_jax.data import reqa
-from endx_jax.data.sets.origins import SPLITS
+from endx_jax.data.formats.origins import SPLITS, name_and_split
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.experiment.data import PREPARED, name_and_split, read_records
+from endx_jax.experiment.data import PREPARED, read_records
 from endx_jax.settings import check_choice
 
 
@@ -18,7 +18,7 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
       `questions`; `answers`, the candidates of the pool; and `rows`, the pairs before equal questions are merged.
     """
     if path.startswith(PREPARED):
-        from endx_jax.data.sets import reqa_dataset
+        from endx_jax.data.formats import reqa_dataset
 
         name, part = name_and_split(path)
         check_choice(f"the split of {name}", part, SPLITS)

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 from loopback import Handler, LoopbackServer
 
-from endx_jax.data.readers.squad import FILES
+from endx_jax.data.formats.squad import FILES
 
 
 def asked(name: str, text: str, *starts: int, **more) -> dict:

@@ -11,7 +11,7 @@ from loopback import NO_API, LoopbackServer, always
 
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import read_splits
-from endx_jax.hub import local_path
+from endx_jax.hub import dataset_path, local_path
 from endx_jax.pretrained import locate
 
 
@@ -27,13 +27,13 @@ def write_shards(folder: pathlib.Path) -> pathlib.Path:
 @pytest.fixture
 def asked(monkeypatch, tmp_path):
     """Replaces the hub by a folder; returns the arguments of the download."""
-    local_path.cache_clear()
+    dataset_path.cache_clear()
     found = {}
     monkeypatch.setattr(huggingface_hub, "dataset_info", lambda name, timeout: None)
     folder = write_shards(tmp_path / "hub")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **about: found.update(about) or str(folder))
     yield found
-    local_path.cache_clear()
+    dataset_path.cache_clear()
 
 
 def test_folders_and_patterns_of_a_data_set_of_the_hub_are_read(asked):
@@ -63,7 +63,7 @@ def test_what_is_not_on_the_hub_is_one_line(asked, monkeypatch):
 
 @pytest.mark.parametrize("body", [*NO_API, b'{"id": 5, "sha": []}'])
 def test_a_hub_that_answers_something_else_is_one_line(monkeypatch, tmp_path, body):
-    local_path.cache_clear()
+    dataset_path.cache_clear()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with LoopbackServer(always(body)) as hub:
@@ -87,7 +87,7 @@ def test_a_part_in_the_cache_is_not_the_whole_without_the_hub(monkeypatch, tmp_p
         monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         local_path("hf://datasets/some/part/pairs")
     assert sorted(hub.fetched) == ["pairs/test-0.csv", "pairs/train-0.csv"]
-    local_path.cache_clear()
+    dataset_path.cache_clear()
     assert local_path("hf://datasets/some/part/pairs").endswith("pairs")
     with one_line_error(r"some/part is in the hub's cache only in part and cannot be downloaded from the hub \(\w+\):"):
         local_path("hf://datasets/some/part")

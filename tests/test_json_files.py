@@ -2,8 +2,7 @@ import pytest
 from helpers import refused, written
 
 from endx_jax import json_files
-from endx_jax.data.readers import read
-from endx_jax.data.sets.corpus import read_corpus
+from endx_jax.data.formats import read, read_corpus
 from endx_jax.errors import EndxError
 from endx_jax.index.index import Index
 from endx_jax.pretrained.static import read_word_vectors

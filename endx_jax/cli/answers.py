@@ -1,7 +1,6 @@
 """Reader of the questions of `endx search`, and formats of its answers: text, JSON lines and TREC runs."""
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -10,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.readers import row_files, text_files
-from endx_jax.data.readers.columns import NAMES, QUESTION, QUESTION_IDS, TEXT, called
+from endx_jax.data.formats import Place, open_data, row_files, tables, text_files
+from endx_jax.data.formats.columns import NAMES, QUESTION_ID, SEARCHED, find
 from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.errors import EndxError, printable
 from endx_jax.ranking import trec
@@ -24,15 +23,11 @@ class NamedQuestion(NamedTuple):
     text: str
 
 
-# Columns that may hold the question.
-TEXTS = (QUESTION, *NAMES[QUESTION][0], TEXT)
-
-
 def read_questions(path: str) -> list[NamedQuestion]:
     """Returns all questions of a file, which may end in `.gz`; `-` is standard input.
 
-    - `.csv`, `.json`, Arrow tables, and `.tsv` with a header: a row for each question, in one of the columns `TEXTS`;
-      its id may be in one of `QUESTION_IDS`;
+    - `.csv`, `.json`, Arrow tables, and `.tsv` with a header: a row for each question, in one of the columns
+      `NAMES[SEARCHED]`; its id may be in one of `NAMES[QUESTION_ID]`;
     - other files whose first line begins with `{`: lines of JSON objects with the same keys;
     - files whose first line is an id, a tab and a question, as of MS MARCO and Anserini: such lines;
     - other files: lines of questions.
@@ -42,13 +37,15 @@ def read_questions(path: str) -> list[NamedQuestion]:
     Raises:
       EndxError: the file can't be read or has no questions, a question is not valid, or two have the same id.
     """
-    name, ending = ("standard input" if path == "-" else path), os.path.splitext(text_files.uncompressed(path))[1]
-    header = re.split(r'["\t]+', text_files.first_text_line(path).casefold()) if ending == ".tsv" else ()
+    name, found = (
+        ("standard input" if path == "-" else path),
+        None if path == "-" else open_data(path, otherwise=tables.LINES),
+    )
     rows: Iterable[tuple[int, str, NamedQuestion]]
-    if ending in (".csv", ".json", *text_files.ARROW_ENDINGS) or not {*header}.isdisjoint((*TEXTS, *QUESTION_IDS)):
+    if found and _has_columns(found.place):
         rows = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.read_rows(path))
     else:
-        lines = text_files.stream_lines(sys.stdin.buffer, name) if path == "-" else text_files.lines(path)
+        lines = text_files.lines(found.path) if found else text_files.stream_lines(sys.stdin.buffer, name)
         rows = _of_lines(lines, name)
     questions: dict[str, tuple[str, NamedQuestion]] = {}
     for _, where, question in rows:
@@ -58,6 +55,14 @@ def read_questions(path: str) -> list[NamedQuestion]:
     if not questions:
         raise EndxError(f"{name} contains no questions: give one per line")
     return [question for _, question in questions.values()]
+
+
+def _has_columns(place: Place) -> bool:
+    """Returns true for a table; a `.tsv` file may be one of ids and questions without a header."""
+    if place.ending != ".tsv":
+        return place.ending in tables.ENDINGS
+    header = re.split(r'["\t]+', text_files.first_text_line(place.path))
+    return any(find(side, header) for side in (SEARCHED, QUESTION_ID))
 
 
 def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str, NamedQuestion]]:
@@ -80,11 +85,10 @@ def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int
 
 
 def _of_object(fields: dict, number: int, where: str) -> NamedQuestion:
-    key, name = (next((column for key in keys for column in called(key, fields)), "") for keys in (TEXTS, QUESTION_IDS))
+    key, name = (next(iter(find(side, fields)), "") for side in (SEARCHED, QUESTION_ID))
     if not key:
-        raise EndxError(
-            f"{where} needs a question in {' or '.join(map(repr, TEXTS))}, not in {json_files.format_names(fields)}"
-        )
+        names = " or ".join(repr(name) for (name,) in NAMES[SEARCHED])
+        raise EndxError(f"{where} needs a question in {names}, not in {json_files.format_names(fields)}")
     text = json_files.as_text(fields[key], f"{where}: {key!r}")
     identifier = json_files.identifier(fields.get(name, number), f"{where}: the id")
     return NamedQuestion(json_files.as_text(identifier, f"{where}: the id"), text)

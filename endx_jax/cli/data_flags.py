@@ -11,8 +11,8 @@ from endx_jax.index.approximate import ENGINES, EXACT
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags for settings of `data` by which rows are read; the language has no value unless it is given."""
-    parser.add_argument("--question-column", default="question", help="column of questions [question]")
-    parser.add_argument("--answer-column", default="answer", help="column of answers [answer]")
+    parser.add_argument("--question-column", default="", help="column of questions [question, query, ...]")
+    parser.add_argument("--answer-column", default="", help="column of answers [answer, positive, ...]")
     parser.add_argument("--skip-invalid", action="store_true", help="skip invalid rows and log their number")
     about, absent = "language of the texts, for BM25 [detected]", argparse.SUPPRESS
     parser.add_argument("--language", choices=LANGUAGES, default=absent, metavar="NAME", help=about)
@@ -46,10 +46,10 @@ def add_rerank_flag(parser: argparse._ActionsContainer, use: str) -> None:
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
     """Adds the flags that select the split and the columns of a corpus."""
     parser.add_argument("--split", help="split of a folder that has several [its only one]")
-    parser.add_argument("--text-column", default="text", help="text column; answer column, if rows are pairs [text]")
-    parser.add_argument("--question-column", default="question", help="question column, if rows are pairs [question]")
+    parser.add_argument("--text-column", help="text column; answer column, if rows are pairs [text, contents, ...]")
+    parser.add_argument("--question-column", help="question column, if rows are pairs [question, query, ...]")
     parser.add_argument("--id-column", help="id column; empty for line numbers [_id, id, pid, docno, doc_id, ...]")
-    parser.add_argument("--title-column", default="title", help="title column [title]")
+    parser.add_argument("--title-column", help="title column [title]")
 
 
 def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:

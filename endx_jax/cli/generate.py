@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
     require(output.parent.is_dir(), f"{output.parent} is no folder: make it first")
     require(journal_file.exists() or not output.exists(), f"{output} exists and has no journal: name another --output")
 
-    from endx_jax.data.sets.corpus import read_corpus
+    from endx_jax.data.formats import read_corpus
     from endx_jax.parallel.console import say
 
     documents = [*distinct(read_corpus(arguments.corpus, text_column=arguments.text_column, say=say))]
@@ -157,7 +157,7 @@ def _template(path: pathlib.Path | None) -> str:
     """Reads the template of the prompt."""
     if path is None:
         return PROMPT
-    from endx_jax.data.readers import text_files
+    from endx_jax.data.formats import text_files
 
     template = "".join(line for _, line in text_files.lines(str(path)))
     require("{passage}" in template, f"{path} needs the place of the passage, {{passage}}; {{count}} is optional")
@@ -210,5 +210,5 @@ def _parser() -> argparse.ArgumentParser:
         help="embedding model, or reranker of BM25's 100 best: keep questions for which it ranks their passage high",
     )
     parser.add_argument("--filter-top", type=int, default=10, metavar="K", help="lowest rank that is kept [10]")
-    parser.add_argument("--text-column", default="text", help="text column of JSON, CSV, TSV and Arrow [text]")
+    parser.add_argument("--text-column", help="text column of JSON, CSV, TSV and Arrow [text, contents, ...]")
     return parser

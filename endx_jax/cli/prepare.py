@@ -19,7 +19,7 @@ def main(argv: list[str]) -> None:
         return
     arguments = _parser().parse_args(argv)
 
-    from endx_jax.data.sets.reqa_dataset import prepare, summary
+    from endx_jax.data.formats.reqa_dataset import prepare, summary
 
     folder = prepare(arguments.name, source=arguments.source, data_dir=arguments.data_dir, progress=sys.stderr.isatty())
     print(f"{arguments.name} is in {folder}\n")

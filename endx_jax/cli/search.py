@@ -91,7 +91,7 @@ def _change(arguments: argparse.Namespace, search: "Index") -> bool:
         return f"{counted(len(search), 'document')} in {search.path}"
 
     if arguments.add:
-        from endx_jax.data.sets.corpus import read_corpus
+        from endx_jax.data.formats import read_corpus
 
         documents = read_corpus(arguments.add, **corpus_options(arguments))
         some = [*itertools.islice(documents, TOGETHER)]  # before the deletion, which can't be undone

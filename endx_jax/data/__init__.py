@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from endx_jax.data.readers import read
+    from endx_jax.data.formats import read
     from endx_jax.data.sets.records import RetrievalSet
 
 __all__ = ["RetrievalSet", "read"]
@@ -12,7 +12,7 @@ __all__ = ["RetrievalSet", "read"]
 def __getattr__(name: str):
     # Readers are imported at first use, since encoding texts only needs the tokenization.
     if name == "read":
-        from endx_jax.data.readers import read
+        from endx_jax.data.formats import read
 
         return read
     if name == "RetrievalSet":

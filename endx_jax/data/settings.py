@@ -24,6 +24,30 @@ class TrainingSet(NamedTuple):
     answer_prompt: str = ""
 
 
+INF = float("inf")
+# Least and largest values of settings; the special tokens of a text are two.
+RANGES: dict[str, tuple[float, float]] = {
+    "mixture_temperature": (0, 1e9),
+    "tokenizing_processes": (0, INF),
+    "question_length": (3, INF),
+    "answer_length": (3, INF),
+    "max_test_questions": (0, INF),
+    "max_train_pairs": (0, INF),
+    "group_size": (1, INF),
+    "hard_negatives": (-1, INF),
+    "reading_threads": (0, INF),
+}
+CHOSEN_FROM = {
+    "held_out_by": SPLITS,
+    "pool": ("", *POOLS),
+    "format": ("", DOCUMENTS),
+    "language": CHOICES,
+    "mixture_batches": (MIXED, ONE_SET),
+}
+# Settings of which only one may be set.
+EXCLUSIVE = (("format", "merge"), ("format", "tokens"), ("merge", "test_path"), ("mixture", "max_train_pairs"))
+
+
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
     """Settings of the data, `config.data`."""
@@ -44,7 +68,8 @@ class DataSettings:
     format: str = key(
         "",
         "Format of `path`: empty to detect it, or `documents`, a corpus as `endx encode` reads, for a method that "
-        "needs no answers (embedding_distillation). `answer_column` is then the column of the text, by default `text`.",
+        "needs no answers (embedding_distillation). `answer_column` is then the column of the text. Empty: `text` or a "
+        "name that other tools use.",
     )
     mixture: tuple[tuple[str | float, ...], ...] = key(
         (),
@@ -79,8 +104,14 @@ class DataSettings:
     )
     test_path: str = key("", "Test data: a file or folder. Empty: `test_fraction` of `path`.")
     test_split: str = key("test", "Split of the test data, of a folder with several.")
-    question_column: str = key("question", "Name of the question column in CSV, TSV, JSON and Arrow, in any case.")
-    answer_column: str = key("answer", "Name of the answer column in CSV, TSV, JSON and Arrow, in any case.")
+    question_column: str = key(
+        "",
+        "Name of the question column in CSV, TSV, JSON and Arrow, in any case. Empty: `question` or a name that other "
+        "tools use, such as `query`.",
+    )
+    answer_column: str = key(
+        "", "Name of the answer column, likewise. Empty: `answer` or a name that other tools use, such as `positive`."
+    )
     skip_invalid: bool = key(
         False,
         "Skips invalid rows, such as those with an empty answer, and logs their number. Otherwise an invalid row is an "
@@ -123,26 +154,19 @@ class DataSettings:
     )
 
     def __post_init__(self):
-        shortest = min(self.question_length, self.answer_length)
-        for name in ("max_test_questions", "max_train_pairs", "reading_threads"):
-            require(getattr(self, name) >= 0, f"data.{name} is {getattr(self, name)}; it must be at least 0")
-        require(
-            shortest > 2, f"data.question_length and answer_length must exceed 2, the special tokens; one is {shortest}"
-        )
-        check_choice("data.held_out_by", self.held_out_by, SPLITS)
-        check_choice("data.pool", self.pool, ("", *POOLS))
-        check_choice("data.format", self.format, ("", DOCUMENTS))
-        check_choice("data.language", self.language, CHOICES)
-        require(not (self.format and self.merge), "data.merge joins SQuAD's files; leave data.format empty")
-        require(not (self.format and self.tokens), "data.tokens can't hold data.format=documents; leave one empty")
+        for name, (least, most) in RANGES.items():
+            value, upper = getattr(self, name), f", and at most {most:g}" * (most < INF)
+            require(least <= value <= most, f"data.{name} is {value}; it must be at least {least:g}{upper}")
+        for name, choices in CHOSEN_FROM.items():
+            check_choice(f"data.{name}", getattr(self, name), choices)
+        for name, other in EXCLUSIVE:
+            both = getattr(self, name) and getattr(self, other)
+            require(not both, f"data.{name} can't be used with data.{other}; leave one empty")
         require(self.pool == PARAGRAPHS or not self.merge, "data.merge needs data.pool=paragraphs")
-        require(
-            not (self.merge and self.test_path), "data.merge joins the files of a folder; leave data.test_path empty"
-        )
         weighed = all(
             2 <= len(part) <= 4
             and isinstance(part[1], int | float)
-            and 0 < part[1] < float("inf")
+            and 0 < part[1] < INF
             and all(isinstance(text, str) for text in (part[0], *part[2:]))
             for part in self.mixture
         )
@@ -152,27 +176,9 @@ class DataSettings:
             "at most two prompts",
         )
         require(
-            0 <= self.mixture_temperature < float("inf"),
-            f"data.mixture_temperature is {self.mixture_temperature}; it must be finite and not negative",
-        )
-        check_choice("data.mixture_batches", self.mixture_batches, (MIXED, ONE_SET))
-        require(
-            not (self.mixture and self.max_train_pairs), "data.max_train_pairs can't cut a data.mixture; leave out one"
-        )
-        require(
             not self.tokens or bool(self.test_path),
             "data.tokens needs data.test_path, since no questions of `data.path` are held out; set it",
         )
-        require(self.tokenizing_processes >= 0, "data.tokenizing_processes must not be negative")
-        require(self.group_size > 0, f"data.group_size is {self.group_size}; it must be positive")
-        require(
-            self.hard_negatives >= -1, f"data.hard_negatives is {self.hard_negatives}; it must be at least 0, or -1"
-        )
-
-    @property
-    def text_column(self) -> str:
-        """Column of the text of documents: `answer_column`, if it is not the default."""
-        return "text" if self.answer_column == "answer" else self.answer_column
 
     @property
     def sets(self) -> tuple[TrainingSet, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.readers import row_files, text_files
+from endx_jax.data.formats import row_files, text_files
 from endx_jax.errors import EndxError, counted, nearest
 from endx_jax.experiment.config import config_changes
 from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config

@@ -1,154 +1,40 @@
-"""Data of a run: what a path means, its reader, train, validation and test splits, and pairs in memory."""
+"""Data of an experiment: those of a run, of recipes and of other evaluations, and pairs in memory."""
 
-import dataclasses
-import functools
-import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from endx_jax import hub
-from endx_jax.data.readers import beir, formats, squad
-from endx_jax.data.sets.corpus import read_corpus
-from endx_jax.data.sets.origins import ORIGINS
-from endx_jax.data.sets.paragraphs import POOLS, convert_paragraphs, split_sentences, whole_paragraphs
-from endx_jax.data.sets.records import Pools, RetrievalSet, RetrievalSetBuilder, mix
-from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
-from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
+from endx_jax.data import sources
+from endx_jax.data.formats import beir
+from endx_jax.data.formats.origins import ORIGINS, PREFIXES, name_and_split
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.sets.splits import Splits
+from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import Source, parted, paths_of, pools
 from endx_jax.errors import EndxError, located
 from endx_jax.json_files import is_missing, shown
 from endx_jax.methods import config as configs
 from endx_jax.parallel.agreement import is_distributed, on_primary
 from endx_jax.ranking.evaluate import EvaluationSettings
 
+__all__ = ["Source", "ensure_prepared", "find_source", "parted", "paths_of", "pools", "read_sets", "read_splits"]
+
 RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
-PREPARED = ("reqa/", "multireqa/")  # prefixes of the names of data sets of `endx prepare`
-MADE, NAMED = "made", "named"  # kinds of data sets that a config file makes, and of those of `endx prepare`
+PREPARED = PREFIXES  # of the names of data sets of `endx prepare`
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """Data set that a path names, and how it is read; see `find_source`.
-
-    Attributes:
-      paths: file, folder or name of the set; with `data.merge` SQuAD's two files.
-      kind: name of the reader in `READERS`.
-      pool: retrieval unit of reading-comprehension data, as `data.pool`; empty for other data.
-      split: split of a folder that has several; None for the only one.
-      prompts: strings prepended to questions and answers.
-    """
-
-    paths: tuple[str, ...]
-    kind: str
-    pool: str = ""
-    split: str | None = None
-    prompts: tuple[str, str] = ("", "")
-
-    @property
-    def path(self) -> str:
-        """The only path, or the first one."""
-        return self.paths[0]
-
-    def read(self, settings: DataSettings, *, whole: bool = True) -> RetrievalSet:
-        """Reads the set, without its prompts.
-
-        With the pool `sentences` or `answers`, the set has all sentences as candidates: see `pools`. True for `whole`
-        keeps the whole corpus of a BEIR folder: see `readers.formats.read`.
-
-        Raises:
-          EndxError: the data can't be read.
-        """
-        return READERS[self.kind](self, settings, whole)
-
-
-def find_source(
-    path: str,
-    settings: DataSettings,
-    split: str | None = None,
-    *,
-    data_format: str = "",
-    prompts: tuple[str, str] = ("", ""),
-    strict: bool = False,
-) -> Source:
-    """Returns the data set at a path.
-
-    Args:
-      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a data set that is prepared or made by a config file.
-      settings: settings of the data. The pool is left out if the set is not reading-comprehension data.
-      split: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
-      data_format: as `data.format`; empty to detect it.
-      prompts: strings prepended to questions and answers.
-      strict: true to refuse a pool for data that is not reading comprehension.
-
-    Raises:
-      EndxError: there is no such data, or it can't have the pool.
-    """
-    if path in _makers(path):
-        kind = MADE
-    elif path.startswith(PREPARED):
-        kind = NAMED
-    else:
-        path = hub.local_path(path)
-        kind = data_format or formats.detect_format(path)
-    pool = settings.pool if kind in (NAMED, *formats.PARAGRAPH_READERS) else ""
-    if strict and settings.pool and not pool:
-        if kind in (MADE, DOCUMENTS):
-            read_as = "read as documents" if kind == DOCUMENTS else "not reading-comprehension data"
-            raise EndxError(f"{path} is {read_as}; leave data.pool empty")
-        next(formats.read_paragraphs(path, kind, split=split))  # raises EndxError
-    return Source((path,), kind, pool, split, prompts)
+def find_source(path: str, settings: DataSettings, split: str | None = None, **options: Any) -> sources.Source:
+    """Returns the data set at a path, also of one that a config file or a recipe makes: see `sources.find_source`."""
+    return sources.find_source(path, settings, split, makers=_makers(path), **options)
 
 
 def read_splits(settings: DataSettings) -> Splits:
-    """Returns the train, validation and test sets.
-
-    Without separate test data, they are splits of one data set. Separate test data (`data.test_path`, or the dev file
-    next to SQuAD's train file) is the whole test set, and its questions are removed from train and validation. With
-    `data.merge`, the sets are splits of the questions of both files. `data.pool` applies to each file that is
-    reading-comprehension data; the training data may have another format, such as mined negatives. The data sets of
-    `data.mixture` are added to the train set, without held-out questions.
-
-    With `data.tokens`, the train set is empty (see `tokens.stored`), and a share of the questions of `data.test_path`
-    is the validation set.
-
-    Raises:
-      EndxError: `data.path` is not set, or the data can't be read.
-    """
-    if not settings.path:
-        raise EndxError("data.path is not set: set a file or folder, or `docstrings` to try training without data")
-    if settings.tokens:
-        test = find_source(settings.test_path, settings, settings.test_split).read(settings)
-        return _held_out(test, settings)
-    both = squad.files_of(settings.path) if settings.merge else ()
-    path, test_path = (both[0], "") if both else paths_of(settings)
-    of_test = find_source(test_path, settings, settings.test_split) if test_path else None
-    strict = not (of_test and of_test.pool)
-    source = find_source(path, settings, settings.split, data_format=settings.format, strict=strict)
-    if both:
-        source = dataclasses.replace(source, paths=both)
-    records = source.read(settings, whole=False)
-    if of_test:
-        test = of_test.read(settings)
-        rest = without_questions(records, set(test.questions))
-        if not rest.questions:
-            raise EndxError(f"{path}: all its questions are in the test data {test_path} too; train on other questions")
-        splits = dataclasses.replace(parted(rest, dataclasses.replace(settings, test_fraction=0.0)), test=test)
-    else:
-        splits = parted(records, settings)
-    if settings.mixture:
-        held_out = {*splits.validation.questions, *splits.test.questions}
-        sets = [splits.train]
-        for part in settings.sets[1:]:
-            source = find_source(part.path, settings, settings.split, prompts=part[2:])
-            records = without_questions(source.read(settings, whole=False), held_out)
-            sets.append(records.with_prompts(*source.prompts))
-        splits = dataclasses.replace(splits, train=mix(sets))
-    if settings.max_test_questions:
-        splits = dataclasses.replace(splits, test=take(splits.test, settings.max_test_questions))
-    return splits
+    """Returns the train, validation and test sets of a run: see `sources.read_splits`."""
+    return sources.read_splits(settings, _makers(*(part.path for part in settings.sets), settings.test_path))
 
 
 def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, RetrievalSet]:
@@ -181,30 +67,12 @@ def ensure_prepared(paths: Iterable[str]) -> None:
         for path in paths:
             name = name_and_split(path)[0]
             if name in ORIGINS:  # of others, reading raises the error
-                from endx_jax.data.sets import reqa_dataset
+                from endx_jax.data.formats import reqa_dataset  # imports tensorflow-datasets
 
                 reqa_dataset.ensure(name)
 
     if is_distributed():
         on_primary(ensure, "data-prepared")
-
-
-def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:
-    """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
-    share = settings.validation_fraction
-    validation = split_questions(test, validation=share, test=1 - share).validation
-    held = set(validation.question_ids)
-    rows = [row for row, name in enumerate(test.question_ids) if name not in held]
-    if not rows:
-        raise EndxError(f"{settings.test_path}: all questions are for validation; set data.validation_fraction=0")
-    return Splits(test.subset([]), validation, test.select_questions(rows))
-
-
-def parted(records: RetrievalSet, settings: DataSettings) -> Splits:
-    """Returns the train, validation and test sets of one data set, by the shares of the settings."""
-    records = dataclasses.replace(records, language=settings.language or records.text_language)  # of all texts
-    shares = {"validation": settings.validation_fraction, "test": settings.test_fraction}
-    return SPLITS["questions" if settings.merge else settings.held_out_by](records, **shares)
 
 
 def read_records(path: str, settings: DataSettings, split: str | None, *, whole: bool = True) -> RetrievalSet:
@@ -217,91 +85,12 @@ def read_records(path: str, settings: DataSettings, split: str | None, *, whole:
     return source.read(settings, whole=whole)
 
 
-def _makers(path: str) -> Mapping[str, configs.Maker]:
-    """Returns the functions that make data sets, with that of the recipe for `path` if there is one."""
-    if path in RECIPES and path not in configs.MAKERS:
-        configs.load_config(RECIPES[path])
+def _makers(*paths: str) -> Mapping[str, sources.Maker]:
+    """Returns the functions that make data sets, with those of the recipes for `paths`."""
+    for path in paths:
+        if path in RECIPES and path not in configs.MAKERS:
+            configs.load_config(RECIPES[path])
     return configs.MAKERS
-
-
-def _read_named(source: Source, *_) -> RetrievalSet:
-    from endx_jax.data.sets import reqa_dataset
-
-    return reqa_dataset.read_prepared(*name_and_split(source.path))
-
-
-def _read_documents(source: Source, settings: DataSettings, _) -> RetrievalSet:
-    """Returns passages as answers; the text for the question tower is the title, or else the first sentence."""
-    texts = RetrievalSetBuilder()
-    for passage in read_corpus(source.path, text_column=settings.text_column, split=source.split):
-        start, end = next(iter(split_sentences(passage.text)), (0, None))
-        question = texts.question(str(passage.metadata.get("title") or passage.text[start:end]))
-        texts.judge(question, texts.candidate(passage.text, passage.name))
-    return texts.build()
-
-
-def _read_paragraphs(source: Source, settings: DataSettings, _) -> RetrievalSet:
-    read = functools.partial(formats.read_paragraphs, skip_invalid=settings.skip_invalid, split=source.split)
-    paragraphs = itertools.chain.from_iterable(read(path, source.kind) for path in source.paths)
-    if source.pool in POOLS:
-        return convert_paragraphs(paragraphs, source.paths, "sentences").records
-    return whole_paragraphs(paragraphs, " and ".join(source.paths), merge=not source.pool)
-
-
-def _read_file(source: Source, settings: DataSettings, whole: bool) -> RetrievalSet:
-    return formats.read(
-        source.path,
-        split=source.split,
-        question_column=settings.question_column,
-        answer_column=settings.answer_column,
-        whole=whole,
-        skip_invalid=settings.skip_invalid,
-        kind=source.kind,
-    )
-
-
-# Functions (source, settings, whole) that read data sets: see `Source.read`.
-READERS: dict[str, Callable[[Source, DataSettings, bool], RetrievalSet]] = {
-    MADE: lambda source, settings, _: _makers(source.path)[source.path](settings),
-    NAMED: _read_named,
-    DOCUMENTS: _read_documents,
-    **dict.fromkeys(formats.PARAGRAPH_READERS, _read_paragraphs),
-    **dict.fromkeys((*formats.TABLES, formats.ANSWERS, formats.BEIR, formats.LLAMA_INDEX, formats.MSMARCO), _read_file),
-}
-
-
-def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None) -> Pools:
-    """Returns the retrieval pools of a set; the primary one is `pool`, by default `data.pool`.
-
-    ReQA data has two pools: `answers`, the sentences that answer a question, and `sentences`, all of them. Other data
-    has one pool of all candidates.
-    """
-    pool = settings.pool if pool is None else pool
-    records = dataclasses.replace(records, language=settings.language or records.language)
-    if pool in ("", PARAGRAPHS):
-        return Pools({pool or "all": records})
-    sets = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
-    return Pools({pool: sets[pool]} | sets)
-
-
-def name_and_split(path: str) -> tuple[str, str]:
-    """Returns name and split of a prepared data set such as `reqa/squad:validation`; the default split is `train`."""
-    name, _, part = path.partition(":")
-    return name, part or "train"
-
-
-def paths_of(settings: DataSettings) -> tuple[str, str]:
-    """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
-    if settings.path.startswith(PREPARED) and settings.pool not in POOLS:
-        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(POOLS)}")
-    train, test = settings.path, ""
-    if settings.format:
-        return train, settings.test_path
-    if train.startswith(PREPARED) and ":" not in train:
-        train, test = f"{train}:train", f"{train}:validation"
-    elif settings.pool and formats.holds_squad(train):
-        train, test = squad.files_of(train)
-    return train, settings.test_path or test
 
 
 def rows_of(pairs: Any) -> str:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.readers import examples, formats, row_files, text_files
-from endx_jax.data.readers.columns import LABEL
-from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
+from endx_jax.data.formats import row_files, text_files
+from endx_jax.data.formats.columns import LABEL
+from endx_jax.data.formats.tables import COLUMNS, ColumnParser
+from endx_jax.data.sets.records import Example, Pools, RetrievalSet, known_questions, questions_by_candidate, texts_of
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import MULTILINGUAL
@@ -152,25 +153,28 @@ def _check(settings: DataSettings, model: str | os.PathLike, name: str, command:
 
 def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
     """Yields findings about the rows of a table: repeated ones, contradictions, and columns that are not used."""
-    path, kind = source.path, source.kind
-    if kind not in formats.TABLES:
+    if not (source.data and source.format and source.format.in_parts):
         return
-    invalid = text_files.InvalidRows(path, skip=settings.skip_invalid)
-    columns = examples.ColumnParser((settings.question_column, settings.answer_column))
-    parse, values = formats.ROW_PARSERS.get(kind, columns), collections.defaultdict[str, set[str]](set)
     right: collections.Counter[tuple[str, str]] = collections.Counter()
     wrong: set[tuple[str, str]] = set()
-    for _, where, row in row_files.read_rows(path, invalid, split=settings.split):
-        for asked in columns.asked(row, where) if parse is columns else [row]:
+    values = collections.defaultdict[str, set[str]](set)
+
+    def count(example: Example) -> None:
+        right.update((example.question, text) for text in texts_of(example.right))
+        wrong.update((example.question, text) for text in texts_of(example.wrong))
+
+    is_table, invalid = source.format is COLUMNS, text_files.InvalidRows(source.path, skip=settings.skip_invalid)
+    for example in () if is_table else source.data.examples(source.options):
+        count(example)
+    columns = ColumnParser(source.options.question_column, source.options.answer_column)
+    for _, where, row in row_files.read_rows(source.path, invalid, split=settings.split) if is_table else ():
+        for asked in columns.asked(row, where):
             with invalid.row():
-                example = parse(asked, where)
-                if parse is columns:
-                    used = columns.choose(asked, where)
-                    taken = (used.question, used.answer, *used.negatives, *used.labels)
-                    for name in (name for name in asked if name not in taken and len(values[name]) <= FEW_VALUES):
-                        values[name].add("" if json_files.is_missing(asked[name]) else str(asked[name]).strip())
-                right.update((example.question.text, passage.text) for passage in example.right)
-                wrong.update((example.question.text, passage.text) for passage in example.wrong)
+                count(columns(asked, where))
+                used = columns.choose(asked, where)
+                taken = (used.question, used.answer, *used.negatives, *used.labels)
+                for name in (name for name in asked if name not in taken and len(values[name]) <= FEW_VALUES):
+                    values[name].add("" if json_files.is_missing(asked[name]) else str(asked[name]).strip())
     yield "rows that repeat the question and answer of another row", right.total() - len(right)
     both = sum(pair in right for pair in wrong)
     yield "answers that are right in one row and wrong in another, and count as right", both

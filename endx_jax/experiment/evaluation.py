@@ -11,10 +11,11 @@ import numpy as np
 from etils import epath
 
 from endx_jax.buckets import uploading
-from endx_jax.data.readers import beir
-from endx_jax.data.readers.formats import ANSWERS, detect_format
-from endx_jax.data.sets.records import Pools, asked_documents, known_questions
-from endx_jax.data.sets.relevance import JUDGED, Judgements, QuestionWithAnswers, read_answered, read_judged
+from endx_jax.data.formats import beir
+from endx_jax.data.formats.answer_strings import ANSWERS, QuestionWithAnswers, read_answered
+from endx_jax.data.formats.format import ReadOptions
+from endx_jax.data.formats.registry import open_data
+from endx_jax.data.sets.records import Judgements, Pools, asked_documents, known_questions
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
@@ -145,7 +146,7 @@ def evaluate(
     sets = beir.suite_of(path, split) if path else {}
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
     for folder, part in sets.values():  # so that a damaged set is found before the others are encoded
-        beir.beir_judgements(folder, part, skip_invalid=reading.get("skip_invalid", False))
+        open_data(folder).judgements(ReadOptions(split=part, skip_invalid=reading.get("skip_invalid", False)))
     splits = {part for _, part in sets.values()} or {split or beir.default_split(path)}
     split = splits.pop() if len(splits) == 1 else "of its name"
     read = functools.partial(_read, workdir, pool, min_questions, reading)
@@ -258,13 +259,13 @@ def _evaluate_index(
 ) -> IndexResults:
     """Ranks all documents of an index for questions whose right documents or answer strings are given."""
     data = local_path(data)
-    kind = detect_format(data) if os.path.exists(data) else ""  # otherwise a prepared set
+    found = open_data(data)
     split = split or beir.default_split(data)
     questions: Judgements | list[QuestionWithAnswers]
-    if kind == ANSWERS:
+    if found.format is ANSWERS:
         questions = read_answered(data)
-    elif kind in JUDGED:
-        questions = read_judged(data, split)
+    elif found.format.judgements:
+        questions = found.judgements(ReadOptions(split=split))
     else:
         _, read = _read(workdir, pool, (), reading, data, split)
         questions = Judgements.from_records(read.primary)

@@ -5,7 +5,7 @@ import os
 import pathlib
 from typing import Any
 
-from endx_jax.data.readers.beir import REPORT, write_mined
+from endx_jax.data.formats.beir import REPORT, write_mined
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.settings import DataSettings

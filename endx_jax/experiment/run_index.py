@@ -164,7 +164,7 @@ def searched_answers(
             documents, embeddings = [*documents, *others], concatenate([embeddings, added])
         return documents, embeddings, {"part": "all answers of ", "path": source}
     corpus = pathlib.Path(data.path)
-    column = f" --text-column={data.text_column if data.format else data.answer_column}" if corpus.is_file() else ""
+    column = f" --text-column={data.answer_column}" if corpus.is_file() and data.answer_column else ""
     unit = f" --pool={data.pool}" if data.pool and not data.format else column
     file = run.workdir / "all-answers.sqlite"
     command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={file}"

@@ -20,13 +20,23 @@ from typing import NamedTuple
 
 from endx_jax import json_files
 from endx_jax.buckets import url_of
-from endx_jax.data.batches.token_store import MANIFEST, SIDES, TEXTS, TokenStore, is_whole, join_parts, write_part
-from endx_jax.data.readers import examples, folders, formats, shards, text_files
+from endx_jax.data.batches.token_store import (
+    MANIFEST,
+    SIDES,
+    TEXTS,
+    Example,
+    TokenStore,
+    is_whole,
+    join_parts,
+    write_part,
+)
+from endx_jax.data.formats import folders, shards
+from endx_jax.data.sets.records import texts_of
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import MADE, NAMED, Source, find_source
+from endx_jax.experiment.data import Source, find_source
 from endx_jax.experiment.workdir import check_writable
 from endx_jax.files import expanded, locked, sha256_of
 from endx_jax.parallel.agreement import on_primary
@@ -54,7 +64,7 @@ class SourcePart(NamedTuple):
     @property
     def format(self) -> str:
         """Format of the rows; empty if the source is read as a whole."""
-        return self.source.kind if self.source.kind in formats.TABLES else ""
+        return self.source.format.name if self.source.format and self.source.format.in_parts else ""
 
 
 def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], splits: Splits) -> TokenStore:
@@ -193,9 +203,9 @@ def _file(folder: pathlib.Path, part: SourcePart, common: str) -> pathlib.Path:
 def _parts(source: Source, settings: DataSettings) -> list[SourcePart]:
     """Returns the parts of a source in order, with the hashes of their files."""
     path = source.path
-    if source.kind in (MADE, NAMED):
+    if not source.is_file:
         return [SourcePart(source, shards.FilePart(path), source.read(settings, whole=False).sha256)]
-    is_table = source.kind in formats.TABLES
+    is_table = source.format is not None and source.format.in_parts
     files = shards.files(path, settings.split) if is_table else folders.files_at(path)
     with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
@@ -228,19 +238,16 @@ def _tokenize(
     write_part(file, _examples(part, settings), processors, part.source.prompts, held_out)
 
 
-def _examples(part: SourcePart, settings: DataSettings) -> Iterator[examples.Example]:
+def _examples(part: SourcePart, settings: DataSettings) -> Iterator[Example]:
     """Yields the examples of a part."""
     if not part.format:
         records = part.source.read(settings, whole=False)
         for n, question in enumerate(records.questions):
             rows = records.qrels[n], records.hard_negatives[n] if records.hard_negatives else ()
-            right, wrong = ([examples.Named(records.candidates[answer]) for answer in listed] for listed in rows)
+            right, wrong = ([records.candidates[answer] for answer in listed] for listed in rows)
             given = None if records.scores is None else records.scores[n]
             scores = None if given is None else [given.get(answer, math.nan) for listed in rows for answer in listed]
-            yield examples.Example(examples.Named(question), right, wrong, scores)
+            yield question, right, wrong, scores
         return
-    invalid = text_files.InvalidRows(part.part.file, skip=settings.skip_invalid)
-    columns = settings.question_column, settings.answer_column
-    for _, example in formats.row_examples(part.source.path, part.format, columns, invalid, part=part.part):
-        yield example
-    invalid.log()
+    for example in part.source.examples(part.part):
+        yield example.question, texts_of(example.right), texts_of(example.wrong), example.scores

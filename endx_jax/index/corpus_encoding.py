@@ -17,8 +17,8 @@ import tqdm
 
 from endx_jax.buckets import local_copy
 from endx_jax.data.batches.ragged import RaggedVectors, concatenate, take
+from endx_jax.data.formats import read_corpus
 from endx_jax.data.languages import detect
-from endx_jax.data.sets.corpus import read_corpus
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.tokenization import SAMPLE
 from endx_jax.errors import EndxError, InUse, counted

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.data.sets.relevance import Judgements, QuestionWithAnswers, contains_answer, searchable
+from endx_jax.data.formats.answer_strings import QuestionWithAnswers, contains_answer, searchable
+from endx_jax.data.sets.records import Judgements, RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.ranking.evaluate import Evaluation, default_block, evaluate_scores
@@ -87,7 +87,7 @@ def evaluate_answered(
     *,
     cutoffs: Sequence[int] = CUTOFFS,
 ) -> Evaluation:
-    """Computes top-k accuracy as in DPR (Karpukhin et al. 2020) and Dong et al. (2022): see `data.sets.relevance`.
+    """Computes top-k accuracy as in DPR (Karpukhin et al. 2020) and Dong et al. (2022): see `answer_strings`.
 
     Args:
       snapshot: state of the index.

@@ -10,13 +10,13 @@ import pathlib
 import runpy
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import Maker
 from endx_jax.errors import EndxError, first_line, nearest
 from endx_jax.json_files import shown
 from endx_jax.methods.dual import DualSettings
@@ -27,8 +27,6 @@ from endx_jax.ranking.evaluate import EvaluationSettings
 from endx_jax.settings import check_choice
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings
-
-Maker = Callable[[DataSettings], RetrievalSet]
 
 MAKERS: dict[str, Maker] = {}
 """Functions that make data sets, by the name of the set in `data.path`."""

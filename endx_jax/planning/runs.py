@@ -48,7 +48,7 @@ def read_texts(settings: Settings) -> RunPairs:
     path = settings.data.path
     try:
         if path.startswith(PREPARED):
-            from endx_jax.data.sets.reqa_dataset import is_prepared
+            from endx_jax.data.formats.reqa_dataset import is_prepared
 
             if not is_prepared(path.partition(":")[0]):
                 raise EndxError(f"{path} is not prepared here")

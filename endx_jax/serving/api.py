@@ -19,7 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 import endx_jax
-from endx_jax.data.readers.document_files import MOST, split_passages
+from endx_jax.data.formats.document_files import MOST, split_passages
 from endx_jax.data.sets.documents import Document, passages_of
 from endx_jax.errors import EndxError
 from endx_jax.index.filters import FilterLimit, condition, why_nothing

@@ -63,5 +63,3 @@ def test_a_program_that_does_not_fit_is_counted(mesh, monkeypatch):
     with pytest.raises(jax.errors.JaxRuntimeError) as refused:
         jax.jit(lambda x: 2 * x).lower(large).compile()
     assert used_and_limit(refused.value) == (24 * 2**30, int(15.75 * 2**30))
-
-

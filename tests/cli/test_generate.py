@@ -15,8 +15,8 @@ from http_server import wait_for
 
 from endx_jax.data import generation
 from endx_jax.data.chat import Reply
+from endx_jax.data.formats import read
 from endx_jax.data.generation import Journal, key_of, parse_reply
-from endx_jax.data.readers import read
 from endx_jax.experiment.saved_model import load_pair_scorer
 
 KEY = "sk-secret-456"

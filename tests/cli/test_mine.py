@@ -8,7 +8,7 @@ from small_squad import regular
 from tiny_bert import tiny_recipe
 
 import endx_jax
-from endx_jax.data.readers import read
+from endx_jax.data.formats import read
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_splits
 from endx_jax.experiment.run import run

@@ -12,8 +12,7 @@ from helpers import one_line_error, refused, written
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
-from endx_jax.data.readers import formats
-from endx_jax.data.sets import reqa_dataset
+from endx_jax.data.formats import registry, reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.experiment.data import pools, read_records, read_splits
 from endx_jax.methods import config as configs
@@ -128,8 +127,8 @@ def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
 
 
 def test_the_format_of_each_path_is_detected_once(folder, pairs_csv, monkeypatch):
-    seen, detect = [], formats.detect_format
-    monkeypatch.setattr(formats, "detect_format", lambda path: seen.append(path) or detect(path))
+    seen, place = [], registry.Place
+    monkeypatch.setattr(registry, "Place", lambda path: seen.append(path) or place(path))
     train, dev = (str(folder / name) for name in ("train-v1.1.json", "dev-v1.1.json.gz"))
     read(pairs_csv, test_path=dev, mixture=((train, 1.0),))
     assert sorted(seen) == sorted([str(pairs_csv), dev, train])
@@ -163,8 +162,8 @@ def test_documents_are_texts_and_questions_of_a_test_set_are_ranked(folder, tmp_
         ({"pool": "answers"}, "docs.jsonl is read as documents; leave data.pool empty"),
         ({"path": "nothing.jsonl"}, "nothing.jsonl: no such file"),
         ({"format": "pdf"}, "data.format is 'pdf', which is none of documents (or empty)"),
-        ({"tokens": "here", "test_path": "dev.csv"}, "data.tokens can't hold data.format=documents"),
-        ({"pool": "paragraphs", "merge": True}, "data.merge joins SQuAD's files; leave data.format empty"),
+        ({"tokens": "here", "test_path": "dev.csv"}, "data.format can't be used with data.tokens"),
+        ({"pool": "paragraphs", "merge": True}, "data.format can't be used with data.merge; leave one empty"),
     ],
 )
 def test_documents_that_cannot_be_trained_on(changes, message, tmp_path):
@@ -220,7 +219,7 @@ def test_data_without_a_name_or_with_another_pool_are_refused():
         ({"path": "reqa/squad", "pool": "paragraphs"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
         ({"path": "x", "max_train_pairs": -5}, "data.max_train_pairs is -5; it must be at least 0"),
         ({"pool": "answers", "merge": True}, "data.merge needs data.pool=paragraphs"),
-        ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "leave data.test_path empty"),
+        ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "data.merge can't be used with data.test_path"),
     ):
         with one_line_error(message):
             read_splits(DataSettings(**changes))

@@ -186,7 +186,7 @@ def test_texts_that_are_cut_prompts_that_are_left_out_and_both_directions_are_na
 def test_warnings_of_readers_are_part_of_the_summary_and_logged_before_a_failure(caplog):
     def read(count):
         with gathering() as records:
-            logging.getLogger("endx_jax.data.readers").warning("skipped %d", count)
+            logging.getLogger("endx_jax.data.formats").warning("skipped %d", count)
             if count > 3:
                 raise EndxError("too many")
         return [record.getMessage() for record in records]
@@ -194,8 +194,8 @@ def test_warnings_of_readers_are_part_of_the_summary_and_logged_before_a_failure
     assert read(3) == ["skipped 3"]
     refused("too many", read, 4)
     assert [(record.name, record.getMessage()) for record in caplog.records[1:]] == [
-        ("endx_jax.data.readers", "skipped 4"),
-        ("endx_jax.data.readers", "skipped 4"),
+        ("endx_jax.data.formats", "skipped 4"),
+        ("endx_jax.data.formats", "skipped 4"),
     ]
 
 

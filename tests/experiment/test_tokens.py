@@ -22,7 +22,6 @@ from tiny_bert import tiny_recipe
 from endx_jax.data.batches.collator import Pairs
 from endx_jax.data.batches.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
 from endx_jax.data.batches.token_tables import TokenTable
-from endx_jax.data.readers.examples import Example, Named
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.experiment.data import read_records, read_splits
@@ -184,7 +183,7 @@ def test_ids_of_large_vocabularies_are_kept(tmp_path):
         return TokenTable(np.full(len(texts), 1 << 16), np.arange(len(texts) + 1), 0)
 
     part = tmp_path / "part-0.arrow"
-    write_part(part, iter([Example(Named("q"), [Named("a")], [])]), dict.fromkeys(SIDES, table))
+    write_part(part, iter([("q", ["a"], [], None)]), dict.fromkeys(SIDES, table))
     join_parts(tmp_path, [[part]], ["x"], {name: dict.fromkeys(SIDES, 4) for name in ("length", "pad_id")})
     assert TokenStore.open(tmp_path).pairs().questions.ids.tolist() == [1 << 16]
 

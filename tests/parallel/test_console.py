@@ -50,7 +50,7 @@ def test_contexts_of_silence_may_overlap(capfd):
 def test_warnings_among_the_messages_are_logged_where_messages_are_silenced(capfd, caplog):
     with silenced(), gathering() as records:
         say("warning: at step 2, the embeddings collapse")
-        logging.getLogger("endx_jax.data.readers").warning("skipped 3 rows")
+        logging.getLogger("endx_jax.data.formats").warning("skipped 3 rows")
     assert caplog.messages == ["warning: at step 2, the embeddings collapse", "skipped 3 rows"]
     assert records == []  # nothing would print them
     say("warning: as other messages")

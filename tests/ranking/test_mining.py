@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from helpers import refused
 
-from endx_jax.data.readers.beir import Negative
+from endx_jax.data.formats.beir import Negative
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.index.index import Index, write_index

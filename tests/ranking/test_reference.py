@@ -6,10 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from endx_jax.data.readers import beir
+from endx_jax.data.formats import open_data
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import Pools
-from endx_jax.data.sets.relevance import read_judged
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_evaluation import evaluate_judged, find_rows
 from endx_jax.ranking.evaluate import evaluate_scores, evaluate_set
@@ -145,7 +144,7 @@ def expected_means(reference, qrels, run) -> dict[str, float]:
 def test_graded_binary_and_shared_ids_have_the_reference_s_means(reference, judged_folder, tmp_path):
     folder, judged, scores, run = judged_folder
     expected = expected_means(reference, judged, run)
-    records = beir.read_beir(str(folder))
+    records = open_data(folder).records()
     found = evaluate_set(lambda a, b: scores[a:b], records)
     assert {name: found.metrics[name] for name in MEASURES} == pytest.approx(expected, abs=1e-6)
     results = Results("data", "test", Pools(all=records))
@@ -166,7 +165,7 @@ def test_an_index_of_such_a_folder_has_the_same_means(reference, judged_folder, 
     embeddings = np.eye(CANDIDATES, dtype=np.float32)
     write_index(tmp_path / "index", embeddings, documents, metric="inner product", model=model)
     snapshot = Index(tmp_path / "index").snapshot
-    rows = find_rows(snapshot, read_judged(str(folder), None))
+    rows = find_rows(snapshot, open_data(folder).judgements())
     found = evaluate_judged(snapshot, rows, scores, depth=5)
     expected = expected_means(reference, judged, run)
     assert {name: found.metrics[name] for name in MEASURES} == pytest.approx(expected, abs=1e-6)

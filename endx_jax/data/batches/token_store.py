@@ -21,7 +21,6 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.batches.ragged import Ragged, concatenated_ranges, offsets_of
 from endx_jax.data.batches.token_tables import Counts, Pairs, TokenTable
-from endx_jax.data.readers.examples import Example
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing, sha256_of, write_text
@@ -29,6 +28,8 @@ from endx_jax.files import replacing, sha256_of, write_text
 SIDES = ("question", "answer")
 MANIFEST = "tokens.json"
 BLOCK = 8192  # examples that are tokenized at once
+# (question, right passages, wrong passages, a teacher's scores of the right and then of the wrong ones or None)
+Example = tuple[str, Sequence[str], Sequence[str], Sequence[float] | None]
 # Largest row number, as batches hold ids as int32.
 MOST_ROWS = 2**31 - 1
 LISTS = ("positives", "hard_negatives")
@@ -73,11 +74,7 @@ def write_part(
     blocks = iter(lambda: list(itertools.islice(examples, BLOCK)), [])
     with replacing(file, "wb") as stream, pa.ipc.new_file(stream, schema) as writer:
         for block in itertools.chain(blocks, [[]]):
-            training = [
-                example
-                for example in block
-                if held_out.isdisjoint([example.question.text, *(text for text, _ in example.right)])
-            ]
+            training = [example for example in block if held_out.isdisjoint([example[0], *example[1]])]
             columns = _columns(training, processors, prompts)
             arrays = [pa.ListArray.from_arrays([0, len(column)], pa.array(column)) for column in columns.values()]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
@@ -100,11 +97,11 @@ def _columns(
     for question, right, wrong, scores in examples:
         if not (right or wrong):
             continue
-        row = questions.setdefault(question.text, len(questions))
+        row = questions.setdefault(question, len(questions))
         passage_scores = iter(scores or ())
         for passages, is_right in ((right, True), (wrong, False)):
             for passage in passages:
-                answer = answers.setdefault(passage.text, len(answers))
+                answer = answers.setdefault(passage, len(answers))
                 edges.append((row, answer, is_right, next(passage_scores, np.nan)))
     columns = {}
     for side, texts, prompt in zip(SIDES, (questions, answers), prompts, strict=True):

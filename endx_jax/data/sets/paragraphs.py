@@ -47,23 +47,6 @@ class Paragraph:
     sentences: tuple[tuple[int, int], ...] | None = None
 
 
-class QuestionIds:
-    """Question ids of a data set, which must be unique."""
-
-    def __init__(self):
-        self._texts: dict[str, str] = {}
-
-    def add(self, name: str, text: str, where: str) -> None:
-        """Adds the id of a question; `where` is its location for messages.
-
-        Raises:
-          EndxError: another question has the same id.
-        """
-        before = self._texts.setdefault(name, text)
-        if before != text:
-            raise EndxError(f"{where}: id {name[:100]!r} belongs to two questions, {before[:80]!r} and {text[:80]!r}")
-
-
 def whole_paragraphs(paragraphs: Iterable[Paragraph], source: str, *, merge: bool) -> RetrievalSet:
     """Returns the retrieval set of whole paragraphs.
 
@@ -82,11 +65,11 @@ def whole_paragraphs(paragraphs: Iterable[Paragraph], source: str, *, merge: boo
     """
     merged = RetrievalSetBuilder()
     for paragraph in paragraphs:
-        candidate = merged.candidate(paragraph.context.strip(), f"p{len(merged.candidates)}")
+        text = paragraph.context.strip()
+        merged.candidate(text, f"p{len(merged.candidates)}")
         for question in paragraph.questions:
             if question.answers:
-                row = merged.question(question.text.strip(), question.id, paragraph.article, merge=merge)
-                merged.judge(row, candidate)
+                merged.add(question.text.strip(), [text], id=question.id, group=paragraph.article, merge=merge)
     records = merged.build()
     if not records.questions:
         raise EndxError(f"{source}: no answerable questions in the file")
@@ -244,7 +227,9 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
             continue
         context = paragraph.context
         spans = split_sentences(context) if paragraph.sentences is None else paragraph.sentences
-        sentences = [merged.candidate(context[a:b], f"s{number}.{place}") for place, (a, b) in enumerate(spans)]
+        sentences = [context[start:end] for start, end in spans]
+        for place, sentence in enumerate(sentences):
+            merged.candidate(sentence, f"s{number}.{place}")
         articles += [paragraph.article] * (len(merged.candidates) - len(articles))
         for question in paragraph.questions:
             if question.answers:
@@ -252,18 +237,15 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
                     next((place for place, (first, end) in enumerate(spans) if first <= answer.start < end), None)
                     for answer in question.answers
                 ]
-                right = {sentences[place] for place in places if place is not None}
+                right = dict.fromkeys(sentences[place] for place in places if place is not None)
                 unplaced += places.count(None)
                 rows += len(right)
-                row = merged.question(question.text, question.id, paragraph.article)
-                merged.wrong[row].update(sentences)
-                for sentence in right:
-                    merged.judge(row, sentence)
-    everything = merged.build(hard_negatives=True)
-    records = everything.select_questions([row for row, right in enumerate(everything.qrels) if right])
+                merged.add(question.text, [*right], sentences, id=question.id, group=paragraph.article)
+    records = merged.build(hard_negatives=True)
     if not records.questions:
         raise EndxError(f"{' and '.join(names)}: no question in the file has an answer that starts in a sentence")
+    left_out = {example.question for example in merged.without_right} - merged.questions.keys()
     if pool == "answers":
         answers = sorted({sentence for right in records.qrels for sentence in right})
         records, articles = records.with_pool(answers), [articles[sentence] for sentence in answers]
-    return Conversion(records, tuple(articles), rows, unplaced, len(everything.questions) - len(records.questions))
+    return Conversion(records, tuple(articles), rows, unplaced, len(left_out))

@@ -5,8 +5,9 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -235,7 +236,7 @@ class RetrievalSet:
         """Builds the set from (question text, answer text) pairs, merging equal texts; ids are `q0...`, `d0...`."""
         merged = RetrievalSetBuilder()
         for question, answer in pairs:
-            merged.judge(merged.question(question), merged.candidate(answer))
+            merged.add(question, [answer])
         return merged.build()
 
 
@@ -245,51 +246,138 @@ def _aligned(candidates: Sequence[Sequence[int]], scores: Sequence[Mapping[int, 
     return Ragged.from_rows(rows, np.float32, np.nan)
 
 
+# Text of a passage, alone or as (text, id in the file).
+Passage = str | tuple[str, str]
+
+
+class Example(NamedTuple):
+    """Question with its right passages and hard negatives, as of a row of a file.
+
+    Attributes:
+      question: text of the question.
+      right: right passages.
+      wrong: hard negatives.
+      scores: a teacher's scores of the right and then of the wrong passages, NaN where unknown; None if there are none.
+      id: id of the question; empty if it has none.
+      group: subject of the question, such as the title of an article; None if unknown.
+    """
+
+    question: str
+    right: Sequence[Passage]
+    wrong: Sequence[Passage] = ()
+    scores: Sequence[float] | None = None
+    id: str = ""
+    group: str | None = None
+
+
+def texts_of(passages: Iterable[Passage]) -> list[str]:
+    """Returns the texts of passages without their ids."""
+    return [passage if isinstance(passage, str) else passage[0] for passage in passages]
+
+
+class UniqueIds:
+    """Ids of texts; each belongs to one text."""
+
+    def __init__(self, kind: str = ""):
+        """Starts without ids; `kind` names the texts in messages."""
+        self._name, self._texts = f"{kind} id".strip(), dict[str, str]()
+
+    def add(self, named: Iterable[tuple[str, str]], where: str) -> None:
+        """Adds all of the (text, id) pairs, or none of them; empty ids are ignored.
+
+        Raises:
+          EndxError: an id belongs to two texts; `where` is its location for the message.
+        """
+        new: dict[str, str] = {}
+        for text, name in named:
+            before = self._texts.get(name, new.setdefault(name, text))
+            if name and text != before:
+                texts = f"{before[:80]!r} and {text[:80]!r}"
+                raise EndxError(f"{where}: the {self._name} {name[:100]!r} belongs to two texts, {texts}")
+        self._texts |= new
+
+
 class RetrievalSetBuilder:
     """Builder of a retrieval set, in which equal texts are one row with the id of the first and all their judgements.
 
     Attributes:
       questions: row of each question by its text.
       candidates: row of each candidate by its text.
-      wrong: hard negatives of questions by row; those that are right too are left out of the set.
-      excluded: candidates that are not ranked for a question, by row; those that are right are ranked. `build` adds
-        those with the question's own text.
-      scores: a teacher's scores of candidates by row, for questions by row.
+      without_right: questions without a right passage when they were added; see `add`.
     """
 
     def __init__(self):
         self.questions: dict[str, int] = {}
         self.candidates: dict[str, int] = {}
-        self.wrong: dict[int, set[int]] = collections.defaultdict(set)
-        self.excluded: dict[int, set[int]] = collections.defaultdict(set)
-        self.scores: dict[int, dict[int, float]] = collections.defaultdict(dict)
+        self.without_right: list[Example] = []
         self._listed: list[tuple[str, str, str | None]] = []
         self._candidate_ids: list[str] = []
         self._grades: list[dict[int, int]] = []
+        self._wrong: dict[int, set[int]] = collections.defaultdict(set)
+        self._excluded: dict[int, set[int]] = collections.defaultdict(set)
+        self._scores: dict[int, dict[int, float]] = collections.defaultdict(dict)
 
-    def question(self, text: str, name: str = "", group: str | None = None, *, merge: bool = True) -> int:
-        """Returns the row of a question; a new one gets this id, by default `q` and its row, and this group."""
-        row = self.questions.setdefault(text, len(self._listed)) if merge else len(self._listed)
-        if row == len(self._listed):
-            self._listed.append((text, name or f"q{row}", group))
-            self._grades.append({})
-        return row
-
-    def candidate(self, text: str, name: str = "") -> int:
+    def candidate(self, text: str, id: str = "") -> int:
         """Returns the row of a candidate; a new one gets this id, by default `d` and its row."""
-        row = self.candidates.setdefault(text, len(self.candidates))
+        row = self.candidates.setdefault(text, len(self._candidate_ids))
         if row == len(self._candidate_ids):
-            self._candidate_ids.append(name or f"d{row}")
+            self._candidate_ids.append(id)
         return row
 
-    def judge(self, question: int, candidate: int, grade: int = 1) -> None:
-        """Marks a candidate as right for a question; of several grades the highest counts."""
-        grades = self._grades[question]
-        if grade > grades.get(candidate, 0):
-            grades[candidate] = grade
+    def add(
+        self,
+        question: str,
+        right: Sequence[Passage],
+        wrong: Sequence[Passage] = (),
+        scores: Sequence[float] | None = None,
+        id: str = "",
+        group: str | None = None,
+        *,
+        grades: Sequence[int] = (),
+        excluded: Sequence[str] = (),
+        merge: bool = True,
+    ) -> None:
+        """Adds a question with its passages: the fields of an `Example`, so that `add(*example)` adds one.
+
+        A question without a right passage is in the set only if another call gives it one. Passages that are right in
+        any call are not hard negatives. Of several scores of a passage the first counts.
+
+        Args:
+          question: text of the question.
+          right: right passages.
+          wrong: hard negatives.
+          scores: as in `Example`.
+          id: id of a new question; by default `q` and its row.
+          group: group of a new question.
+          grades: grades of the right passages, by default 1; of several grades of a passage the highest counts.
+          excluded: texts of candidates that are not ranked for the question, unless they are right. The candidate with
+            the question's own text is always one of them.
+          merge: false for a new row even if there is a question with this text.
+        """
+        if not right and question not in self.questions:
+            self.without_right.append(Example(question, right, wrong, scores, id, group))
+            return
+        row = self.questions.setdefault(question, len(self._listed)) if merge else len(self._listed)
+        if row == len(self._listed):
+            self._listed.append((question, id, group))
+            self._grades.append({})
+        passages = [self.candidate(*((text,) if isinstance(text, str) else text)) for text in (*right, *wrong)]
+        known = self._grades[row]
+        for candidate, grade in zip(passages, grades or [1] * len(right), strict=False):
+            known[candidate] = max(grade, known.get(candidate, grade))
+        for candidate, score in zip(passages, scores or (), strict=scores is not None):
+            if score == score:
+                self._scores[row].setdefault(candidate, score)
+        if wrong:  # most questions have none, and a million empty sets take 200 MB
+            self._wrong[row].update(passages[len(right) :])
+        if excluded:
+            self._excluded[row].update(map(self.candidate, excluded))
 
     def build(self, *, hard_negatives: bool = False) -> RetrievalSet:
         """Returns the set; true keeps the column of hard negatives even if there are none."""
+        for example in self.without_right:
+            if example.question in self.questions:
+                self.add(*example)
 
         def unless_right(column: Mapping[int, set[int]]) -> tuple[tuple[int, ...], ...]:
             rows = enumerate(self._grades)
@@ -297,23 +385,64 @@ class RetrievalSetBuilder:
 
         for row, (text, *_) in enumerate(self._listed):
             if text in self.candidates:
-                self.excluded[row].add(self.candidates[text])
-        wrong, excluded = unless_right(self.wrong), unless_right(self.excluded)
+                self._excluded[row].add(self.candidates[text])
+        wrong, excluded = unless_right(self._wrong), unless_right(self._excluded)
         questions, question_ids, groups = zip(*self._listed, strict=True) if self._listed else ((), (), (None,))
         return RetrievalSet(
             questions=questions,
             candidates=tuple(self.candidates),
             qrels=tuple(tuple(sorted(right)) for right in self._grades),
-            question_ids=question_ids,
-            candidate_ids=tuple(self._candidate_ids),
+            question_ids=_filled_ids(question_ids, "q"),
+            candidate_ids=_filled_ids(self._candidate_ids, "d"),
             groups=None if None in groups else groups,
             hard_negatives=wrong if hard_negatives or any(wrong) else None,
-            scores=tuple(self.scores.get(row, {}) for row in range(len(questions))) if self.scores else None,
+            scores=tuple(self._scores.get(row, {}) for row in range(len(questions))) if self._scores else None,
             grades=tuple(self._grades)
             if any(grade > 1 for right in self._grades for grade in right.values())
             else None,
             excluded=excluded if any(excluded) else None,
         )
+
+
+def _filled_ids(ids: Sequence[str], letter: str) -> tuple[str, ...]:
+    """Returns ids with `letter` and the row in place of empty ones, and underscores after it if another id is equal."""
+    if all(ids):
+        return tuple(ids)
+    taken, filled = set(ids), []
+    for row, name in enumerate(ids):
+        if not name:
+            name = f"{letter}{row}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        filled.append(name)
+    return tuple(filled)
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgements:
+    """Questions with the ids of their right documents.
+
+    Attributes:
+      ids: Q external ids.
+      texts: Q questions.
+      right: distinct ids of each question's right documents, at least one, with their grades.
+      excluded: ids of the documents that are not ranked for each question, if they exist.
+    """
+
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    right: tuple[Mapping[str, int], ...]
+    excluded: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def from_records(cls, records: RetrievalSet) -> "Judgements":
+        """Returns the questions of a set whose candidate ids are the document ids of an index."""
+        names = records.candidate_ids
+        graded = records.grades or [dict.fromkeys(rows, 1) for rows in records.qrels]
+        right = tuple({names[row]: grade for row, grade in grades.items()} for grades in graded)
+        excluded = tuple(tuple(names[row] for row in rows) for rows in records.excluded or [()] * len(right))
+        return cls(records.question_ids, records.questions, right, excluded)
 
 
 def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
@@ -326,27 +455,28 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
     others is a group of its own.
     """
     merged = RetrievalSetBuilder()
-    sources: dict[int, dict[int, None]] = {}
+    sources: dict[str, dict[int, None]] = {}
     grouped = any(records.groups is not None for records in sets)
     for number, records in enumerate(sets):
-        prefix = f"{number}:" if number else ""
-        listed = zip(records.candidates, records.candidate_ids, strict=True)
-        places = [merged.candidate(text, prefix + name) for text, name in listed]
+        prefix, texts = f"{number}:" if number else "", records.candidates
+        for text, name in zip(texts, records.candidate_ids, strict=True):
+            merged.candidate(text, prefix + name)
         for row, text in enumerate(records.questions):
-            name = prefix + records.question_ids[row]
-            group = (records.groups and records.groups[row]) or f"question {name}"
-            question = merged.question(text, name, group if grouped else None)
-            for candidate in records.qrels[row]:
-                merged.judge(question, places[candidate], records.grades[row][candidate] if records.grades else 1)
-            if records.hard_negatives:
-                merged.wrong[question].update(places[candidate] for candidate in records.hard_negatives[row])
-            if records.excluded:
-                merged.excluded[question].update(places[candidate] for candidate in records.excluded[row])
-            for candidate, score in (records.scores[row] if records.scores else {}).items():
-                merged.scores[question].setdefault(places[candidate], score)
-            sources.setdefault(question, {})[number] = None
+            right, wrong = records.qrels[row], records.hard_negatives[row] if records.hard_negatives else ()
+            name, scores = prefix + records.question_ids[row], None if records.scores is None else records.scores[row]
+            merged.add(
+                text,
+                [texts[candidate] for candidate in right],
+                [texts[candidate] for candidate in wrong],
+                None if scores is None else [scores.get(candidate, math.nan) for candidate in (*right, *wrong)],
+                name,
+                ((records.groups and records.groups[row]) or f"question {name}") if grouped else None,
+                grades=[records.grades[row][candidate] for candidate in right] if records.grades else (),
+                excluded=[texts[candidate] for candidate in records.excluded[row]] if records.excluded else (),
+            )
+            sources.setdefault(text, {})[number] = None
     mixed = merged.build(hard_negatives=any(records.hard_negatives is not None for records in sets))
-    return dataclasses.replace(mixed, sources=tuple(map(tuple, sources.values())))
+    return dataclasses.replace(mixed, sources=tuple(tuple(sources[text]) for text in mixed.questions))
 
 
 class Pools(dict[str, RetrievalSet]):

@@ -16,10 +16,9 @@ def test_a_set_is_shown_in_a_line_and_a_question_s_own_text_is_ranked_if_it_is_r
 
 def test_what_is_right_is_neither_a_hard_negative_nor_excluded():
     merged = RetrievalSetBuilder()
-    for candidate in map(merged.candidate, "aba"):
-        merged.wrong[merged.question("q")].add(candidate)
-        merged.excluded[merged.question("q")].add(candidate)
-    merged.judge(0, 0)
+    merged.add("q", [], ["a"])
+    merged.add("q", ["a"], ["b", "a"], excluded=["a", "b"])
+    merged.add("r", [], ["c"])  # nothing is right for it
     expected = RetrievalSet(("q",), ("a", "b"), ((0,),), ("q0",), ("d0", "d1"))
     assert merged.build() == dataclasses.replace(expected, hard_negatives=((1,),), excluded=((1,),))
 

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from endx_jax.data.readers import squad
+from endx_jax.data.formats import squad
 from endx_jax.data.sets import paragraphs
 from endx_jax.data.sets.paragraphs import split_sentences
 

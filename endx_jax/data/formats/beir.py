@@ -1,0 +1,471 @@
+"""Reading and writing of BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`.
+
+The hub's form of them, as of NanoBEIR, has the same rows in parquet files: `corpus/SPLIT-*.parquet`, `queries/...` and
+`qrels/...`, of which a single split of corpus and queries belongs to all judgements.
+
+`endx mine` adds `negatives/SPLIT.tsv`, hard negatives, and `scores/SPLIT.tsv`, scores of a teacher.
+"""
+
+import contextlib
+import csv
+import json
+import math
+import os
+import pathlib
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from endx_jax import json_files
+from endx_jax.data.formats import folders, row_files, tables, text_files
+from endx_jax.data.formats.format import Format, Place, ReadOptions
+from endx_jax.data.formats.shards import BEIR_PARTS
+from endx_jax.data.formats.text_files import InvalidRows
+from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.records import Judgements, RetrievalSet, RetrievalSetBuilder
+from endx_jax.errors import EndxError
+from endx_jax.files import replace_folder, staging_folder
+
+HEADER = "query-id\tcorpus-id\tscore"
+NEGATIVES_HEADER = f"{HEADER}\trank"
+QA_START = re.compile(r'\s*\{\s*"(queries|corpus|relevant_docs)"\s*:\s*\{')  # beginning of a file for `read_qa_dataset`
+
+
+def read_beir(place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
+    """Reads one split; a document is right for a query if its judgement has a score above 0, which is its grade.
+
+    A candidate's text is `title`, a space, `text`. Only queries with a right document become questions. Equal texts
+    are merged: documents with equal text become one candidate with the id of the first one, which is right for a query
+    if any of them is, with the highest of their grades; queries are merged in the same way. A pool with duplicates is
+    therefore smaller than in tools that rank ids. A document with the id of a query is not ranked for that query, as
+    in BEIR's own evaluation (`RetrievalSet.excluded`), unless it is judged right.
+
+    Three extensions of `endx mine` are read as well: `negatives/SPLIT.tsv` with hard negatives of queries,
+    `scores/SPLIT.tsv` with a teacher's scores of all right documents and negatives, and `metadata.group` of queries,
+    which becomes `groups` if every question has one.
+
+    The pool has the whole corpus; unless `options.whole`, only the documents in judgements and negatives are kept.
+
+    Raises:
+      EndxError: a file is missing or invalid, a judgement or negative has an unknown id, a right document is empty, or
+        a score is missing or not finite.
+    """
+    folder = place.path
+    split, judged = _judgements_path(folder, options.split)
+    negatives = os.path.join(folder, "negatives", f"{split}.tsv")
+    named = None if options.whole else _named(judged, negatives)
+    documents = _documents(_part(folder, "corpus", split), named, invalid)
+    queries, groups = _queries(_part(folder, "queries", split), _asked(judged), invalid)
+    right = _right(judged, queries, documents, invalid)
+    wrong = _negatives(negatives, queries, documents) if os.path.exists(negatives) else None
+    scores_path = os.path.join(folder, "scores", f"{split}.tsv")
+    scores = _scores(scores_path) if os.path.exists(scores_path) else None
+    merged = RetrievalSetBuilder()
+    for name, text in documents.items():
+        merged.candidate(text, name)
+    for name, text in queries.items():
+        if name in right:
+            listed = [*right[name], *(wrong or {}).get(name, ())]
+            texts, count = [documents[document] for document in listed], len(right[name])
+            merged.add(
+                text,
+                texts[:count],
+                texts[count:],
+                None if scores is None else [scores.get((name, document), math.nan) for document in listed],
+                name,
+                groups.get(name),
+                grades=[*right[name].values()],
+                excluded=[documents[name]] if name in documents else (),
+            )
+    records = merged.build(hard_negatives=wrong is not None)
+    if scores is not None:
+        _check_scored(records, scores_path)
+    return records
+
+
+def read_qa_dataset(place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
+    """Reads LlamaIndex's `EmbeddingQAFinetuneDataset`; like `read_beir`, merges equal texts and raises EndxError."""
+    path, merged = place.path, RetrievalSetBuilder()
+    contents = text_files.read_json(path)
+    texts, queries, right = (json_files.value(contents, key, path) for key in ("corpus", "queries", "relevant_docs"))
+    for name in json_files.as_object(texts, f"{path}: corpus"):
+        merged.candidate(json_files.text_at(texts, name, f"{path}: corpus"), name)
+    for name, listed in json_files.as_object(right, f"{path}: relevant_docs").items():
+        where = f"{path}: relevant_docs[{name!r:.100}]"
+        ids = (json_files.identifier(document, where) for document in json_files.as_list(listed, where))
+        answers = [json_files.text_at(texts, document, where) for document in ids]
+        merged.add(json_files.text_at(queries, name, where), answers, id=name)
+    return merged.build()
+
+
+def sets_of(folder: str) -> dict[str, str]:
+    """Returns the BEIR folders in a suite, such as NanoBEIR, by name; none if `folder` is not a suite.
+
+    A suite has no corpus, queries and judgements of its own, and its folders have. All of its folders are its sets,
+    except those whose names begin with a dot.
+    """
+    if not os.path.isdir(folder) or _has_parts(folder):
+        return {}
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    sets = {name: os.path.join(folder, name) for name in names}
+    return sets if any(map(_has_parts, sets.values())) else {}
+
+
+def suite_of(folder: str, split: str | None = None) -> dict[str, tuple[str, str]]:
+    """Returns folder and split of each set of a suite by name; none if `folder` is not a suite.
+
+    The sets are those of `sets_of`, or the splits of a folder that has a corpus for each, as NanoBEIR in one
+    repository. `split` is by default the `default_split` of each set.
+    """
+    names, judged = ({*_tables(os.path.join(folder, part))} for part in ("corpus", "qrels"))
+    if split is None and len(names) > 1 and names == judged and not names & {"train", "dev", "validation", "test"}:
+        return {name: (folder, name) for name in sorted(names)}
+    return {name: (part, split or default_split(part)) for name, part in sets_of(folder).items()}
+
+
+def default_split(folder: str) -> str:
+    """Returns the split of a BEIR folder with only one; `test` for other folders."""
+    splits = [*_splits(folder)] if folder and os.path.isdir(os.path.join(folder, "qrels")) else []
+    return splits[0] if len(splits) == 1 else "test"
+
+
+def _has_parts(folder: str) -> bool:
+    """Returns true if a folder has the files of a BEIR folder, or some of them."""
+    return any(os.path.exists(os.path.join(folder, part)) for part in BEIR_PARTS)
+
+
+def judgements(place: Place, options: ReadOptions, invalid: InvalidRows) -> Judgements:
+    """Returns the queries of a split that have a right document; the corpus is not read.
+
+    Queries and documents with equal text are not merged, as in other tools that rank ids. The document with a query's
+    own id is excluded, as by `read_beir`.
+    """
+    split, path = _judgements_path(place.path, options.split)
+    queries, _ = _queries(_part(place.path, "queries", split), _asked(path), invalid)
+    right = _right(path, queries, None, invalid)
+    excluded = tuple(() if name in grades else (name,) for name, grades in right.items())
+    return Judgements(tuple(right), tuple(queries[name] for name in right), tuple(right.values()), excluded)
+
+
+def _right(
+    path: str, queries: Container[str], documents: Mapping[str, str] | None, invalid: InvalidRows
+) -> dict[str, dict[str, int]]:
+    """Returns the highest grade of each right document by query; `documents` are not checked if None."""
+    right: dict[str, dict[str, int]] = {}
+    for query, document, score, where in _judgements(path, invalid):
+        with invalid.row():
+            _check_known(query, document, queries, documents, where)
+            if score > 0 and documents is not None and not documents[document]:
+                raise EndxError(f"{where}: document {document[:100]!r} is judged right, but has neither title nor text")
+            if score > 0:
+                grades = right.setdefault(query, {})
+                grades[document] = max(score, grades.get(document, score))
+    if not right:
+        raise EndxError(f"{path}: no judgement has a score above 0" + (invalid.report and f"; {invalid.report}"))
+    return right
+
+
+def _scores(path: str) -> dict[tuple[str, str], float]:
+    """Returns the scores of documents by query and document."""
+    scores: dict[tuple[str, str], float] = {}
+    for where, (query, document, written) in _table(path, HEADER):
+        try:
+            score = float(written)
+        except ValueError:
+            score = math.nan
+        if not abs(score) <= row_files.MOST_SCORE:
+            raise EndxError(f"{where}: the score {written[:30]!r} is not a finite number of float32")
+        scores[query, document] = score
+    return scores
+
+
+def _check_scored(records: RetrievalSet, path: str) -> None:
+    scores: Sequence[Mapping[int, float]] = records.scores or [{}] * len(records.questions)
+    for row, right in enumerate(records.qrels):
+        wrong = records.hard_negatives[row] if records.hard_negatives else ()
+        if missing := [other for other in (*right, *wrong) if other not in scores[row]]:
+            raise EndxError(
+                f"{path}: no score of document {records.candidate_ids[missing[0]][:100]!r} for query "
+                f"{records.question_ids[row][:100]!r}; score all right documents and negatives, or remove the file"
+            )
+
+
+def _check_known(query: str, document: str, queries: Container, documents: Container | None, where: str) -> None:
+    if query not in queries:
+        raise EndxError(f"{where}: query {query[:100]!r} is not in queries.jsonl")
+    if documents is not None and document not in documents:
+        raise EndxError(f"{where}: document {document[:100]!r} is not in corpus.jsonl")
+
+
+def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
+    """Returns the split and the file of its judgements."""
+    qrels, parts = os.path.join(folder, "qrels"), ("corpus.jsonl", "queries.jsonl", "qrels")
+    if missing := [name for name in parts if not _holds(folder, name)]:
+        there = folders.endings_in(folder)
+        place = ", with judgements in qrels/test.tsv" * (missing[0] == "qrels")
+        raise EndxError(f"{folder}: no {missing[0]} in the folder, which is read as BEIR{place}; it has {there}")
+    splits = _splits(folder)
+    if not splits:
+        raise EndxError(f"{qrels}: no .tsv file in the folder")
+    split = text_files.chosen_split(sorted(splits), split, qrels)
+    return split, os.path.join(qrels, splits[split])
+
+
+def _holds(folder: str, part: str) -> bool:
+    path = os.path.join(folder, part)
+    return os.path.exists(text_files.plain_or_gzip(path)) or bool(_tables(path.removesuffix(".jsonl")))
+
+
+def _splits(folder: str) -> dict[str, str]:
+    """Returns the files of judgements by split."""
+    qrels = os.path.join(folder, "qrels")
+    return {name.removesuffix(".tsv"): name for name in os.listdir(qrels) if name.endswith(".tsv")} or _tables(qrels)
+
+
+def _part(folder: str, name: str, split: str | None) -> str:
+    """Returns the file of a part of a folder, `corpus` or `queries`."""
+    path = text_files.plain_or_gzip(os.path.join(folder, f"{name}.jsonl"))
+    if os.path.exists(path):
+        return path
+    tables = _tables(os.path.join(folder, name))
+    chosen = text_files.chosen_split(sorted(tables), split if len(tables) > 1 else None, path)
+    return os.path.join(folder, name, tables[chosen])
+
+
+def _tables(folder: str) -> dict[str, str]:
+    """Returns the parquet files of a folder by split."""
+    files: dict[str, str] = {}
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        shard = re.fullmatch(r"(.+?)(-\d+-of-\d+)?\.parquet", name)
+        if shard and files.setdefault(shard[1], name) != name:
+            raise EndxError(f"{folder}: {shard[1]} has several files, {files[shard[1]]} and {name}: join them into one")
+    return files
+
+
+def _named(judgements: str, negatives: str) -> set[str]:
+    """Returns the ids of documents that are judged or are hard negatives."""
+    named = {columns[1] for _, columns in judged_rows(judgements)}
+    if os.path.exists(negatives):
+        named.update(columns[1] for _, columns in _table(negatives, NEGATIVES_HEADER))
+    return named
+
+
+def _asked(judgements: str) -> set[str]:
+    """Returns the ids of the queries with a judgement above 0, or one that is not a number."""
+    return {query for _, (query, _, score) in judged_rows(judgements) if not re.fullmatch(r"-.*|0(\.0)?", score)}
+
+
+def _documents(path: str, named: Container[str] | None, invalid: InvalidRows) -> dict[str, str]:
+    """Returns title and text of the documents in `named`, or of all if it is None, by id.
+
+    A document may be empty, as in some published corpora, unless it is judged right.
+    """
+    documents: dict[str, str] = {}
+    for _, where, row in row_files.read_rows(path, invalid):
+        with invalid.row():
+            title, text = _text(row, "title", where) if "title" in row else "", _text(row, "text", where)
+            if named is None or _id(row, where) in named:
+                _add(documents, row, f"{title} {text}".strip(), where)
+    return documents
+
+
+def _text(row: dict, key: str, where: str) -> str:
+    """Returns a text of a row; null and NaN are empty."""
+    missing = key in row and json_files.is_missing(row[key])
+    return "" if missing else json_files.text_at(row, key, where, may_be_empty=True)
+
+
+def _queries(path: str, asked: Container[str], invalid: InvalidRows) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the text of all queries by id, and the group of those with one; those in `asked` must have a text."""
+    queries: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for _, where, row in row_files.read_rows(path, invalid):
+        with invalid.row():
+            name = _add(queries, row, _text(row, "text", where), where)
+            if not queries[name] and name in asked:
+                raise EndxError(f"{where}: 'text' is empty")
+            metadata = row.get("metadata")
+            if isinstance(metadata, dict) and isinstance(metadata.get("group"), str):
+                groups[name] = json_files.as_text(metadata["group"], f"{where}: the group", may_be_empty=True)
+    return queries, groups
+
+
+def _add(texts: dict[str, str], row: dict, text: str, where: str) -> str:
+    name = _id(row, where)
+    if texts.setdefault(name, text) != text:
+        raise EndxError(f"{where}: _id {name[:100]!r} belongs to two texts")
+    return name
+
+
+def _id(row: dict, where: str) -> str:
+    return json_files.as_text(json_files.identifier_at(row, "_id", where), f"{where}: '_id'")
+
+
+def _judgements(path: str, invalid: InvalidRows) -> Iterator[tuple[str, str, int, str]]:
+    """Yields (query id, document id, score, place)."""
+    for where, (query, document, score) in judged_rows(path):
+        number = None
+        with invalid.row():
+            number = row_files.whole_number(score.removesuffix(".0"), f"{where}: score")
+        if number is not None:
+            yield query, document, number, where
+
+
+def judged_rows(path: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields (location, query id, document id and score as text) of judgements; tables without scores have ones."""
+    if not path.endswith(".parquet"):
+        yield from _table(path, HEADER)
+        return
+    for _, where, row in row_files.read_rows(path):
+        query, document = (json_files.identifier_at(row, name, where) for name in ("query-id", "corpus-id"))
+        yield where, [query, document, f"{json_files.number(row.get('score', 1), where):g}"]
+
+
+def _negatives(path: str, queries: Container, documents: Container) -> dict[str, list[str]]:
+    """Returns the ids of the hard negatives of each query by id; their scores and ranks are ignored."""
+    negatives: dict[str, list[str]] = {}
+    for where, (query, document, _, _) in _table(path, NEGATIVES_HEADER):
+        _check_known(query, document, queries, documents, where)
+        negatives.setdefault(query, []).append(document)
+    return negatives
+
+
+def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields (location, columns) of each line below the header; skips blank lines."""
+    names = header.split("\t")
+    for number, line in text_files.lines(path):
+        where = f"{path}, line {number}"
+        columns = line.split("\t")
+        if '"' in line and len(line) <= csv.field_size_limit():  # beir and pandas quote such ids as in CSV
+            with contextlib.suppress(csv.Error):
+                quoted = next(csv.reader([line], delimiter="\t"))
+                columns = quoted if len(quoted) == len(names) else columns
+        columns = [column.strip() for column in columns]
+        if number == 1:
+            if columns != names:
+                raise EndxError(f"{where}: the header must be {header!r}")
+        elif columns != [""]:
+            if len(columns) != len(names):
+                raise EndxError(f"{where}: {len(columns)} tab-separated columns where the header has {len(names)}")
+            yield where, columns
+
+
+# Description of the mining; folders without this file are not overwritten.
+REPORT = "mining.json"
+
+
+class Negative(NamedTuple):
+    """Hard negative of a question.
+
+    Attributes:
+      row: row of the candidate.
+      score: score of the candidate in the mining system.
+      rank: rank of the candidate in that system, from 1, right candidates included.
+    """
+
+    row: int
+    score: float
+    rank: int
+
+
+def write_mined(
+    folder: pathlib.Path,
+    records: RetrievalSet,
+    negatives: Sequence[Sequence[Negative]],
+    *,
+    split: str = "train",
+    about: Mapping[str, Any],
+    scores: Sequence[Mapping[int, float]] | None = None,
+) -> None:
+    """Writes questions, judgements and hard negatives as a BEIR folder, which atomically replaces an older one.
+
+    - `corpus.jsonl`: candidates that are right for a question or a hard negative of one;
+    - `queries.jsonl`: questions, with their group, if any, as `metadata.group`;
+    - `qrels/SPLIT.tsv`, as in BEIR, and `negatives/SPLIT.tsv`, which also has the rank;
+    - `scores/SPLIT.tsv`, in the format of qrels, if `scores` are given;
+    - `mining.json`: `about`.
+
+    Args:
+      folder: output folder.
+      records: retrieval set, whose `hard_negatives` are ignored.
+      negatives: hard negatives of each question.
+      split: name of the judgements file.
+      about: description of the mining.
+      scores: a teacher's scores of each question's right candidates and negatives by row; None to write none.
+
+    Raises:
+      EndxError: an id contains a tab or a line break.
+    """
+    rows = sorted(
+        {row for right in records.qrels for row in right} | {hard.row for listed in negatives for hard in listed}
+    )
+    for name in (*records.question_ids, *(records.candidate_ids[row] for row in rows)):
+        if name != name.strip() or len(name.splitlines()) != 1 or "\t" in name:
+            raise EndxError(
+                f"the id {name!r} contains a tab, a line break or white space at its ends: give the data other ids"
+            )
+    with staging_folder(folder) as fresh:
+        documents = ({"_id": records.candidate_ids[n], "title": "", "text": records.candidates[n]} for n in rows)
+        _write_lines(fresh / "corpus.jsonl", documents)
+        _write_lines(fresh / "queries.jsonl", (_query(records, row) for row in range(len(records.questions))))
+        grades = records.grades or [dict.fromkeys(right, 1) for right in records.qrels]
+        judged = ((q, c, grades[q][c]) for q, right in enumerate(records.qrels) for c in right)
+        _write_table(fresh / "qrels" / f"{split}.tsv", HEADER, records, judged)
+        mined = ((q, hard.row, f"{hard.score:.6g}", hard.rank) for q, listed in enumerate(negatives) for hard in listed)
+        _write_table(fresh / "negatives" / f"{split}.tsv", NEGATIVES_HEADER, records, mined)
+        if scores is not None:
+            scored = ((q, row, f"{score:.6g}") for q, by_row in enumerate(scores) for row, score in by_row.items())
+            _write_table(fresh / "scores" / f"{split}.tsv", HEADER, records, scored)
+        (fresh / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        replace_folder(fresh, folder)
+
+
+def _query(records: RetrievalSet, row: int) -> dict:
+    group = {} if records.groups is None else {"metadata": {"group": records.groups[row]}}
+    return {"_id": records.question_ids[row], "text": records.questions[row], **group}
+
+
+def _write_lines(path: pathlib.Path, rows: Iterable[dict]) -> None:
+    with _create(path) as stream:
+        stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _write_table(path: pathlib.Path, header: str, records: RetrievalSet, rows: Iterable[tuple]) -> None:
+    """Writes a line for each (question row, candidate row, further columns...), with ids in place of rows."""
+    with _create(path) as stream:
+        table = csv.writer(stream, delimiter="\t", lineterminator="\n")
+        table.writerow(header.split("\t"))
+        for question, candidate, *more in rows:
+            table.writerow((records.question_ids[question], records.candidate_ids[candidate], *more))
+
+
+def _create(path: pathlib.Path) -> IO[str]:
+    path.parent.mkdir(exist_ok=True)
+    return path.open("w", encoding="utf-8", newline="\n")
+
+
+def _matches(place: Place) -> bool:
+    """Returns true for a folder with BEIR's files; one of documents may have folders of the same names."""
+    parts = any(os.path.exists(place.part(name)) for name in ("corpus", "qrels"))
+    return place.has("corpus.jsonl", "queries.jsonl") or (parts and not place.documents)
+
+
+def _documents_of(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[tuple[str, Document]]:
+    return tables.documents(Place(_part(place.path, "corpus", options.split)), options, invalid)
+
+
+def _refuse(place: Place, *_) -> RetrievalSet:
+    names = [*sets_of(place.path)]
+    raise EndxError(
+        f"{place.path} holds several data sets ({', '.join(names[:3])}{', ...' * (len(names) > 3)}): name one of them; "
+        "only `endx evaluate --data` and evaluation.sets take them all"
+    )
+
+
+BEIR = Format("beir", _matches, records=read_beir, documents=_documents_of, judgements=judgements)
+SUITE = Format("suite", lambda place: bool(sets_of(place.path)), records=_refuse)
+LLAMA_INDEX = Format(
+    "llama_index",
+    lambda place: place.is_object and bool(QA_START.match(text_files.head(place.files[0], 1000))),
+    records=read_qa_dataset,
+)

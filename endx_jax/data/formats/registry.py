@@ -1,0 +1,352 @@
+"""Registry of data formats, and the one place that finds the format of a path: `open_data`.
+
+A format is one file here, which describes it as a `Format`, and one entry of `FORMATS`.
+"""
+
+import array
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from endx_jax.data.formats import document_files, folders, text_files
+from endx_jax.data.formats.answer_strings import ANSWERS
+from endx_jax.data.formats.beir import BEIR, LLAMA_INDEX, SUITE
+from endx_jax.data.formats.format import DEFAULTS, Format, Place, ReadOptions
+from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
+from endx_jax.data.formats.msmarco import MSMARCO
+from endx_jax.data.formats.natural_questions import NATURAL_QUESTIONS
+from endx_jax.data.formats.origins import PREPARED
+from endx_jax.data.formats.squad import FOLDER, SQUAD, SQUAD_ROWS
+from endx_jax.data.formats.tables import COLUMNS, ENDINGS, LINES, PASSAGES, Placed
+from endx_jax.data.formats.text_files import InvalidRows
+from endx_jax.data.formats.training_files import DPR, FLAG_EMBEDDING, TEVATRON
+from endx_jax.data.sets.documents import Document, check_id
+from endx_jax.data.sets.paragraphs import POOLS, Conversion, Paragraph, convert_paragraphs, whole_paragraphs
+from endx_jax.data.sets.records import Example, Judgements, RetrievalSet, RetrievalSetBuilder, UniqueIds
+from endx_jax.errors import EndxError, counted
+from endx_jax.hub import local_path
+from endx_jax.settings import check_choice
+
+Path = str | os.PathLike
+
+# Document files, or a folder or pattern of them, as passages.
+DOCUMENTS = Format(
+    "documents",
+    lambda place: bool(place.documents),
+    documents=lambda place, options, invalid: document_files.passages(place.path, place.documents, options.say),
+)
+
+# All formats; the first that matches is that of a path. The formats of tables, whose files are read in parts of rows,
+# are told apart by the keys of their first row; `COLUMNS` has all other tables.
+FORMATS: list[Format] = [
+    PREPARED,
+    LINES,
+    MSMARCO,
+    MULTIREQA,
+    BEIR,
+    SUITE,
+    DOCUMENTS,
+    FOLDER,
+    PASSAGES,
+    LLAMA_INDEX,
+    SQUAD,
+    SQUAD_ROWS,
+    MRQA,
+    NATURAL_QUESTIONS,
+    DPR,
+    TEVATRON,
+    FLAG_EMBEDDING,
+    ANSWERS,
+    COLUMNS,
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Data at a path, whose format is known: see `open_data`.
+
+    Each method raises EndxError if the data can't be read, or hold nothing of this kind; the message names the file,
+    the location in it and the reason.
+
+    Attributes:
+      place: path, and facts about the files there.
+      format: format of the data.
+    """
+
+    place: Place
+    format: Format
+
+    @property
+    def path(self) -> str:
+        """Local path of the data."""
+        return self.place.path
+
+    @property
+    def has_units(self) -> bool:
+        """True for reading-comprehension data, whose retrieval unit is `data.pool`."""
+        return self.format is PREPARED or self.format.paragraphs is not None
+
+    def records(self, options: ReadOptions = DEFAULTS) -> RetrievalSet:
+        """Returns the questions with their candidates; equal texts are merged."""
+        if self.format.paragraphs:
+            return records_of(self.paragraphs(options), [self.path], options.pool)
+        if read := self.format.records:
+            return self._logged(read, options)
+        if self.format.examples:
+            return self._logged(self._merged, options)
+        raise EndxError(
+            f"{self.path} holds documents, which have no questions: search them with `endx serve "
+            f"--model=all-MiniLM-L6-v2 --corpus={folders.base(self.path)}`, train with data.format=documents, or give "
+            "questions with answers, such as a CSV file with the columns question and answer"
+        )
+
+    def examples(self, options: ReadOptions = DEFAULTS) -> Iterator[Example]:
+        """Yields questions with their right and wrong passages in the order of the data, without merging."""
+        if not self.format.examples:
+            raise EndxError(f"{self.path} is {self.format.name}, which is not read row by row")
+        invalid = InvalidRows(options.part.file if options.part else self.path, skip=options.skip_invalid)
+        yield from (example for _, example in self.format.examples(self.place, options, invalid))
+        invalid.log()
+
+    def paragraphs(self, options: ReadOptions = DEFAULTS) -> Iterator[Paragraph]:
+        """Yields the paragraphs of reading-comprehension data in the order of the data, without merging."""
+        if not self.format.paragraphs:
+            kinds = ", ".join(known.name for known in FORMATS if known.paragraphs)
+            choice = "name a file of such data, or " if self.place.is_folder else ""
+            raise EndxError(
+                f"{self.path} is not reading-comprehension data ({kinds}) but {self.format.name}; {choice}leave "
+                "data.pool empty"
+            )
+        invalid = InvalidRows(self.path, skip=options.skip_invalid)
+        yield from self.format.paragraphs(self.place, options, invalid)
+        invalid.log()
+
+    def judgements(self, options: ReadOptions = DEFAULTS) -> Judgements:
+        """Returns the questions with the ids of their right documents, if possible without reading the documents."""
+        if self.format.judgements:
+            return self._logged(self.format.judgements, options)
+        return Judgements.from_records(self.records(options))
+
+    def documents(self, options: ReadOptions = DEFAULTS) -> Iterator[Document]:
+        """Yields the documents of a corpus in the order of the data.
+
+        Of other data these are the distinct passages: paragraphs or sentences of reading-comprehension data, with the
+        title of their article as metadata. Repeated ids are an error after all documents have been read.
+        """
+        options = dataclasses.replace(options, say=functools.cache(options.say))
+        if self.format.paragraphs:
+            return _checked(self.path, functools.partial(self._contexts, options))
+        if options.pool:
+            needed = f"only reading-comprehension data can be split into {options.pool}"
+            raise EndxError(f"{self.path}: {needed}; leave out the pool")
+        if read := self.format.documents:
+            return _checked(self.path, functools.partial(read, self.place, options, InvalidRows(self.path)))
+        return _checked(self.path, lambda: ((self.path, document) for document in self.records(options).documents))
+
+    def _logged(self, read: Callable, options: ReadOptions):
+        invalid = InvalidRows(self.path, skip=options.skip_invalid)
+        contents = read(self.place, options, invalid)
+        invalid.log()
+        return contents
+
+    def _merged(self, place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
+        """Returns the examples as a retrieval set, in which each id belongs to one text."""
+        assert self.format.examples is not None
+        merged, questions, passages = RetrievalSetBuilder(), UniqueIds("question"), UniqueIds("passage")
+        scored, later = set[bool](), list[tuple[str, Example]]()
+
+        def add(where: str, example: Example) -> None:
+            with invalid.row():
+                if scored and (example.scores is not None) not in scored:
+                    here, before = ("no scores", "some") if example.scores is None else ("scores", "none")
+                    raise EndxError(f"{where}: the row has {here} of a teacher, and the rows above have {before}")
+                passages.add((text for text in (*example.right, *example.wrong) if not isinstance(text, str)), where)
+                questions.add([(example.question, example.id)], where)
+                merged.add(*example)
+                scored.add(example.scores is not None)
+
+        for where, example in self.format.examples(place, options, invalid):
+            if example.right:
+                add(where, example)
+            elif example.wrong:
+                later.append((where, example))  # the right passage may be in a later row
+        used = [(where, example) for where, example in later if example.question in merged.questions]
+        for where, example in used:
+            add(where, example)
+        if not merged.questions:
+            rows = f"{counted(len(later), 'row')} with wrong ones" if later else ""
+            note = "".join(f"; {part}" for part in (invalid.report or rows,) if part)
+            raise EndxError(f"{self.path}: no questions with a right passage in the file{note}")
+        if later:
+            said = f"wrong answers of {len(used):,} of {counted(len(later), 'row')} are hard negatives"
+            text_files.LOG.warning("%s: %s, for data.hard_negatives", self.path, said)
+        return merged.build()
+
+    def _contexts(self, options: ReadOptions) -> Iterator[Placed]:
+        if options.pool:
+            conversion = convert_paragraphs(self.paragraphs(options), [self.path], options.pool)
+            names, texts = conversion.records.candidate_ids, conversion.records.candidates
+            for name, text, title in zip(names, texts, conversion.articles, strict=True):
+                yield self.path, Document(name, text, {"title": title})
+            return
+        titles: dict[str, str] = {}
+        for paragraph in self.paragraphs(options):
+            titles.setdefault(paragraph.context.strip(), paragraph.article)
+        for number, (text, title) in enumerate(titles.items()):
+            yield self.path, Document(f"p{number}", text, {"title": title})
+
+
+def records_of(paragraphs: Iterator[Paragraph], names: Sequence[str], pool: str) -> RetrievalSet:
+    """Returns paragraphs of the data sets `names` as a retrieval set whose unit is `pool`: see `ReadOptions.pool`."""
+    if pool in POOLS:
+        return convert_paragraphs(paragraphs, names, pool).records
+    return whole_paragraphs(paragraphs, " and ".join(names), merge=not pool)
+
+
+def _checked(path: str, read: Callable[[], Iterable[Placed]]) -> Iterator[Document]:
+    """Yields the documents; then raises EndxError if there are none, or if two have the same id."""
+    seen = array.array("q")  # hashes, since ids would take ten times the memory
+    for where, document in read():
+        check_id(document.id, f"{where}: the id")
+        seen.append(hash(document.name))
+        yield document
+    if not seen:
+        raise EndxError(f"{path}: no documents in it")
+    ordered = np.sort(np.frombuffer(seen, np.int64))
+    repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    first: dict[str, str] = {}
+    for where, document in read() if repeated else ():
+        name = document.name
+        if name in first:
+            hint = "ids must be unique; name another column of ids with id_column, or leave it empty for line numbers"
+            raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; {hint}")
+        if hash(name) in repeated:
+            first[name] = where
+
+
+def open_data(path: Path, *, otherwise: Format | None = None) -> Data:
+    """Finds the format of the data at a path; the contents are read by the methods of the result.
+
+    Questions with answers (text is UTF-8, and text files may end in `.gz`):
+
+    - `.json`: SQuAD 1.1 and 2.0, LlamaIndex's `EmbeddingQAFinetuneDataset`, or a list of the objects of a `.jsonl`
+      file, also as the only such list in an object;
+    - `.jsonl`: Natural Questions and MRQA; SQuAD with a question a row, also in Arrow tables; training files of DPR,
+      Tevatron and FlagEmbedding; or one question and answer per line, with optional hard negatives, or a chat;
+    - `.csv` and `.tsv` with a header line, delimited by comma, semicolon, tab or bar: one question and answer per row,
+      with optional hard negatives;
+    - `.parquet`, `.arrow` and `.feather` (pyarrow): rows with the same columns;
+    - folders of BEIR, MS MARCO, MultiReQA and `datasets.save_to_disk`, and folders or patterns of several of these
+      files (`shards.files`).
+
+    Documents: tables and BEIR and MS MARCO folders as above; DPR's `psgs_w100.tsv`; `.tsv` of ids and texts without a
+    header; `.txt`, one text per line; a document in Markdown, HTML or PDF, or a folder or pattern of such documents
+    (`document_files.passages`); and the passages of the other formats. A table with questions, answers and no column
+    `text` has its distinct answers, with the questions that they answer.
+
+    Args:
+      path: file, folder or pattern, also on the hub or in a bucket, or the name of a prepared set.
+      otherwise: format of a file whose ending is unknown; None to refuse it.
+
+    Raises:
+      EndxError: there is nothing at the path, its format is unknown, or it can't be read.
+    """
+    place = Place(local_path(os.fspath(path)))
+    for known in FORMATS:
+        if known.matches(place):
+            return Data(place, known)
+    if otherwise and not place.is_folder:
+        return Data(place, otherwise)
+    if not place.is_folder:
+        text_files.ending(place.files[0], ENDINGS)  # raises EndxError
+    raise EndxError(
+        f"{place.path}: no file can be read as questions and answers, or as documents; it has "
+        f"{folders.endings_in(place.path)}: write a .csv or .jsonl file with a question and an answer, or a text, in "
+        f"each row, BEIR's corpus.jsonl, queries.jsonl, qrels, or documents ({', '.join(document_files.ENDINGS)})"
+    )
+
+
+def read(
+    path: Path,
+    *,
+    split: str | None = None,
+    question_column: str | None = None,
+    answer_column: str | None = None,
+    whole: bool = True,
+    skip_invalid: bool = False,
+) -> RetrievalSet:
+    """Reads the data set at `path`, of any format that `open_data` knows and that has questions.
+
+    The candidates of reading-comprehension data are whole paragraphs. White space at both ends of a text is removed,
+    and equal texts are merged.
+
+    Args:
+      path: file, folder or pattern.
+      split: split of a folder that has several; None if it has only one. Ignored by other formats.
+      question_column: column or key of the question, in any case; None for the first of `columns.NAMES`.
+      answer_column: column or key of the answer, likewise.
+      whole: true for a pool of the whole corpus of a BEIR folder; false for one of the documents in judgements and
+        negatives, which is enough for training and needs less memory.
+      skip_invalid: true to skip invalid rows, such as those with an empty answer, and to log a warning with their
+        number and the first reason. Does not apply to MS MARCO and MultiReQA.
+
+    Raises:
+      EndxError: the data can't be read; the message names the file, the location in it and the reason.
+
+    Examples:
+      >>> import pathlib
+      >>> text = '{"question": "Where is my parcel?", "answer": "Use the tracking link."}'
+      >>> assert pathlib.Path("faq.jsonl").write_text(text)
+      >>> records = endx_jax.data.read("faq.jsonl")
+      >>> records.questions, records.candidates, records.qrels
+      (('Where is my parcel?',), ('Use the tracking link.',), ((0,),))
+    """
+    options = ReadOptions(
+        split=split,
+        question_column=question_column,
+        answer_column=answer_column,
+        whole=whole,
+        skip_invalid=skip_invalid,
+    )
+    return open_data(path).records(options)
+
+
+def read_corpus(path: Path, **options) -> Iterator[Document]:
+    """Yields the documents of a corpus in file order, of any format that `open_data` knows.
+
+    The id of a document without one is the number of its line, counted on from file to file. `tables.documents` says
+    how the columns of a table become metadata. White space at both ends of a text is removed. A text may be empty, as
+    some in published corpora are, if its row has other values.
+
+    Args:
+      path: file, folder or pattern.
+      **options: `pool` (empty for paragraphs, `answers` or `sentences`), `split`, `say`, and `text_column`,
+        `question_column`, `id_column` and `title_column`: see `ReadOptions`.
+
+    Raises:
+      EndxError: the corpus can't be read; the message names file and line. Repeated ids are reported after all
+        documents have been read.
+    """
+    reading = ReadOptions(**options)
+    check_choice("pool", reading.pool, ("", *POOLS))
+    return open_data(path).documents(reading)
+
+
+def convert(paths: Path | Sequence[Path], pool: str = "answers", **options) -> Conversion:
+    """Converts reading-comprehension data: see `convert_paragraphs`.
+
+    Args:
+      paths: file or folder of reading-comprehension data, or several, which are concatenated.
+      pool: `answers` or `sentences`.
+      **options: `skip_invalid` and `split`: see `ReadOptions`.
+
+    Raises:
+      EndxError: the data are of another format, the pool is unknown, or no answer starts in a sentence.
+    """
+    names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    parts = (open_data(name).paragraphs(ReadOptions(**options)) for name in names)
+    return convert_paragraphs(itertools.chain.from_iterable(parts), names, pool)

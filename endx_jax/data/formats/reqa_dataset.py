@@ -1,0 +1,410 @@
+"""Prepared data sets `reqa/...` and `multireqa/...`: ReQA's sentence retrieval (Ahmad et al. 2019).
+
+They are converted once with tensorflow-datasets, which needs no TensorFlow for it, and read with Grain. Importing this
+module imports tensorflow-datasets, so it is imported where it is needed.
+"""
+
+import collections
+import contextlib
+import hashlib
+import io
+import itertools
+import os
+import pathlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import requests
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download.checksums import UrlInfo
+from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
+
+from endx_jax.data.formats import text_files
+from endx_jax.data.formats.origins import ORIGINS, SPLITS, Origin, PublishedFile
+from endx_jax.data.sets.paragraphs import convert_paragraphs
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.errors import EndxError
+from endx_jax.files import expanded, sha256_of
+from endx_jax.settings import check_choice
+
+NAMES = tuple(ORIGINS)
+LARGE = 1e9  # maximum bytes that `ensure` downloads; larger sets need an explicit `prepare`
+TIMEOUT = 10.0  # seconds until a server must respond
+CITATION = "Ahmad et al. 2019, ReQA: An Evaluation for End-to-End Answer Retrieval Models"
+
+Sources = tuple[list[str], ...]  # files of each of `SPLITS`
+
+
+def prepare(
+    name: str = "reqa/squad",
+    *,
+    source: str | os.PathLike | None = None,
+    data_dir: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> pathlib.Path:
+    """Prepares a set, unless it exists already.
+
+    The set is written atomically, also if several processes prepare it at once.
+
+    Args:
+      name: one of `NAMES`.
+      source: folder with the source files, under the names in `ORIGINS`. None uses an existing set, made from any
+        files, or downloads the published files and checks their hashes.
+      data_dir: folder of tensorflow-datasets; by default `TFDS_DATA_DIR`, or `~/tensorflow_datasets`.
+      progress: true to show progress bars.
+
+    Returns:
+      The folder of the prepared set.
+
+    Raises:
+      EndxError: `source` lacks a file or is malformed, the set was prepared from other files, the download fails, or
+        `data_dir` can't be written to.
+    """
+    check_choice("the prepared set", name, NAMES)
+    sources = None if source is None else _find(name, source)
+    builder = _builder(name, data_dir, sources)
+    if not _is_whole(builder):
+        _generate(builder, progress)
+    if sources:
+        _check_made_from(sources, _builder(name, data_dir))
+    return pathlib.Path(builder.data_dir)
+
+
+def ensure(name: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> None:
+    """Prepares a set if it does not exist and its download is not large.
+
+    Raises:
+      EndxError: more than `LARGE` bytes must be downloaded, or `prepare` fails.
+    """
+    size = sum(file.size for files in ORIGINS[name].published() for file in files)
+    if size > LARGE and not _is_whole(_builder(name, data_dir)):
+        raise EndxError(
+            f"{name} is not prepared, and its files are {size / 1e9:.1f} GB: download them with `endx prepare {name}`, "
+            f"or give a folder of them, `endx prepare {name} --source=FOLDER`"
+        )
+    prepare(name, data_dir=data_dir, progress=progress)
+
+
+def is_prepared(name: str, *, data_dir: str | os.PathLike | None = None) -> bool:
+    """Returns true if a set is prepared."""
+    return _is_whole(_builder(name, data_dir))
+
+
+def read_prepared(
+    name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False
+) -> RetrievalSet:
+    """Reads a split with the pool of all sentences, as made by `convert_paragraphs`; prepares the set if needed.
+
+    Args:
+      name: one of `NAMES`.
+      split: `train` or `validation`.
+      data_dir: as in `prepare`.
+      progress: true to show progress bars while preparing.
+
+    Raises:
+      EndxError: `ensure` fails, or the prepared files are damaged.
+    """
+    import grain
+
+    check_choice(f"the split of {name}", split, SPLITS)
+    ensure(name, data_dir=data_dir, progress=progress)
+    builder = _builder(name, data_dir)
+    try:
+        articles = grain.MapDataset.source(builder.as_data_source(split))
+        return from_articles(articles[number] for number in range(len(articles)))
+    except RuntimeError as failure:
+        # ArrayRecord's messages may have several lines.
+        reason = str(failure).partition("\n")[0]
+        raise EndxError(f"{builder.data_dir} is damaged ({reason}); remove the folder and prepare it again") from None
+
+
+def summary(name: str, *, data_dir: str | os.PathLike | None = None) -> dict[str, dict[str, Any]]:
+    """Returns the counts of a prepared set by split, with `sha256` and `published` of its source files."""
+    return dict(_builder(name, data_dir).info.metadata)
+
+
+class _LocalInfo(tfds.core.DatasetInfo):
+    def initialize_from_bucket(self) -> None:
+        """Does nothing; tfds would query its servers and leave an empty temporary folder."""
+
+
+def _configs(kind: str) -> list[tfds.core.BuilderConfig]:
+    prefix = f"{kind}/"
+    return [
+        tfds.core.BuilderConfig(name=name.removeprefix(prefix), description=f"Made from {origin.title}.")
+        for name, origin in ORIGINS.items()
+        if name.startswith(prefix)
+    ]
+
+
+class Reqa(tfds.core.GeneratorBasedBuilder):
+    """Builder of questions with the pool of all sentences, as `convert_paragraphs` makes them.
+
+    An example is an article (see `to_articles`); reading examples of one question or sentence would take
+    longer than the conversion itself. `info.metadata` holds the counts of each split and the sha256 of its decompressed
+    source files.
+    """
+
+    # Increased whenever the conversion changes, so that existing sets are prepared again.
+    VERSION = tfds.core.Version("1.1.0")
+    RELEASE_NOTES: Mapping[str, str] = {"1.0.0": "First version.", "1.1.0": "Counts of rows and of answers."}
+    BUILDER_CONFIGS = _configs("reqa")
+
+    def __init__(self, *, sources: Sequence[Sequence[str]] | None = None, file_format: str = "array_record", **kwargs):
+        """Creates a builder from the source files of each split; None downloads them."""
+        self._sources = sources
+        super().__init__(file_format=file_format, **kwargs)
+
+    @property
+    def set_name(self) -> str:
+        """Name of the set in `ORIGINS`."""
+        return f"{self.name}/{self.builder_config.name}"
+
+    @property
+    def origin(self) -> Origin:
+        """Source files of the set."""
+        return ORIGINS[self.set_name]
+
+    @property
+    def url_infos(self) -> dict[str, UrlInfo]:
+        """Published hashes of the files, by which tfds checks downloads."""
+        published = (file for part in self.origin.published() for file in part)
+        return {file.url: UrlInfo(file.size, file.sha256, file.url.rpartition("/")[2]) for file in published}
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        texts, indices = tfds.features.Sequence(tfds.features.Text()), tfds.features.Tensor
+        table = {"index": indices(shape=(None,), dtype=np.int32), "id": texts, "text": texts}
+        pairs = indices(shape=(None, 2), dtype=np.int32)
+        return _LocalInfo(
+            builder=self,
+            description="Questions, and the sentences of all articles as the pool of candidates.",
+            features=tfds.features.FeaturesDict(
+                {
+                    "title": tfds.features.Text(),
+                    "sentences": table,
+                    "questions": table,
+                    "answers": pairs,
+                    "hard_negatives": pairs,
+                }
+            ),
+            homepage=self.origin.homepage,
+            citation=f"{CITATION}; {self.origin.paper}",
+            license=self.origin.licence,
+            disable_shuffling=True,
+            metadata=tfds.core.MetadataDict(),
+        )
+
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator]:
+        paths = self._sources or self._download(dl_manager)
+        return {
+            split: self._generate_examples(split, files, published)
+            for split, files, published in zip(SPLITS, paths, self.origin.published(), strict=True)
+        }
+
+    def _download(self, manager: tfds.download.DownloadManager) -> list[list[str]]:
+        published = self.origin.published()
+        first = published[0][0].url
+        reason = _refusal(first)
+        if reason is None:
+            try:
+                paths = manager.download([[file.url for file in part] for part in published])
+                return [[str(path) for path in part] for part in paths]
+            except NonMatchingChecksumError:
+                reason = "the download does not have the published sha256"
+            except (requests.RequestException, tfds.download.DownloadError) as failure:
+                reason = type(failure).__name__
+        names = [name.replace("|", " or ") for part in self.origin.names for name in part]
+        raise EndxError(
+            f"{self.set_name} is not prepared in {self.data_dir_root}, and {self.origin.title} can't be downloaded "
+            f"from {first.rpartition('/')[0]} ({reason}): put {' and '.join(names)}, or the same as .gz, into a "
+            f"folder, and prepare it with `endx prepare {self.set_name} --source=FOLDER`"
+        )
+
+    def _generate_examples(
+        self, split: str, paths: Sequence[str], published: Sequence[PublishedFile]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        conversion = convert_paragraphs(self.origin.read(paths), paths, "sentences")
+        records = conversion.records
+        self.info.metadata[split] = {
+            "sha256": digest(paths),
+            "published": not self._sources or _are(paths, published),
+            "questions": len(records.questions),
+            "candidates": len(records.candidates),
+            "answers": len({candidate for right in records.qrels for candidate in right}),
+            "pairs": len(records.pairs),
+            "rows": conversion.rows,
+            "unplaced_answers": conversion.unplaced_answers,
+            "unplaced_questions": conversion.unplaced_questions,
+        }
+        yield from enumerate(to_articles(records, conversion.articles))
+
+
+class Multireqa(Reqa):
+    """Builder of the same data with MultiReQA's sentences."""
+
+    BUILDER_CONFIGS = _configs("multireqa")
+
+
+BUILDERS: Mapping[str, type[Reqa]] = {"reqa": Reqa, "multireqa": Multireqa}
+
+
+def _find(name: str, source: str | os.PathLike) -> Sources:
+    """Returns the source files of each split in a folder."""
+    train, validation = ORIGINS[name].names
+    files = text_files.find(source, [*train, *validation])
+    return tuple(list(itertools.chain(*part)) for part in (files[: len(train)], files[len(train) :]))
+
+
+def _builder(name: str, data_dir: str | os.PathLike | None, sources: Sources | None = None) -> Reqa:
+    kind, _, config = name.partition("/")
+    where = expanded(tfds.core.constants.DATA_DIR if data_dir is None else data_dir)  # tfds would make a folder `~`
+    return BUILDERS[kind](config=config, data_dir=where if data_dir else None, sources=sources)
+
+
+def _is_whole(builder: Reqa) -> bool:
+    # Unlike `builder.is_prepared()`, this prints no warning for sets that are not prepared.
+    return os.path.isfile(os.path.join(builder.data_dir, "dataset_info.json"))
+
+
+def _generate(builder: Reqa, progress: bool) -> None:
+    if os.path.exists(builder.data_dir):
+        raise EndxError(
+            f"{builder.data_dir} exists but is not a complete data set; remove the folder and prepare it again"
+        )
+    tfds.display_progress_bar(progress)
+    settings = tfds.download.DownloadConfig(force_checksums_validation=True, try_download_gcs=False)
+    try:
+        # It prints to standard output.
+        with contextlib.redirect_stdout(io.StringIO()):
+            builder.download_and_prepare(download_config=settings)
+    except OSError as failure:
+        # Another process may have written the folder first.
+        if not _is_whole(builder):
+            raise EndxError(f"can't write {builder.data_dir}: {failure.strerror or failure}") from None
+
+
+def _check_made_from(sources: Sources, builder: Reqa) -> None:
+    for split, files in zip(SPLITS, sources, strict=True):
+        made_from, here = builder.info.metadata[split]["sha256"], digest(files)
+        if here != made_from:
+            others = f"another file than {files[0]}" if len(files) == 1 else f"other files than {files[0]} and the rest"
+            raise EndxError(
+                f"{builder.data_dir} was made from {others} (sha256 {made_from[:12]}..., here {here[:12]}...): remove "
+                "that folder to prepare it again, or choose another one with --data-dir=DIR"
+            )
+
+
+def digest(paths: Sequence[str]) -> str:
+    """Returns the sha256 of the concatenated, decompressed files: the same for `.json` and `.json.gz`."""
+    hasher = hashlib.sha256()
+    for path in paths:
+        for block in text_files.blocks(path):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def _are(paths: Sequence[str], published: Sequence[PublishedFile]) -> bool:
+    """Returns true if files are the published ones, as published or decompressed."""
+    if len(paths) != len(published):
+        return False
+    return all(
+        file.sha256 in (sha256_of(pathlib.Path(path)), digest([path]))
+        for path, file in zip(paths, published, strict=True)
+    )
+
+
+def _refusal(url: str) -> str | None:
+    """Returns the reason why `url` can't be downloaded, or None; checked first, since tfds retries for minutes."""
+    answers: list[str | None] = [f"no answer within {TIMEOUT:g} s"]
+
+    def ask() -> None:
+        try:
+            # With requests, as tfds does, so that the same proxies and certificates apply.
+            with requests.get(url, stream=True, timeout=TIMEOUT) as response:
+                answers.append(None if response.ok else f"HTTP status {response.status_code}")
+        except requests.RequestException as failure:
+            answers.append(type(failure).__name__)
+
+    # In a thread, since `timeout` applies to each address of the server separately, and not to name resolution.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT)
+    return answers[-1]
+
+
+def to_articles(records: RetrievalSet, titles: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yields the articles of a set, the records on disk, in the order of its candidates and then of its questions.
+
+    An article is a mapping: `title`; `sentences` and `questions`, each a mapping of `index` (int32, rows in the set),
+    `id` and `text`; `answers` and `hard_negatives`, int32 [P, 2], pairs of the row of one of its questions and the row
+    of a candidate, which may be in another article.
+
+    Args:
+      records: retrieval set with hard negatives, and with article titles as groups.
+      titles: title of each candidate's article.
+    """
+    sentences, questions = _rows_of(titles), _rows_of(records.groups or ())
+    for title in sentences | questions:
+        rows = questions.get(title, [])
+        yield {
+            "title": title,
+            "sentences": _table(sentences.get(title, []), records.candidate_ids, records.candidates),
+            "questions": _table(rows, records.question_ids, records.questions),
+            "answers": _pairs(rows, records.qrels),
+            "hard_negatives": _pairs(rows, records.hard_negatives or ()),
+        }
+
+
+def from_articles(articles: Iterable[Mapping[str, Any]]) -> RetrievalSet:
+    """Returns the set of the articles of `to_articles`, given in any order; texts may be UTF-8 bytes."""
+    sentences: dict[int, tuple[str, str]] = {}
+    questions: dict[int, tuple[str, str]] = {}
+    groups: dict[int, str] = {}
+    right: dict[int, list[int]] = collections.defaultdict(list)
+    wrong: dict[int, list[int]] = collections.defaultdict(list)
+    for article in articles:
+        sentences |= _read_table(article["sentences"])
+        of_article = _read_table(article["questions"])
+        questions |= of_article
+        groups |= dict.fromkeys(of_article, _text(article["title"]))
+        for column, pairs in ((right, article["answers"]), (wrong, article["hard_negatives"])):
+            for question, sentence in pairs.tolist():
+                column[question].append(sentence)
+    rows = range(len(questions))
+    candidates = [sentences[row] for row in range(len(sentences))]
+    return RetrievalSet(
+        questions=tuple(questions[row][1] for row in rows),
+        candidates=tuple(text for _, text in candidates),
+        qrels=tuple(tuple(right[row]) for row in rows),
+        question_ids=tuple(questions[row][0] for row in rows),
+        candidate_ids=tuple(name for name, _ in candidates),
+        groups=tuple(groups[row] for row in rows),
+        hard_negatives=tuple(tuple(wrong[row]) for row in rows),
+    )
+
+
+def _rows_of(titles: Iterable[str]) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for row, title in enumerate(titles):
+        rows.setdefault(title, []).append(row)
+    return rows
+
+
+def _table(rows: Sequence[int], ids: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
+    return {"index": np.array(rows, np.int32), "id": [ids[row] for row in rows], "text": [texts[row] for row in rows]}
+
+
+def _read_table(table: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+    columns = (table["index"].tolist(), map(_text, table["id"]), map(_text, table["text"]))
+    return {index: (name, text) for index, name, text in zip(*columns, strict=True)}
+
+
+def _pairs(rows: Sequence[int], column: Sequence[Sequence[int]]) -> np.ndarray:
+    pairs = [(row, other) for row in rows for other in column[row]]
+    return np.array(pairs, np.int32).reshape(len(pairs), 2)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

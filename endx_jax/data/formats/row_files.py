@@ -1,0 +1,157 @@
+"""Reader of the rows of JSONL, JSON lists, CSV, TSV and Arrow tables, one row at a time."""
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from endx_jax import json_files
+from endx_jax.data.formats import arrow, text_files
+from endx_jax.data.formats.shards import FilePart, files
+from endx_jax.data.formats.text_files import InvalidRows
+from endx_jax.errors import EndxError, counted
+
+MOST_SCORE = 3e38  # float32, the type of scores in training, has no number much beyond it
+
+# (number of the line or row from 1, its location for messages, values by key)
+Row = tuple[int, str, dict[str, Any]]
+
+# Delimiters by file name ending. If several split the header line into equally many fields, the first one is used.
+DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
+SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # line before the header in files that Excel reads
+
+
+def read_rows(
+    path: str,
+    invalid: InvalidRows | None = None,
+    *,
+    check: Callable[[list[str], str], object] = lambda names, where: None,
+    split: str | None = None,
+    part: FilePart | None = None,
+) -> Iterator[Row]:
+    """Yields the rows of a table: lines of JSONL, items of a JSON list, or rows of CSV, TSV or Arrow.
+
+    Args:
+      path: file (a JSON file is a list if it begins with `[`), or folder or pattern of `shards.files`.
+      invalid: handler of invalid rows; by default they raise EndxError.
+      check: function (names in the header line of CSV or TSV, location) that raises EndxError if columns are missing.
+      split: split of a folder.
+      part: part of the table to read; None for all.
+
+    Yields:
+      (line or row number from 1, which continues from one file to the next, and so is unique; `file, line number` for
+      messages; values by key). Blank lines, and rows of empty cells, are skipped.
+
+    Raises:
+      EndxError: the file is missing or invalid.
+    """
+    invalid = invalid or InvalidRows(path)
+    total = last = 0
+    for file, groups, before in [part] if part else map(FilePart, files(path, split)):
+        ending = text_files.uncompressed(file)[-4:]
+        rows: Iterable[Row]
+        if arrow.is_table(file):
+            rows = ((n - before, f"{file}, row {n}", row) for n, row in arrow.arrow_rows(file, groups, before))
+        elif ending in DELIMITERS:
+            rows = _csv_rows(file, _delimiter(file, DELIMITERS[ending]), check, invalid)
+        else:
+            rows = _json_objects(file, invalid)
+        total, last = total + last, 0
+        for last, where, row in rows:
+            if any(not json_files.is_missing(v) and (not isinstance(v, str) or v.strip()) for v in row.values()):
+                yield total + last, where, row
+
+
+def _json_objects(path: str, invalid: InvalidRows) -> Iterator[Row]:
+    if text_files.holds_list(path):
+        for number, (first, item) in enumerate(text_files.items(path), start=1):
+            yield number, f"{path}, line {first}", item
+        return
+    if inside := text_files.list_inside(path):
+        for number, item in enumerate(inside[1], start=1):
+            yield number, f"{path}: {inside[0]}[{number - 1}]", item
+        return
+    for number, line in text_files.lines(path):
+        if line.strip():
+            where = f"{path}, line {number}"
+            with invalid.row():
+                text_files.limit_values(line, where)
+                yield number, where, json_files.parse(line.rstrip(), where, dict)
+
+
+def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) -> Iterator[Row]:
+    header: list[str] = []
+    for number, fields in fields_of(path, delimiter):
+        where = f"{path}, line {number}"
+        if not header:
+            if SEPARATOR.fullmatch(delimiter.join(fields)):
+                continue
+            header = [name.strip() for name in fields]
+            check(header, where)
+            continue
+        with invalid.row():
+            if len(fields) != len(header):
+                counts = f"{counted(len(fields), 'column')} where the header has {len(header)}"
+                raise EndxError(f"{where}: {counts}; put quotes around every text that contains {delimiter!r}")
+            yield number, where, dict(zip(header, fields, strict=True))
+
+
+def _delimiter(path: str, choices: str) -> str:
+    """Returns the delimiter that Excel's line `sep=` names, or that splits the first line into most unquoted fields."""
+    if named := SEPARATOR.fullmatch(text_files.first_text_line(path)):
+        return named[1]
+    return max(choices, key=text_files.first_text_line(path, ignore=r'"[^"]*"').count)
+
+
+def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:
+    """Yields (number of the first line of the row, its fields); a quoted field may contain newlines.
+
+    Args:
+      path: CSV or TSV file.
+      delimiter: character between fields.
+      strict: true to raise EndxError for quotes that `csv` would not write.
+
+    Raises:
+      EndxError: the quotes of a row are wrong, or it is longer than `text_files.MOST` characters.
+    """
+    start, length, warned = 1, 0, False
+    columns: list[int] = []  # number in each line of the row, if its quotes are ignored
+
+    def lines() -> Iterator[str]:
+        nonlocal length
+        for _, line in text_files.lines(path):
+            length += len(line)
+            if length > text_files.MOST:
+                raise EndxError(f"{path}, row from line {start}: over {text_files.MOST:,} characters; is a quote open?")
+            # A comma before a space belongs to prose, not to a table.
+            columns.append(1 + line.count(delimiter) - line.count(f"{delimiter} ") * (delimiter != "\t"))
+            yield line
+
+    # This limit applies to the process. A long page exceeds the default of 131,072 characters.
+    csv.field_size_limit(text_files.MOST)
+    hint = 'a field that holds quotes must be quoted, and its quotes doubled: "say ""hi"""'
+    reader = csv.reader(lines(), delimiter=delimiter, strict=strict)
+    while True:
+        start, length = reader.line_num + 1, 0
+        columns.clear()
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise EndxError(f"{path}, row from line {start}: {error}; {hint}") from None
+        if 1 < len(row) == columns[0] and len(row) in columns[1:] and not warned:
+            reason = f"lines {start} to {reader.line_num} are one row in quotes, but look like several rows"
+            if strict and delimiter == "\t":
+                raise EndxError(f"{path}: {reason}; {hint}")
+            warned = True
+            text_files.LOG.warning("%s: %s; %s", path, reason, hint)
+        if any(map(str.strip, row)):
+            yield start, row
+
+
+def whole_number(text: str, where: str) -> int:
+    """Converts a string of at most 18 digits to an integer; raises EndxError, which begins with `where`, for others."""
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise EndxError(f"{where} {text[:40]!r} is not a whole number")
+    return int(text)

@@ -1,0 +1,309 @@
+"""Tables with a question and an answer, or a document, in each row: JSONL, JSON lists, CSV, TSV and Arrow.
+
+A table is one of documents if it has a column `text`, or no columns of a question and an answer.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from endx_jax import json_files
+from endx_jax.data.formats import columns, row_files, shards, text_files
+from endx_jax.data.formats.columns import ANSWER, FLAGS, ID, JUDGING, LABEL, NEGATIVE, QUESTION, TEXT, TITLE
+from endx_jax.data.formats.format import Format, Place, ReadOptions
+from endx_jax.data.formats.row_files import Row
+from endx_jax.data.formats.text_files import ARROW_ENDINGS, InvalidRows
+from endx_jax.data.formats.training_files import texts
+from endx_jax.data.sets.documents import Document, Scalar
+from endx_jax.data.sets.records import Example, texts_of
+from endx_jax.errors import EndxError, counted
+
+ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *ARROW_ENDINGS)
+NUMBER = re.compile(r"[+-]?[\d.]+")
+
+# (location in the file for messages, document)
+Placed = tuple[str, Document]
+
+
+class Columns(NamedTuple):
+    """Names of the columns of question, answer, hard negatives and labels."""
+
+    question: str
+    answer: str
+    negatives: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+class ColumnParser:
+    """Parser of rows with a question and an answer each.
+
+    A question may have several rows with different answers. Questions and answers may be lists of texts, also written
+    as one text (`columns.strings`): each is an answer of each question, and empty ones are ignored. Columns named
+    `negative`, `negative_1`, ... hold hard negatives, each a text or a list of texts. An answer with a 0 in one of the
+    columns `LABELS` is a hard negative of its question. Empty hard negatives and other columns are ignored. A text may
+    be a chat with one message; each reply of a longer chat is the answer of the message before it (`columns.turns`).
+    """
+
+    def __init__(self, question: str | None = None, answer: str | None = None):
+        """Stores the names of the columns of question and answer; None for those of `columns.NAMES`."""
+        self._names = {QUESTION: question, ANSWER: answer}
+        self._known: dict[tuple[str, ...], Columns] = {}
+
+    def choose(self, row: Iterable[str], where: str) -> Columns:
+        """Returns the columns of a row with these keys; raises EndxError if one is missing, or there are several."""
+        keys = tuple(name for name in row if not (isinstance(row, dict) and isinstance(row[name], dict)))
+        if keys not in self._known:
+            self._known.clear()  # nearly all rows have the keys of the previous row
+            question, answer = (columns.choose(side, row, where, name) for side, name in self._names.items())
+            labels = tuple(name for name in keys if name.casefold() in JUDGING and name not in (question, answer))
+            negatives = tuple(name for name in keys if NEGATIVE.fullmatch(name))
+            self._known[keys] = Columns(question, answer, negatives, labels)
+        return self._known[keys]
+
+    def labelled(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yields the rows as `asked` returns them, and logs unused columns of 0 and 1, and chats of several turns.
+
+        Raises:
+          EndxError: a label varies and is not 0 or 1, even if invalid rows are skipped.
+        """
+        first: dict[str, str] = {}
+        flags: dict[str, set[bool]] = {}  # values of unused columns that hold only 0 and 1
+        count, where, chats = 0, "", 0
+        for count, (number, where, row) in enumerate(rows, start=1):
+            asked = self.asked(row, where)
+            chats += len(asked) > 1 and not row.keys() <= asked[0].keys()
+            chosen = Columns("", "", (), ())
+            with contextlib.suppress(EndxError):  # parsing the row raises the same error
+                chosen = self.choose(asked[0] if asked else row, where)
+            labels = chosen.labels
+            for name in labels:
+                value = str(row[name]).strip()
+                before = first.setdefault(name, value)
+                fits = LABEL.fullmatch(value) and LABEL.fullmatch(before)
+                numbers = NUMBER.fullmatch(value) and NUMBER.fullmatch(before)
+                flagged = LABEL.fullmatch(value) or LABEL.fullmatch(before)  # 0 among texts would be a wrong answer
+                is_text = name.casefold() in FLAGS and not (numbers or flagged)
+                if value != before and not (fits or is_text):
+                    raise EndxError(
+                        f"{where}: column {name!r} is {value[:40]!r}, and {before[:40]!r} above: only 1 (right) and 0 "
+                        "(wrong) say which answers are right; write these, or leave out the wrong rows and the column"
+                    )
+            if count == 1:
+                flags = {name: set() for name in row.keys() - {*labels, *chosen[:2]}}
+            for name in [*flags]:
+                flag = LABEL.fullmatch(value := str(row.get(name)).strip())
+                if flag:
+                    flags[name].add(bool(flag["right"]))
+                elif value not in ("", "None", "nan"):
+                    del flags[name]
+            for part in asked:
+                yield number, where, part
+        file = where.rpartition(", ")[0] or where
+        if chats:
+            said = "each is paired with the reply after it, without what was said before"
+            text_files.LOG.warning("%s: %s with several questions: %s", file, counted(chats, "chat"), said)
+        unused = sorted(name for name, values in flags.items() if len(values) == 2)
+        if unused and count > 2:
+            text_files.LOG.warning(
+                "%s: only 0 and 1 (or true and false) in %s, which is not used; if they say which answers are right, "
+                "name the column `label`",
+                file,
+                json_files.format_names(unused),
+            )
+
+    def asked(self, row: dict, where: str) -> list[dict]:
+        """Returns the row, read by `columns.readable`, once for each question of a list or reply of a chat."""
+        cells = {name: columns.readable(value) for name, value in row.items()}
+        try:
+            name = self.choose(cells, where).question
+        except EndxError:  # parsing the row raises the same error
+            return columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
+        texts = cells[name]
+        if not isinstance(texts, list):
+            return [cells]
+        return [cells | {name: text} for text in texts if str(text or "").strip()]
+
+    def __call__(self, row: dict, where: str) -> Example:
+        """Parses a row that `asked` returned."""
+        used = self.choose(row, where)
+        for name in (used.question, used.answer, *used.negatives):
+            columns.check_list(row[name], f"{where}: {name!r}")
+        question, answers = json_files.text_at(row, used.question, where), row[used.answer]
+        if not isinstance(answers, list):
+            answers = [json_files.as_text(answers, f"{where}: {used.answer!r}")]
+        right = [*filter(None, texts(answers, f"{where}: {used.answer!r}"))]
+        listed = (texts(row.get(name), f"{where}: {name!r}") for name in used.negatives)
+        wrong = [*filter(None, itertools.chain.from_iterable(listed))]
+        labels = (LABEL.fullmatch(str(row[name]).strip()) for name in used.labels)
+        if any(label and not label["right"] for label in labels):
+            return Example(question, [], [*right, *wrong])
+        return Example(question, right, wrong)
+
+
+def examples(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[tuple[str, Example]]:
+    """Yields the questions and answers of the rows: see `ColumnParser`."""
+    parser = ColumnParser(options.question_column, options.answer_column)
+    rows = row_files.read_rows(place.path, invalid, check=parser.choose, split=options.split, part=options.part)
+    for _, where, row in parser.labelled(rows):
+        with invalid.row():
+            yield where, parser(row, where)
+
+
+def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Placed]:
+    """Yields the documents of the rows.
+
+    The text begins with the title and a space. The title and all further columns or keys with a string, a number or a
+    boolean become metadata, and so do the values of an object named `metadata`, as in BEIR; empty, null and nan values
+    are left out. A `.tsv` file of two columns without a header, as MS MARCO's collection, has ids and texts; it has no
+    header if its first id contains a digit. Rows of pairs are their distinct answers with their known questions.
+    """
+    if place.ending == ".tsv" and options.text_column is None:
+        files = shards.files(place.path, options.split)
+        first = text_files.first_text_line(files[0]).split("\t")
+        if len(first) == 2 and any(map(str.isdigit, first[0])):
+            for where, name, text in itertools.chain.from_iterable(map(ids_and_texts, files)):
+                yield where, Document(name, text)
+            return
+    names = options.text_column, options.id_column, options.title_column, options.question_column
+    table = _DocumentTable(*names, options.say)
+    rows = row_files.read_rows(place.path, check=table.check_header, split=options.split)
+    first_row = next(rows, None)
+    if first_row is None:
+        return
+    rows = itertools.chain([first_row], rows)
+    if table.holds_pairs(first_row[2]):
+        yield from _answers(rows, table)
+    else:
+        yield from ((where, table.document(row, number, where)) for number, where, row in rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class _DocumentTable:
+    """Columns of a table of documents, by their names in `ReadOptions`, and a function that prints each line once."""
+
+    text: str | None = None
+    id: str | None = None
+    title: str | None = None
+    question: str | None = None
+    say: Callable = str
+
+    @functools.cached_property
+    def pairs(self) -> ColumnParser:
+        """Parser of rows with a question and an answer."""
+        return ColumnParser(self.question, self.text)
+
+    def holds_pairs(self, row: Iterable[str]) -> bool:
+        """Returns true if a row, or one with these columns, holds a question and an answer."""
+        if isinstance(row, dict):
+            row = next(iter(self.pairs.asked(row, "")), row)
+        try:
+            return not (self.text is None and columns.called(TEXT, row)) and bool(self.pairs.choose(row, ""))
+        except EndxError:
+            return False
+
+    def chosen(self, row: Iterable[str], where: str) -> str:
+        """Returns the column of the text; raises EndxError if it or the named column of ids is missing."""
+        if self.id:
+            columns.choose(ID, row, where, self.id)
+        return columns.choose(TEXT, row, where, self.text)
+
+    def check_header(self, header: list[str], where: str) -> None:
+        """Raises EndxError unless a header line has the column of the text, and no two columns of the same name."""
+        if not self.holds_pairs(header):
+            self.chosen(header, where)
+        if len(set(header)) < len(header):
+            raise EndxError(f"{where}: two columns have the same name among {json_files.format_names(header)}")
+
+    def document(self, row: dict, number: int | str, where: str) -> Document:
+        """Returns the document of a row; `number` is its id if the row has none."""
+        text_key, row = self.chosen(row, where), dict(row)
+        text = json_files.as_text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
+        key = "" if self.id == "" else next(iter(columns.find(ID, row, self.id)), "")
+        name = row.pop(key) if key else number
+        if not key:
+            self.say("the corpus has no column of ids: line numbers are the ids; name yours with id_column")
+        name = json_files.as_text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
+        title_key = next(iter(columns.find(TITLE, row, self.title)), TITLE)
+        given = row.get(title_key)
+        title = json_files.as_text(
+            "" if json_files.is_missing(given) else given, f"{where}: {title_key!r}", may_be_empty=True
+        )
+        if title:
+            del row[title_key]
+            row[TITLE] = title
+        inner = row.get("metadata")
+        metadata = _scalars(row, where) | (_scalars(inner, where) if isinstance(inner, dict) else {})
+        return Document(name, f"{title} {text}".strip(), metadata)
+
+
+def _scalars(row: dict, where: str) -> dict[str, Scalar]:
+    scalars: dict[str, Scalar] = {}
+    for key, value in row.items():
+        json_files.as_text(key, f"{where}: a key", may_be_empty=True)
+        if isinstance(value, str):
+            if stripped := json_files.as_text(value, f"{where}: {key!r}", may_be_empty=True):
+                scalars[key] = stripped
+        elif isinstance(value, int):
+            scalars[key] = value if abs(value) < 2**63 else str(value)  # other programs limit numbers to 64 bits
+        elif isinstance(value, float) and math.isfinite(value):
+            scalars[key] = value
+    return scalars
+
+
+def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
+    """Yields the distinct answers of pairs with their questions, without answers that are marked as wrong."""
+    merged: dict[str, tuple[str, Document, dict[str, None]]] = {}
+    pairs, other = table.pairs, 0
+    for _, where, row in pairs.labelled(rows):
+        names, example = pairs.choose(row, where), pairs(row, where)
+        others = {name: row[name] for name in row if name not in (names.question, *names.negatives, *names.labels)}
+        for passage in texts_of(example.right or example.wrong[:1]):
+            answers = _DocumentTable(names.answer, table.id, table.title)
+            document = answers.document({**others, names.answer: passage}, f"d{len(merged)}", where)
+            _, first, questions = merged.setdefault(document.text, (where, document, {}))
+            questions.update({example.question: None} if example.right else {})
+            other += first.metadata != document.metadata
+    if other:
+        table.say(f"repeated answers with other metadata keep those of their first row: {counted(other, 'row')}")
+    for where, document, questions in merged.values():
+        yield where, dataclasses.replace(document, questions=tuple(questions))
+
+
+def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:
+    """Yields (location, id, text) for each line of a two-column table without header or quotes; skips blank lines.
+
+    Raises:
+      EndxError: a line does not have two columns.
+    """
+    for number, line in text_files.lines(path):
+        where = f"{path}, line {number}"
+        name, *cells = line.split("\t")
+        if len(cells) == 1:
+            text = json_files.as_text(cells[0], where, may_be_empty=True)
+            yield where, json_files.as_text(name, f"{where}: the id"), text
+        elif line.strip():
+            raise EndxError(f"{where}: {1 + len(cells)} tab-separated columns where each line has an id and a text")
+
+
+def lines(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Placed]:
+    """Yields each line of a text file as a document; its id is the number of the line."""
+    for number, line in text_files.lines(place.path):
+        if text := line.strip():
+            yield f"{place.path}, line {number}", Document(str(number), text)
+
+
+COLUMNS = Format(
+    "columns", lambda place: place.ending in ENDINGS, examples=examples, documents=documents, in_parts=True
+)
+LINES = Format("lines", lambda place: place.is_file and place.ending == ".txt", documents=lines)
+DPR_PASSAGES = "psgs_w100.tsv"  # name of DPR's file of passages
+PASSAGES = Format(
+    "passages",
+    lambda place: place.has(DPR_PASSAGES),
+    documents=lambda place, options, invalid: documents(Place(place.part(DPR_PASSAGES)), options, invalid),
+)

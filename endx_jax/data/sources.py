@@ -1,0 +1,242 @@
+"""Data sets of a run: their sources, splits, and retrieval pools."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from endx_jax.data.formats import Data, Place, ReadOptions, open_data, squad
+from endx_jax.data.formats.format import Format
+from endx_jax.data.formats.origins import PREFIXES
+from endx_jax.data.formats.registry import records_of
+from endx_jax.data.formats.shards import FilePart
+from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.paragraphs import POOLS, split_sentences
+from endx_jax.data.sets.records import Example, Pools, RetrievalSet, RetrievalSetBuilder, mix
+from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
+from endx_jax.data.settings import PARAGRAPHS, DataSettings
+from endx_jax.errors import EndxError
+
+Maker = Callable[[DataSettings], RetrievalSet]
+NO_MAKERS: Mapping[str, Maker] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Data set that a path names, and how it is read; see `find_source`.
+
+    Attributes:
+      path: local path of the data, or name of the set.
+      data: data at the path; None if a config file makes them.
+      options: options of reading; the pool is empty for other data than reading comprehension.
+      prompts: strings prepended to questions and answers.
+      as_documents: true to read data as documents, whose titles or first sentences are the texts of the question tower.
+      make: function that makes the data; None for data at a path.
+    """
+
+    path: str
+    data: Data | None
+    options: ReadOptions
+    prompts: tuple[str, str] = ("", "")
+    as_documents: bool = False
+    make: Maker | None = None
+
+    @property
+    def format(self) -> Format | None:
+        """Format of the data; None if they are made, or read as documents."""
+        return self.data.format if self.data and not self.as_documents else None
+
+    @property
+    def is_file(self) -> bool:
+        """True for files and folders, false for sets that are made or prepared."""
+        return self.data is not None and not self.path.startswith(PREFIXES)
+
+    @property
+    def pool(self) -> str:
+        """Retrieval unit of reading-comprehension data, as `data.pool`; empty for other data."""
+        return self.options.pool
+
+    def read(self, settings: DataSettings, *, whole: bool = True) -> RetrievalSet:
+        """Reads the set, without its prompts.
+
+        With the pool `sentences` or `answers`, the set has all sentences as candidates: see `pools`. True for `whole`
+        keeps the whole corpus of a BEIR folder.
+
+        Raises:
+          EndxError: the data can't be read.
+        """
+        if self.make:
+            return self.make(settings)
+        assert self.data is not None
+        if self.as_documents:
+            return _pairs_of(self.data.documents(self.options))
+        pool = "sentences" if self.pool in POOLS else self.pool
+        return self.data.records(dataclasses.replace(self.options, whole=whole, pool=pool))
+
+    def examples(self, part: FilePart) -> Iterator[Example]:
+        """Yields the examples of a part of the data."""
+        assert self.data is not None
+        return self.data.examples(dataclasses.replace(self.options, part=part))
+
+
+def find_source(
+    path: str,
+    settings: DataSettings,
+    split: str | None = None,
+    *,
+    data_format: str = "",
+    prompts: tuple[str, str] = ("", ""),
+    strict: bool = False,
+    makers: Mapping[str, Maker] = NO_MAKERS,
+) -> Source:
+    """Returns the data set at a path.
+
+    Args:
+      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a data set that is prepared or made by a config file.
+      settings: settings of the data. The pool is left out if the set is not reading-comprehension data.
+      split: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
+      data_format: as `data.format`; empty to detect it.
+      prompts: strings prepended to questions and answers.
+      strict: true to refuse a pool for data that is not reading comprehension.
+      makers: functions that make data sets, by name.
+
+    Raises:
+      EndxError: there is no such data, or it can't have the pool.
+    """
+    data = None if path in makers else open_data(path)
+    options = options_of(settings, split)
+    if data is None or data_format or not data.has_units:
+        if strict and settings.pool and (data is None or data_format):
+            read_as = "read as documents" if data_format else "not reading-comprehension data"
+            raise EndxError(f"{path} is {read_as}; leave data.pool empty")
+        if strict and settings.pool and data:
+            next(data.paragraphs(options))  # raises EndxError
+        options = dataclasses.replace(options, pool="")
+    return Source(data.path if data else path, data, options, prompts, bool(data_format), makers.get(path))
+
+
+def _pairs_of(passages: Iterable[Document]) -> RetrievalSet:
+    """Returns passages as answers; the text for the question tower is the title, or else the first sentence."""
+    texts = RetrievalSetBuilder()
+    for passage in passages:
+        start, end = next(iter(split_sentences(passage.text)), (0, None))
+        title = str(passage.metadata.get("title") or passage.text[start:end])
+        texts.add(title, [(passage.text, passage.name)])
+    return texts.build()
+
+
+def options_of(settings: DataSettings, split: str | None) -> ReadOptions:
+    """Returns the options by which the data of a run are read."""
+    return ReadOptions(
+        split=split,
+        pool=settings.pool,
+        skip_invalid=settings.skip_invalid,
+        question_column=settings.question_column or None,
+        answer_column=settings.answer_column or None,
+        text_column=settings.answer_column or None,
+    )
+
+
+def read_splits(settings: DataSettings, makers: Mapping[str, Maker] = NO_MAKERS) -> Splits:
+    """Returns the train, validation and test sets; `makers` are functions that make data sets, by name.
+
+    Without separate test data, they are splits of one data set. Separate test data (`data.test_path`, or the dev file
+    next to SQuAD's train file) is the whole test set, and its questions are removed from train and validation. With
+    `data.merge`, the sets are splits of the questions of both files. `data.pool` applies to each file that is
+    reading-comprehension data; the training data may have another format, such as mined negatives. The data sets of
+    `data.mixture` are added to the train set, without held-out questions.
+
+    With `data.tokens`, the train set is empty (see `tokens.stored`), and a share of the questions of `data.test_path`
+    is the validation set.
+
+    Raises:
+      EndxError: `data.path` is not set, or the data can't be read.
+    """
+    if not settings.path:
+        raise EndxError("data.path is not set: set a file or folder, or `docstrings` to try training without data")
+    if settings.tokens:
+        test = find_source(settings.test_path, settings, settings.test_split, makers=makers).read(settings)
+        return _held_out(test, settings)
+    if settings.merge:
+        splits = parted(_read_merged(settings), settings)
+    else:
+        path, test_path = paths_of(settings)
+        of_test = find_source(test_path, settings, settings.test_split, makers=makers) if test_path else None
+        strict = not (of_test and of_test.pool)
+        form = settings.format
+        source = find_source(path, settings, settings.split, data_format=form, strict=strict, makers=makers)
+        records = source.read(settings, whole=False)
+        splits = _parted_from(records, of_test, settings) if of_test else parted(records, settings)
+    if settings.mixture:
+        held_out = {*splits.validation.questions, *splits.test.questions}
+        sets = [splits.train]
+        for part in settings.sets[1:]:
+            source = find_source(part.path, settings, settings.split, prompts=part[2:], makers=makers)
+            records = without_questions(source.read(settings, whole=False), held_out)
+            sets.append(records.with_prompts(*source.prompts))
+        splits = dataclasses.replace(splits, train=mix(sets))
+    if settings.max_test_questions:
+        splits = dataclasses.replace(splits, test=take(splits.test, settings.max_test_questions))
+    return splits
+
+
+def _read_merged(settings: DataSettings) -> RetrievalSet:
+    """Reads both files of a SQuAD folder as one set of whole paragraphs."""
+    files, options = squad.files_of(settings.path), options_of(settings, None)
+    paragraphs = itertools.chain.from_iterable(open_data(file).paragraphs(options) for file in files)
+    return records_of(paragraphs, files, settings.pool)
+
+
+def _parted_from(records: RetrievalSet, of_test: Source, settings: DataSettings) -> Splits:
+    """Returns the splits of training data with separate test data, whose questions are left out of the others."""
+    test = of_test.read(settings)
+    rest = without_questions(records, set(test.questions))
+    if not rest.questions:
+        also = f"all its questions are in the test data {of_test.path} too"
+        raise EndxError(f"{settings.path}: {also}; train on other questions")
+    return dataclasses.replace(parted(rest, dataclasses.replace(settings, test_fraction=0.0)), test=test)
+
+
+def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:
+    """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
+    share = settings.validation_fraction
+    validation = split_questions(test, validation=share, test=1 - share).validation
+    held = set(validation.question_ids)
+    rows = [row for row, name in enumerate(test.question_ids) if name not in held]
+    if not rows:
+        raise EndxError(f"{settings.test_path}: all questions are for validation; set data.validation_fraction=0")
+    return Splits(test.subset([]), validation, test.select_questions(rows))
+
+
+def parted(records: RetrievalSet, settings: DataSettings) -> Splits:
+    """Returns the train, validation and test sets of one data set, by the shares of the settings."""
+    records = dataclasses.replace(records, language=settings.language or records.text_language)  # of all texts
+    shares = {"validation": settings.validation_fraction, "test": settings.test_fraction}
+    return SPLITS["questions" if settings.merge else settings.held_out_by](records, **shares)
+
+
+def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None) -> Pools:
+    """Returns the retrieval pools of a set; the primary one is `pool`, by default `data.pool`.
+
+    ReQA data has two pools: `answers`, the sentences that answer a question, and `sentences`, all of them. Other data
+    has one pool of all candidates.
+    """
+    pool = settings.pool if pool is None else pool
+    records = dataclasses.replace(records, language=settings.language or records.language)
+    if pool in ("", PARAGRAPHS):
+        return Pools({pool or "all": records})
+    sets = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
+    return Pools({pool: sets[pool]} | sets)
+
+
+def paths_of(settings: DataSettings) -> tuple[str, str]:
+    """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
+    if settings.path.startswith(PREFIXES) and settings.pool not in POOLS:
+        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(POOLS)}")
+    train, test = settings.path, ""
+    if settings.format:
+        return train, settings.test_path
+    if train.startswith(PREFIXES) and ":" not in train:
+        train, test = f"{train}:train", f"{train}:validation"
+    elif settings.pool and squad.FOLDER.matches(Place(train)):
+        train, test = squad.files_of(train)
+    return train, settings.test_path or test

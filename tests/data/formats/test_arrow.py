@@ -1,0 +1,158 @@
+"""Tables of Arrow, held against JSONL of the same rows."""
+
+import json
+import sys
+import time
+
+import pytest
+from helpers import refused, written
+
+from endx_jax.data import read
+from endx_jax.data.formats import arrow, read_corpus, row_files, shards
+from endx_jax.data.formats.text_files import ARROW_ENDINGS
+from endx_jax.data.sets.documents import Document
+
+pa = pytest.importorskip("pyarrow")
+feather = pytest.importorskip("pyarrow.feather")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+ROWS = [{"Question": f"q{n // 2}", "answer": f"a{n}", "negative": [f"a{n + 1}"]} for n in range(200)]
+FILES = ([{"filename": "../x.arrow"}], [{"filename": "x" * 1001}], [])
+
+
+def write(path, rows, **columns):
+    table = pa.Table.from_pylist(rows)
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=70)
+    elif path.suffix == ".feather":
+        feather.write_feather(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=30)
+    return path
+
+
+def save_to_disk(folder, rows, shards=2):
+    """Writes a folder as `datasets.Dataset.save_to_disk` does."""
+    folder.mkdir(parents=True)
+    names = [f"data-{n:05}-of-{shards:05}.arrow" for n in range(shards)]
+    size = -(-len(rows) // shards)
+    for n, name in enumerate(names):
+        write(folder / name, rows[n * size : (n + 1) * size])
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    return folder
+
+
+def expected(tmp_path):
+    return read(written(tmp_path / "expected.jsonl", ROWS))
+
+
+@pytest.mark.parametrize("ending", ARROW_ENDINGS)
+def test_files_read_as_lines_do(tmp_path, ending):
+    dates = pa.array([0] * 200, pa.timestamp("s"))  # a column of a type that JSON has not is left out
+    assert read(write(tmp_path / f"x{ending}", ROWS, date=dates)) == expected(tmp_path)
+
+
+def test_folders_of_save_to_disk(tmp_path):
+    assert read(save_to_disk(tmp_path / "one", ROWS)) == expected(tmp_path)
+    save_to_disk(tmp_path / "several" / "train", ROWS)
+    save_to_disk(tmp_path / "several" / "test", [{"question": "q", "answer": "a"}])
+    (tmp_path / "several" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert read(tmp_path / "several", split="train") == expected(tmp_path)
+    assert read(tmp_path / "several", split="test").questions == ("q",)
+    refused("no split 'dev'; choose with split from train, test$", read, tmp_path / "several", split="dev")
+
+
+@pytest.mark.reference
+def test_folders_written_by_datasets_are_read(tmp_path):
+    import datasets
+
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved", num_shards=3)
+    assert read(tmp_path / "saved") == expected(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ARROW_ENDINGS)
+def test_empty_shards_have_columns(tmp_path, ending):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    write(folder / f"part-0{ending}", ROWS).rename(folder / f"part-1{ending}")
+    table = pa.Table.from_pylist(ROWS).schema.empty_table()
+    if ending == ".parquet":
+        parquet.write_table(table, folder / f"part-0{ending}")
+    elif ending == ".feather":
+        feather.write_feather(table, folder / f"part-0{ending}")
+    else:
+        pa.ipc.new_stream(str(folder / f"part-0{ending}"), table.schema).close()
+    assert read(folder) == expected(tmp_path)
+
+
+def test_files_of_no_split_are_left_out_beside_splits(tmp_path, caplog):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("train-0", "test-0", "notes", "a/b/test-1"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": name, "answer": "a"}))
+    (tmp_path / "a" / "circle").symlink_to(tmp_path)
+    assert shards.files(str(tmp_path), "test") == [f"{tmp_path}/a/b/test-1.jsonl", f"{tmp_path}/test-0.jsonl"]
+    assert read(tmp_path, split="test").questions == ("a/b/test-1", "test-0")
+    assert f"1, such as {tmp_path}/notes.jsonl; to read all of them, give the pattern {tmp_path}/*.jsonl" in caplog.text
+
+
+def test_corpora_and_training_files_of_other_tools_are_read(tmp_path):
+    rows = [{"id": 7, "text": "one", "title": "T"}, {"id": 8, "text": "two", "title": None}]
+    for path in (write(tmp_path / "x.parquet", rows), save_to_disk(tmp_path / "saved", rows)):
+        assert list(read_corpus(path)) == [Document("7", "T one", {"title": "T"}), Document("8", "two")]
+    rows = [{"query": "q", "pos": ["a"], "neg": ["b"]}]
+    assert read(write(tmp_path / "x.parquet", rows)).candidates == ("a", "b")
+
+
+def test_rows_and_columns_that_will_not_do_are_named(tmp_path):
+    path = write(tmp_path / "x.parquet", [{"question": "q", "answer": "a"}, {"question": "q", "answer": ""}])
+    refused(r"x.parquet, row 2: 'answer' is empty; data.skip_invalid=True skips", read, path)
+    path = write(tmp_path / "squad.parquet", [{"question": "q", "context": "c", "answers": {"text": ["c"]}}])
+    refused("column 'answers' holds an object: .*data.answer_column", read, path)
+    assert read(path, answer_column="context").candidates == ("c",)
+    parquet.write_table(pa.table([["q"], ["a"], ["b"]], ["question", "answer", "answer"]), tmp_path / "two.parquet")
+    refused("no column 'answer' among 'question'; name", read, tmp_path / "two.parquet")
+
+
+@pytest.mark.parametrize("ending", ARROW_ENDINGS)
+def test_rows_are_numbered_through_all_batches_and_parts(tmp_path, ending):
+    rows = [*ROWS[:170], {"Question": "q", "answer": "", "negative": []}, *ROWS[171:]]
+    path = write(tmp_path / f"x{ending}", rows)
+    refused(f"x{ending}, row 171: 'answer' is empty", read, path)
+    parts = shards.file_parts(str(path), None, 70)
+    assert [part.before for part in parts] == ([0, 70, 140] if ending == ".parquet" else [0])
+    places = [where for part in parts for _, where, _ in row_files.read_rows(str(path), part=part)]
+    assert places == [f"{path}, row {n + 1}" for n in range(200)]
+
+
+def test_tables_of_many_columns_are_read_in_linear_time_or_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrow, "MOST_COLUMNS", 4_000)
+    names = [f"c{n}" for n in range(3_998)]
+    path = write(tmp_path / "x.parquet", [dict.fromkeys(names, 1) | {"question": "q", "answer": "a"}])
+    began = time.process_time()
+    assert read(path).candidates == ("a",)
+    assert time.process_time() - began < 1.5  # 0.2 s; with a list of names for each column 3 s
+    monkeypatch.setattr(arrow, "MOST_COLUMNS", 3_999)
+    refused(r"x\.parquet: 4,000 columns, over 3,999; write only those with texts$", read, path)
+
+
+@pytest.mark.parametrize("ending", ARROW_ENDINGS)
+def test_broken_files_are_refused(tmp_path, ending):
+    path = write(tmp_path / f"x{ending}", ROWS)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    refused(f"x{ending} can't be read as {ending}( after row \\d+)?: ", read, path)
+
+
+@pytest.mark.parametrize("state", [*(json.dumps({"_data_files": files}) for files in FILES), "[]", "{}"])
+def test_broken_folders_are_refused(tmp_path, state):
+    folder = save_to_disk(tmp_path / "x", ROWS)
+    (folder / "state.json").write_text(state)
+    refused(r"state\.json", read, folder)
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "x.parquet", ROWS)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    refused(r'parquet and Arrow data need pyarrow: pip install "endx_jax\[data\]"', read, path)

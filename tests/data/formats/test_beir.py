@@ -1,0 +1,364 @@
+import csv
+import functools
+import gzip
+import json
+import shutil
+
+import helpers
+import pytest
+from helpers import refused, written
+
+from endx_jax.data import read
+from endx_jax.data.formats import open_data
+from endx_jax.data.formats.beir import REPORT, Negative, default_split, sets_of, suite_of, write_mined
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.experiment.workdir import check_output
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+refusal = functools.partial(helpers.refusal, read)
+NEGATIVES = "query-id\tcorpus-id\tscore\trank\n"
+TEXTS = ("right", "never used", "wrong", "also\nwrong", "right too")
+RECORDS = RetrievalSet(("who?", "wo ist es – dort?"), TEXTS, ((0,), (0, 4)), ("q1", "q2"), (*"abcde",), ("A", "B"))
+MINED = [[Negative(2, 0.25, 3), Negative(3, 0.125, 4)], []]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    corpus = [{"_id": "d1", "title": "Title", "text": "first"}, {"_id": "d3", "text": "third"}]
+    corpus += [{"_id": name, "title": "", "text": text} for name, text in (("d4", " second "), ("d5", ""))]
+    corpus.insert(1, {"_id": "d2", "title": "", "text": "second"})
+    queries = [{"_id": "q1", "text": "one"}, {"_id": "q2", "text": "two"}, {"_id": "q3", "text": "one"}]
+    queries.append({"_id": "q4", "text": "never judged"})
+    written(tmp_path / "corpus.jsonl", corpus)
+    written(tmp_path / "queries.jsonl", queries)
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text(f"{HEADER}q2\td4\t2\nq1\td1\t1\nq2\td3\t0\nq3\td3\t1\nq4\td2\t-1\n")
+    return tmp_path
+
+
+def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(folder):
+    records = read(folder)
+    assert records.candidates == ("Title first", "second", "third", "")
+    assert (records.candidate_ids, records.questions) == (("d1", "d2", "d3", "d5"), ("one", "two"))
+    assert (records.question_ids, records.qrels) == (("q1", "q2"), ((0, 2), (1,)))
+
+
+def test_training_reads_only_the_documents_that_are_named(folder):
+    (folder / "negatives").mkdir()
+    (folder / "negatives" / "test.tsv").write_text("query-id\tcorpus-id\tscore\trank\nq2\td1\t0.5\t1\n")
+    with open(folder / "corpus.jsonl", "a") as corpus:
+        corpus.write('{"_id": "d6", "text": "nobody names this"}\n')
+    whole, named = read(folder), read(folder, whole=False)
+    assert "nobody names this" in whole.candidates
+    # d2 is named by a judgement below 0, and has d4's text; d5 is named by none.
+    assert named.candidates == ("Title first", "second", "third")
+    rows = range(len(whole.questions))
+    assert named.subset(rows) == whole.subset(rows)
+    (folder / "qrels" / "test.tsv").write_text(f"{HEADER}q1\td9\t1\n")
+    refused("line 2: document 'd9' is not in corpus.jsonl", read, folder, whole=False)
+
+
+def test_corpus_and_queries_may_be_packed(folder):
+    whole = read(folder)
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+        (folder / name).unlink()
+    assert read(folder) == whole
+    packed = (folder / "corpus.jsonl.gz").read_bytes()
+    (folder / "corpus.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    assert "corpus.jsonl.gz: the gzip data ends too early" in refusal(folder)
+
+
+def test_the_split_must_be_named_where_there_are_several(folder):
+    (folder / "qrels" / "train.tsv").write_text(f"{HEADER}q4\td1\t1\n")
+    qrels = folder / "qrels"
+    assert read(folder, split="train").questions == ("never judged",)
+    assert read(folder, split="test").questions == ("one", "two")
+    assert refusal(folder) == f"{qrels}: several splits; choose one with split: test, train"
+    choose = "choose with split from test, train"
+    assert refusal(folder, split="dev") == f"{qrels}: no split 'dev'; {choose}"
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
+def test_a_folder_without_its_parts_is_refused(folder, name):
+    (folder / name).unlink()
+    there = {"corpus.jsonl": "1 .tsv, 1 .jsonl", "queries.jsonl": "1 .jsonl, 1 .tsv"}[name]
+    assert refusal(folder) == f"{folder}: no {name} in the folder, which is read as BEIR; it has {there}"
+
+
+def test_a_folder_without_any_part_is_told_what_to_write(tmp_path):
+    written(tmp_path / "health.xml", "")
+    rows = "write a .csv or .jsonl file with a question and an answer in each row, or BEIR's corpus.jsonl, queries"
+    unread = "no file can be read as questions and answers; it has 1 .xml"
+    assert refusal(tmp_path) == f"{tmp_path}: {unread}: {rows}.jsonl, qrels"
+
+
+def test_a_folder_without_judgements_is_refused(folder):
+    (folder / "qrels" / "test.tsv").unlink()
+    assert refusal(folder) == f"{folder}/qrels: no .tsv file in the folder"
+    (folder / "qrels").rmdir()
+    (folder / "qrels.tsv").touch()
+    found = f"{folder}: no qrels in the folder, which is read as BEIR, with judgements in qrels/test.tsv; it has 2"
+    assert refusal(folder) == f"{found} .jsonl, 1 .tsv"
+
+
+@pytest.mark.parametrize(
+    ("qrels", "reason"),
+    [
+        ("q1\td1\t1\n", "line 1: the header must be 'query-id\\tcorpus-id\\tscore'"),
+        (f"{HEADER}q1\td1\t1\n\nq9\td1\t1\n", "line 4: query 'q9' is not in queries.jsonl"),
+        (f"{HEADER}q1\td9\t1\n", "line 2: document 'd9' is not in corpus.jsonl"),
+        (f"{HEADER}q1\td9\t0\n", "line 2: document 'd9' is not in corpus.jsonl"),
+        (f"{HEADER}q1\td5\t1\n", "line 2: document 'd5' is judged right, but has neither title nor text"),
+        (f"{HEADER}q1\td1\n", "line 2: 2 tab-separated columns where the header has 3"),
+        (f"{HEADER}q1\td1\t0.5\n", "line 2: score '0.5' is not a whole number"),
+    ],
+)
+def test_broken_judgements_are_refused_with_their_line(folder, qrels, reason):
+    path = written(folder / "qrels" / "test.tsv", qrels)
+    assert refusal(folder) == f"{path}, {reason}"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "reason"),
+    [
+        ("corpus.jsonl", [{"_id": "d1", "text": "a"}, {"_id": "d1", "text": "b"}], "line 2: _id 'd1' belongs to two"),
+        ("queries.jsonl", [{"_id": "q1", "text": "a"}, {"_id": "q1", "text": "b"}], "line 2: _id 'q1' belongs to two"),
+        ("corpus.jsonl", [{"text": "a"}], "line 1: no '_id' among 'text'"),
+        ("corpus.jsonl", [{"_id": 4.5, "text": "a"}], "line 1: '_id' must be a string, not a fractional number"),
+        ("corpus.jsonl", [{"_id": "d1", "title": "a"}], "line 1: no 'text' among '_id', 'title'"),
+        ("corpus.jsonl", [{"_id": "d1", "title": ["a"], "text": "a"}], "line 1: 'title' must be a string, not a list"),
+        ("queries.jsonl", [{"_id": "q1", "text": " "}], "line 1: 'text' is empty"),
+    ],
+)
+def test_broken_corpora_and_queries_are_refused_with_their_line(folder, name, rows, reason):
+    written(folder / name, rows)
+    assert f"{folder / name}, {reason}" in refusal(folder)
+
+
+def test_invalid_rows_can_be_skipped(folder, caplog):
+    path = written(folder / "qrels" / "test.tsv", f"{HEADER}q1\td1\t1\nq9\td1\t1\nq2\td5\t1\nq2\td2\tyes\n")
+    records = read(folder, skip_invalid=True)
+    assert records.question_ids == ("q1",)
+    said = f"skipped 3 invalid rows, the first: {path}, line 3: query 'q9' is not in queries.jsonl"
+    assert caplog.messages == [f"{folder}: {said}"]
+
+
+def test_hard_negatives_stand_beside_the_judgements_and_right_ones_are_none(folder):
+    (folder / "negatives").mkdir()
+    rows = "q1\td2\t0.5\t1\nq1\td4\t0.4\t2\nq2\td1\t3\t7\nq2\td2\t-3\t8\nq4\td1\t1\t1\n"
+    (folder / "negatives" / "test.tsv").write_text(NEGATIVES + rows)
+    records = read(folder)
+    assert records.qrels == ((0, 2), (1,))
+    assert records.hard_negatives == ((1,), (0,))  # d2 and d4 are one text, which is right for q2; q4 is no question
+    (folder / "negatives" / "test.tsv").rename(folder / "negatives" / "other.tsv")
+    assert read(folder).hard_negatives is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("q1\td1\t1\t1\n", "line 1: the header must be 'query-id\\tcorpus-id\\tscore\\trank'"),
+        (f"{NEGATIVES}q9\td1\t1\t1\n", "line 2: query 'q9' is not in queries.jsonl"),
+        (f"{NEGATIVES}q1\td9\t1\t1\n", "line 2: document 'd9' is not in corpus.jsonl"),
+        (f"{NEGATIVES}q1\td1\t1\n", "line 2: 3 tab-separated columns where the header has 4"),
+    ],
+)
+def test_broken_negatives_are_refused_with_their_line(folder, rows, reason):
+    (folder / "negatives").mkdir()
+    path = written(folder / "negatives" / "test.tsv", rows)
+    assert refusal(folder) == f"{path}, {reason}"
+
+
+def test_scores_of_a_teacher_are_read_and_must_be_complete_and_finite(tmp_path):
+    records = RetrievalSet(("a", "b"), ("x", "y", "z"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1", "d2"))
+    negatives, scores = [[Negative(2, 0.5, 1)], []], [{0: 2.5, 2: -1.0}, {1: 0.25}]
+    write_mined(tmp_path / "out", records, negatives, about={}, scores=scores)
+    assert read(tmp_path / "out").scores == tuple(scores)
+    path = tmp_path / "out" / "scores" / "train.tsv"
+    lines = path.read_text().splitlines()
+    assert lines == ["query-id\tcorpus-id\tscore", "q0\td0\t2.5", "q0\td2\t-1", "q1\td1\t0.25"]
+    path.write_text("\n".join(lines[:2] + lines[3:]))
+    assert refusal(tmp_path / "out").startswith(f"{path}: no score of document 'd2' for query 'q0'; score all")
+    for score in ("nan", "-inf", "1e39", "x"):
+        path.write_text("\n".join([*lines, f"q1\td2\t{score}"]))
+        assert refusal(tmp_path / "out") == f"{path}, line 5: the score {score!r} is not a finite number of float32"
+
+
+def test_of_two_scores_of_a_pair_the_first_counts(tmp_path):
+    records = RetrievalSet(("a", "b"), ("x", "y"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1"))
+    write_mined(tmp_path / "out", records, [[], []], about={}, scores=[{0: 2.5}, {1: 0.25}])
+    for name, line in (("queries", '{"_id": "q2", "text": "a"}'), ("corpus", '{"_id": "d2", "text": "x"}')):
+        path = tmp_path / "out" / f"{name}.jsonl"
+        path.write_text(f"{path.read_text()}{line}\n")
+    path = tmp_path / "out" / "scores" / "train.tsv"
+    path.write_text(f"{path.read_text()}q0\td2\t7\nq2\td0\t8\n")
+    assert read(tmp_path / "out").scores == ({0: 2.5}, {1: 0.25})
+
+
+def test_grades_and_own_documents(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    corpus = [{"_id": n, "text": text} for n, text in zip("123456", "aabcde", strict=True)]
+    written(tmp_path / "corpus.jsonl", corpus)
+    queries = [{"_id": n, "text": text} for n, text in zip("1347", "QQRS", strict=True)]
+    written(tmp_path / "queries.jsonl", queries)
+    rows = ("1 5 1", "1 5 2", "1 5 1", "3 5 1", "3 6 1", "4 4 3", "7 1 0", "7 2 1")
+    (tmp_path / "qrels" / "test.tsv").write_text(HEADER + "\n".join(rows).replace(" ", "\t"))
+    records = read(tmp_path)
+    assert (records.candidates, records.qrels) == (("a", "b", "c", "d", "e"), ((3, 4), (2,), (0,)))
+    assert (records.grades, records.gains) == (({3: 2, 4: 1}, {2: 3}, {0: 1}), ((2, 1), (3,), (1,)))
+    assert records.excluded == ((0, 1), (), ())  # query 4 is judged to be answered by its own document
+    part = records.subset([1, 0])
+    assert (part.candidates, part.gains, part.excluded) == (("c", "d", "e"), ((3,), (2, 1)), ((), ()))
+    back = records.reversed()
+    assert (back.gains, back.excluded) == (((1,), (3,), (2,), (1,)), ((0,), (), (), ()))
+    write_mined(tmp_path / "out", records, [[], [], []], about={})
+    assert read(tmp_path / "out").gains == records.gains
+
+
+def test_groups_count_where_every_question_has_one(folder):
+    texts = enumerate(("", "one", "two"))
+    queries = [{"_id": f"q{n}", "text": text, "metadata": {"group": f"g{n}"}} for n, text in texts]
+    queries += [{"_id": "q3", "text": "one"}, {"_id": "q4", "text": "never right", "metadata": {"group": 4}}]
+    written(folder / "queries.jsonl", queries[1:])
+    assert read(folder).groups == ("g1", "g2")  # of the first of equal questions
+    del queries[2]["metadata"]
+    written(folder / "queries.jsonl", queries[1:])
+    assert read(folder).groups is None
+
+
+def test_older_ones_are_replaced_as_a_whole_and_anything_else_is_left_alone(tmp_path):
+    write_mined(tmp_path / "out", RECORDS, MINED, split="old", about={})
+    check_output(tmp_path / "out", REPORT, "mine")
+    write_mined(tmp_path / "out", RECORDS, MINED, about={})
+    assert [file.name for file in (tmp_path / "out" / "qrels").iterdir()] == ["train.tsv"]
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    refused("holds files that `endx mine` did not write; name a new folder", check_output, tmp_path, REPORT, "mine")
+    refused("mining.json is a file; name a folder", check_output, tmp_path / "out" / REPORT, REPORT, "mine")
+
+
+def test_the_reader_finds_what_was_written_and_a_break_half_way_leaves_nothing(tmp_path):
+    with pytest.raises(TypeError):
+        write_mined(tmp_path / "out", RECORDS, MINED, about={"the last file": object()})
+    assert not any(tmp_path.iterdir())
+    write_mined(tmp_path / "out", RECORDS, MINED, about={"by": "hand"})
+    records = read(tmp_path / "out", split="train")
+    assert records.questions == RECORDS.questions
+    assert records.candidates == ("right", "wrong", "also\nwrong", "right too")
+    assert (records.candidate_ids, records.qrels) == (("a", "c", "d", "e"), ((0,), (0, 3)))
+    assert (records.hard_negatives, records.groups) == (((1, 2), ()), RECORDS.groups)
+    lines = (tmp_path / "out" / "negatives" / "train.tsv").read_text().splitlines()
+    assert lines == ["query-id\tcorpus-id\tscore\trank", "q1\tc\t0.25\t3", "q1\td\t0.125\t4"]
+    assert json.loads((tmp_path / "out" / "mining.json").read_text()) == {"by": "hand"}
+
+
+@pytest.mark.parametrize("name", ["a\tb", " a", "a\nb", ""])
+def test_an_id_that_a_table_cannot_hold_is_refused(tmp_path, name):
+    records = RetrievalSet(("q",), ("c",), ((0,),), (name,), ("d",))
+    refused("contains a tab, a line break or white space", write_mined, tmp_path / "out", records, [[]], about={})
+    assert not any(tmp_path.iterdir())
+
+
+def test_ids_with_quotes_are_read_as_beir_and_pandas_write_them(tmp_path):
+    names = ('"', 'd"3"', '"d"', "it's")
+    (tmp_path / "qrels").mkdir()
+    written(tmp_path / "corpus.jsonl", [{"_id": name, "title": None, "text": name * 2} for name in names])
+    written(tmp_path / "queries.jsonl", [{"_id": name, "text": f"find {name}"} for name in names])
+    with open(tmp_path / "qrels" / "test.tsv", "w", newline="") as file:
+        rows = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
+        rows.writerows([HEADER.split(), *((name, name, "1.0") for name in names)])
+    records = read(tmp_path)
+    assert records.question_ids == records.candidate_ids == names
+    assert records.qrels == ((0,), (1,), (2,), (3,))
+    write_mined(tmp_path / "out", records, [[Negative(1, 0.5, 1)], [], [], []], about={})
+    assert read(tmp_path / "out").qrels == records.qrels
+    # A line that is no CSV, as of other tools, is read as it is.
+    (tmp_path / "qrels" / "test.tsv").write_text(f'{HEADER}"\t"\t1\n"\td"3"\t1\n')
+    assert read(tmp_path).question_ids == ('"',)
+    (tmp_path / "qrels" / "test.tsv").write_text(f'{HEADER}q"1\td\r1\t1\n', newline="")
+    refused("""test.tsv, line 2: query 'q"1' is not in queries.jsonl""", read, tmp_path)
+
+
+def test_an_empty_query_or_text_stops_nothing_unless_it_is_judged_right(folder):
+    for text in ("", None):
+        with open(folder / "queries.jsonl", "a") as queries:
+            queries.write(json.dumps({"_id": f"empty {text}", "text": text}) + "\n")
+        with open(folder / "corpus.jsonl", "a") as corpus:
+            corpus.write(json.dumps({"_id": f"empty {text}", "title": None, "text": text}) + "\n")
+    assert read(folder).question_ids == ("q1", "q2")
+    path = folder / "qrels" / "test.tsv"
+    path.write_text(f"{path.read_text()}empty None\td1\t0\n")
+    assert read(folder).question_ids == ("q1", "q2")
+    path.write_text(f"{path.read_text()}empty None\td1\t1\n")
+    assert refusal(folder) == f"{folder / 'queries.jsonl'}, line 6: 'text' is empty"
+
+
+def write_hub(folder, judged=("query-id", "corpus-id")):
+    """Writes the hub's form of a BEIR folder, as of NanoBEIR."""
+    parts = {
+        "corpus": [{"_id": "d1", "text": "first"}, {"_id": "d2", "text": "second"}, {"_id": "d3", "text": "third"}],
+        "queries": [{"_id": "q1", "text": "one"}, {"_id": "q2", "text": "two"}],
+        "qrels": [dict(zip(judged, pair, strict=True)) for pair in (("q1", "d1"), ("q1", "d3"), ("q2", "d2"))],
+    }
+    for part, rows in parts.items():
+        (folder / part).mkdir()
+        written(folder / part / "train-00000-of-00001.parquet", rows)
+    return folder
+
+
+def test_a_folder_of_the_hub_is_read_from_parquet(tmp_path):
+    records = read(write_hub(tmp_path))
+    assert records.candidates == ("first", "second", "third")
+    assert (records.question_ids, records.qrels) == (("q1", "q2"), ((0, 2), (1,)))
+    # Two splits of judgements share a corpus and queries of one split.
+    (tmp_path / "qrels" / "train-00000-of-00001.parquet").rename(tmp_path / "qrels" / "dev.parquet")
+    assert read(tmp_path, split="dev").qrels == records.qrels
+    assert "no split 'test'" in refusal(tmp_path, split="test")
+
+
+def test_a_suite_is_of_folders_with_one_split_or_of_splits_with_a_corpus_each(tmp_path):
+    for name in ("NanoA", "NanoB"):
+        (tmp_path / name).mkdir()
+        write_hub(tmp_path / name)
+    names = ("NanoA", "NanoB")
+    assert suite_of(str(tmp_path)) == {name: (str(tmp_path / name), "train") for name in names}
+    assert suite_of(str(tmp_path), "dev") == {name: (str(tmp_path / name), "dev") for name in names}
+    whole = tmp_path / "NanoA"
+    for part in ("corpus", "queries", "qrels"):
+        table = whole / part / "train-00000-of-00001.parquet"
+        for name in names:
+            shutil.copy(table, whole / part / f"{name}-00000-of-00001.parquet")
+        table.unlink()
+    assert suite_of(str(whole)) == {name: (str(whole), name) for name in names}
+    assert read(whole, split="NanoB").question_ids == ("q1", "q2")
+    assert suite_of(str(whole), "NanoB") == {}  # one set
+    (whole / "qrels" / "NanoA-00000-of-00001.parquet").rename(whole / "qrels" / "test.parquet")
+    assert suite_of(str(whole)) == {}
+    assert (default_split(str(whole)), default_split(str(tmp_path / "NanoB"))) == ("test", "train")
+
+
+def test_damaged_folders_of_the_hub_are_refused(tmp_path):
+    for name in ("judged", "shards", "missing"):
+        (tmp_path / name).mkdir()
+    assert "row 1: no 'query-id'" in refusal(write_hub(tmp_path / "judged", judged=("query", "document")))
+    shards = write_hub(tmp_path / "shards") / "corpus"
+    (shards / "train-00001-of-00002.parquet").write_bytes(b"")
+    assert "train has several files" in refusal(tmp_path / "shards")
+    missing = write_hub(tmp_path / "missing")
+    (missing / "queries" / "train-00000-of-00001.parquet").unlink()
+    assert "no queries.jsonl in the folder" in refusal(missing)
+
+
+def test_a_folder_of_sets_is_a_suite(tmp_path):
+    assert sets_of(str(tmp_path)) == sets_of(str(tmp_path / "nowhere")) == {}
+    for name in ("b", "a", ".git"):
+        (tmp_path / name).mkdir()
+    assert sets_of(str(tmp_path)) == {}  # folders without data
+    write_hub(tmp_path / "b")
+    (tmp_path / "about.txt").write_text("x")
+    # All folders are sets, so that one without data is noticed.
+    assert sets_of(str(tmp_path)) == {"a": str(tmp_path / "a"), "b": str(tmp_path / "b")}
+    assert sets_of(str(tmp_path / "b")) == {}  # a set, whose parts are folders
+    refused(r"holds several data sets \(a, b\): name one of them", lambda: open_data(tmp_path).records())
+    (tmp_path / "corpus.jsonl").write_text("")
+    assert sets_of(str(tmp_path)) == {}

@@ -1,0 +1,119 @@
+import gzip
+import json
+
+import pytest
+from helpers import refused, written
+from small_mrqa import HEADER, asked, line
+from small_squad import write_squad
+
+from endx_jax.data import RetrievalSet, read, reqa
+from endx_jax.data.formats.registry import open_data
+from endx_jax.data.sets.paragraphs import whole_paragraphs
+from endx_jax.errors import EndxError
+
+PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("ending", "text", "found"),
+    [
+        (".json", '{"version": "1.1", "data": []}', "squad"),
+        (".json", '[{"question": "q", "answer": "a"}]', "columns"),
+        (".json", '[{"question": "q", "answers": ["a"]}]', "answers"),
+        (".json", '[{"query": "q", "pos": ["a"]}]', "flag_embedding"),
+        (".jsonl", '{"question": "q {\\" [", "x": {"answers": []}, "answer": "a"}', "columns"),
+        (".json", "\n [\n" + json.dumps({"question": "q", **PASSAGES}) + "]", "dpr"),
+        (".json", json.dumps([{"question": "q", "answers": [], **PASSAGES}]), "dpr"),
+        (".jsonl", '\n{"header": {"dataset": "HotpotQA"}}\n', "mrqa"),
+        (".jsonl", '{"id": "", "context": "c", "qas": []}', "mrqa"),
+        (".jsonl", '{"document_text": "x", "annotations": []}', "natural_questions"),
+        (".jsonl", '{"document_tokens": [], "document_html": "", "annotations": []}', "natural_questions"),
+        (".jsonl", '{"query_id": "1", "query": "q", "positive_passages": []}', "tevatron"),
+        (".jsonl", '{"query": "q", "pos": ["p"]}', "flag_embedding"),
+        (".jsonl", '{"question": "q", "answer": ["a"]}', "answers"),
+        (".jsonl", '{"question": "q", "answer": "a"}', "columns"),
+        (".jsonl", '{"query": "q", "positive": "p", "negative": "n"}', "columns"),
+        (".csv", "who wrote it\t['A', \"B's\"]\n", "answers"),
+        (".tsv", 'who wrote it\t"[""A""]"\n', "answers"),
+        (".tsv", "question\tanswer\nq\t[a]\n", "columns"),
+        (".csv", "question,answer\nq,[a]\n", "columns"),
+        (".jsonl", 'broken\n{"query": "q", "pos": ["p"]}', "flag_embedding"),
+    ],
+)
+def test_the_content_of_a_file_decides_its_format(tmp_path, ending, text, found, packed):
+    path = written(tmp_path / f"any{ending}{packed}", gzip.compress(text.encode()) if packed else text.encode())
+    assert open_data(path).format.name == found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("collection.tsv", "msmarco"),
+        ("collection.tsv.gz", "msmarco"),
+        ("candidates.json", "multireqa"),
+        ("corpus.jsonl", "beir"),
+    ],
+)
+def test_the_content_of_a_folder_decides_its_format(tmp_path, name, found):
+    (tmp_path / name).touch()
+    assert open_data(tmp_path).format.name == found
+
+
+def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path, caplog):
+    (tmp_path / "nq.csv").write_text("q\t['a']\n")
+    refused("and no passages: `endx evaluate --index=DIR --data=...` looks for passages", read, tmp_path / "nq.csv")
+    (tmp_path / "nq.jsonl").write_text('{"question": "q", "answer": ["a"]}')
+    assert read(tmp_path / "nq.jsonl").candidates == ("a",)
+    assert "each text of a list of answers is a right answer of its question; `endx evaluate --index" in caplog.text
+
+
+def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
+    folder = write_squad(tmp_path / "squad")
+    refused("holds SQuAD's files: name one of them, or set data.pool to train on", read, folder)
+    (folder / "corpus.jsonl").touch()
+    refused("no queries.jsonl in the folder, which is read as BEIR", read, folder)
+
+
+@pytest.fixture
+def mrqa_file(tmp_path):
+    context = "Bees fly. They sting."
+    rows = [HEADER, line(context, asked("b1", "what?", context, ("sting",)))]
+    return written(tmp_path / "bees.jsonl", rows)
+
+
+def test_other_data_hold_no_paragraphs(pairs_csv):
+    assert not open_data(pairs_csv).has_units
+    refused(
+        "natural_questions, multireqa. but columns; leave data.pool empty",
+        list,
+        open_data(pairs_csv).paragraphs(),
+    )
+
+
+def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path):
+    dev = write_squad(tmp_path / "squad") / "dev-v1.1.json"
+    parts = [*open_data(dev).paragraphs(), *open_data(mrqa_file).paragraphs()]
+    found = whole_paragraphs(parts, "both", merge=False)
+    assert found.questions == ("who flies?", "lost?", "who walks?", "what?")
+    assert found.candidates == ("Bees fly. They sting.", "Ants walk.")
+    # "Bees fly. They sting." of both is one candidate.
+    assert found.qrels == ((0,), (0,), (1,), (0,))
+    conversion = reqa.convert([dev, mrqa_file], "sentences")
+    assert conversion.records.candidates == ("Bees fly.", "They sting.", "Ants walk.")
+    assert conversion.articles == ("Bees", "Bees", "Ants")
+
+
+def test_the_ending_decides_in_upper_case_too_and_unknown_ones_are_refused(tmp_path):
+    (tmp_path / "X.CSV").write_text("question,answer\nq,a\n")
+    assert read(str(tmp_path / "X.CSV")) == RetrievalSet(("q",), ("a",), ((0,),), ("q0",), ("d0",))
+    known = (
+        "known are .json, .jsonl, .csv, .tsv, each also with .gz, .parquet, .arrow, .feather, and folders of BEIR, "
+        "MS MARCO or save_to_disk"
+    )
+    for name, ending in (("x.doc.gz", ".doc.gz"), ("x.parquet.gz", ".parquet.gz"), ("x", ""), ("x.xlsx", ".xlsx")):
+        (tmp_path / name).write_text("x")
+        with pytest.raises(EndxError) as caught:
+            read(tmp_path / name)
+        sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (ending == ".xlsx")
+        assert str(caught.value) == f"{tmp_path}/{name}: unknown ending {ending!r}{sheet}; {known}"

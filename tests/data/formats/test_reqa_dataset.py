@@ -1,0 +1,318 @@
+import dataclasses
+import gzip
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers import one_line_error, refused
+from small_mrqa import HEADER, asked, line
+from small_natural_questions import annotation, full, page, span
+from small_squad import Publisher, sha256, write_squad
+
+from endx_jax.data import reqa
+from endx_jax.data.formats import origins, reqa_dataset
+from endx_jax.data.formats.origins import ORIGINS, SPLITS, PublishedFile
+from endx_jax.data.formats.reqa_dataset import from_articles, prepare, read_prepared, summary, to_articles
+from endx_jax.data.formats.squad import FILES
+from endx_jax.data.sets.records import RetrievalSet
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> pathlib.Path:
+    return write_squad(tmp_path_factory.mktemp("squad"))
+
+
+@pytest.fixture
+def data(tmp_path, source) -> pathlib.Path:
+    """A data directory with the small set prepared."""
+    prepare(source=source, data_dir=tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def no_conversion(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("converted again")
+
+    return lambda: monkeypatch.setattr(reqa, "convert_paragraphs", refuse)
+
+
+def test_the_prepared_set_equals_the_conversion_and_tfds_can_read_it(data, source):
+    for split, name in zip(SPLITS, FILES, strict=True):
+        assert read_prepared("reqa/squad", split, data_dir=data) == reqa.from_squad(source / name, "sentences")
+    tfds = pytest.importorskip("tensorflow_datasets")
+    assert (data / "reqa" / "squad" / "1.1.0" / "features.json").is_file()
+    rows = tfds.data_source("reqa/squad", split="validation", data_dir=data)
+    assert [row["title"] for row in rows] == [b"Bees", b"Ants"]
+    assert rows[1]["questions"]["text"] == [b"who walks?"]
+
+
+def test_its_counts_and_what_was_left_out_are_kept(data):
+    train, validation = summary("reqa/squad", data_dir=data).values()
+    # Candidates: 3 of Cats, 1 more of Dogs, none more of Birds, 2 of Fish; pairs: "who barks?" has two.
+    assert (train["questions"], train["candidates"], train["pairs"]) == (4, 6, 5)
+    assert (validation["questions"], validation["candidates"], validation["pairs"]) == (2, 3, 2)
+    assert (validation["unplaced_answers"], validation["unplaced_questions"]) == (1, 1)
+    assert not train["published"]
+    # "They eat." and the two others that answer; four questions' sentences, of which "who eats?" has the one twice.
+    assert (train["answers"], train["rows"]) == (3, 6)
+
+
+def test_natural_questions_in_parts_are_one_set(tmp_path):
+    html = "<P>Bees fly. They sting.</P>"
+    tokens = page(html)
+    whole = annotation({"start_token": 0, "end_token": len(tokens)}, span(tokens, "sting"))
+    for name, numbers in (("train/nq-train-00", (1,)), ("train/nq-train-01", (2, 3)), ("dev/nq-dev-00", (4,))):
+        path = tmp_path / "nq" / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(full(n, f"q{n}", html, whole, title=f"T{n}")) + "\n" for n in numbers))
+    folder = prepare("reqa/nq", source=tmp_path / "nq", data_dir=tmp_path / "data")
+    found = read_prepared("reqa/nq", "train", data_dir=tmp_path / "data")
+    assert (found.questions, found.groups) == (("q1", "q2", "q3"), ("T1", "T2", "T3"))
+    assert (found.candidates, found.qrels) == (("Bees fly.", "They sting."), ((1,), (1,), (1,)))
+    (tmp_path / "nq" / "train" / "nq-train-01.jsonl").unlink()
+    with one_line_error(rf"{folder} was made from other files than .*|was made from another file than"):
+        prepare("reqa/nq", source=tmp_path / "nq", data_dir=tmp_path / "data")
+
+
+def test_progress_is_shown_where_it_is_wanted(source, tmp_path, capfd):
+    prepare(source=source, data_dir=tmp_path / "quiet")
+    assert capfd.readouterr() == ("", "")
+    prepare(source=source, data_dir=tmp_path / "shown", progress=True)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "Generating train examples" in err
+
+
+def test_a_second_time_nothing_is_converted(data, source, no_conversion):
+    no_conversion()
+    folder = data / "reqa" / "squad" / "1.1.0"
+    assert prepare(data_dir=data) == prepare(source=source, data_dir=data) == folder
+
+
+def test_a_packed_source_is_the_same_and_another_one_is_refused(data, tmp_path, no_conversion):
+    no_conversion()
+    prepare(source=write_squad(tmp_path / "packed", packed=True), data_dir=data)
+    other = write_squad(tmp_path / "other")
+    (other / FILES[1]).write_text((other / FILES[1]).read_text().replace("Bees", "Wasps"))
+    with one_line_error(r"1\.1\.0 was made from another file than .*dev-v1\.1\.json \(sha256 .*--data-dir=DIR"):
+        prepare(source=other, data_dir=data)
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-20], lambda text: text.replace('"context"', '"content"', 1)])
+def test_a_damaged_source_is_refused_by_name_and_leaves_nothing(source, tmp_path, damage):
+    folder = shutil.copytree(source, tmp_path / "damaged")
+    (folder / FILES[1]).write_text(damage((folder / FILES[1]).read_text()))
+    refused(r"dev-v1\.1\.json", prepare, source=folder, data_dir=tmp_path / "data")
+    assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
+
+
+def test_a_packed_source_that_ends_early_is_refused_by_name_and_leaves_nothing(tmp_path):
+    text = "Bees fly. They sting."
+    rows = [HEADER, line(text, asked("b1", "what?", text, ("fly",)))]
+    lines = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+    for split, end in (("train", len(lines)), ("dev", -9)):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "NewsQA.jsonl.gz").write_bytes(lines[:end])
+    with one_line_error(r"dev/NewsQA\.jsonl\.gz: the gzip data ends too early; fetch"):
+        prepare("reqa/newsqa", source=tmp_path, data_dir=tmp_path / "data")
+    assert not any((tmp_path / "data" / "reqa" / "newsqa").iterdir())
+
+
+def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, monkeypatch):
+    def interrupted(*_):
+        yield from list(whole(*_))[:1]
+        raise KeyboardInterrupt
+
+    whole = reqa_dataset.to_articles
+    monkeypatch.setattr(reqa_dataset, "to_articles", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(source=source, data_dir=tmp_path / "data")
+    assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
+    monkeypatch.setattr(reqa_dataset, "to_articles", whole)
+    prepare(source=source, data_dir=tmp_path / "data")
+    assert len(read_prepared("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
+
+
+def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, monkeypatch):
+    def overtaken(*arguments):
+        monkeypatch.setattr(reqa_dataset, "to_articles", whole)
+        prepare(source=source, data_dir=tmp_path / "data")
+        return whole(*arguments)
+
+    whole = reqa_dataset.to_articles
+    monkeypatch.setattr(reqa_dataset, "to_articles", overtaken)
+    prepare(source=source, data_dir=tmp_path / "data")
+    assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.1.0"]
+    assert len(read_prepared("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
+
+
+def test_damaged_records_and_a_folder_that_is_not_whole_are_refused(data, source):
+    folder = data / "reqa" / "squad" / "1.1.0"
+    (records,) = folder.glob("reqa-train.array_record*")
+    # Past the header of the file: within the first article.
+    contents = bytearray(records.read_bytes())
+    contents[200] ^= 4
+    records.write_bytes(contents)
+    with one_line_error(r"1\.1\.0 is damaged \(.*hash mismatch.*\); remove the folder and prepare it again"):
+        read_prepared("reqa/squad", "train", data_dir=data)
+    (folder / "dataset_info.json").unlink()
+    refused(r"1\.1\.0 exists but is not a complete data set; remove the folder", prepare, source=source, data_dir=data)
+
+
+def test_a_data_directory_that_cannot_be_written_is_refused(source, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    refused(r"can't write .*/file/reqa/squad/1\.1\.0: ", prepare, source=source, data_dir=tmp_path / "file")
+
+
+def test_unknown_names_and_a_download_of_gigabytes_are_refused(tmp_path):
+    with one_line_error("the prepared set is 'reqa/squid', which is none of reqa/squad, .*did you mean 'reqa/squad'"):
+        prepare("reqa/squid", data_dir=tmp_path)
+    with one_line_error("the split of reqa/squad is 'test', which is none of train, validation"):
+        read_prepared("reqa/squad", "test", data_dir=tmp_path)
+    with one_line_error(r"reqa/nq is not prepared, and its files are 4\d\.\d GB: .*`endx prepare reqa/nq`"):
+        read_prepared("reqa/nq", "train", data_dir=tmp_path)
+
+
+def test_tensorflow_is_never_asked_for(source, tmp_path):
+    (tmp_path / "traps").mkdir()
+    (tmp_path / "traps" / "tensorflow.py").write_text("raise AssertionError('TensorFlow was imported')")
+    program = (
+        "from endx_jax.data.formats.reqa_dataset import prepare, read_prepared\n"
+        f"prepare(source={str(source)!r}); print(len(read_prepared('reqa/squad', 'train').questions))"
+    )
+    paths = [str(tmp_path / "traps"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TFDS_DATA_DIR": str(tmp_path / "data")}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (run.stdout, run.stderr, run.returncode) == ("4\n", "", 0)
+    assert (tmp_path / "data" / "reqa").is_dir()
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A server that publishes a small SQuAD, whose files are the pinned ones."""
+    folder = write_squad(tmp_path / "published")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Publisher(folder) as publisher:
+        files = [folder / name for name in FILES]
+        urls = [f"{publisher.address}/{file.name}" for file in files]
+        sizes = zip(urls, files, strict=True)
+        pinned = tuple((PublishedFile(url, file.stat().st_size, sha256(file)),) for url, file in sizes)
+        origin = dataclasses.replace(ORIGINS["reqa/squad"], published=lambda: pinned)
+        monkeypatch.setitem(ORIGINS, "reqa/squad", origin)
+        yield publisher
+
+
+def test_the_published_files_are_fetched_checked_and_converted(published, tmp_path, capfd):
+    prepare(data_dir=tmp_path / "data")
+    assert set(published.fetched) == set(FILES)
+    for split, name in zip(SPLITS, FILES, strict=True):
+        expected = reqa.from_squad(tmp_path / "published" / name, "sentences")
+        assert read_prepared("reqa/squad", split, data_dir=tmp_path / "data") == expected
+    told = summary("reqa/squad", data_dir=tmp_path / "data")
+    assert [told[split]["published"] for split in SPLITS] == [True, True]
+    prepare(source=write_squad(tmp_path / "packed", packed=True), data_dir=tmp_path / "data")  # the same source
+    assert capfd.readouterr() == ("", "")
+
+
+def test_packed_files_are_fetched_and_joined(tmp_path, monkeypatch):
+    context = "Bees fly. They sting."
+    folder, parts = tmp_path / "published", []
+    folder.mkdir()
+    for split in ("train", "dev"):
+        text = f"In {split}: {context}"
+        bounds = {"candidate_id": "SQuAD_b1/_0", "response_start": 0, "response_end": text.index(" They")}
+        for name, rows in ((f"{split}-c.json.gz", [bounds]), (f"{split}-t.jsonl.gz", mrqa_rows(text))):
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / name).write_bytes(gzip.compress(lines.encode()))
+            parts.append(folder / name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Publisher(folder) as publisher:
+        pinned = [PublishedFile(f"{publisher.address}/{p.name}", p.stat().st_size, sha256(p)) for p in parts]
+        published = (tuple(pinned[:2]), tuple(pinned[2:]))
+        origin = dataclasses.replace(ORIGINS["multireqa/squad"], published=lambda: published)
+        monkeypatch.setitem(ORIGINS, "multireqa/squad", origin)
+        found = read_prepared("multireqa/squad", "validation", data_dir=tmp_path / "data")
+    assert (found.questions, found.candidates) == (("what?",), ("In dev: Bees fly.",))
+    assert (tmp_path / "data" / "multireqa" / "squad" / "1.1.0").is_dir()
+    # The published files under their published names are the same source.
+    for part, name in zip(parts, (n for names in origin.names for n in names), strict=True):
+        (tmp_path / "local" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(part, tmp_path / "local" / f"{name}.gz")
+    prepare("multireqa/squad", source=tmp_path / "local", data_dir=tmp_path / "data")
+
+
+def mrqa_rows(text: str) -> list[dict]:
+    return [HEADER, line(text, asked("b1", "what?", text, ("Bees",)))]
+
+
+def test_fetched_files_must_be_there_and_have_the_pinned_hash(published, tmp_path):
+    dev = tmp_path / "published" / FILES[1]
+    dev.write_bytes(dev.read_bytes().replace(b"Bees", b"Wasp"))
+    refused(r"does not have the published sha256.*--source=FOLDER", prepare, data_dir=tmp_path / "data")
+    assert not (tmp_path / "data" / "reqa" / "squad" / "1.1.0").exists()
+    (tmp_path / "published" / FILES[0]).unlink()
+    with one_line_error(r"can't be downloaded from http://127.0.0.1:\d+ \(HTTP status 404\): put train-v1.1.json and"):
+        prepare(data_dir=tmp_path / "data")
+
+
+def test_a_network_that_refuses_is_refused_at_once(published, tmp_path):
+    published.__exit__()
+    began = time.monotonic()
+    with one_line_error(r"not prepared in .*data, and SQuAD can't be downloaded .* \(ConnectionError\)"):
+        read_prepared("reqa/squad", "train", data_dir=tmp_path / "data")
+    assert time.monotonic() - began < reqa_dataset.TIMEOUT
+
+
+def test_a_network_that_is_silent_is_refused_in_time(published, tmp_path, monkeypatch):
+    published.silent = True
+    monkeypatch.setattr(reqa_dataset, "TIMEOUT", 0.3)
+    began = time.monotonic()
+    refused(r"can't be downloaded .* \((no answer within 0.3 s|ReadTimeout)\)", prepare, data_dir=tmp_path / "data")
+    assert time.monotonic() - began < 5
+
+
+def test_the_pinned_files_of_squad_are_those_that_tfds_lists():
+    from tensorflow_datasets.core.download.checksums import load_url_infos
+    from tensorflow_datasets.core.utils.resource_utils import tfds_path
+
+    witness = load_url_infos(tfds_path() / "datasets" / "squad" / "checksums.tsv")
+    for file in origins.SQUAD.values():
+        assert (witness[file.url].size, witness[file.url].checksum) == (file.size, file.sha256)
+
+
+def test_every_set_has_a_pinned_file_for_each_of_its_names():
+    for name, origin in ORIGINS.items():
+        for names, files in zip(origin.names, origin.published(), strict=True):
+            assert len(files) == len(names) or name == "reqa/nq"
+            assert all(len(file.sha256) == 64 and file.size > 0 for file in files)
+
+
+# Question 2 is about Cats, and one of its right sentences stands in Dogs; Birds has a question and no sentence, Fish a
+# sentence and no question.
+RECORDS = RetrievalSet(
+    questions=("who sleeps?", "who barks?", "who eats?", "who flies?"),
+    candidates=("Cats sleep.", "Dogs bark.", "They eat.", "Mäuse – nicht.", "Fish swim."),
+    qrels=((0,), (1,), (2, 3), (2,)),
+    question_ids=("q0", "q1", "q2", "q3"),
+    candidate_ids=("s0.0", "s1.0", "s1.1", "s2.0", "s3.0"),
+    groups=("Cats", "Dogs", "Cats", "Birds"),
+    hard_negatives=((), (0, 2), (0,), ()),
+)
+HOMES = ["Cats", "Dogs", "Dogs", "Cats", "Fish"]
+
+
+@pytest.mark.parametrize("step", [1, -1], ids=["in order", "reversed"])
+def test_articles_are_put_together_to_the_same_set(step):
+    assert from_articles(list(to_articles(RECORDS, HOMES))[::step]) == RECORDS
+
+
+def test_a_lost_article_is_noticed():
+    _, *rest = to_articles(RECORDS, HOMES)
+    with pytest.raises(KeyError):
+        from_articles(rest)

@@ -1,0 +1,54 @@
+import json
+import os
+
+import pytest
+import small_squad
+from helpers import refused, written
+
+from endx_jax.data import read, reqa
+from endx_jax.data.formats import read_corpus
+
+
+def test_a_folder_of_json_files_is_read(tmp_path):
+    for name in ("a", "b"):
+        written(tmp_path / f"{name}.json", json.dumps([{"question": f"q{name}", "answer": name}]))
+    written(tmp_path / "dataset_infos.json", "{}")
+    assert read(tmp_path).questions == read(f"{tmp_path}/[ab].json").questions == ("qa", "qb")
+    written(tmp_path / "c.jsonl", '{"question": "qc", "answer": "c"}')
+    assert read(tmp_path).questions == ("qc",)
+
+
+def test_squad_is_read_from_folders_and_patterns(tmp_path):
+    (small_squad.write_squad(tmp_path) / "train-v1.1.json").rename(tmp_path / "train-0.json")
+    (tmp_path / "dev-v1.1.json").rename(tmp_path / "dev-0.json")
+    for split in ("train", "dev"):
+        expected = read(tmp_path / f"{split}-0.json")
+        assert read(tmp_path, split=split) == expected
+        assert [d.text for d in read_corpus(tmp_path, split=split)] == [*expected.candidates]
+    both = reqa.convert([tmp_path / "dev-0.json", tmp_path / "train-0.json"], "sentences")
+    assert reqa.convert(f"{tmp_path}/*.json", "sentences") == both
+    refused("several splits; choose one with split: dev, train", read, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["c.xlsx", "a.json", "pipe.csv"])
+def test_files_of_other_types_are_named(tmp_path, caplog, name):
+    for part in ("b.csv", ".hidden.csv", "~$b.csv", "node_modules/d.csv"):
+        (tmp_path / part).parent.mkdir(exist_ok=True)
+        (tmp_path / part).write_text("question,answer\nq,a\n")
+    (tmp_path / "README.md").touch()
+    (os.mkfifo if name.startswith("pipe") else os.mknod)(tmp_path / name)
+    assert len(read(tmp_path).pairs) == 1
+    assert caplog.messages == [f"{tmp_path}: files of other types are left out: 1, such as {tmp_path}/{name}"]
+    os.symlink("nothing", tmp_path / "gone.csv")
+    refused("gone.csv: no such file", read, tmp_path)
+
+
+def test_tables_of_several_folders_are_not_joined_in_silence(tmp_path, caplog):
+    for name in ("pair", "more/pair"):
+        (tmp_path / name).mkdir(parents=True)
+        written(tmp_path / name / "train.csv", f"anchor,positive\nq {name},a\n")
+    assert len(read(tmp_path / "pair").questions) == len(read(f"{tmp_path}/*/*.csv").questions) == 1
+    assert not caplog.text
+    assert len(read(tmp_path).questions) == 2
+    (line,) = caplog.messages
+    assert line.endswith(f"are read as one table: 2, such as {tmp_path}/more/pair, {tmp_path}/pair; name one of them")
