@@ -251,12 +251,12 @@ def evaluate_index(
         can't be written.
     """
     data = local_path(os.fspath(data))
-    found = open_data(data)
+    found = open_data(data) if os.path.exists(data) else None  # otherwise a prepared set
     split = split or beir.default_split(data)
     questions: Judgements | list[QuestionWithAnswers]
-    if found.format is ANSWERS:
+    if found and found.format is ANSWERS:
         questions = read_answered(data)
-    elif found.format.judgements:
+    elif found and found.format.judgements:
         questions = found.judgements(ReadOptions(split=split))
     else:
         _, read = _read(workdir, pool, (), reading, data, split)
