@@ -259,12 +259,12 @@ def _evaluate_index(
 ) -> IndexResults:
     """Ranks all documents of an index for questions whose right documents or answer strings are given."""
     data = local_path(data)
-    found = open_data(data)
+    found = open_data(data) if os.path.exists(data) else None  # otherwise a prepared set
     split = split or beir.default_split(data)
     questions: Judgements | list[QuestionWithAnswers]
-    if found.format is ANSWERS:
+    if found and found.format is ANSWERS:
         questions = read_answered(data)
-    elif found.format.judgements:
+    elif found and found.format.judgements:
         questions = found.judgements(ReadOptions(split=split))
     else:
         _, read = _read(workdir, pool, (), reading, data, split)
