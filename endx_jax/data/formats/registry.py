@@ -19,7 +19,7 @@ from endx_jax.data.formats.format import DEFAULTS, Format, Place, ReadOptions
 from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
 from endx_jax.data.formats.msmarco import MSMARCO
 from endx_jax.data.formats.natural_questions import NATURAL_QUESTIONS
-from endx_jax.data.formats.origins import PREPARED
+from endx_jax.data.formats.prepared import PREPARED
 from endx_jax.data.formats.squad import FOLDER, SQUAD, SQUAD_ROWS
 from endx_jax.data.formats.tables import COLUMNS, ENDINGS, LINES, PASSAGES, Placed
 from endx_jax.data.formats.text_files import InvalidRows
