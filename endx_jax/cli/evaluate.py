@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
 def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
     """Returns evaluation/NAME-POOL in the workdir or in a folder of the model, or a folder beside the index."""
     data = arguments.data
-    if not data and arguments.workdir:
+    if not data and arguments.workdir and not arguments.model:
         settings = read_config(epath.Path(arguments.workdir)).data
         data = settings.test_path or settings.path
     if not data or not (arguments.index or arguments.workdir or arguments.model):
