@@ -64,19 +64,13 @@ class Towers:
 
     @classmethod
     def of(cls, model: EmbeddingModel) -> "Towers":
-        """Converts a loaded model.
-
-        Raises:
-          EndxError: the model truncates its embeddings, or has an option of texts that no format has.
-        """
+        """Converts a loaded model."""
         trained = model.encoder.model
         if model.truncate_dim is not None:
             raise EndxError(
                 f"{model.name} truncates embeddings to {model.truncate_dim} dimensions (truncate_dim), which exports "
                 "don't support: remove truncate_dim from its configuration, and truncate embeddings where you use them"
             )
-        for side, texts in model.encoder.processors.items():
-            require(not texts.further, f"{model.name} has options of {side}s that no export can hold: {texts.further}")
         question = in_float32(trained.question)
         answer = question if trained.answer == trained.question else in_float32(trained.answer)
         return cls(
@@ -152,11 +146,7 @@ class Towers:
 
     @property
     def pooling(self) -> str:
-        """Name of the pooling, for sentence-transformers' modules.
-
-        Raises:
-          EndxError: the towers have a part that only a StableHLO program supports.
-        """
+        """Name of the pooling, for sentence-transformers' modules."""
         for side in SIDES:
             tower = self.dual_encoder.tower(side)
             for part in ("token_weights", "layer_weights", "head"):
