@@ -25,7 +25,6 @@ from endx_jax.models.tower import Tower
 from endx_jax.pretrained import PretrainedEncoder, PretrainedTokens
 from endx_jax.pretrained.stored import write_file
 from endx_jax.pretrained.weights import SINGLE_FILE, paths, to_theirs
-from endx_jax.settings import require
 
 GROUPS_OF_ENCODER = ("token_embedder", "encoder")
 

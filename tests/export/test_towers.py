@@ -4,11 +4,10 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
+from helpers import one_line_error
 from tiny_models import make_model
 
 import endx_jax
-from endx_jax.data.tokenization import TextOptions
 from endx_jax.export.run import export
 from endx_jax.export.towers import Towers
 from endx_jax.models.pooling import POOLINGS
@@ -37,11 +36,6 @@ def test_shared_parts_and_widths_of_towers(models):
 def test_a_model_that_is_cut_is_refused(models):
     with one_line_error(r"tiny truncates embeddings to 4 dimensions \(truncate_dim\), which exports don't support"):
         Towers.of(dataclasses.replace(models["sde"], truncate_dim=4))
-
-
-def test_a_model_with_an_option_of_texts_that_no_format_has_is_refused(models, monkeypatch):
-    monkeypatch.setattr(TextOptions, "further", {"lower_case": True})
-    refused("tiny has options of questions that no export can hold: {'lower_case': True}", Towers.of, models["sde"])
 
 
 def test_cosine_and_norm_are_two_things(models, tmp_path):
