@@ -365,7 +365,7 @@ def epub(file):
 @pytest.mark.parametrize(
     ("write", "package", "title", "text"),
     [
-        (docx, "mammoth", "Zoo", "## Zebras\nStriped.\n\nlegs 4"),
+        (docx, "mammoth", "Zoo", "## Zebras\nStriped.\n\nlegs    4"),
         (pptx, "pptx", "a", "## Zebras\nStriped.\n\nSmile."),
         (xlsx, "openpyxl", "a", "## Zoo\nname | legs\nzebra | 4"),
         (epub, "zipfile", "A & B", "## One\nFirst.\n\nSecond."),
