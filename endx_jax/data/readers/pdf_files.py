@@ -119,7 +119,7 @@ def _book(file: str) -> Iterator[str]:
     """Yields the title and the chapters of an EPUB as HTML, in their order."""
     with zipfile.ZipFile(file) as book:
         container = ElementTree.fromstring(book.read("META-INF/container.xml"))
-        about = [root.attrib["full-path"] for root in container.iterfind(".//{*}rootfile")][0]
+        about = next(root.attrib["full-path"] for root in container.iterfind(".//{*}rootfile"))
         package = ElementTree.fromstring(book.read(about))
         yield f"<h1>{html.escape(package.findtext('.//{*}metadata/{*}title') or '')}</h1>"
         names = {item.attrib["id"]: item.attrib["href"] for item in package.iterfind("{*}manifest/{*}item")}
