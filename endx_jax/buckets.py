@@ -326,9 +326,6 @@ class Mirror:
           url: file or folder in the bucket.
           folder: local path.
           skip: patterns of the names of files and folders that are not downloaded.
-
-        Raises:
-          EndxError: the bucket can't be read.
         """
         self.folder = folder
         self._url, self._lock = url, threading.Lock()
@@ -358,9 +355,6 @@ class Mirror:
 
         Args:
           *patterns: patterns of the relative paths to consider; all files without any.
-
-        Raises:
-          EndxError, RunInterrupted: the bucket can't be written to.
         """
         files = filesystem(self._url)
         with self._lock:

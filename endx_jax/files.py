@@ -91,22 +91,14 @@ class AppendOnlyFile:
     """Unbuffered file that is only appended to, so that closing it can't fail."""
 
     def __init__(self, path: pathlib.Path):
-        """Opens the file and creates missing folders.
-
-        Raises:
-          DiskFull: the disk is full.
-        """
+        """Opens the file and creates missing folders."""
         self._path = path
         with reporting_full_disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
 
     def add(self, data: bytes, *, sync: bool = False) -> None:
-        """Appends data; with `sync`, waits until it is on disk. If that fails, none of the data remains.
-
-        Raises:
-          DiskFull: the disk is full.
-        """
+        """Appends data; with `sync`, waits until it is on disk. If that fails, none of the data remains."""
         size = os.fstat(self._stream.fileno()).st_size
         with reporting_full_disk(self._path):
             try:

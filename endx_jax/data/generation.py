@@ -59,11 +59,7 @@ class Journal:
     """
 
     def __init__(self, path: pathlib.Path, about: Mapping[str, Any]):
-        """Reads a journal, or begins one; `about` is what determines the answers, such as model and prompt.
-
-        Raises:
-          EndxError: the journal is damaged, or its answers are of another model or prompt.
-        """
+        """Reads a journal, or begins one; `about` is what determines the answers, such as model and prompt."""
         self.questions: dict[str, tuple[str, ...]] = {}
         self.bad: dict[str, list[str]] = {}
         self.sent = self.received = 0
@@ -112,11 +108,7 @@ class Journal:
         self.sent, self.received = self.sent + answer.sent, self.received + answer.received
 
     def add(self, key: str, answer: GeneratedQuestions) -> None:
-        """Adds an answer, which is on disk when this returns; threads may call it.
-
-        Raises:
-          DiskFull: the disk is full.
-        """
+        """Adds an answer, which is on disk when this returns; threads may call it."""
         with self._lock:
             self._write({"passage": key, **answer._asdict()})
             self._keep(key, answer)

@@ -178,11 +178,7 @@ class Writer:
 
 
 def write_sentence_transformers(folder: pathlib.Path, towers: Towers) -> None:
-    """Writes the towers into `folder`.
-
-    Raises:
-      EndxError: the towers have a part without a sentence-transformers module.
-    """
+    """Writes the towers into `folder`."""
     Writer(folder, towers, towers.pooling).write()
 
 

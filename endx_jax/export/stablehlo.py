@@ -32,11 +32,7 @@ EXAMPLE = pathlib.Path(__file__).parent / "scripts" / "encode_with_jax.py"
 
 
 def write_stablehlo(folder: pathlib.Path, towers: Towers) -> None:
-    """Writes the towers into `folder`.
-
-    Raises:
-      EndxError: a tokenizer has no `tokenizer.json`, or the package flatbuffers is not installed.
-    """
+    """Writes the towers into `folder`."""
     require(not towers.by_token, f"{towers.name} has an embedding for each token: use --format=sentence-transformers")
     weights = {
         f"{owner}/{name}": array
@@ -86,9 +82,6 @@ def serialized(tower: Tower, params: dict) -> bytearray:
     Args:
       tower: a tower in float32.
       params: its parameters, by group.
-
-    Raises:
-      EndxError: the package flatbuffers is not installed.
     """
     if importlib.util.find_spec("flatbuffers") is None:  # an optional dependency of jax.export
         raise EndxError(f"--format={STABLEHLO} needs another package: pip install flatbuffers")

@@ -149,11 +149,7 @@ class Towers:
 
     @property
     def pooling(self) -> str:
-        """Name of the pooling, for sentence-transformers' modules.
-
-        Raises:
-          EndxError: the towers have a part that only a StableHLO program supports.
-        """
+        """Name of the pooling, for sentence-transformers' modules."""
         for side in SIDES:
             tower = self.dual_encoder.tower(side)
             for part in ("token_weights", "layer_weights", "head"):

@@ -84,11 +84,7 @@ def check_runtime(kind: str) -> None:
 
 
 def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) -> Report:
-    """Compares embeddings of a few hundred texts by the export with those by our towers in float32, for both sides.
-
-    Raises:
-      EndxError: the runtime fails to load or run the export.
-    """
+    """Compares embeddings of a few hundred texts by the export with those by our towers in float32, for both sides."""
     texts = sample_texts(towers.workdir)
     # Prompts for texts of neither side, by name; None stands for the default prompt.
     named = kind == "sentence-transformers" and towers.one_tower and not towers.by_token

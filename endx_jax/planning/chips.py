@@ -50,11 +50,7 @@ CHIPS = {
 
 
 def chip_named(name: str, flag: str = "--chip") -> Chip:
-    """Returns the chip of that name, which came with a flag of the command line.
-
-    Raises:
-      EndxError: there is none.
-    """
+    """Returns the chip of that name, which came with a flag of the command line."""
     by_name = {chip.lower(): chip for chip in CHIPS}
     if name.lower() not in by_name:
         raise EndxError(f"{flag}={name} is none of {', '.join(CHIPS)}{nearest(name, CHIPS)}")

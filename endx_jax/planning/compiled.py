@@ -56,11 +56,7 @@ class Compiled:
 
 
 def compile_step(train_plan: TrainPlan) -> Compiled:
-    """Compiles the step of a run for the devices of its mesh, which may be local, virtual or described by a topology.
-
-    Raises:
-      EndxError: the compiler refuses the step for a reason other than memory.
-    """
+    """Compiles the step of a run for the devices of its mesh: local, virtual or described by a topology."""
     batch = abstract_batch(train_plan.largest_batch, train_plan.mesh)
     return compile_traced(trace_step(train_plan), (train_plan.state, batch))
 
@@ -72,11 +68,7 @@ def trace_step(train_plan: TrainPlan) -> jax.stages.Traced:
 
 
 def compile_traced(traced: jax.stages.Traced, arguments: Any) -> Compiled:
-    """Compiles a traced function for the devices of its arguments, a tree of shapes with shardings.
-
-    Raises:
-      EndxError: as `compile_step`.
-    """
+    """Compiles a traced function for the devices of its arguments, a tree of shapes with shardings."""
     device = next(iter(jax.tree.leaves(arguments)[0].sharding.device_set))
     chip = chip_of(device.device_kind)
     start = time.perf_counter()

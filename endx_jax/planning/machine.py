@@ -58,11 +58,7 @@ class MeasuredStep:
 
 
 def plan_machine(settings: Settings, texts: RunPairs) -> MeasuredStep:
-    """Compiles the largest step of a run for the local devices and times its first steps, if they fit.
-
-    Raises:
-      EndxError: training would refuse the settings.
-    """
+    """Compiles the largest step of a run for the local devices and times its first steps, if they fit."""
     train_plan = plan_run(settings, texts)
     memory, expected = train_plan.memory, train_plan.expected_peak
     compiled = expected <= memory.total

@@ -95,9 +95,6 @@ def plan_topology(settings: Settings, texts: RunPairs, topology: Topology) -> Pl
       settings: settings of the run.
       texts: its training pairs.
       topology: the devices; without its compiler, as many devices of JAX represent them.
-
-    Raises:
-      EndxError: training or the compiler would refuse the run.
     """
     missing = missing_compiler(topology.chip)
     devices, chip = jax.devices()[: topology.size] if missing else devices_of(topology), topology.chip
@@ -119,9 +116,6 @@ def on_chips(
       texts: its training pairs.
       chips: chips that the devices may represent.
       devices: devices of the mesh; None for all.
-
-    Raises:
-      EndxError: training would refuse the settings.
     """
     estimates: dict[tuple[Execution, StepMemory], ChipEstimate] = {}
     planned = []
@@ -174,11 +168,7 @@ class Encoding:
 
 
 def plan_encoding(settings: Settings, devices: Sequence[jax.Device]) -> list[Encoding]:
-    """Compiles the encoding of texts of each of `LENGTHS` by the answer tower of a run, in batches of equal tokens.
-
-    Raises:
-      EndxError: training or the compiler would refuse the settings, or a batch does not fit in the memory.
-    """
+    """Compiles the encoding of texts of each of `LENGTHS` by the answer tower of a run, in batches of equal tokens."""
     run = plan_run(settings, RunPairs(None), chip_of(devices[0].device_kind), devices=devices)
     mesh, model, longest = run.mesh, run.model.dual_encoder, max(LENGTHS)
     encoder, shapes = TextEncoder(model, {}, mesh), Shapes.of(mesh, longest, BATCH_SIZE)

@@ -2,7 +2,7 @@
 
 A kernel takes the larger of its FLOP over the peak rate and its bytes over the memory's bandwidth. A fusion is one
 kernel: it reads of its operands what it needs, such as a slice, and writes its results, or the parts that it updates in
-place. Asynchronous collectives take what exceeds the time of the kernels.
+place. Asynchronous collectives take what exceeds the time of the kernels, and asynchronous copies a launch alone.
 """
 
 import math
@@ -51,7 +51,7 @@ def roofline(program: str, chip: Chip) -> dict[str, float]:
         if op.fusions or op.opcode in FREE or op.opcode.endswith(("-done", "-update")):
             continue
         seconds[LAUNCHES] += times * LAUNCH
-        if op.opcode.removesuffix("-start") not in KINDS:
+        if op.opcode not in KINDS and not op.opcode.endswith("-start"):
             flops = sum(map(_flops, _parts(op)))
             kind = PRODUCTS if flops else OTHERS
             seconds[kind] += times * max(flops / chip.flops, _bytes(op) / chip.bandwidth)

@@ -74,9 +74,6 @@ def plan_run(
       texts: its training pairs; without them every text has the maximum length `data.*_length`.
       chip: chip that the devices represent; None for the devices as they are.
       devices: devices of the mesh; None for all.
-
-    Raises:
-      EndxError: training would refuse the settings.
     """
     check_flags(training=True)
     mesh = make_mesh(settings.mesh, devices)

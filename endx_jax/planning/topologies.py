@@ -79,11 +79,7 @@ class Topology:
 
 
 def topology_named(name: str) -> Topology:
-    """Returns the topology of a name such as `v5e:4x4`, `2xv5p:4x4x4` (two slices) or `h200:8`.
-
-    Raises:
-      EndxError: the name is invalid, or the chip is unknown.
-    """
+    """Returns the topology of a name such as `v5e:4x4`, `2xv5p:4x4x4` (two slices) or `h200:8`."""
     match = NAME.fullmatch(name)
     if not match:
         raise EndxError(f"--topology={name} is no topology; give one such as v5e:4x4, v5p:4x4x4, 2xv6e:8x8 or h200:8")
@@ -96,11 +92,7 @@ def topology_named(name: str) -> Topology:
 
 
 def topology_of(chip: Chip, count: int) -> Topology:
-    """Returns Cloud TPU's slice with a number of chips, or a node with a number of GPUs.
-
-    Raises:
-      EndxError: there is no such slice.
-    """
+    """Returns Cloud TPU's slice with a number of chips, or a node with a number of GPUs."""
     if chip.platform == "gpu":
         return Topology(chip, (count,))
     doublings = count.bit_length() - 1
@@ -131,11 +123,7 @@ def missing_compiler(chip: Chip) -> str:
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:
-    """Returns devices to lower and compile programs for; they can't run anything.
-
-    Raises:
-      EndxError: its compiler is not installed, or refuses the topology.
-    """
+    """Returns devices to lower and compile programs for; they can't run anything."""
     chip, why = topology.chip, missing_compiler(topology.chip)
     if why:
         raise EndxError(f"{chip.name}: {why}")

@@ -58,9 +58,6 @@ def read_adapters(
       sources: pretrained encoders by side.
       settings: settings of the adapters.
       base_sha256: hash of the base.
-
-    Raises:
-      EndxError: `read_adapter` refuses the folder, or it has adapters of other layers than `settings.targets`.
     """
     leaves = paths(dual_encoder)
     for group, side in SIDE_OF_GROUP.items():
@@ -227,9 +224,6 @@ def write_adapter(
       settings: settings of the adapters.
       base: name of the base, for PEFT.
       base_sha256: hash of the base.
-
-    Raises:
-      EndxError: the folder can't be written.
     """
     every = _modules(source)
     chosen = {theirs: ours for theirs, ours in every.items() if any(f"{module}/{A}" in params for module in ours)}

@@ -102,9 +102,6 @@ class PretrainedEncoder:
 
         Returns:
           A tree with `token_embedder`, `encoder` and, if the head has one, `projection`.
-
-        Raises:
-          EndxError: a tensor is missing or does not have the shape given by `config.json`.
         """
         architecture, config = self.architecture, self.config
         tensors = modernise(open_tensors(self.folder), architecture.older_spellings)

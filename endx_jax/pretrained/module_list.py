@@ -43,11 +43,7 @@ def read_modules(folder: pathlib.Path, side: str) -> list[Module]:
 
 
 def read_list(folder: pathlib.Path) -> list[Module]:
-    """Returns the modules of `modules.json`, Routers included.
-
-    Raises:
-      EndxError: the file holds no list, or an entry has no type or path, or a path outside the folder.
-    """
+    """Returns the modules of `modules.json`, Routers included."""
     modules = []
     for number, entry in enumerate(json_files.read_json_file(folder / MODULES, list)):
         where = f"{folder / MODULES}, item {number}"
@@ -72,9 +68,6 @@ def _expanded(kind: str, folder: pathlib.Path, side: str, routers: set[pathlib.P
       folder: folder of the module.
       side: side of the texts.
       routers: folders of the Routers so far, to which this one is added.
-
-    Raises:
-      EndxError: a Router is named twice, such as by itself, or has no route for the side.
     """
     if kind not in ("Router", "Asym"):
         return [Module(kind, folder)]

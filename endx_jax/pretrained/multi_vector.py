@@ -38,9 +38,6 @@ def read_tokens(
       where: the Transformer's file, for messages.
       side: side of the texts.
       limit: maximum length without query expansion.
-
-    Raises:
-      EndxError: a setting is not supported.
     """
     contents = json_files.read_optional(mask)
     check_keys(contents, mask, MASK, "skiplist_words")

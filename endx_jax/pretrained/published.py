@@ -138,9 +138,6 @@ def outline(name: str) -> PretrainedEncoder:
     """Describes the encoder `name`; reads no files if its config is in `CONFIGS`.
 
     Then its `folder` may not exist, and weights and tokenizer cannot be read.
-
-    Raises:
-      EndxError: as `load_encoder`, for other names.
     """
     return PretrainedEncoder(**_described(name)) if is_known(name) else load_encoder(name)
 

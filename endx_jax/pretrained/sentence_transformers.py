@@ -91,11 +91,7 @@ class Dense:
         return self.bias or (self.before is not None and self.before.has_bias)
 
     def params(self, pooled_width: int) -> dict[str, np.ndarray]:
-        """Reads the parameters, `kernel` float32 [P, E] and perhaps `bias` [E], of this and those before it.
-
-        Raises:
-          EndxError: weights are missing, or have another shape.
-        """
+        """Reads the parameters, `kernel` float32 [P, E] and perhaps `bias` [E], of this and those before it."""
         if self.before is None:
             params = {"kernel": self.kernel(pooled_width)}
         else:
@@ -280,9 +276,6 @@ def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction
     """Returns the length limit of a Transformer, from its file, or else from the tokenizer's.
 
     `further` are keys of the file that the caller reads.
-
-    Raises:
-      EndxError: the Transformer's file has another task, or settings that are not supported.
     """
     file = _transformer_file(encoder)
     config, tokenizer = json_files.read_optional(file), json_files.read_optional(encoder / "tokenizer_config.json")

@@ -53,9 +53,6 @@ def static_folder(name: str) -> pathlib.Path | None:
     Args:
       name: a file of word vectors (see `word_vectors`); a folder with a `tokenizer.json` and one token table, as
         model2vec and sentence-transformers' StaticEmbedding write them; or `glove-6b-50d`.
-
-    Raises:
-      EndxError: the vectors are damaged, or their package is not installed.
     """
     path = expanded(name)
     if is_word_vectors(path):
@@ -84,9 +81,6 @@ def cached_folder(
       sources: files that the folder is made from, which may not exist; their state is their paths and `state_of`.
       fill: function (empty folder) that writes the contents. The folder gets its name once it is complete.
       more: other contents that the folder depends on.
-
-    Raises:
-      EndxError: the cache can't be written.
     """
     files = [(str(source.resolve()), *state_of(source)) for source in sources if source.is_file()]
     key = hashlib.sha256(repr([FORMAT, files, more]).encode()).hexdigest()[:16]

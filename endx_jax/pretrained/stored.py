@@ -103,11 +103,7 @@ class StoredArray:
 
 
 def open_file(file: pathlib.Path) -> dict[str, StoredArray]:
-    """Returns the tensors of a safetensors file by name, without reading them.
-
-    Raises:
-      EndxError: the file is damaged.
-    """
+    """Returns the tensors of a safetensors file by name, without reading them."""
     import safetensors
 
     try:
@@ -148,9 +144,6 @@ def write_file(
 
     Returns:
       The file's SHA-256 in hexadecimal.
-
-    Raises:
-      EndxError: the file can't be written.
     """
     header: dict[str, dict] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0

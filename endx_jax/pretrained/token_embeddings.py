@@ -57,11 +57,7 @@ class PretrainedTokens(PretrainedEncoder):
         return TokensConfig.from_hugging_face(self.hugging_face, self.folder / "config.json")
 
     def stored_params(self) -> dict:
-        """Returns the token table, read on demand: `{"token_embedder": {"embedding": float32 [V, D]}}`.
-
-        Raises:
-          EndxError: the table is missing or does not have the shape given by `config.json`.
-        """
+        """Returns the token table, read on demand: `{"token_embedder": {"embedding": float32 [V, D]}}`."""
         tensors, shape = open_tensors(self.folder), (self.config.vocab_size, self.config.width)
         name = next((name for end in TABLES for name in sorted(tensors) if name.endswith(end)), None)
         if name is None:

@@ -116,11 +116,7 @@ def _finished(
 
 
 def token_choice(settings: TokenSettings, side: str, tokenizer: Tokenizer | None) -> TokenChoice:
-    """Returns the tokens of a side's texts that have an embedding; without a tokenizer, ids are 0.
-
-    Raises:
-      EndxError: the tokenizer lacks a token of the settings.
-    """
+    """Returns the tokens of a side's texts that have an embedding; without a tokenizer, ids are 0."""
     if side == "question":
         fill = tokenizer.mask_id if tokenizer and settings.expand else 0
         return TokenChoice(expand=settings.expand, fill=fill, attend=settings.attend and settings.expand > 0)
@@ -134,9 +130,6 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: st
       settings: result of `fill_in`.
       source: pretrained encoder.
       platform: as in `build_dual_encoder`.
-
-    Raises:
-      EndxError: the number of layer weights differs from the number of layers.
     """
     dtype, tokens = compute_dtype(settings.dtype, platform), source.config
     pooling = POOLINGS.get(settings.pooling)
@@ -161,11 +154,7 @@ def build_tower(settings: ModelSettings, source: PretrainedEncoder, platform: st
 
 
 def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> EncoderConfig | RecurrentConfig:
-    """Returns the config of a tower's encoder: the pretrained one, or a new one on its token embeddings.
-
-    Raises:
-      EndxError: a new transformer's width differs from the token embeddings', or is not divisible by the heads.
-    """
+    """Returns the config of a tower's encoder: the pretrained one, or a new one on its token embeddings."""
     tokens = source.config
     if not settings.encoder:
         if isinstance(tokens, TransformerConfig):

@@ -23,9 +23,6 @@ def open_tensors(folder: pathlib.Path) -> dict[str, StoredArray]:
     """Returns the tensors in a folder's safetensors files by name; they are read as float32 on demand.
 
     Each tensor of a sharded checkpoint is read from the file that the index names for it; others are ignored.
-
-    Raises:
-      EndxError: there are none, a file is damaged, or a file lacks a tensor that the index assigns to it.
     """
     index = folder / SHARD_INDEX
     if not index.is_file():
@@ -81,9 +78,6 @@ def to_ours(
       shapes: shapes of the parameters by path.
       prefixes: possible prefixes of all names, such as `bert.`.
       where: the folder, for messages.
-
-    Raises:
-      EndxError: a tensor is missing, or has another shape.
     """
     prefix, rules = next((p for p in prefixes if any(name.startswith(p) for name in tensors)), ""), [*rules]
     params = {}

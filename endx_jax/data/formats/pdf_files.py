@@ -118,12 +118,13 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
 def _book(file: str) -> Iterator[str]:
     """Yields the title and the chapters of an EPUB as HTML, in their order."""
     with zipfile.ZipFile(file) as book:
-        about = ElementTree.fromstring(book.read("META-INF/container.xml")).find(".//{*}rootfile").get("full-path")
+        container = ElementTree.fromstring(book.read("META-INF/container.xml"))
+        about = next(root.attrib["full-path"] for root in container.iterfind(".//{*}rootfile"))
         package = ElementTree.fromstring(book.read(about))
         yield f"<h1>{html.escape(package.findtext('.//{*}metadata/{*}title') or '')}</h1>"
-        names = {item.get("id"): item.get("href") for item in package.iterfind("{*}manifest/{*}item")}
+        names = {item.attrib["id"]: item.attrib["href"] for item in package.iterfind("{*}manifest/{*}item")}
         for item in package.iterfind("{*}spine/{*}itemref"):
-            name = posixpath.join(posixpath.dirname(about), urllib.parse.unquote(names[item.get("idref")]))
+            name = posixpath.join(posixpath.dirname(about), urllib.parse.unquote(names[item.attrib["idref"]]))
             yield book.read(posixpath.normpath(name)).decode("utf-8", "replace")
 
 

@@ -318,7 +318,9 @@ def docx(file):
     docx = zipfile.ZipFile(file, "w")
     ns = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
     styled = '<w:p><w:pPr><w:pStyle w:val="{}"/></w:pPr><w:r><w:t>{}</w:t></w:r></w:p>'
-    styles = "".join(f'<w:style w:styleId="{n}"><w:name w:val="{n}"/></w:style>' for n in ("Title", "heading 2"))
+    styles = "".join(
+        f'<w:style w:type="paragraph" w:styleId="{n}"><w:name w:val="{n}"/></w:style>' for n in ("Title", "heading 2")
+    )
     body = (
         styled.format("Title", "Zoo")
         + styled.format("heading 2", "Zebras")
@@ -362,7 +364,7 @@ def epub(file):
 @pytest.mark.parametrize(
     ("write", "package", "title", "text"),
     [
-        (docx, "mammoth", "Zoo", "## Zebras\nStriped.\n\nlegs 4"),
+        (docx, "mammoth", "Zoo", "## Zebras\nStriped.\n\nlegs    4"),
         (pptx, "pptx", "a", "## Zebras\nStriped.\n\nSmile."),
         (xlsx, "openpyxl", "a", "## Zoo\nname | legs\nzebra | 4"),
         (epub, "zipfile", "A & B", "## One\nFirst.\n\nSecond."),
