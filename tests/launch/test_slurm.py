@@ -42,7 +42,7 @@ def save(*_):
     os.write(1, b"saved\\n")
     sys.exit(75)
 signal.signal(signal.SIGTERM, save)
-print(f"pid={{os.getppid()}}", *sys.argv[1:], flush=True)
+print(f"pid={{os.getppid()}}", sys.argv[1:], flush=True)
 time.sleep(60)
 """
 
@@ -83,7 +83,8 @@ def test_a_job_is_requeued_as_often_as_is_allowed_unless_a_process_made_a_mistak
 
 
 def test_told_to_stop_all_processes_save_and_the_job_is_requeued(start):
-    with start("train", "--config=a $b 'c'") as job:
+    arguments = ["train", "--config=a $b 'c'"]
+    with start(*arguments) as job:
         lines = [job.stdout.readline().strip() for _ in range(4)]
         tasks = [re.fullmatch(r"(\d): pid=(\d+) (.*)", line).groups() for line in sorted(lines[2:])]
         for _, pid, _ in tasks:  # SLURM signals all processes of a task
@@ -92,7 +93,7 @@ def test_told_to_stop_all_processes_save_and_the_job_is_requeued(start):
     assert lines[0] == "launch/slurm.sh: start 1 of job 7 on n[1-2]: endx train --config=a $b 'c'"
     # The others may still write when a process has ended; a node's one process uses all of its CPUs.
     assert lines[1] == "srun --kill-on-bad-exit=0 --wait=900 --cpu-bind=none --label"
-    assert [(rank, arguments) for rank, _, arguments in tasks] == [(rank, "train --config=a $b 'c'") for rank in "01"]
+    assert [(rank, given) for rank, _, given in tasks] == [(rank, str(arguments)) for rank in "01"]
     assert rest == [
         *(f"{rank}: saved" for rank in (1, 0)),
         "launch/slurm.sh: status 75; the job is requeued (restart 1 of 100)",
