@@ -155,7 +155,7 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
     replaced = next(iter(texts))
     rows = {"_id": "new", "body": "the elephant", "url": "example.org"}, {"_id": replaced, "body": "the giraffe"}
     corpus = written(tmp_path / "more.jsonl", rows)
-    assert "name yours with --text-column" in error(f"--workdir={workdir}", f"--add={corpus}")
+    assert "name yours with text_column" in error(f"--workdir={workdir}", f"--add={corpus}")
     said = search(f"--workdir={workdir}", f"--add={corpus}", "--text-column=body").err
     assert f"added 2 documents, replacing 1; {len(texts) + 1} documents" in said
     assert "new · example.org\n    the elephant\n" in search(f"--workdir={workdir}", "--top=1", "the elephant").out
