@@ -259,7 +259,9 @@ def test_a_damaged_suite_is_refused_before_a_set_is_encoded(tiny_bert, suite, tm
     arguments = [f"--model={tiny_bert}", f"--output={tmp_path / 'out'}"]
     (tmp_path / "empty" / "nothing").mkdir(parents=True)
     error = endx("evaluate", f"--data={tmp_path / 'empty'}", *arguments, status=2).err
-    assert f"{tmp_path / 'empty'}: no file can be read as questions and answers; it has no files" in error
+    assert (
+        f"{tmp_path / 'empty'}: no file can be read as questions and answers, or as documents; it has no files" in error
+    )
     broken = tmp_path / "broken"
     write_set(broken / "a", ["dog", "mat"])
     write_set(broken / "b", ["dog", "mat"])

@@ -222,7 +222,7 @@ def _checked(path: str, read: Callable[[], Iterable[Placed]]) -> Iterator[Docume
     for where, document in read() if repeated else ():
         name = document.name
         if name in first:
-            hint = "ids must be unique; name another column of ids with id_column, or leave it empty for line numbers"
+            hint = "ids must be unique; name their column with id_column=NAME, or none with id_column="
             raise EndxError(f"{where}: the id {name[:100]!r} is also that of {first[name]}; {hint}")
         if hash(name) in repeated:
             first[name] = where

@@ -291,16 +291,22 @@ def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:
 
 
 def lines(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Placed]:
-    """Yields each line of a text file as a document; its id is the number of the line."""
-    for number, line in text_files.lines(place.path):
+    """Yields each line of text files as a document; its id is its number, counted on from file to file."""
+    listed = ((file, n, line) for file in shards.files(place.path, options.split) for n, line in text_files.lines(file))
+    for count, (file, number, line) in enumerate(listed, start=1):
         if text := line.strip():
-            yield f"{place.path}, line {number}", Document(str(number), text)
+            yield f"{file}, line {number}", Document(str(count), text)
+
+
+def _is_lines(place: Place) -> bool:
+    """Returns true for a text file, and for several if they are not documents, as packed ones are not."""
+    return not place.is_folder and place.ending == ".txt" and (place.is_file or not place.documents)
 
 
 COLUMNS = Format(
     "columns", lambda place: place.ending in ENDINGS, examples=examples, documents=documents, in_parts=True
 )
-LINES = Format("lines", lambda place: place.is_file and place.ending == ".txt", documents=lines)
+LINES = Format("lines", _is_lines, documents=lines)
 DPR_PASSAGES = "psgs_w100.tsv"  # name of DPR's file of passages
 PASSAGES = Format(
     "passages",

@@ -63,7 +63,7 @@ def test_folders_of_beir_ms_marco_and_dpr_are_their_collections(tmp_path):
     (tmp_path / "beir" / "corpus.jsonl").write_text(row)
     assert list(read_corpus(tmp_path / "beir")) == [Document("d", "T x", {"title": "T", "url": "u"})]
     (tmp_path / "beir" / "corpus.jsonl").rename(tmp_path / "beir" / "documents.doc")
-    expected = "has no documents or corpus file: expected corpus.jsonl or .*, or files of .md, .* it has 1 .doc$"
+    expected = "no file can be read as .*, or as documents; it has 1 .doc: write .*, or documents .*.md"
     refused(expected, read_corpus, tmp_path / "beir")
 
 
@@ -139,9 +139,7 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     first, second = read(tmp_path, "a.csv", text, title_column="head")
     assert first == Document("1", "T x", {"doc_id": "a", "title": "T"})
     assert second == Document("2", "y", {"doc_id": "a"})
-    with one_line_error(
-        r"line 3: the id 'a' is .*: correct them, or name their column with id_column=NAME, or none with"
-    ):
+    with one_line_error(r"line 3: the id 'a' is .* unique; name their column with id_column=NAME, or none with"):
         read(tmp_path, "a.csv", text, id_column="doc_id")
     said = []
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
@@ -207,7 +205,7 @@ def test_documents_come_one_at_a_time(tmp_path):
         ("a.jsonl", '{"id": "a", "text": "x"}\n{"id": "b\\nc", "text": ""}\n', {}, "a.jsonl, line 2: the id holds the"),
         ("a.csv", "id,text\n..,one\n", {}, r"a.csv, line 2: the id is '\.\.'"),
         ("a.tsv", "x" * 600 + "1\tone\n", {}, "a.tsv, line 1: the id is longer than 512 bytes"),
-        ("a.doc", "a", {}, "unknown ending '.doc'; known are .jsonl"),
+        ("a.doc", "a", {}, "unknown ending '.doc'; known are .json"),
     ],
 )
 def test_invalid_corpora_are_refused(tmp_path, name, text, options, reason):
