@@ -72,7 +72,7 @@ def triplet(
       0.6000 0.5
     """
     check_choice("direction", direction, WEIGHTS)
-    known = {"question_id": question_id, "answer_id": answer_id, "positive_ids": positive_ids, "where": where}
+    known: dict = {"question_id": question_id, "answer_id": answer_id, "positive_ids": positive_ids, "where": where}
     check_batch(question=question, answer=answer, **known)
     ids = pair_ids(len(question), axis_name, **known)
     question, answer = (included_rows(x, ids.where) for x in (question, answer))
