@@ -77,7 +77,8 @@ def triplet(
     ids = pair_ids(len(question), axis_name, **known)
     question, answer = (included_rows(x, ids.where) for x in (question, answer))
     forms = (question, answer, negatives_of_question), (answer, question, negatives_of_answer)
-    total, metrics = jnp.zeros((), question.dtype), {}
+    total: Array = jnp.zeros((), question.dtype)
+    metrics: Metrics = {}
     for weight, (anchors, candidates, negatives) in zip(WEIGHTS[direction], forms, strict=True):
         if weight:
             shared = *all_gather((candidates, ids), axis_name), jnp.asarray(margin, question.dtype)
