@@ -212,8 +212,9 @@ def _check_pairs(dual: Pair, cross: Pair, where: Array | None, cross_width: str)
     arrays: dict = {}
     for space, pair, width in zip(SPACES, (dual, cross), ("E", cross_width), strict=True):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            kind = type(pair).__name__
-            raise EndxError(f"{space} is of type {kind}; it must be a pair of question and answer embeddings")
+            raise EndxError(
+                f"{space} is of type {type(pair).__name__}; it must be a pair of question and answer embeddings"
+            )
         arrays |= {f"{space} question": (pair[0], f"[B, {width}]"), f"{space} answer": (pair[1], f"[B, {width}]")}
     check_arrays(arrays | {"where": (where, "bool [B]")})
 

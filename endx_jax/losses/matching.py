@@ -74,7 +74,7 @@ def sampled_matching(
       0.5
     """
     check_choice("kind", kind, MATCHINGS)
-    known = {"question_id": question_id, "answer_id": answer_id, "positive_ids": positive_ids, "where": where}
+    known: dict = {"question_id": question_id, "answer_id": answer_id, "positive_ids": positive_ids, "where": where}
     check_batch(question=question, answer=answer, drawn=drawn, **known)
     ids = pair_ids(len(question), axis_name, **known)
     question, answer = (l2_normalize(included_rows(x, ids.where)) for x in (question, answer))

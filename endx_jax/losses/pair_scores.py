@@ -210,7 +210,7 @@ def _texts(prefixes: Prefixes, ids: Ids, vectors, guide: Array | None = None, lo
     clear = functools.partial(included_rows, where=ids.where)
     constant = [None if x is None else jax.lax.stop_gradient(clear(x)) for x in (guide, log_q)]
     if isinstance(vectors, TokenVectors):
-        return Texts(vectors.replace(values=clear(vectors.values)), ids, None, *constant)
+        return Texts(TokenVectors(clear(vectors.values), vectors.mask), ids, None, *constant)
     vectors, scales = clear(vectors), None
     if prefixes.normalize:
         squares = [jnp.sum(jnp.square(x), axis=1) for x in jnp.split(vectors, prefixes.widths, axis=1)[:-1]]

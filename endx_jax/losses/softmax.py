@@ -11,8 +11,6 @@ With margins m_ij = (s_ij - s_ii) / tau, the loss of a question is computed as l
 scores do not cancel, and losses near 0 remain precise.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -118,7 +116,10 @@ def in_batch_softmax(
             return found + scores.own_log_q if "a|q" in terms and term != "q|a" else found
 
         def loss(terms):
-            return functools.reduce(jnp.logaddexp, [log_sum(terms, term) for term in terms], 0.0)
+            total = jnp.zeros_like(scores.right)
+            for term in terms:
+                total = jnp.logaddexp(total, log_sum(terms, term))
+            return total
 
         return sum(weight * loss(terms) for weight, terms in sums)
 

@@ -72,12 +72,13 @@ def triplet(
       0.6000 0.5
     """
     check_choice("direction", direction, WEIGHTS)
-    known = {"question_id": question_id, "answer_id": answer_id, "positive_ids": positive_ids, "where": where}
+    known: dict = {"question_id": question_id, "answer_id": answer_id, "positive_ids": positive_ids, "where": where}
     check_batch(question=question, answer=answer, **known)
     ids = pair_ids(len(question), axis_name, **known)
     question, answer = (included_rows(x, ids.where) for x in (question, answer))
     forms = (question, answer, negatives_of_question), (answer, question, negatives_of_answer)
-    total, metrics = jnp.zeros((), question.dtype), {}
+    total: Array = jnp.zeros((), question.dtype)
+    metrics: Metrics = {}
     for weight, (anchors, candidates, negatives) in zip(WEIGHTS[direction], forms, strict=True):
         if weight:
             shared = *all_gather((candidates, ids), axis_name), jnp.asarray(margin, question.dtype)

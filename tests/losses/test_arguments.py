@@ -9,6 +9,7 @@ import pytest
 from helpers import one_line_error, refused
 
 from endx_jax import losses
+from endx_jax.batch import TokenVectors
 from endx_jax.losses import Guide, Prefixes
 
 DRAWN = jnp.zeros((8, 2), jnp.int32)
@@ -59,6 +60,16 @@ def test_ids_are_checked(name):
     with one_line_error(r"answer_id has shape \(8, 1\); it must be integer \[B\], with B = 8 as in question"):
         OF_PAIRS[name](*pair, answer_id=jnp.zeros((8, 1), jnp.int32))
     refused(r"question_id has dtype float32; it must be integer \[B\]", OF_PAIRS[name], *pair, question_id=jnp.zeros(8))
+
+
+def test_embeddings_of_tokens_have_masks():
+    tokens = TokenVectors(jnp.zeros((2, 3, 4)), jnp.ones((2, 3), bool))
+    refused(
+        r"mask of answer has shape \(2, 3, 4\); it must be bool \[B, A\]",
+        losses.in_batch_softmax,
+        tokens,
+        tokens.values,
+    )
 
 
 @pytest.mark.parametrize("wrong", [0, -0.5, float("nan"), np.float32(0), jnp.float32(-1)], ids=repr)
