@@ -5,10 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from endx_jax.data.formats import mrqa, natural_questions, squad
-from endx_jax.data.formats.format import Format, Place, ReadOptions
-from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.paragraphs import Paragraph
-from endx_jax.data.sets.records import RetrievalSet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,12 +186,3 @@ def name_and_split(path: str) -> tuple[str, str]:
     """Returns name and split of a prepared data set such as `reqa/squad:validation`; the default split is `train`."""
     name, _, part = path.partition(":")
     return name, part or "train"
-
-
-def _read(place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
-    from endx_jax.data.formats import reqa_dataset  # imports tensorflow-datasets
-
-    return reqa_dataset.read_prepared(*name_and_split(place.path))
-
-
-PREPARED = Format("prepared", lambda place: place.path.startswith(PREFIXES), records=_read)

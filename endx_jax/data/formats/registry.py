@@ -19,7 +19,7 @@ from endx_jax.data.formats.format import DEFAULTS, Format, Place, ReadOptions
 from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
 from endx_jax.data.formats.msmarco import MSMARCO
 from endx_jax.data.formats.natural_questions import NATURAL_QUESTIONS
-from endx_jax.data.formats.origins import PREPARED
+from endx_jax.data.formats.origins import PREFIXES, name_and_split
 from endx_jax.data.formats.squad import FOLDER, SQUAD, SQUAD_ROWS
 from endx_jax.data.formats.tables import COLUMNS, ENDINGS, LINES, PASSAGES, Placed
 from endx_jax.data.formats.text_files import InvalidRows
@@ -33,6 +33,14 @@ from endx_jax.settings import check_choice
 
 Path = str | os.PathLike
 
+
+def _read_prepared(place: Place, *_) -> RetrievalSet:
+    from endx_jax.data.formats import reqa_dataset  # imports tensorflow-datasets
+
+    return reqa_dataset.read_prepared(*name_and_split(place.path))
+
+
+PREPARED = Format("prepared", lambda place: place.path.startswith(PREFIXES), records=_read_prepared)
 # Document files, or a folder or pattern of them, as passages.
 DOCUMENTS = Format(
     "documents",
@@ -48,8 +56,8 @@ FORMATS: list[Format] = [
     MSMARCO,
     MULTIREQA,
     BEIR,
-    SUITE,
     DOCUMENTS,
+    SUITE,
     FOLDER,
     PASSAGES,
     LLAMA_INDEX,
