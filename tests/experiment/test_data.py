@@ -114,7 +114,7 @@ def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_se
 
 
 def test_a_pool_is_for_reading_comprehension_only_and_other_data_has_one(pairs_csv):
-    refused("natural_questions, multireqa. but columns; leave data.pool", read, pairs_csv)
+    refused("mrqa, natural_questions. but columns; leave data.pool", read, pairs_csv)
     found = read_splits(DataSettings(path=str(pairs_csv))).test
     assert pools(found, DataSettings()) == {"all": found}
 
@@ -123,7 +123,7 @@ def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
     assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
     assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
-    refused("is not reading-comprehension data .squad", read, pairs_csv, test_path=str(pairs_csv))
+    refused("is not reading-comprehension data .multireqa, squad", read, pairs_csv, test_path=str(pairs_csv))
 
 
 def test_the_format_of_each_path_is_detected_once(folder, pairs_csv, monkeypatch):

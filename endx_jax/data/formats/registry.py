@@ -33,6 +33,7 @@ from endx_jax.settings import check_choice
 
 Path = str | os.PathLike
 
+
 # Document files, or a folder or pattern of them, as passages.
 DOCUMENTS = Format(
     "documents",
@@ -48,8 +49,8 @@ FORMATS: list[Format] = [
     MSMARCO,
     MULTIREQA,
     BEIR,
-    SUITE,
     DOCUMENTS,
+    SUITE,
     FOLDER,
     PASSAGES,
     LLAMA_INDEX,

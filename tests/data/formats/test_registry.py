@@ -85,7 +85,7 @@ def mrqa_file(tmp_path):
 def test_other_data_hold_no_paragraphs(pairs_csv):
     assert not open_data(pairs_csv).has_units
     refused(
-        "natural_questions, multireqa. but columns; leave data.pool empty",
+        "mrqa, natural_questions. but columns; leave data.pool empty",
         list,
         open_data(pairs_csv).paragraphs(),
     )

@@ -39,7 +39,7 @@ def no_conversion(monkeypatch):
     def refuse(*_):
         raise AssertionError("converted again")
 
-    return lambda: monkeypatch.setattr(reqa, "convert_paragraphs", refuse)
+    return lambda: monkeypatch.setattr(reqa_dataset, "convert_paragraphs", refuse)
 
 
 def test_the_prepared_set_equals_the_conversion_and_tfds_can_read_it(data, source):
