@@ -58,8 +58,8 @@ def test_a_run_is_ranked_on_data_that_it_has_not_seen(trained_workdir, squad, tm
     row = papers().row("endx-study-dev/GRU/ENDX")
     first = rows.evaluated(row, options)
     found = json.loads((workdir / "evaluation" / "squad" / "results.json").read_text())["evaluations"]
-    assert [(entry["pool"], entry["questions"]) for entry in found] == [("answers", 80)]
-    assert first == tuple(100 * found[0]["metrics"][name] for name in row.measures)
+    assert [(entry["pool"], entry["questions"]) for entry in found] == [("answers", 80)] * 2  # BM25 and the run
+    assert first == tuple(100 * found[1]["metrics"][name] for name in row.measures)
     monkeypatch.setattr(rows, "load", None)  # not called again
     assert rows.evaluated(row, options) == first
     outcome = Outcome(row, (first,) * 2, runs=(str(workdir),) * 2)
