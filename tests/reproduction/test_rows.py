@@ -73,8 +73,8 @@ def test_a_run_is_ranked_once_on_data_that_it_has_not_seen(workdir, squad, tmp_p
     row = papers().row("endx-study-dev/GRU/ENDX")
     first = once("load", rows.evaluated, row, Options(tmp_path, data={"squad": str(squad)}))
     found = json.loads((workdir / "evaluation" / "squad" / "results.json").read_text())["evaluations"]
-    assert [(entry["pool"], entry["questions"]) for entry in found] == [("answers", 80)]
-    assert first == tuple(100 * found[0]["metrics"][name] for name in row.measures)
+    assert [(entry["pool"], entry["questions"]) for entry in found] == [("answers", 80)] * 2  # BM25 and the run
+    assert first == tuple(100 * found[1]["metrics"][name] for name in row.measures)
     outcome = Outcome(row, (first,) * 2, runs=(str(workdir),) * 2)
     assert rows.interval(outcome, outcome) == dict.fromkeys(row.measures, (0.0, 0.0))
 
