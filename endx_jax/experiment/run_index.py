@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from endx_jax.data.batches.ragged import RaggedVectors, concatenate
+from endx_jax.data.formats import read_corpus
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet, asked_documents, known_questions
 from endx_jax.data.sets.splits import limit_questions
+from endx_jax.data.settings import DOCUMENTS, DataSettings
 from endx_jax.errors import InUse
 from endx_jax.experiment.data import pools
 from endx_jax.experiment.prepared_run import Run
@@ -127,9 +129,11 @@ def with_known(
     """Returns the documents with the data's questions as known questions, and the embeddings of these questions.
 
     The evaluated questions have the embeddings of `dense`; others are left out if they are more than `most` and `FEW`.
-    Also adds the row `known` to the results, except for a model of late interaction: its known questions only help to
-    find documents.
+    Data of documents alone has no known questions. Also adds the row `known` to the results, except for a model of late
+    interaction: its known questions only help to find documents.
     """
+    if run.settings.data.format == DOCUMENTS:  # whose questions are titles and first sentences
+        return documents, None
     known = known_questions([document.text for document in documents], _sets(run))
     cosine = run.settings.model.normalize
     encoded = dict(zip(results.pools.primary.questions, pooled(dense.questions, cosine=cosine), strict=True))
@@ -152,8 +156,9 @@ def searched_answers(
     They are the evaluated pool with its `embeddings`, and all other answers of the data unless these are on disk or
     more than `most` and `FEW`: then a line names the command that indexes them.
     """
-    data, documents = run.settings.data, pool.documents
-    others = other_answers(run, documents)
+    data = run.settings.data
+    documents = _with_metadata(data, pool.documents)
+    others = _with_metadata(data, other_answers(run, documents))
     source = " and ".join(filter(None, (data.path, data.test_path)))
     stored = bool(data.tokens)
     if not stored and broadcast(lambda: len(others) <= max(most, FEW), "others-indexed"):
@@ -172,6 +177,15 @@ def searched_answers(
     advice = f". To search all: {command}; endx search --index={file}" if corpus.exists() else ""
     say(f"the index holds the {len(documents):,} held-out answers: the others {reason}{advice}")
     return documents, embeddings, {"part": "held-out answers of ", "path": source}
+
+
+def _with_metadata(data: DataSettings, documents: list[Document]) -> list[Document]:
+    """Returns the documents with the metadata of their corpus, if the run trains on documents."""
+    if data.format != DOCUMENTS:
+        return documents
+    corpus = read_corpus(data.path, text_column=data.answer_column or None, split=data.split)
+    metadata = {document.name: document.metadata for document in corpus}
+    return [dataclasses.replace(one, metadata=metadata.get(one.id, {})) for one in documents]
 
 
 def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[Document], **about: Any) -> None:

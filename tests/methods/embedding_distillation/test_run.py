@@ -12,6 +12,8 @@ import endx_jax
 from endx_jax.cli import encode
 from endx_jax.data.sets.documents import Document
 from endx_jax.experiment.run import run
+from endx_jax.experiment.workdir import INDEX
+from endx_jax.index.index import Index
 from endx_jax.index.index_model import open_index
 from endx_jax.inference.merging import merge_models
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationSettings
@@ -80,6 +82,9 @@ def test_a_student_learns_from_documents_alone(config, tmp_path):
     config.train.steps = config.train.checkpoint_every = 2
     run(config, tmp_path / "run")
     assert len(logged_steps(tmp_path / "run")) == 2
+    indexed = [document for _, document in Index(tmp_path / "run" / INDEX).snapshot]
+    assert sorted(document.metadata["title"] for document in indexed) == sorted(QUESTIONS)
+    assert not any(document.questions for document in indexed)
 
 
 def test_only_the_teacher_s_index_is_searched_and_no_documents_are_added(student, index, bert_workdir, endx):
