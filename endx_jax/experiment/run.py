@@ -42,7 +42,7 @@ from endx_jax.inference.head_encoder import HeadEncoder
 from endx_jax.inference.manifest import MANIFEST, MODEL
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.methods import find_method
-from endx_jax.methods.evaluation import UNTRAINED, Evaluator, add_validation, validation, warn_of_losses
+from endx_jax.methods.evaluation import UNTRAINED, Evaluator, add_validation, compare_with_untrained, validation
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import broadcast, check_equal, check_parameters, on_primary
@@ -375,7 +375,7 @@ def _report(
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
-    warn_of_losses(results, settings.evaluation.metric.rpartition("/")[2])
+    compare_with_untrained(results, settings.evaluation.metric.rpartition("/")[2])
 
     def write() -> None:
         if write_index:

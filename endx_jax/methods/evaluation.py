@@ -9,16 +9,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax.data.sets.records import Pools, RetrievalSet
-from endx_jax.metrics.significance import FEWEST, paired_difference
+from endx_jax.metrics.significance import FEWEST, Difference, paired_difference
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.ranking.evaluate import MEAN, MEASURES, Evaluation, EvaluationSettings
+from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.ranking.results import COLUMNS, Results, aligned
 from endx_jax.ranking.systems import DenseResult, evaluate_dense
 from endx_jax.settings import require
 
 VALIDATION = "validation"
-UNTRAINED = "untrained"  # name of the system before training
+# Names of the systems before training: the model alone, and fused with BM25, as it would be served.
+UNTRAINED, UNTRAINED_HYBRID = "untrained", "untrained hybrid"
 SMALLEST_LOSS = 0.005  # smallest decrease of a mean over questions that is reported
 
 
@@ -69,15 +71,16 @@ class EmbeddingEvaluator:
         return evaluate_dense(self._encoder(params, progress=False), pools).evaluations
 
     def report(self, results: Results, trained: dict, untrained: Callable[[], dict] | None) -> DenseResult | None:
-        """Adds the systems `untrained`, `trained` and `hybrid`; returns the result of `trained`.
+        """Adds the systems before and after training, alone and fused with BM25; returns the result of `trained`.
 
-        The systems of prefixes are `untrained@WIDTH` and `trained@WIDTH`.
+        Before training the fusion is the default. The systems of prefixes are `untrained@WIDTH` and `trained@WIDTH`.
         """
         if untrained:
-            self._add("untrained", untrained(), results)
-        return self._add("trained", trained, results, fuse=results.fuse if results.hybrid else None)
+            default = default_hybrid(cosine=self.normalize) if results.hybrid else None
+            self._add(UNTRAINED, untrained(), results, UNTRAINED_HYBRID, default)
+        return self._add("trained", trained, results, "hybrid", results.hybrid)
 
-    def _add(self, name: str, params: dict, results: Results, fuse: Callable | None = None) -> DenseResult:
+    def _add(self, name: str, params: dict, results: Results, fused: str, hybrid: Hybrid | None) -> DenseResult:
         encode, encoded = self._encoder(params, progress=showing_progress()), {}
 
         def encode_once(side: str, texts: Sequence[str]) -> np.ndarray:
@@ -89,8 +92,9 @@ class EmbeddingEvaluator:
             embeddings = encoded[side][:, :width]
             return unit_rows(embeddings) if self.normalize else embeddings
 
+        fuse = functools.partial(results.fuse, hybrid=hybrid) if hybrid else None
         dense = evaluate_dense(encode_once, results.pools, reverse=self.settings.reverse, fuse=fuse)
-        results.add_dense(name, dense)
+        results.add_dense(name, dense, fused, hybrid)
         for width in sorted(self.prefixes, reverse=True):
             if width < dense.candidates.shape[1]:
                 cut = evaluate_dense(functools.partial(prefix, width), results.pools)
@@ -178,29 +182,45 @@ def add_validation(
     results.notes += ["", f"validation at step {step}:", *aligned([["set", *COLUMNS], *rows])]
 
 
-def warn_of_losses(results: Results, measure: str) -> None:
-    """Adds a line to the results for each set on which the trained system ranks below the untrained one.
+def compare_with_untrained(results: Results, measure: str) -> None:
+    """Adds what training changed: for search, which fuses with BM25, and a line for each set on which it lost.
 
     The sets are the test set in its primary pool, where the interval of the difference must be below 0, and those of
     `add_validation`, of which only means are known: there it must be at least `SMALLEST_LOSS`.
     """
     pool, losses = results.pools.primary_name, {}
-    primary, section = results.evaluations.get(pool, {}), results.sections.get(VALIDATION, {})
-    if UNTRAINED in primary and "trained" in primary:
-        values = [primary[system].values[measure][:, None] for system in (UNTRAINED, "trained")]
-        groups = results.pools.primary.groups or ()
-        (difference,) = paired_difference(*values, clusters=groups if len(set(groups)) >= FEWEST else ())
+    section = results.sections.get(VALIDATION, {})
+    if compared := _difference(results, UNTRAINED_HYBRID, "hybrid", measure):
+        before, after, difference = compared
+        shown = "" if difference.low > 0 or difference.high < 0 else ": it does not show that training changed search"
+        results.notes.append(
+            f"search before and after training (`{UNTRAINED_HYBRID}`, `hybrid`): {measure} {before:.3f} and "
+            f"{after:.3f}, a difference of {difference.mean:+.3f}, 95 % interval {difference.low:+.3f} to "
+            f"{difference.high:+.3f}{shown}"
+        )
+    if compared := _difference(results, UNTRAINED, "trained", measure):
+        before, after, difference = compared
         if difference.high < 0:
-            where = "the test set" + f" (pool {pool})" * (len(results.evaluations) > 1)
-            losses[where] = [primary[system].metrics[measure] for system in (UNTRAINED, "trained")]
-    for name, before in section.get(UNTRAINED, {}).items():
-        if before[measure] - section["metrics"][name][measure] >= SMALLEST_LOSS:
-            losses[name] = [before[measure], section["metrics"][name][measure]]
+            losses["the test set" + f" (pool {pool})" * (len(results.evaluations) > 1)] = [before, after]
+    for name, means in section.get(UNTRAINED, {}).items():
+        if means[measure] - section["metrics"][name][measure] >= SMALLEST_LOSS:
+            losses[name] = [means[measure], section["metrics"][name][measure]]
     results.notes += [
         f"warning: on {name} `trained` ranks below `untrained`, {measure} {after:.3f} instead of {before:.3f}: for "
         "such data use the model before training, a lower learning rate, or `endx merge` with it"
         for name, (before, after) in losses.items()
     ]
+
+
+def _difference(results: Results, first: str, second: str, measure: str) -> tuple[float, float, Difference] | None:
+    """Returns the means of two systems in the primary pool and their difference; None if one was not ranked."""
+    systems, groups = results.evaluations.get(results.pools.primary_name, {}), results.pools.primary.groups or ()
+    if first not in systems or second not in systems:
+        return None
+    values = [systems[system].values[measure][:, None] for system in (first, second)]
+    (difference,) = paired_difference(*values, clusters=groups if len(set(groups)) >= FEWEST else ())
+    before, after = (systems[system].metrics[measure] for system in (first, second))
+    return before, after, difference
 
 
 def _by_set(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:

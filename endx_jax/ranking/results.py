@@ -84,17 +84,18 @@ class Results:
     def _bm25(self) -> dict[str, ScoreBlock]:
         return bm25_scores(self.pools)
 
-    def fuse(self, pool: str, dense: ScoreBlock) -> ScoreBlock:
-        """Returns the scorer of a pool by `hybrid`, for `evaluate_dense`."""
-        assert self.hybrid
-        return self.hybrid.score_block(dense, self._bm25[pool])
+    def fuse(self, pool: str, dense: ScoreBlock, hybrid: Hybrid | None = None) -> ScoreBlock:
+        """Returns the scorer of a pool by a fusion, by default `hybrid`, for `evaluate_dense`."""
+        fusion = hybrid or self.hybrid
+        assert fusion
+        return fusion.score_block(dense, self._bm25[pool])
 
-    def add_dense(self, system: str, result: DenseResult) -> None:
-        """Adds a dense system's evaluations, alone and fused."""
+    def add_dense(self, system: str, result: DenseResult, fused: str = "hybrid", hybrid: Hybrid | None = None) -> None:
+        """Adds a dense system's evaluations, alone and as the system `fused` with BM25, by default by `hybrid`."""
         self.add(system, result.evaluations)
         if result.fused:
-            self.add("hybrid", result.fused)
-            self.notes.append(f"hybrid: {system} and BM25 over the whole pool, {self.hybrid}")
+            self.add(fused, result.fused)
+            self.notes.append(f"{fused}: {system} and BM25 over the whole pool, {hybrid or self.hybrid}")
         if self.reverse:
             self.reverse.add(system, result.reverse)
 

@@ -30,12 +30,14 @@ from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.console import gathering
 
+SYSTEMS = ("bm25", "untrained", "untrained hybrid", "trained", "hybrid")
+
 
 def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     workdir = trained_workdir
     assert list(logged_losses(workdir)) == [1, 2, 3, 4, 5, 6]
     written = json.loads((workdir / "results.json").read_text())
-    assert list(written["systems"]) == ["bm25", "untrained", "trained", "hybrid"]
+    assert list(written["systems"]) == [*SYSTEMS]
     assert 0 < written["systems"]["trained"]["mrr"] <= 1
     test = read_splits(read_config(workdir).data).test
     assert written["evaluations"][0]["questions"] == len(test.questions)
@@ -361,7 +363,7 @@ def test_squad_after_reqa_with_hard_negatives_and_batches_of_articles(tiny_bert,
     results = run(config, tmp_path / "run")
     written = json.loads((tmp_path / "run" / "results.json").read_text())
     assert [(found["pool"], found["system"]) for found in written["evaluations"]] == [
-        (pool, system) for pool in ("answers", "sentences") for system in ("bm25", "untrained", "trained", "hybrid")
+        (pool, system) for pool in ("answers", "sentences") for system in SYSTEMS
     ]
     assert [len(results.pools[pool].candidates) for pool in ("answers", "sentences")] == [6, 9]
     assert written["systems"]["trained"] == written["evaluations"][2]["metrics"]

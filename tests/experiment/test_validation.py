@@ -14,7 +14,7 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.experiment.run import run
-from endx_jax.methods.evaluation import add_validation, warn_of_losses
+from endx_jax.methods.evaluation import add_validation, compare_with_untrained
 from endx_jax.ranking.evaluate import MEASURES, Evaluation, EvaluationSettings
 from endx_jax.ranking.results import Results
 from endx_jax.training.checkpoints import best_validation
@@ -190,12 +190,14 @@ def test_sets_on_which_training_made_the_model_worse_are_named():
         values = np.asarray(np.atleast_1d(mrr), np.float32)
         return Evaluation({"mrr": values}, np.ones((1, 1)), np.zeros((1, 1)), np.ones((1, 1)), 1)
 
-    def warnings(after, before, **section):
+    def warnings(after, before, fused=None, **section):
         records = RetrievalSet(("q",), ("a",), ((0,),), ("q0",), ("d0",))
         results = Results("data", "test", Pools({"all": records}), sections={"validation": section})
         results.add("trained", {"all": evaluation(after)})
         results.add("untrained", {"all": evaluation(before)})
-        warn_of_losses(results, "mrr")
+        for system, values in (fused or {}).items():
+            results.add(system, {"all": evaluation(values)})
+        compare_with_untrained(results, "mrr")
         return results.notes
 
     assert warnings(0.5, 0.25) == warnings(0.5, 0.5) == []
@@ -204,6 +206,11 @@ def test_sets_on_which_training_made_the_model_worse_are_named():
     assert warnings(0.5, 0.5, metrics={"set": {"mrr": 0.867}}, untrained=unchanged) == []
     (line,) = warnings(0.25, 0.5)
     assert line.startswith("warning: on the test set `trained` ranks below `untrained`, mrr 0.250 instead of 0.500: ")
+    served = {"untrained hybrid": [0.5, 0.25, 0.5, 0.25], "hybrid": [1.0, 0.5, 1.0, 0.5]}
+    (line,) = warnings(0.5, 0.5, fused=served)
+    assert line.startswith("search before and after training (`untrained hybrid`, `hybrid`): mrr 0.375 and 0.750, ")
+    (line,) = warnings(0.5, 0.5, fused=served | {"hybrid": [0.25, 0.5, 0.5, 0.25]})
+    assert line.endswith(": it does not show that training changed search")
     before = {"up": {"mrr": 0.4}, "down": {"mrr": 0.4}}
     (line,) = warnings(0.5, 0.25, metrics={"up": {"mrr": 0.6}, "down": {"mrr": 0.3}}, untrained=before)
     assert "on down `trained` ranks below `untrained`, mrr 0.300 instead of 0.400" in line

@@ -124,7 +124,7 @@ def test_a_run_logs_the_share_that_is_left_out_and_the_loss_of_each_prefix(guide
 def test_prefixes_are_ranked(guided):
     systems = json.loads((guided / "run" / "results.json").read_text())["systems"]
     models = {f"{name}{at}" for name in ("untrained", "trained") for at in ("", "@8", "@4")}
-    assert {*systems} == {"bm25", "hybrid", *models}
+    assert {*systems} == {"bm25", "hybrid", "untrained hybrid", *models}
     assert systems["trained"] != systems["trained@4"]
 
 

@@ -41,7 +41,7 @@ def workdir(config, tmp_path_factory):
 
 def test_the_results_have_the_rows_of_any_model_by_embeddings(workdir, config):
     systems = endx_jax.json_files.read_json_file(workdir / "results.json")["systems"]
-    assert [*systems] == ["bm25", "untrained", "trained", "hybrid"]
+    assert [*systems] == ["bm25", "untrained", "untrained hybrid", "trained", "hybrid"]
     assert run(config, workdir) is None  # it is finished
 
 
