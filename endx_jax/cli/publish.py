@@ -34,7 +34,7 @@ def publish(index: pathlib.Path, to: str, collection: str) -> None:
     opened, token = Index(index), os.environ.get("MILVUS_TOKEN", "")
     done = milvus.publish(opened, to, collection, token=token, progress=showing_progress())
     texts = counted(done.documents, "passage" if done.documents > len(opened) else "document")
-    say(f"{texts} of {index} are in collection {collection} at {to}")
+    say(f"copied {texts} of {index} to collection {collection} at {to}")
     if opened.snapshot.known:
         say(f"{len(opened.snapshot.known):,} known questions are not copied; the collection is searched without them")
     if done.removed:

@@ -47,8 +47,8 @@ class EvaluationSettings:
 
     def __post_init__(self):
         names = self.names_of_sets
-        own = f"evaluation.sets have the names {', '.join(names)}, the last parts of their paths"
-        require(len({*names, MEAN}) > len(names), f"{own}: rename files, so that all differ, and from {MEAN}")
+        own = f"evaluation.sets have the names {', '.join(names)}, the last parts of their paths: rename files"
+        require(len({*names, MEAN}) > len(names), f"{own}, so that names differ from each other and from {MEAN}")
         source, _, measure = self.metric.rpartition("/")
         check_choice("the measure of evaluation.metric", measure, MEASURES)
         if source:

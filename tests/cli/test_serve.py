@@ -57,7 +57,7 @@ def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
     with pytest.raises(Stop) as caught:
         serve._service(serve._parser().parse_args(given))
     columns = {"text_column": "answer", "question_column": "asked"}
-    columns |= {"id_column": "", "title_column": None, "split": None}
+    columns |= {"id_column": "", "title_column": "title", "split": None}
     assert caught.value.args == ("m", "pairs.csv", columns)
 
 

@@ -106,7 +106,7 @@ def choose(side: str, row: Iterable[str], where: str, name: str | None = None) -
     option = f"data.{side}_column" if side in (QUESTION, ANSWER) else f"{side}_column"
     if len(set(matches)) > 1:
         raise EndxError(f"{where}: the {side} could be {' or '.join(map(repr, matches))}; name it with {option}")
-    texts = {TEXT: "text_column, in training answer_column; and the questions of pairs with question_column"}
+    texts = {TEXT: "text_column (data.answer_column of a run), and the questions of pairs with question_column"}
     pairs = "data.question_column and data.answer_column"
     naming = f"name yours with {texts.get(side, pairs if side != ID else option)}"
     if not matches and (objects := find(side, columns, name)):

@@ -99,10 +99,12 @@ class Data:
             return self._logged(read, options)
         if self.format.examples:
             return self._logged(self._merged, options)
+        if self.path.lower().endswith(".xlsx"):  # may hold pairs
+            text_files.ending(self.path, ENDINGS)  # raises EndxError, which names the format to save them in
         raise EndxError(
             f"{self.path} holds documents, which have no questions: search them with `endx serve "
-            f"--model=all-MiniLM-L6-v2 --corpus={folders.base(self.path)}`, train with data.format=documents, or give "
-            "questions with answers, such as a CSV file with the columns question and answer"
+            f"--model=all-MiniLM-L6-v2 --corpus={folders.base(self.path)}`, make questions for them with "
+            "`endx generate`, or give questions with answers, such as a CSV file with the columns question and answer"
         )
 
     def examples(self, options: ReadOptions = DEFAULTS) -> Iterator[Example]:
