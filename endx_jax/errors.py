@@ -108,6 +108,6 @@ def nearest(name: str, known: Iterable[object]) -> str:
     names = [*map(str, known)]
     if inside := next((key for key in names if key.startswith(f"{name}.")), ""):
         return f", which is a section; name a setting in it, such as {inside!r}"
-    close = difflib.get_close_matches(last(name), dict.fromkeys(map(last, names)), n=2, cutoff=0.65)
+    close = difflib.get_close_matches(last(name), dict.fromkeys(map(last, names)), n=2, cutoff=0.7)
     found = [difflib.get_close_matches(name, [key for key in names if last(key) == word], 1, 0)[0] for word in close]
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

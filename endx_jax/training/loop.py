@@ -68,7 +68,7 @@ class TrainSettings:
         require(one, f"train.steps={self.steps} and train.epochs={self.epochs}: set one of the two")
         require(min(self.log_every, self.checkpoint_every) > 0, "train.log_every and checkpoint_every must be positive")
         validated = self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0)
-        require(validated, f"train.patience={self.patience} must be a number of validations of train.evaluate_every")
+        require(validated, f"train.patience={self.patience} needs train.evaluate_every above 0, and must be 0 or more")
         require(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
         check_range("train.profiler_port", self.profiler_port, 0, 65535)
         require(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")

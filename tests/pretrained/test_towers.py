@@ -166,7 +166,7 @@ def test_a_mixture_needs_a_weight_for_each_layer(source):
     [
         ({"dtype": "float16"}, "model.dtype is 'float16', which is none of auto, float32, bfloat16"),
         ({"pooling": "max"}, "model.pooling is 'max', which is none of"),
-        ({"encoder": "gur"}, "model.encoder is 'gur', which is none of none, rnn, .*, transformer .or empty.; did you"),
+        ({"encoder": "gur"}, "model.encoder is 'gur', which is none of none, rnn, .*, transformer .or empty"),
         ({"new_encoder": {"width": -1}}, "model.new_encoder.width is -1; it must be from 0 to 16,777,216"),
         ({"multi_hop": {"hops": 0}}, "model.multi_hop.hops is 0; it must be from 1 to 16,777,216"),
         ({"new_encoder": {"layers": 10**9}}, "model.new_encoder.layers is 1000000000; it must be from 1 to 1,000"),

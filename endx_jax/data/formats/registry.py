@@ -81,6 +81,10 @@ class Data:
     place: Place
     format: Format
 
+    def __reduce__(self):
+        # Processes that tokenize parts of the data find its format again, since functions of a format have no names.
+        return open_data, (self.path,)
+
     @property
     def path(self) -> str:
         """Local path of the data."""
