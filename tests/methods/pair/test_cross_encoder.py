@@ -162,7 +162,10 @@ def test_a_cross_encoder_is_no_embedding_model(tmp_path):
 
 
 def test_other_folders_are_refused(tmp_path, tiny_bert):
-    for name, reason in ((tiny_bert, "is a pretrained model, not a run"), (tmp_path / "missing", "is not a local folder")):
+    for name, reason in (
+        (tiny_bert, "is a pretrained model, not a run"),
+        (tmp_path / "missing", "is not a local folder"),
+    ):
         refused(reason, load_pair_scorer, name)
     assert isinstance(load_pair_scorer(tiny_bert, embeddings=True), SimilaritiesOfTexts)
     folder = write_classifier(tmp_path / "three", outputs=3)
