@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from endx_jax.experiment.data_check import check
+    from endx_jax.experiment.check import check
     from endx_jax.experiment.evaluation import evaluate
     from endx_jax.experiment.from_python import train
     from endx_jax.experiment.mining import mine
@@ -32,7 +32,7 @@ _SUBPACKAGES = (
     "training",
 )
 _FUNCTIONS = {
-    "check": "endx_jax.experiment.data_check",
+    "check": "endx_jax.experiment.check",
     "evaluate": "endx_jax.experiment.evaluation",
     "load": "endx_jax.inference",
     "mine": "endx_jax.experiment.mining",

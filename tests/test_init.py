@@ -22,6 +22,13 @@ def test_packages_of_functions_show_their_functions_and_no_modules(package):
     assert dir(package) == sorted(package.__all__)
 
 
+@pytest.mark.parametrize("verb", ["check", "compare", "export", "merge", "publish", "search"])
+def test_the_help_of_a_verb_does_not_import_jax(verb):
+    begin = f"import sys\nfrom endx_jax.cli.{verb} import main\n"
+    code = begin + "try:\n  main(['--help'])\nfinally:\n  assert 'jax' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True).returncode == 0
+
+
 def test_showing_names_loads_nothing():
     code = "import sys, endx_jax; dir(endx_jax); sys.exit(any(m in sys.modules for m in ('jax', 'endx_jax.losses')))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

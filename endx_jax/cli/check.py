@@ -4,13 +4,15 @@ import argparse
 
 from endx_jax.cli.data_flags import add_data_flags
 from endx_jax.cli.parser import parser_of
-from endx_jax.experiment.data_check import check
-from endx_jax.parallel.environment import keep_programs
+from endx_jax.experiment.check import check
 
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
+
+    from endx_jax.parallel.environment import keep_programs
+
     keep_programs()
     print(check(**vars(arguments)))
 

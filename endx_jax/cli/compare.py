@@ -1,12 +1,52 @@
 """`endx compare`: tests whether one system is better than another, question by question."""
 
+import pathlib
+
 from endx_jax.cli.parser import parser_of
-from endx_jax.errors import printable
-from endx_jax.experiment.comparison import compare
 
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     names = {"first": {"metavar": "RUN_A"}, "second": {"metavar": "RUN_B"}, "systems": {"metavar": "A[,B]"}}
     parser = parser_of(__doc__, compare, positional=["first", "second"], **names)
-    print(printable(repr(compare(**vars(parser.parse_args(argv))))))
+    compare(**vars(parser.parse_args(argv)))
+
+
+def compare(
+    first: pathlib.Path,
+    second: pathlib.Path,
+    *,
+    systems: str = "trained",
+    pool: str = "",
+    qrels: pathlib.Path | None = None,
+    clusters: bool = False,
+    output: pathlib.Path | None = None,
+) -> None:
+    """Prints a comparison of two runs, or of two systems of one run, on every metric that both have.
+
+    Args:
+      first: workdir, folder that endx evaluate wrote, .per_question.jsonl file, or TREC run of any tool.
+      second: another run, or the same one with two `systems`.
+      systems: system of each run, such as bm25,trained.
+      pool: pool, such as sentences or answers>=8 [each run's primary pool].
+      qrels: TREC file of right candidates, to compare TREC runs [qrels.trec beside one of the runs].
+      clusters: resample groups of questions, such as articles, which are not independent within [single questions].
+      output: file for the comparison as JSON.
+    """
+    import dataclasses
+    import json
+
+    from endx_jax.errors import printable
+    from endx_jax.experiment.comparison import changed_settings, compare_systems, read_pair
+    from endx_jax.files import write_text
+    from endx_jax.settings import require
+
+    names = systems.split(",")
+    require(len(names) <= 2 and all(names), f"systems={systems}: give one name, or two names separated by a comma")
+    a, b, notes = read_pair((first, second), (names[0], names[-1]), pool, qrels)
+    compared, changed = compare_systems(a, b, clustered=clusters), changed_settings(first, second)
+    if changed:
+        notes.append(f"The settings of the runs differ: {'; '.join(changed)}.")
+    if output:
+        write_text(output, json.dumps({**compared.as_dict(), "settings": changed}, indent=1) + "\n")
+    print(printable(repr(dataclasses.replace(compared, notes=tuple(notes)))))

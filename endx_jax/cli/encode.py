@@ -6,7 +6,7 @@ Several processes or machines divide the work by --shard=1/N to N/N; --join make
 import argparse
 import pathlib
 import re
-from typing import Any
+from typing import Any, Literal
 
 from etils import epath
 
@@ -16,13 +16,6 @@ from endx_jax.cli.parser import parser_of
 from endx_jax.data.languages import LANGUAGES
 from endx_jax.data.sets.paragraphs import POOLS
 from endx_jax.errors import EndxError, counted
-from endx_jax.experiment.workdir import check_writable, read_config
-from endx_jax.index.corpus_encoding import Encoding, encode_corpus
-from endx_jax.index.index_file import PRECISIONS
-from endx_jax.index.shards import join_shards
-from endx_jax.inference.encode import Precision
-from endx_jax.parallel.console import say
-from endx_jax.parallel.environment import keep_programs
 from endx_jax.settings import require
 
 
@@ -38,7 +31,7 @@ def encode(
     join: list[str] | None = None,
     corpus: str = "",
     output: pathlib.Path | None = None,
-    precision: Precision = "float32",
+    precision: Literal["float32", "float16", "int8"] = "float32",
     truncate_dim: int | None = None,
     shard: str = "1/1",
     reuse: str | None = None,
@@ -66,6 +59,12 @@ def encode(
       **reading: split and columns, as for `read_corpus`
     """
     require(sum(map(bool, (workdir, model, join))) == 1, "set one of --workdir=RUN, --model=NAME and --join=FILE")
+    from endx_jax.experiment.workdir import check_writable, read_config
+    from endx_jax.index.corpus_encoding import Encoding, encode_corpus
+    from endx_jax.index.shards import join_shards
+    from endx_jax.parallel.console import say
+    from endx_jax.parallel.environment import keep_programs
+
     if join:
         if output is None:
             raise EndxError("--join needs --output=FILE, the file of the joined index")
@@ -93,7 +92,7 @@ def encode(
 
 
 def _parser() -> argparse.ArgumentParser:
-    choices = {"pool": POOLS, "precision": PRECISIONS, "language": LANGUAGES}
+    choices = {"pool": POOLS, "language": LANGUAGES}
     changes: dict[str, dict[str, Any]] = {name: {"choices": values} for name, values in choices.items()}
     changes["language"]["metavar"], changes["shard"] = "NAME", {"metavar": "I/N"}
     return parser_of(__doc__, encode, add_corpus_flags, add_product_flag, **changes)

@@ -42,11 +42,10 @@ def parser_of(
     for title, members in groups.items():
         group_of |= dict.fromkeys(members, parser.add_argument_group(title))
     helps = {entry.arg_name: entry.description for entry in parse(function.__doc__ or "", DocstringStyle.GOOGLE).params}
-    hints = typing.get_type_hints(function)
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        options = _options(hints[name], parameter.default)
+        options = _options(parameter.annotation, parameter.default)
         if name in positional:
             options.pop("required", None)
         options |= {"help": _help(helps[name] or "", parameter.default), **changes.get(name, {})}

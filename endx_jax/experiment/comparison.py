@@ -1,7 +1,6 @@
 """Comparison of two systems on the same questions, from the files of their evaluations."""
 
 import dataclasses
-import json
 import pathlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,12 +12,10 @@ from endx_jax.data.formats import row_files, text_files
 from endx_jax.errors import EndxError, counted, nearest
 from endx_jax.experiment.config import config_changes
 from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config
-from endx_jax.files import write_text
 from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference, mean_over_sets, paired_difference
 from endx_jax.ranking.evaluate import NDCG
 from endx_jax.ranking.results import SETS, aligned, pool_folder, read_results
 from endx_jax.ranking.trec import QRELS, RUN, encoded, measure_run, read_qrels, read_run
-from endx_jax.settings import require
 
 ENDING = ".per_question.jsonl"
 GROUP = "group"  # key of a line for the subject of its question
@@ -160,45 +157,6 @@ class Comparison:
         return aligned(lines)
 
 
-def compare(
-    first: pathlib.Path,
-    second: pathlib.Path,
-    *,
-    systems: str = "trained",
-    pool: str = "",
-    qrels: pathlib.Path | None = None,
-    clusters: bool = False,
-    output: pathlib.Path | None = None,
-) -> Comparison:
-    """Compares two runs, or two systems of one run, on every metric that both have.
-
-    If one is a TREC run of any tool, or `qrels` are given, both are measured by their TREC runs, from equally many
-    candidates of each question.
-
-    Args:
-      first: workdir, folder that endx evaluate wrote, .per_question.jsonl file, or TREC run of any tool.
-      second: another run, or the same one with two `systems`.
-      systems: system of each run, such as bm25,trained.
-      pool: pool, such as sentences or answers>=8 [each run's primary pool].
-      qrels: TREC file of right candidates, to compare TREC runs [qrels.trec beside one of the runs].
-      clusters: resample groups of questions, such as articles, which are not independent within [single questions].
-      output: file for the comparison as JSON.
-
-    Raises:
-      EndxError: a file is missing or damaged, the runs have different questions or numbers of candidates or no common
-        metric, or groups are needed and unknown.
-    """
-    names = systems.split(",")
-    require(len(names) <= 2 and all(names), f"systems={systems}: give one name, or two names separated by a comma")
-    a, b, notes = _read_pair((first, second), (names[0], names[-1]), pool, qrels)
-    compared, changed = compare_systems(a, b, clustered=clusters), _changed_settings(first, second)
-    if changed:
-        notes.append(f"The settings of the runs differ: {'; '.join(changed)}.")
-    if output:
-        write_text(output, json.dumps({**compared.as_dict(), "settings": changed}, indent=1) + "\n")
-    return dataclasses.replace(compared, notes=tuple(notes))
-
-
 def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = "") -> SystemResults:
     """Reads the metrics of each question that a run or `endx evaluate` wrote.
 
@@ -218,10 +176,14 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
     return _read(*_located(run, system, pool))
 
 
-def _read_pair(
+def read_pair(
     runs: Sequence[pathlib.Path], systems: Sequence[str], pool: str = "", judgements: pathlib.Path | None = None
 ) -> tuple[SystemResults, SystemResults, list[str]]:
-    """Reads the results of two systems, with a note on each TREC run; see `compare` for `judgements`, its `qrels`."""
+    """Reads the results of two systems, with a note on each TREC run.
+
+    If one is a TREC run of any tool, or there are `judgements`, a TREC file of right candidates, both are measured by
+    their TREC runs, from equally many candidates of each question.
+    """
     pairs = [*zip(runs, systems, strict=True)]
     if not judgements and not any(map(_is_trec_run, runs)):
         first, second = (read_per_question(run, system, pool) for run, system in pairs)
@@ -318,7 +280,12 @@ def _prefixed(parts: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def compare_systems(first: SystemResults, second: SystemResults, *, clustered: bool = False) -> Comparison:
-    """Compares two systems by `paired_difference`, `clustered` by `SystemResults.clusters`: see `compare`."""
+    """Compares two systems by `paired_difference`, `clustered` by `SystemResults.clusters`.
+
+    Raises:
+      EndxError: the systems have different questions or numbers of candidates or no common metric, or groups are needed
+        and unknown.
+    """
     if clustered and not first.clusters:
         raise EndxError(f"{first.name}: its questions have no groups, such as articles; evaluate again, or leave them")
     for a, b in ((first, second), (second, first)):
@@ -347,7 +314,7 @@ def compare_systems(first: SystemResults, second: SystemResults, *, clustered: b
     return Comparison(a, b, differences, sets, clustered)
 
 
-def _changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
+def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
     """Returns the settings in which two runs, by workdirs or paths in them, differ; none if a run is not found."""
     homes = [
         next((path for path in (run, *run.parents)[:4] if "objective" in json_files.read_optional(path / CONFIG)), None)

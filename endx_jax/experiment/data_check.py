@@ -1,16 +1,13 @@
-"""Check of training data before training (`endx check`, `endx_jax.check`)."""
+"""Findings about training data: rows, texts, leaks, lengths, and how well search works before training."""
 
 import collections
 import contextlib
 import dataclasses
 import os
-import pathlib
 import re
 import shlex
-import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +18,10 @@ from endx_jax.data.formats.tables import COLUMNS, ColumnParser
 from endx_jax.data.sets.records import Example, Pools, RetrievalSet, known_questions, questions_by_candidate, texts_of
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import Source, parted
 from endx_jax.data.tokenization import MULTILINGUAL
 from endx_jax.errors import EndxError, counted, printable
-from endx_jax.experiment.data import Source, find_source, parted, rows_of
+from endx_jax.experiment.data import find_source
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
 from endx_jax.ranking.evaluate import evaluate_set
@@ -31,7 +29,6 @@ from endx_jax.ranking.results import report
 from endx_jax.ranking.search import best_of_groups
 from endx_jax.ranking.systems import dense_scores
 
-MODEL = "all-MiniLM-L6-v2"
 # Most questions that are ranked, answers in their pool, and known questions of these answers: encoded in seconds.
 RANKED, POOL, KNOWN = 300, 1000, 2000
 WORTH_TRAINING = 100  # with fewer pairs, the page suggests search without training
@@ -76,42 +73,18 @@ class DataCheck:
         return self.page
 
 
-def check(
-    pairs: Iterable[Any] | str | os.PathLike,
-    test: Iterable[Any] | str | os.PathLike | None = None,
-    *,
-    model: str | os.PathLike = MODEL,
-    split: str = "train",
-    **reading: Any,
+def check_data(
+    settings: DataSettings, model: str | os.PathLike, name: str, command: str = "", *, default: str
 ) -> DataCheck:
-    """Checks training data, on disk or in memory, before training.
+    """Checks data before training: see `check.check`.
 
     Args:
-      pairs: file or folder of any supported format; in Python also pairs in memory, as for `endx_jax.train`.
-      test: test data, whose questions must not be in the training data [a share of the latter].
+      settings: settings by which the data are read; `path` names them, and `test_path` the test data.
       model: pretrained folder or name of the model to train.
-      split: split of a BEIR, MS MARCO or save_to_disk folder.
-      **reading: `question_column`, `answer_column`, `skip_invalid` and `language`, as the settings of `data`.
-
-    Raises:
-      EndxError: the data or the model can't be read.
+      name: name of the data for the page.
+      command: command to run next; by default one for the path of the data.
+      default: model of the recipe that this command trains.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for name, value in (("pairs", pairs), ("test", test)):
-            if not (value is None or isinstance(value, str | os.PathLike)):
-                file = pathlib.Path(folder) / f"{name}.jsonl"
-                file.write_text(rows_of(value), encoding="utf-8")
-                value = file
-            paths.append(os.fspath(value or ""))
-        settings = DataSettings(path=paths[0], test_path=paths[1], split=split, **reading)
-        if isinstance(pairs, str | os.PathLike):
-            return _check(settings, model, paths[0])
-        return _check(settings, model, "pairs in memory", "endx_jax.train(pairs)")
-
-
-def _check(settings: DataSettings, model: str | os.PathLike, name: str, command: str = "") -> DataCheck:
-    """Checks data with a name for the page, and the command to run next; by default one for the data's path."""
     source = find_source(settings.path, settings, settings.split, data_format=settings.format, strict=True)
     records, encoder = source.read(settings, whole=False), load(model)
     records = dataclasses.replace(records, language=settings.language)
@@ -132,7 +105,8 @@ def _check(settings: DataSettings, model: str | os.PathLike, name: str, command:
     findings += unfit
     metrics, table, deviation = _ranked(records, encoder)
     needed = {gain: questions_needed(deviation or DEVIATION, gain) for gain in GAINS}
-    command = command or _next(settings, MULTILINGUAL if unfit else model, few=counts["pairs"] < WORTH_TRAINING)
+    chosen, few = MULTILINGUAL if unfit else model, counts["pairs"] < WORTH_TRAINING
+    command = command or _next(settings, chosen, default, few=few)
     sizes = ", ".join(counted(counts[f"{noun}s"], noun) for noun in ("question", "answer", "pair"))
     lines = [
         f"{name}: {sizes}",
@@ -264,7 +238,7 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     return {name: result.metrics for name, result in evaluations.items()}, [heading, results.tables()], deviation
 
 
-def _next(settings: DataSettings, model: str | os.PathLike, *, few: bool) -> str:
+def _next(settings: DataSettings, model: str | os.PathLike, default: str, *, few: bool) -> str:
     """Returns the command that serves the data, or trains on it, with the settings by which it was read."""
     defaults = DataSettings(path=settings.path)
     changed = {name: value for name, value in vars(settings).items() if value != getattr(defaults, name)}
@@ -273,7 +247,7 @@ def _next(settings: DataSettings, model: str | os.PathLike, *, few: bool) -> str
         flags = [f"--{names[name]}={value}" for name, value in changed.items() if name in names]
         return shlex.join(["endx", "serve", f"--model={model}", f"--corpus={settings.path}", *flags])
     flags = [f"--config.data.{name}={value}" for name, value in changed.items()]
-    flags += [f"--config.model.pretrained={model}"] * (model != MODEL)
+    flags += [f"--config.model.pretrained={model}"] * (model != default)
     return shlex.join(["endx", "train", "--config=minilm", f"--config.data.path={settings.path}", *flags])
 
 

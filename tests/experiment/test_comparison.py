@@ -228,7 +228,7 @@ def test_a_run_of_any_tool_is_measured_by_hand(tmp_path, judged, endx):
     assert f"{other}: up to 3 {counted}1 of 3 questions, such as 'q3', are missing" in said
     assert f"{best}: up to 2 {counted}1 questions, such as 'q9', have no right" in said
     deep = {"q1": [("b", 20.0), ("c", 20.0)] + [(f"w{n}", -n) for n in range(9)]}
-    graded = comparison._read_pair([trec(tmp_path / "deep.txt", deep)] * 2, ["x"] * 2, judgements=judged)[0]
+    graded = comparison.read_pair([trec(tmp_path / "deep.txt", deep)] * 2, ["x"] * 2, judgements=judged)[0]
     # The tied rank 1.5 of the grade 2.
     assert graded.values[:, graded.metrics.index("ndcg@10")] == pytest.approx([2 / np.log2(2.5) / ideal, 0, 0])
 
@@ -244,7 +244,7 @@ def test_a_run_of_another_tool_beside_an_evaluation_has_its_measures(tmp_path, e
     write_system(tmp_path, "trained", questions, names, evaluation)
     ours = tmp_path / "trained.per_question.jsonl"
     expected = read_per_question(ours)
-    first, second, _ = comparison._read_pair([ours, tmp_path / "trained.run.trec"], ["trained"] * 2)
+    first, second, _ = comparison.read_pair([ours, tmp_path / "trained.run.trec"], ["trained"] * 2)
     assert first.metrics == second.metrics == expected.metrics
     assert first.answers == expected.answers
     np.testing.assert_allclose(first.values, second.values)
