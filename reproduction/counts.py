@@ -1,9 +1,9 @@
 """Numbers of questions, answers and pairs of reading-comprehension data, as papers report them."""
 
 from endx_jax.data import reqa
-from endx_jax.data.formats.origins import SPLITS, name_and_split
+from endx_jax.data.formats.origins import PREFIXES, SPLITS, name_and_split
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.experiment.data import PREPARED, read_records
+from endx_jax.experiment.data import read_records
 from endx_jax.settings import check_choice
 
 
@@ -17,7 +17,7 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
     Returns:
       `questions`; `answers`, the candidates of the pool; and `rows`, the pairs before equal questions are merged.
     """
-    if path.startswith(PREPARED):
+    if path.startswith(PREFIXES):
         from endx_jax.data.formats import reqa_dataset
 
         name, part = name_and_split(path)

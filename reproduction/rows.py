@@ -12,10 +12,11 @@ from endx_jax import json_files
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import of_few_paragraphs, with_many_questions
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
+from endx_jax.data.sources import paths_of, pools
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
-from endx_jax.experiment.data import paths_of, pools, read_splits
+from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.evaluation import evaluate
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.files import write_text

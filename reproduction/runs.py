@@ -13,10 +13,10 @@ import jax
 
 from endx_jax import json_files
 from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import paths_of
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import config_changes, resolve
-from endx_jax.experiment.data import paths_of
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_config

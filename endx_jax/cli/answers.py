@@ -37,10 +37,7 @@ def read_questions(path: str) -> list[NamedQuestion]:
     Raises:
       EndxError: the file can't be read or has no questions, a question is not valid, or two have the same id.
     """
-    name, found = (
-        ("standard input" if path == "-" else path),
-        None if path == "-" else open_data(path, otherwise=tables.LINES),
-    )
+    name, found = ("standard input", None) if path == "-" else (path, open_data(path, otherwise=tables.LINES))
     rows: Iterable[tuple[int, str, NamedQuestion]]
     if found and _has_columns(found.place):
         rows = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.read_rows(path))

@@ -10,21 +10,18 @@ import numpy as np
 from endx_jax import hub
 from endx_jax.data import sources
 from endx_jax.data.formats import beir
-from endx_jax.data.formats.origins import ORIGINS, PREFIXES, name_and_split
+from endx_jax.data.formats.origins import ORIGINS, name_and_split
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Source, parted, paths_of, pools
+from endx_jax.data.sources import pools
 from endx_jax.errors import EndxError, located
 from endx_jax.json_files import is_missing, shown
 from endx_jax.methods import config as configs
 from endx_jax.parallel.agreement import is_distributed, on_primary
 from endx_jax.ranking.evaluate import EvaluationSettings
 
-__all__ = ["Source", "ensure_prepared", "find_source", "parted", "paths_of", "pools", "read_sets", "read_splits"]
-
 RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
-PREPARED = PREFIXES  # of the names of data sets of `endx prepare`
 
 
 def find_source(path: str, settings: DataSettings, split: str | None = None, **options: Any) -> sources.Source:

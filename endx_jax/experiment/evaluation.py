@@ -18,8 +18,9 @@ from endx_jax.data.formats.registry import open_data
 from endx_jax.data.sets.records import Judgements, Pools, asked_documents, known_questions
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import pools
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import ensure_prepared, find_source, pools, read_splits
+from endx_jax.experiment.data import ensure_prepared, find_source, read_splits
 from endx_jax.experiment.run_index import write_pool
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config

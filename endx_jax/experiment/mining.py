@@ -9,8 +9,9 @@ from endx_jax.data.formats.beir import REPORT, write_mined
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import paths_of, pools
 from endx_jax.errors import counted
-from endx_jax.experiment.data import paths_of, pools, read_records
+from endx_jax.experiment.data import read_records
 from endx_jax.experiment.evaluation import FolderOrName
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.experiment.workdir import check_output

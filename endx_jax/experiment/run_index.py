@@ -14,8 +14,8 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet, asked_documents, known_questions
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.settings import DOCUMENTS, DataSettings
+from endx_jax.data.sources import pools
 from endx_jax.errors import InUse
-from endx_jax.experiment.data import pools
 from endx_jax.experiment.prepared_run import Run
 from endx_jax.experiment.workdir import INDEX
 from endx_jax.index.index import write_index

@@ -14,7 +14,8 @@ from small_squad import regular, write_squad
 from endx_jax.data import reqa
 from endx_jax.data.formats import registry, reqa_dataset
 from endx_jax.data.settings import DataSettings
-from endx_jax.experiment.data import pools, read_records, read_splits
+from endx_jax.data.sources import pools
+from endx_jax.experiment.data import read_records, read_splits
 from endx_jax.methods import config as configs
 from endx_jax.methods.config import load_config, load_recipe
 from reproduction.counts import counts_of
