@@ -116,10 +116,11 @@ def test_damaged_entries_are_replaced(settings, tmp_path):
             warnings.simplefilter("error")  # after those that the function below takes
             warnings.filterwarnings("always", "Error reading persistent compilation cache")
             environment.use_compilation_cache(str(tmp_path), 0.0)
+            # After the folder is set: a program that a thread of an earlier test compiles would take the one before.
+            compilation_cache.reset_cache()
             assert jax.jit(five_times)(np.float32(2)) == 10
         return sum(file.stat().st_size for file in tmp_path.glob("jit_five_times-*-cache"))
 
-    compilation_cache.reset_cache()
     whole = compiled()
     (entry,) = tmp_path.glob("jit_five_times-*-cache")
     entry.write_bytes(entry.read_bytes()[:50])
