@@ -116,11 +116,8 @@ def _sum(function: Callable, rows: tuple[Tree, Array], shared: Tree) -> tuple[Ar
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sum_tiles(function: Callable, tiles: tuple[Tree, Array], shared: Tree) -> tuple[Array, Tree]:
     """Returns `_sum` over the rows of tiles, [N, T, ...]."""
-    return _added(jax.lax.map(lambda rows: _sum(function, rows, shared), tiles))
-
-
-def _added(sums: Tree) -> Tree:
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
+    sums = jax.lax.map(lambda rows: _sum(function, rows, shared), tiles)
+    return jax.tree.map(functools.partial(jnp.sum, axis=0), sums)
 
 
 def _forward(function: Callable, tiles: Tree, shared: Tree):
@@ -143,7 +140,8 @@ def _forward(function: Callable, tiles: Tree, shared: Tree):
 
     zeros = jax.tree.map(lambda x: at_least_float32(jnp.zeros_like(x)), varied)
     to_shared, (sums, to_tiles) = jax.lax.scan(add, zeros, (varied_tiles, fixed_tiles))
-    return _added(sums), (to_tiles, jax.tree.map(lambda x, y: x.astype(y.dtype), to_shared, varied))
+    to_shared = jax.tree.map(lambda x, y: x.astype(y.dtype), to_shared, varied)
+    return jax.tree.map(functools.partial(jnp.sum, axis=0), sums), (to_tiles, to_shared)
 
 
 def _backward(function: Callable, gradients: tuple[Tree, Tree], cotangents: tuple[Array, Tree]) -> tuple[Tree, Tree]:
