@@ -112,11 +112,7 @@ def read_biases(config: Mapping, where: object) -> tuple[str, ...]:
 
 
 def read_layer_types(config: Mapping, default: Sequence[str], where: object) -> Sequence[str]:
-    """Returns the type of each layer; `default` has one for each.
-
-    Raises:
-      EndxError: `layer_types` is no list of as many known types.
-    """
+    """Returns the type of each layer, `LOCAL` or `GLOBAL`; `default` has one for each."""
     types = config.get("layer_types")
     if types is None:
         return default

@@ -160,11 +160,7 @@ class Options:
 
 
 def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> None:
-    """Checks the arguments of a loss against `shapes`.
-
-    Raises:
-      EndxError: shapes do not agree, or ids are given without the arrays that they refer to.
-    """
+    """Checks the arguments of a loss against `shapes`, and that the arrays to which ids refer are given."""
     check_arrays({name: (array, shapes[name]) for name, array in arrays.items()})
     if arrays.get("positive_ids") is not None and arrays["answer_id"] is None:
         raise EndxError("positive_ids is given without answer_id, whose ids it refers to: set answer_id too")

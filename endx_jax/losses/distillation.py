@@ -37,9 +37,6 @@ def margin_mse(
       A tuple (loss, metrics). The loss is the mean over all included pairs of a question and a negative, zero if there
       are none. The metric `teacher_agreement` is the fraction of these pairs whose margins have the same sign.
 
-    Raises:
-      EndxError: shapes do not agree.
-
     Examples:
       >>> scores, teacher = jnp.array([[3.0, 1.0]]), jnp.array([[9.0, 6.0]])
       >>> loss, metrics = losses.margin_mse(scores, teacher)
@@ -56,8 +53,8 @@ def listwise_kl(
 ) -> tuple[Array, dict[str, Array]]:
     """Computes the divergence of the student's distribution over each question's candidates from the teacher's.
 
-    Both are the softmax of the scores, which the caller divides by temperatures. Arguments, metrics and errors are
-    those of `margin_mse`.
+    Both are the softmax of the scores, which the caller divides by temperatures. Arguments and metrics are those
+    of `margin_mse`.
 
     Returns:
       A tuple (loss, metrics). The loss, in nats, is the mean over the questions with two or more candidates.

@@ -39,15 +39,12 @@ def mean_over_rows(
       rows: tree of arrays [R, ...], this device's rows.
       shared: tree of arrays of any shape, such as the candidates of all devices and a temperature.
       where: bool [R], rows to include. The loss of other rows is ignored, but its gradient must be finite.
-      tile: number of rows whose intermediate arrays are in memory at a time, in value and gradient. None stores the
-        intermediate arrays of all rows for the gradient. Both give the same values.
+      tile: number of rows, above 0, whose intermediate arrays are in memory at a time, in value and gradient. None
+        stores the intermediate arrays of all rows for the gradient. Both give the same values.
       axis_name: inside `jax.shard_map`, the mesh axis or axes over which the rows are split.
 
     Returns:
       A tuple (mean loss, mean metrics), zeros if no row is included.
-
-    Raises:
-      EndxError: `tile` is not positive.
 
     Examples:
       >>> def highest(question, answers):

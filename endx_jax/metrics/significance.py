@@ -59,9 +59,6 @@ def bootstrap_interval(
       draws: number of resamples.
       confidence: confidence level, in (0, 1).
       seed: random seed.
-
-    Raises:
-      EndxError: values are not [Q, M], there are no questions or no draws, or the confidence is not in (0, 1).
     """
     resampled = bootstrap_means(values, np.random.default_rng(seed), sizes=sizes, draws=draws)
     return _middle(resampled, confidence)
@@ -99,10 +96,6 @@ def paired_difference(
 
     Returns:
       One `Difference` per metric.
-
-    Raises:
-      EndxError: the systems' values are not [Q, M] alike, the number of clusters is not Q, there are no questions or no
-        draws, or the confidence is not in (0, 1).
     """
     if np.shape(first) != np.shape(second):
         raise EndxError(f"two systems need values of one shape [Q, M], not {np.shape(first)} and {np.shape(second)}")
@@ -152,9 +145,6 @@ def bootstrap_means(
       sizes: numbers of questions of the sets; empty for a single set.
       clusters: cluster of each question, such as its article, to resample whole clusters; empty for single questions.
       draws: number of resamples.
-
-    Raises:
-      EndxError: values are not [Q, M], the number of clusters is not Q, or there are no questions or no draws.
     """
     if np.ndim(values) != 2:
         raise EndxError(f"values must be [Q, M], M metrics on Q questions, not of shape {np.shape(values)}")

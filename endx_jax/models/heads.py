@@ -118,11 +118,7 @@ class HeadSettings:
         return tuple(self.names.split("+"))
 
     def of_side(self, side: str, width: int) -> ResidualHeads | None:
-        """Returns the heads of a side's tower, whose embeddings are [B, width]; None if the side has none.
-
-        Raises:
-          EndxError: the embeddings have fewer dimensions than a filter sees.
-        """
+        """Returns the heads of a side's tower, whose embeddings are [B, width]; None if the side has none."""
         require(
             CONVRR not in self.functions or width >= WINDOW,
             f"objective.head.names={self.names} looks at {WINDOW} dimensions at a time, and embeddings have {width}",

@@ -147,11 +147,7 @@ class Rope(HuggingFaceConfig):
 
     @classmethod
     def read(cls, parameters: object, base: object, head_width: int, where: object) -> Self:
-        """Converts the rotary parameters of a `config.json`, an object or none; `base` is used if they state none.
-
-        Raises:
-          EndxError: they are no object, a parameter is not supported, or the width Dh of a head is odd.
-        """
+        """Converts the rotary parameters of a `config.json`, an object or none; `base` is used if they state none."""
         if head_width % 2:
             raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
         stated = json_files.as_object(parameters or {}, f"{where}: the rotary parameters")

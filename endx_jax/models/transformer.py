@@ -61,16 +61,13 @@ class TransformerEncoder(nn.Module):
 
         Args:
           embedded: token array [..., D] in the form of `layout`; the width is the token table's.
-          layout: arrangement of the tokens.
+          layout: arrangement of the tokens, of texts that are no longer than the config's positions.
           dropout_keys: PRNG keys [B]; None disables dropout.
           every: returns the input of the first layer, if it is not `embedded`, and the output of each layer, the last
             one with the final norm.
 
         Returns:
           Encodings, a token array [..., D], or a list of them if `every` is set.
-
-        Raises:
-          EndxError: a text is longer than the config's positions.
         """
         config, length = self.config, layout.width
         if config.positions is not None and length > config.positions:

@@ -86,11 +86,7 @@ def add_rules(rules: Iterable[Rule]) -> None:
 
 @functools.cache
 def rule_of(path: str) -> Rule:
-    """Returns the rule that matches a path.
-
-    Raises:
-      EndxError: no rule matches the path, or more than one.
-    """
+    """Returns the only rule that matches a path."""
     matches = [rule for rule in RULES if re.search(rf"(^|/)({rule.pattern})$", path)]
     if len(matches) == 1:
         return matches[0]
@@ -105,9 +101,6 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
     A dimension that is not divisible by its axis is not split. Adafactor's arrays of another rank than their parameter
     (row and column moments, and placeholders) are not split.
-
-    Raises:
-      EndxError: `rule_of` finds no rule or several, or the array's rank is not that of the rule.
     """
     if not shape:
         return PartitionSpec()
@@ -154,10 +147,8 @@ def rounded_up(batch_size: int, mesh: Mesh) -> int:
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Returns the rows of a global batch that are on this process's devices, int [n], ascending.
 
-    They are often not consecutive on TPU slices, where the chips of a host form a square of the torus.
-
-    Raises:
-      EndxError: the batch size is not a multiple of the number of batch shards.
+    The batch size is a multiple of `batch_shards`. The rows are often not consecutive on TPU slices, where the chips of
+    a host form a square of the torus.
     """
     shards = batch_shards(mesh)
     if batch_size % shards:

@@ -155,11 +155,7 @@ def mine_negatives(
 def score_candidates(
     score: PairScorer, qrels: Sequence[Sequence[int]], negatives: Sequence[Sequence[Negative]]
 ) -> list[dict[int, float]]:
-    """Scores each question's right candidates and negatives, for distillation; returns the scores by row.
-
-    Raises:
-      EndxError: a score is not finite.
-    """
+    """Scores each question's right candidates and negatives, for distillation; returns finite scores by row."""
     listed = [[*right, *(one.row for one in mined)] for right, mined in zip(qrels, negatives, strict=True)]
     pairs = np.asarray([(question, row) for question, rows in enumerate(listed) for row in rows], int).reshape(-1, 2)
     scores = np.asarray(finite_scores(score(pairs), pairs), np.float64)

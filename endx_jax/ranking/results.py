@@ -211,9 +211,6 @@ def read_results(file: pathlib.Path) -> list[dict]:
     """Returns the evaluations in a `results.json`.
 
     Each has the strings `pool`, `system` and `direction`, and `metrics` with numbers; other values are not checked.
-
-    Raises:
-      EndxError: the file can't be read, or one of these is missing or of another type.
     """
     entries = json_files.as_list(json_files.value(json_files.read_json_file(file), "evaluations", str(file)), str(file))
     for number, entry in enumerate(entries):

@@ -85,10 +85,7 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
     Args:
       settings: settings of the optimizer.
       steps: length of the schedule in steps.
-      params: tree of the trained parameters or their shapes; the patterns of multipliers are matched with its paths.
-
-    Raises:
-      EndxError: a parameter matches no pattern of the multipliers, or more than one.
+      params: tree of the trained parameters or their shapes; each path matches one pattern of the multipliers.
     """
     factors = _match_multipliers(settings.multipliers, params)
     schedule = make_schedule(settings, steps)

@@ -46,13 +46,11 @@ def split_frozen(params, patterns: Sequence[str]):
 
     Args:
       params: a tree of arrays or shapes.
-      patterns: regular expressions; a leaf is frozen if one of them is found in its path.
+      patterns: regular expressions, each found in a path; a leaf is frozen if one of them is found in its path, and
+        not all leaves are.
 
     Returns:
       (trained, frozen): two trees like `params`, with None, an empty tree in JAX, in place of the other's leaves.
-
-    Raises:
-      EndxError: a pattern is found in no path, or all parameters are frozen.
     """
     unused = set(patterns)
 
