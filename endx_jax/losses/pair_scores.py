@@ -180,11 +180,9 @@ def _products(widths: tuple[int, ...], row: Texts, columns: Texts) -> list[Array
 
 
 def _rounding(one: Any, other: Any) -> Array:
-    """Returns a bound on the rounding errors of the inner product of two vectors [E], or of the MaxSim of [L, E].
-
-    Products of different shapes round differently, so scores that differ by less than this are equal. Products of E
-    terms have errors of about eps sqrt(E) times the norms. Of tokens, the errors of the highest products are added.
-    """
+    """Returns a bound on the rounding errors of the inner product of two vectors [E], or of the MaxSim of [L, E]."""
+    # Products of different shapes round differently, so scores that differ by less than this are equal. Products of E
+    # terms have errors of about eps sqrt(E) times the norms. Of tokens, the errors of the highest products are added.
     one, other = (jax.lax.stop_gradient(jax.tree.leaves(x)[0]) for x in (one, other))
     epsilon = jnp.finfo(one.dtype).eps * one.shape[-1] ** 0.5
     norms, other_norms = (jnp.sqrt(jnp.sum(jnp.square(x), axis=-1)) for x in (one, other))

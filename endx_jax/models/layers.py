@@ -198,13 +198,8 @@ def rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
 def relative_position_bias(table: Array, length: int, max_distance: int) -> Array:
     """Returns T5's bias on attention scores by the distance of key and query (Raffel et al. 2020, section 2.1).
 
-    Args:
-      table: bias by bucket and head, [buckets, H].
-      length: maximum length L of a text in tokens.
-      max_distance: distance from which all positions share a bucket.
-
-    Returns:
-      [1, H, L, L], by the position of the query and that of the key.
+    The table is [buckets, H]; the bias [1, H, L, L], by the position of the query and that of the key. Positions from
+    `max_distance` on share a bucket.
     """
     position = jnp.arange(length)
     distance = position[None, :] - position[:, None]

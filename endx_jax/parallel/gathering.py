@@ -28,15 +28,9 @@ def partitions(params):
 
 
 def gathered_by_layer(params, mesh: Mesh, dtype: DTypeLike):
-    """Boxes the matrices that `parallel.sharding.RULES` marks `by_layer`, so that their layer gathers them.
+    """Returns parameters in which the matrices that `parallel.sharding.RULES` marks `by_layer` are `Gathered`.
 
-    Args:
-      params: parameters of an objective, or a subtree whose paths have the same ends.
-      mesh: device mesh.
-      dtype: dtype of the computation.
-
-    Returns:
-      A tree like `params`, with a `Gathered` in place of each such matrix.
+    Their layer then gathers them, in the dtype of the computation. `params` may be a subtree of an objective's.
     """
 
     def box(path, leaf):

@@ -23,6 +23,12 @@ def finite_scores(scores: np.ndarray, pairs: Sequence | np.ndarray) -> np.ndarra
     return scores
 
 
+def score_lists(score: PairScorer, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Scores the answers of each question, which are given by rows; raises EndxError if a score is not finite."""
+    pairs = np.asarray([(question, row) for question, own in enumerate(rows) for row in own], int).reshape(-1, 2)
+    return np.split(finite_scores(score(pairs), pairs), np.cumsum([len(own) for own in rows])[:-1])
+
+
 def evaluate_pairs(
     score: PairScorer, first: ScoreBlock | None, records: RetrievalSet, *, top: int, depth: int = 100
 ) -> Evaluation:
@@ -75,8 +81,7 @@ def rerank_answers(
     documents = {answer.document.name: answer.document for ranked in answers for answer in ranked}
     row = {name: n for n, name in enumerate(documents)}
     score = scores_of(questions, [document.text for document in documents.values()])
-    pairs = [(question, row[answer.document.name]) for question, ranked in enumerate(answers) for answer in ranked]
-    scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(ranked) for ranked in answers])[:-1])
+    scores = score_lists(score, [[row[answer.document.name] for answer in ranked] for ranked in answers])
     return [
         [FoundDocument(rank, float(values[n]), ranked[n].document) for rank, n in enumerate(best, start=1)]
         for ranked, values in zip(answers, scores, strict=True)

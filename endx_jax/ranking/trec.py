@@ -171,7 +171,7 @@ def _by_row(path, ids: Sequence[str] | Mapping[int, str]) -> dict[int, str]:
 
 
 def encoded(path, kind: str, ids: Iterable[str]) -> list[str]:
-    """Returns ids of this `kind` with their white space and control characters percent-encoded; unique, and not empty."""
+    """Returns ids of this `kind` with their white space and control characters percent-encoded, each unique."""
     hidden = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
     columns = [hidden.sub(lambda match: urllib.parse.quote(match[0]), identity) for identity in ids]
     seen = set()
