@@ -40,7 +40,7 @@ class DeviceMemory:
         return self.held + self.devices * step
 
     def activations(self, state: int, platform: str = "cpu") -> int:
-        """Returns the bytes available to the activations of one device beside `state` bytes of parameters and optimizer.
+        """Returns the bytes for the activations of one device beside `state` bytes of parameters and optimizer state.
 
         State and activations together use at most the share `SHARES` of the memory. If the state alone uses more than
         that, activations use at most half of the rest.
