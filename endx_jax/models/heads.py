@@ -49,7 +49,7 @@ class ResidualHeads(nn.Module):
         """Maps [B, E], of any norm, to [B, E] of unit norm; `dropout_keys` [B] switches dropout on."""
         embedding = l2_normalize(base)
         for number, name in enumerate(self.names):
-            keys = None if dropout_keys is None else fold(dropout_keys, _KEYS + number)
+            keys = fold(dropout_keys, _KEYS + number)
             function, size = FUNCTIONS[name], self.filters if name == CONVRR else self.width
             embedding = l2_normalize(embedding + function(size, self.dropout, name=name)(embedding, keys))
         return embedding

@@ -110,8 +110,7 @@ class RecurrentEncoder(nn.Module):
         x = embedded.astype(self.dtype)
         for index in range(self.config.layers):
             if index:
-                keys = None if dropout_keys is None else fold(dropout_keys, index)
-                x = dropout(x, layout.token_keys(keys), self.config.dropout)
+                x = dropout(x, layout.token_keys(fold(dropout_keys, index)), self.config.dropout)
             # Create one module, so that all buckets of rows share its parameters.
             run = layer(self.config, self.dtype, name=f"layers_{index}")
             x = layout.join([run(rows, mask) for rows, mask, _ in layout.rows(x)])

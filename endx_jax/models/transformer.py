@@ -72,9 +72,7 @@ class TransformerEncoder(nn.Module):
         config, length = self.config, layout.width
         if config.positions is not None and length > config.positions:
             raise EndxError(f"a text of {length} tokens exceeds the encoder's {config.positions} positions")
-        outer: list[Array | None] = [None, None]
-        if dropout_keys is not None:
-            outer = [layout.token_keys(fold(dropout_keys, config.layers + n)) for n in range(2)]
+        outer = [layout.token_keys(fold(dropout_keys, config.layers + n)) for n in range(2)]
         norm = functools.partial(_norm, config, self.dtype)
 
         x = embedded.astype(self.dtype)
@@ -136,14 +134,11 @@ class TransformerLayer(nn.Module):
         """Maps a token array [..., D] to one of the same shape; `rotated` has the rotations of `config.ropes`."""
         config, sites = self.config, itertools.count()
 
-        def next_keys() -> Array | None:
-            return None if dropout_keys is None else fold(dropout_keys, next(sites))
-
         def drop(x: Array) -> Array:
-            return dropout(x, layout.token_keys(next_keys()), config.dropout)
+            return dropout(x, layout.token_keys(fold(dropout_keys, next(sites))), config.dropout)
 
         def attention(x: Array) -> Array:
-            keys = next_keys()
+            keys = fold(dropout_keys, next(sites))
             layer_bias = _relative_bias(self, layout) if config.bias_by_layer else bias
             rotation = rotated[config.ropes.index(self.kind.rope)] if self.kind.rope else None
             attended = SelfAttention(config, self.dtype, self.kind.window, name="attention")
@@ -219,9 +214,8 @@ def _linear(
     x: Array,
 ) -> Array:
     """Applies the linear map `name`, one of `PROJECTIONS` and `MLP`, to a token array [..., D]."""
-    keys, lora = None, config.lora
-    if dropout_keys is not None and lora.dropout:
-        keys = layout.token_keys(fold(dropout_keys, ADAPTER_KEYS + (*PROJECTIONS, *MLP).index(name)))
+    number, lora = ADAPTER_KEYS + (*PROJECTIONS, *MLP).index(name), config.lora
+    keys = layout.token_keys(fold(dropout_keys, number)) if lora.dropout else None
     biased, draw, product = name in config.biases, config.kernel_init, dot_general_of(config.product_dtype, dtype)
     linear = Linear(width, use_bias=biased, dtype=dtype, kernel_init=draw, dot_general=product, lora=lora, name=name)
     return linear(x, keys)

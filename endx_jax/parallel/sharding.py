@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -115,12 +115,13 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 def state_shardings(state, mesh: Mesh):
     """Returns the sharding of each leaf of a tree of arrays or shapes, by its path."""
+    return map_paths(lambda path, leaf: NamedSharding(mesh, partition_spec(path, leaf.shape, mesh)), state)
 
-    def sharding_of(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return NamedSharding(mesh, partition_spec(name, leaf.shape, mesh))
 
-    return jax.tree_util.tree_map_with_path(sharding_of, state)
+def map_paths(function: Callable[[str, Any], Any], params) -> Any:
+    """Returns a tree of function(path, leaf), with paths as those of `parameter_paths`."""
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    return jax.tree.map_with_path(lambda path, leaf: function(name(path), leaf), params)
 
 
 def parameter_paths(params) -> dict[str, Any]:
