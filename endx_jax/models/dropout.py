@@ -25,11 +25,9 @@ def example_keys(key: Array, step: Array, count: int) -> Array:
 
 def fold(keys: Any, data: int | Array) -> Any:
     """Folds a number, or numbers [B], into keys [B]; None, without dropout, stays None."""
-    return (
-        keys
-        if keys is None
-        else jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(jnp.asarray(data, jnp.uint32), keys.shape))
-    )
+    if keys is None:
+        return None
+    return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(jnp.asarray(data, jnp.uint32), keys.shape))
 
 
 def position_keys(keys: Array, length: int) -> Array:
