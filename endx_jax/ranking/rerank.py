@@ -61,22 +61,14 @@ def evaluate_pairs(
 
 
 def rerank_answers(
-    scores_of: Callable[[Sequence[str], Sequence[str]], PairScorer],
+    scores_of: PairScorerFactory,
     questions: Sequence[str],
     answers: Sequence[Sequence[FoundDocument]],
     k: int,
 ) -> list[list[FoundDocument]]:
-    """Returns the k best of the answers that a first stage found.
+    """Returns the k best of the answers that a first stage found for each question, with new ranks and scores.
 
-    Args:
-      scores_of: (question texts, answer texts) to a function that scores their pairs.
-      questions: Q texts.
-      answers: answers to each question in the order of the first stage, which also orders ties; the text of their
-        documents is scored.
-      k: number of answers to keep.
-
-    Returns:
-      For each question its answers, with new ranks and scores, best first.
+    The texts of their documents are scored. The order of the first stage orders ties.
     """
     documents = {answer.document.name: answer.document for ranked in answers for answer in ranked}
     row = {name: n for n, name in enumerate(documents)}

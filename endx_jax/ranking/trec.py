@@ -150,13 +150,7 @@ def write_system(
 ) -> None:
     """Writes the run `SYSTEM.run.trec`, and `SYSTEM.per_question.jsonl`: `id`, `ranks` and metrics of each question.
 
-    Args:
-      folder: folder of the files.
-      system: name of the system.
-      question_ids: Q external ids.
-      candidate_ids: N external ids.
-      evaluation: rankings of the system.
-      groups: subject of each question, such as its article, which is written as `group`; None if unknown.
+    The ids are those of `write_run`. The `group` of a question is its subject, such as its article, if it is known.
     """
     write_run(folder / f"{system}{RUN}", question_ids, candidate_ids, evaluation.top_ids, evaluation.top_scores, system)
     with replacing(folder / f"{system}.per_question.jsonl") as file:
