@@ -30,14 +30,7 @@ MakeHead = Callable[[str, int], nn.Module | None]
 
 
 class ResidualHeads(nn.Module):
-    """Sequence of heads, in float32; the parameters of each are under its name.
-
-    Attributes:
-      names: names of the heads in order, from `FUNCTIONS`.
-      width: width of FCRR's hidden layer.
-      filters: number of ConvRR's filters.
-      dropout: rate of hidden activations in training.
-    """
+    """Sequence of heads of `HeadSettings`, in float32; the parameters of each are under its name in `FUNCTIONS`."""
 
     names: tuple[str, ...]
     width: int

@@ -91,13 +91,7 @@ class RecurrentConfig:
 
 
 class RecurrentEncoder(nn.Module):
-    """Stack of recurrent layers.
-
-    Attributes:
-      config: config of the encoder.
-      dtype: dtype of the matrix products.
-      remat: rematerialisation policy, see `stack.rematerialised`.
-    """
+    """Stack of recurrent layers with matrix products in `dtype`; `remat` is a policy of `stack.rematerialised`."""
 
     config: RecurrentConfig
     dtype: jnp.dtype = jnp.dtype(jnp.float32)

@@ -62,11 +62,7 @@ class NoEncoder(nn.Module):
 
 
 class TokenWeights(nn.Module):
-    """Weight of each token of the vocabulary, `weight` float32 [V], initialised to ones.
-
-    Attributes:
-      vocab_size: vocabulary size V.
-    """
+    """Weight of each token of the vocabulary, `weight` float32 [V], initialised to ones."""
 
     vocab_size: int
 

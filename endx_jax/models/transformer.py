@@ -33,13 +33,9 @@ ADAPTER_KEYS = 8
 
 
 class TransformerEncoder(nn.Module):
-    """Transformer encoder: embeddings of positions and segments, layers and norms.
+    """Transformer encoder: embeddings of positions and segments, layers and norms, computed in `dtype`.
 
-    Attributes:
-      config: config of the encoder.
-      dtype: dtype of the computation.
-      remat: rematerialisation policy, see `stack.rematerialised`.
-      scan_layers: stacks the layers' parameters and scans over them, see `run_layers`.
+    `remat` is a policy of `stack.rematerialised`; `stack.run_layers` describes `scan_layers`.
     """
 
     config: TransformerConfig
@@ -115,13 +111,7 @@ class TransformerEncoder(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention and MLP with residuals around them, and norms after each (post-norm) or before (pre-norm).
-
-    Attributes:
-      config: config of the encoder.
-      dtype: dtype of the computation.
-      kind: properties of this layer.
-    """
+    """Self-attention and MLP with residuals around them, and norms after each (post-norm) or before (pre-norm)."""
 
     config: TransformerConfig
     dtype: jnp.dtype
@@ -161,13 +151,7 @@ class TransformerLayer(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention of each token over the tokens of its own text.
-
-    Attributes:
-      config: config of the encoder.
-      dtype: dtype of the computation.
-      window: see `LayerKind`.
-    """
+    """Multi-head self-attention of each token over the tokens of its own text, within the `window` of a `LayerKind`."""
 
     config: TransformerConfig
     dtype: jnp.dtype

@@ -41,14 +41,7 @@ def gathered_by_layer(params, mesh: Mesh, dtype: DTypeLike):
 
 
 class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
-    """Box around a matrix that is gathered when `nn.Module.param` unboxes it.
-
-    Attributes:
-      value: the matrix.
-      spec: partition of the matrix.
-      mesh: device mesh.
-      dtype: dtype to which the matrix is cast.
-    """
+    """Box around a matrix of a partition, which is cast to `dtype` and gathered when `nn.Module.param` unboxes it."""
 
     value: Any
     spec: PartitionSpec = flax.struct.field(pytree_node=False)

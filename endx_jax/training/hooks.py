@@ -63,11 +63,7 @@ class EarlyStopping:
 class Validation:
     """Hook that validates the parameters, and ends training when `stopping` says so.
 
-    Attributes:
-      validate: function of the parameters that returns metrics by name.
-      stopping: early stopping; in a resumed run, it begins with the best validation so far.
-      monitor: destination of the metrics.
-      latest: step and metrics of the last validation.
+    In a resumed run, `stopping` begins with the best validation so far. `latest` has step and metrics of the last one.
     """
 
     validate: Callable[[dict], Mapping[str, float]]
