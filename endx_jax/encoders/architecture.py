@@ -112,11 +112,7 @@ def read_biases(config: Mapping, where: object) -> tuple[str, ...]:
 
 
 def read_layer_types(config: Mapping, default: Sequence[str], where: object) -> Sequence[str]:
-    """Returns the type of each layer; `default` has one for each.
-
-    Raises:
-      EndxError: `layer_types` is no list of as many known types.
-    """
+    """Returns the type of each layer, `LOCAL` or `GLOBAL`; `default` has one for each."""
     types = config.get("layer_types")
     if types is None:
         return default
@@ -130,14 +126,10 @@ def read_layer_types(config: Mapping, default: Sequence[str], where: object) -> 
 def read_ropes(
     config: Mapping, bases: Mapping[str, tuple[str, float]], scaled: Sequence[str], head_width: int, where: object
 ) -> dict[str, Rope]:
-    """Returns the rotary positions by type of layer.
+    """Returns the rotary positions by type of layer, which newer files have as `rope_parameters` by type.
 
-    Args:
-      config: contents of a `config.json`; newer ones have `rope_parameters` by type.
-      bases: key of the base in older files, and its default, by type.
-      scaled: types that `rope_scaling` of older files applies to.
-      head_width: width Dh of a head.
-      where: the file, for messages.
+    `bases` has the key of the base in older files, and its default, by type; their `rope_scaling` is for the types in
+    `scaled`.
     """
     stated = json_files.as_object(config.get("rope_parameters") or {}, f"{where}: 'rope_parameters'")
     ropes = {}

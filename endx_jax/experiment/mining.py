@@ -103,10 +103,7 @@ def mine(
     records, ranked, source = _rank(records, settings.last_rank, None if bm25 else workdir or model or "", index)
     texts = records.questions, records.candidates
     score, distilled = (scorers[name](*texts) if name else None for name in (teacher, score_with))
-    spread = distilled if strata else None
-    mined = mining.mine_negatives(
-        ranked, records.qrels, records.candidates, settings, score, records.excluded, spread, records.questions
-    )
+    mined = mining.mine_negatives(ranked, records, settings, score, distilled if strata else None)
     scores = mining.score_candidates(distilled, records.qrels, mined.negatives) if distilled else None
     count = sum(map(len, mined.negatives))
     about = {

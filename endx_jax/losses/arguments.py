@@ -160,11 +160,7 @@ class Options:
 
 
 def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> None:
-    """Checks the arguments of a loss against `shapes`.
-
-    Raises:
-      EndxError: shapes do not agree, or ids are given without the arrays that they refer to.
-    """
+    """Checks the arguments of a loss against `shapes`, and that the arrays to which ids refer are given."""
     check_arrays({name: (array, shapes[name]) for name, array in arrays.items()})
     if arrays.get("positive_ids") is not None and arrays["answer_id"] is None:
         raise EndxError("positive_ids is given without answer_id, whose ids it refers to: set answer_id too")
@@ -173,28 +169,19 @@ def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> N
 
 
 def check_in_batch(arrays: Arrays, options: Options) -> None:
-    """Checks the arrays of a loss over a batch and its options.
-
-    Raises:
-      EndxError: arguments do not agree.
-    """
-    given: dict = arrays._asdict()
-    shapes, extra = SHAPES, {"log_q": (options.log_q, "[B]")}
-    if isinstance(arrays.question, TokenVectors):
-        shapes = SHAPES | OF_TOKENS
-        for name, shape in OF_TOKENS.items():
-            extra[f"mask of {name}"] = getattr(given[name], "mask", given[name]), f"bool {shape[:-4]}]"
-            given[name] = getattr(given[name], "values", given[name])
-    check_batch(shapes, **given)
+    """Checks the arrays of a loss over a batch, and its options with them, as `check_batch` does."""
+    tokens, prefixes = isinstance(arrays.question, TokenVectors), options.prefixes
+    given, shapes = {**arrays._asdict(), "log_q": options.log_q}, {**SHAPES, "log_q": "[B]"}
+    for name, shape in OF_TOKENS.items() if tokens else ():
+        values, mask = (getattr(given[name], part, given[name]) for part in ("values", "mask"))
+        given |= {name: values, f"mask of {name}": mask}
+        shapes |= {name: shape, f"mask of {name}": f"bool {shape.removesuffix(', E]')}]"}
     for name, array in options.guide._asdict().items() if options.guide else ():
-        extra[f"guide.{name}"] = array, "[B, K, G]" if name == "hard_negatives" else "[B, G]"
-    check_arrays({name: (given[name], shapes[name]) for name in OF_TOKENS} | extra)
+        given[f"guide.{name}"], shapes[f"guide.{name}"] = array, SHAPES[name].replace("E", "G")
+    check_batch(shapes, **given)
     if options.guide and options.guide.hard_negatives is None and arrays.hard_negatives is not None:
         raise EndxError("guide has no hard_negatives, but the batch has: set guide.hard_negatives too")
-    if options.prefixes is None:
-        return
-    if isinstance(arrays.question, TokenVectors):
+    if prefixes and tokens:
         raise EndxError("prefixes are those of one embedding of each text: for embeddings of tokens set prefixes=None")
-    longest, width = options.prefixes.widths[-1], arrays.question.shape[1]
-    if longest > width:
-        raise EndxError(f"the longest prefix has width {longest}; the embeddings have {width}")
+    if prefixes and prefixes.widths[-1] > (width := arrays.question.shape[1]):
+        raise EndxError(f"the longest prefix has width {prefixes.widths[-1]}; the embeddings have {width}")

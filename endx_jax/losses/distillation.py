@@ -11,10 +11,8 @@ With student scores s_j and teacher scores t_j of a question's candidates, where
 import jax
 import jax.numpy as jnp
 
-from endx_jax.checks import check_arrays
-from endx_jax.errors import EndxError
+from endx_jax.losses.pairs import included_scores
 from endx_jax.losses.shard import AxisName, batch_mean
-from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
 
@@ -37,16 +35,13 @@ def margin_mse(
       A tuple (loss, metrics). The loss is the mean over all included pairs of a question and a negative, zero if there
       are none. The metric `teacher_agreement` is the fraction of these pairs whose margins have the same sign.
 
-    Raises:
-      EndxError: shapes do not agree.
-
     Examples:
       >>> scores, teacher = jnp.array([[3.0, 1.0]]), jnp.array([[9.0, 6.0]])
       >>> loss, metrics = losses.margin_mse(scores, teacher)
       >>> print(loss, metrics["teacher_agreement"])  # margins 2 and 3, of the same sign
       1.0 1.0
     """
-    scores, teacher, where = _prepared(scores, teacher, where)
+    where, scores, teacher = included_scores(where, scores=scores, teacher=jax.lax.stop_gradient(teacher))
     squares = jnp.square(_margins(scores) - _margins(teacher))
     return batch_mean(squares, where[:, 1:], axis_name), _agreement(scores, teacher, where, axis_name)
 
@@ -56,8 +51,8 @@ def listwise_kl(
 ) -> tuple[Array, dict[str, Array]]:
     """Computes the divergence of the student's distribution over each question's candidates from the teacher's.
 
-    Both are the softmax of the scores, which the caller divides by temperatures. Arguments, metrics and errors are
-    those of `margin_mse`.
+    Both are the softmax of the scores, which the caller divides by temperatures. Arguments and metrics are those
+    of `margin_mse`.
 
     Returns:
       A tuple (loss, metrics). The loss, in nats, is the mean over the questions with two or more candidates.
@@ -67,7 +62,7 @@ def listwise_kl(
       >>> print(f"{losses.listwise_kl(scores, teacher)[0]:.4f}")  # KL of (0.731, 0.269) from (0.5, 0.5)
       0.1201
     """
-    scores, teacher, where = _prepared(scores, teacher, where)
+    where, scores, teacher = included_scores(where, scores=scores, teacher=jax.lax.stop_gradient(teacher))
     listed = jnp.any(where[:, 1:], axis=1)
 
     def log_probabilities(logits):
@@ -82,15 +77,6 @@ def listwise_kl(
 
 MARGIN_MSE, KL = "margin_mse", "listwise_kl"
 DISTILLATIONS = {MARGIN_MSE: margin_mse, KL: listwise_kl}
-
-
-def _prepared(scores: Array, teacher: Array, where: Array | None) -> tuple[Array, Array, Array]:
-    check_arrays({"scores": (scores, "[B, N]"), "teacher": (teacher, "[B, N]"), "where": (where, "bool [B, N]")})
-    if scores.shape[1] < 2:
-        raise EndxError(f"scores has shape {scores.shape}; each row needs a right answer and at least one negative")
-    where = jnp.ones(scores.shape, bool) if where is None else where & where[:, :1]
-    scores, teacher = (jnp.where(where, at_least_float32(x), 0) for x in (scores, teacher))
-    return scores, jax.lax.stop_gradient(teacher), where
 
 
 def _margins(scores: Array) -> Array:

@@ -77,14 +77,7 @@ def false_negative_mask(
     among the known positives of i. Questions and answers are numbered apart, so that an answer with the text of
     question i, as of pairs in both directions, has to be among the positives of i.
 
-    Args:
-      question_id: int32 [B], equal for equal questions; -1 if unknown, which equals nothing.
-      answer_id: int32 [B], equal for equal answers; -1 if unknown, which equals nothing.
-      positive_ids: int32 [B, P], ids of all right answers of each question and of its own text as an answer, padded
-        with -1; requires `answer_id`.
-
-    Returns:
-      bool [B, B], false on the diagonal; None if no ids are given.
+    The ids are those of `in_batch_softmax`. The mask is bool [B, B], false on the diagonal; None if no ids are given.
 
     Examples:
       >>> print(losses.false_negative_mask(answer_id=jnp.array([4, 7, 4])).astype(int))

@@ -14,7 +14,8 @@ The probability of u_j given v_i is the softmax over j of s(u_j, v_i) / temperat
 | `sne` | -\|u - v\|^2 / (2 width) | ENDX Eq. 6 (Hinton and Roweis 2002) |
 | `pkt` | log((cos(u, v) + 1) / 2) | Passalis and Tefas 2018: the softmax of log K is K divided by its sum |
 
-`width` is the sigma^2 of ENDX Eqs. 7-8, which use Eq. 9 with 2 sigma^2.
+`width` is the sigma^2 of ENDX Eqs. 7-8, which use Eq. 9 with 2 sigma^2: for each space and term, the mean squared
+distance of the compared pairs, without a gradient.
 """
 
 import functools
@@ -35,8 +36,6 @@ from endx_jax.settings import check_choice
 Array = jax.Array
 Pair = tuple[Array, Array]
 Scalar = float | Array
-# A width for both spaces, or for each of them; None for an estimate.
-Width = Scalar | None | tuple[Scalar | None, Scalar | None]
 
 TERMS = ("a|q", "q|q", "q|a", "a|a")
 REDUCTIONS = ("batchmean", "mean")
@@ -69,7 +68,6 @@ def geometry_alignment(
     weights: Mapping[str, Scalar],
     kernel: str = "inner",
     temperature: tuple[Scalar, Scalar] = (1.0, 1.0),
-    width: Width = None,
     diagonal: bool = True,
     reduction: str = "batchmean",
     stop_gradient: bool = True,
@@ -87,13 +85,11 @@ def geometry_alignment(
       kernel: `inner`, `gaussian`, `sne` or `pkt`; see the table above.
       temperature: (dual, cross) divisors of the scores in the softmax. They scale the width of `sne` and raise K of
         `pkt` to the power 1 / temperature.
-      width: sigma^2 of `gaussian` and `sne`, in squared distance: a number or a (dual, cross) pair. None means an
-        estimate for each space and term: the mean squared distance of the compared pairs, without a gradient.
       diagonal: includes j = i in `q|q` and `a|a`. SNE sets p(i|i) = 0; ENDX's Eqs. 7-8 and PKT's code include it. The
         matched pair is always included in `a|q` and `q|a`.
       reduction: `batchmean`, the mean over i of the sum over j (Eq. 11), or `mean`, the mean over all compared (i, j),
         as in PKT's code.
-      stop_gradient: treats p_cross as constant: no gradient flows to `cross`, its temperature or its width.
+      stop_gradient: treats p_cross as constant: no gradient flows to `cross` or its temperature.
       where: bool [B], pairs to include; other pairs are neither rows nor columns, even if NaN.
       tile: rows of scores whose arrays are in memory at a time, for memory O(tile B + B E); gradients are computed with
         the values. None computes whole arrays of scores [B, B]. Both give the same values and gradients.
@@ -111,12 +107,12 @@ def geometry_alignment(
       >>> print(f"{loss:.4f}", f"{terms['a|q']:.4f}")  # KL of (0.731, 0.269) from (0.5, 0.5), twice and once
       0.2402 0.1201
     """
-    _check(weights, kernel, temperature, width, reduction)
+    _check(weights, kernel, temperature, reduction)
     _check_pairs(dual, cross, where, "F")
     ids = pair_ids(len(dual[0]), axis_name, where=where)
     student, teacher = (
-        (_sides(kernel, pair, ids.where, axis_name), (jnp.asarray(own_temperature), own_width))
-        for pair, own_temperature, own_width in zip((dual, cross), temperature, _both(width), strict=True)
+        (_sides(kernel, pair, ids.where, axis_name), jnp.asarray(own_temperature))
+        for pair, own_temperature in zip((dual, cross), temperature, strict=True)
     )
     spaces = student, jax.lax.stop_gradient(teacher) if stop_gradient else teacher
     count = psum(jnp.sum(ids.where, dtype=jax.dtypes.canonicalize_dtype(float)), axis_name)
@@ -126,17 +122,15 @@ def geometry_alignment(
         facing, given = term.split("|")
         skips_itself = not diagonal and facing == given
         compared = jnp.maximum(count - skips_itself, 1)
-        # The mean is over all pairs; without the diagonal, whose distances are 0, the sum is over fewer pairs.
-        fewer = jnp.maximum(count, 1) / compared
-        divisors = [
-            (own_temperature, _mean_squared_distance(sides[facing], sides[given], ids.where, axis_name) * fewer)
-            if own_width is None and kernel in WITH_WIDTH
-            else (own_temperature, own_width)
-            for sides, (own_temperature, own_width) in spaces
-        ]
+        widths: list = [None, None]
+        if kernel in WITH_WIDTH:
+            # The mean is over all pairs; without the diagonal, whose distances are 0, the sum is over fewer pairs.
+            fewer = jnp.maximum(count, 1) / compared
+            widths = [_mean_squared_distance(x[facing], x[given], ids.where, axis_name) * fewer for x, _ in spaces]
         rows = [sides[given] for sides, _ in spaces], ids.pair
+        shared = columns[facing], [*zip([own_temperature for _, own_temperature in spaces], widths, strict=True)]
         divergence = functools.partial(_divergence, KERNELS[kernel], skips_itself)
-        mean, _ = mean_over_rows(divergence, rows, (columns[facing], divisors), ids.where, tile, axis_name)
+        mean, _ = mean_over_rows(divergence, rows, shared, ids.where, tile, axis_name)
         terms[term] = mean / compared if reduction == "mean" else mean
     return functools.reduce(operator.add, [weights[term] * value for term, value in terms.items()]), terms
 
@@ -191,20 +185,17 @@ def embedding_regression(
     return batch_mean((squares[0] + squares[1]) / (2 * dual[0].shape[1]), where, axis_name), {}
 
 
-def _check(weights, kernel, temperature, width, reduction) -> None:
+def _check(weights, kernel, temperature, reduction) -> None:
     if not isinstance(temperature, Sequence) or len(temperature) != len(SPACES):
         raise EndxError(f"temperature is {temperature!r}; it must be a pair, of the dual and of the cross space")
-    for space, own_temperature, own_width in zip(SPACES, temperature, _both(width), strict=True):
+    for space, own_temperature in zip(SPACES, temperature, strict=True):
         check_positive(f"temperature of the {space} space", own_temperature)
-        check_positive(f"width in the {space} space", own_width)
     check_choice("kernel", kernel, KERNELS)
     check_choice("reduction", reduction, REDUCTIONS)
     if not weights:
         raise EndxError(f"weights is empty; give one or more of the terms {', '.join(TERMS)}")
     for term in weights:
         check_choice("term of weights", term, TERMS)
-    if width is not None and kernel not in WITH_WIDTH:
-        raise EndxError(f"width is given, but the kernel {kernel!r} has no width; only {' and '.join(WITH_WIDTH)} do")
 
 
 def _check_pairs(dual: Pair, cross: Pair, where: Array | None, cross_width: str) -> None:
@@ -217,11 +208,6 @@ def _check_pairs(dual: Pair, cross: Pair, where: Array | None, cross_width: str)
             )
         arrays |= {f"{space} question": (pair[0], f"[B, {width}]"), f"{space} answer": (pair[1], f"[B, {width}]")}
     check_arrays(arrays | {"where": (where, "bool [B]")})
-
-
-def _both(width: Width) -> tuple[Scalar | None, Scalar | None]:
-    """Returns the widths of both spaces."""
-    return (width[0], width[1]) if isinstance(width, tuple | list) else (width, width)
 
 
 def _sides(kernel: str, pair: Pair, where: Array, axis_name: AxisName) -> dict[str, Array]:

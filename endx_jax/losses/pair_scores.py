@@ -85,16 +85,9 @@ def mean_over_pairs(
     tile: int | None,
     axis_name: AxisName,
 ) -> tuple[Array, dict[str, Array]]:
-    """Computes the mean of a loss over the included pairs of a batch, and its metrics; see `in_batch_softmax`.
+    """Computes the mean of `loss_of(scores, *scalars)` over the included pairs, and the metrics of `in_batch_softmax`.
 
-    Args:
-      loss_of: function (scores of a pair for one prefix, *scalars) -> loss.
-      scalars: scalars with a gradient, the temperature first.
-      terms: terms of the loss. The metrics are those of `a|q`.
-      arrays: this device's pairs.
-      options: options of the loss.
-      tile: see `mean_over_rows`.
-      axis_name: mesh axes over which the batch is split.
+    `loss_of` gets the scores of one pair for one prefix, in the given terms. The first scalar is the temperature.
     """
     check_in_batch(arrays, options)
     vectors = jax.tree.leaves(arrays.question)[0]
@@ -116,13 +109,13 @@ def mean_over_pairs(
         candidates, (temperature, *others) = shared
         scores, rounding = _scores(sorted({"a|q", *terms}), pair, candidates, prefixes, options, tile)
         losses = [loss_of(x, temperature, *others) for x in scores]
-        loss = functools.reduce(jnp.add, [weight * x for weight, x in zip(weights, losses, strict=True)])
         negative = scores[-1].wrong["a|q"][1]
         highest = jnp.max(scores[-1].margins("a|q", temperature), where=negative, initial=-jnp.inf)
         correct = highest + scores[-1].own_log_q < -rounding / temperature
-        of_prefixes = {f"prefix_loss/{width}": x for width, x in zip(prefixes.widths, losses, strict=True)}
-        metrics = of_prefixes if len(losses) > 1 else {}
-        return loss, metrics | pair_metrics(correct, negative, candidates["a"].ids)
+        metrics = pair_metrics(correct, negative, candidates["a"].ids)
+        if len(losses) > 1:
+            metrics |= {f"prefix_loss/{width}": x for width, x in zip(prefixes.widths, losses, strict=True)}
+        return sum(weight * x for weight, x in zip(weights, losses, strict=True)), metrics
 
     scalars = tuple(jnp.asarray(x, at_least_float32(vectors).dtype) for x in scalars)
     shared = all_gather(sides, axis_name), scalars
@@ -130,15 +123,9 @@ def mean_over_pairs(
 
 
 def pair_metrics(correct: Array, negative: Array, candidates: Ids) -> dict[str, Array]:
-    """Returns the metrics of a pair, whose means are those of a batch.
+    """Returns the metrics of a pair: if its right score is the highest, and the share of other pairs left out.
 
-    Args:
-      correct: true if the right score is the highest.
-      negative: bool [B], the other pairs that are negatives.
-      candidates: ids [B] of all pairs.
-
-    Returns:
-      `in_batch_accuracy`, and `masked_fraction`, the fraction of the other included pairs that are not negatives.
+    `negative` is true for those of the `candidates`, all pairs [B], that are not left out.
     """
     others = jnp.sum(candidates.where) - 1
     return {"in_batch_accuracy": correct, "masked_fraction": (others - jnp.sum(negative)) / jnp.maximum(others, 1)}
@@ -160,7 +147,7 @@ def _scores(
     wrong: list[dict] = [{} for _ in rights]
     for term in terms:
         row, columns = pair[term[2]], candidates[term[0]]
-        negative = NEGATIVES[term](row.ids, columns.ids)
+        negative = _negatives(term, row.ids, columns.ids)
         if options.guide is not None:
             limit = options.guide_ceiling(dot(question.guide, answer.guide)) + _rounding(question.guide, answer.guide)
             negative &= ~(dot(row.guide, columns.guide) > limit)
@@ -193,11 +180,9 @@ def _products(widths: tuple[int, ...], row: Texts, columns: Texts) -> list[Array
 
 
 def _rounding(one: Any, other: Any) -> Array:
-    """Returns a bound on the rounding errors of the inner product of two vectors [E], or of the MaxSim of [L, E].
-
-    Products of different shapes round differently, so scores that differ by less than this are equal. Products of E
-    terms have errors of about eps sqrt(E) times the norms. Of tokens, the errors of the highest products are added.
-    """
+    """Returns a bound on the rounding errors of the inner product of two vectors [E], or of the MaxSim of [L, E]."""
+    # Products of different shapes round differently, so scores that differ by less than this are equal. Products of E
+    # terms have errors of about eps sqrt(E) times the norms. Of tokens, the errors of the highest products are added.
     one, other = (jax.lax.stop_gradient(jax.tree.leaves(x)[0]) for x in (one, other))
     epsilon = jnp.finfo(one.dtype).eps * one.shape[-1] ** 0.5
     norms, other_norms = (jnp.sqrt(jnp.sum(jnp.square(x), axis=-1)) for x in (one, other))
@@ -228,15 +213,10 @@ def _hard_negatives(prefixes: Prefixes, where: Array, vectors, ids: Array | None
     return _texts(prefixes, Ids(jnp.full(present.shape, -1), present, answer_id=ids), vectors, guide)
 
 
-def _of_same_side(row: Ids, columns: Ids) -> Array:
-    """Returns bool [C], true for pairs of which neither answer is known to be right for the other's question."""
-    return negatives_of_question(row, columns) & negatives_of_answer(row, columns)
-
-
-# Masks of the terms: functions (ids of a row, ids of the columns) -> bool [C].
-NEGATIVES: Mapping[str, Callable[[Ids, Ids], Array]] = {
-    "a|q": negatives_of_question,
-    "h|q": negatives_of_question,
-    "q|a": negatives_of_answer,
-    **dict.fromkeys(SAME_SIDE.values(), _of_same_side),
-}
+def _negatives(term: str, row: Ids, columns: Ids) -> Array:
+    """Returns bool [C], true for the candidates of a term that are negatives of a row."""
+    if term == "q|a":
+        return negatives_of_answer(row, columns)
+    negative = negatives_of_question(row, columns)
+    # Of two texts of one side, neither answer may be known to be right for the other's question.
+    return negative & negatives_of_answer(row, columns) if term in SAME_SIDE.values() else negative

@@ -26,7 +26,7 @@ def pair_softmax(scores: Array, *, where: Array | None = None) -> tuple[Array, d
       >>> print(f"{loss:.4f}", metrics["pair_accuracy"])  # log(1 + exp(-1))
       0.3133 1.0
     """
-    scores, where = _prepared(scores, where)
+    where, scores = included_scores(where, scores=scores)
     # log(1 + sum of exp(margins)), without the right answer's exp(0), keeps losses near 0 precise.
     margins = scores[:, 1:] - scores[:, :1]
     margins = jnp.where(where[:, 1:], margins, jnp.finfo(margins.dtype).min / 2)
@@ -43,7 +43,7 @@ def pair_binary(scores: Array, *, where: Array | None = None) -> tuple[Array, di
       >>> print(f"{loss:.4f}")  # the mean of log(1 + exp(-1)) and log(2)
       0.5032
     """
-    scores, where = _prepared(scores, where)
+    where, scores = included_scores(where, scores=scores)
     sign = jnp.where(jnp.arange(scores.shape[1]) == 0, -1, 1)[None]
     loss = masked_mean(jax.nn.softplus(sign * scores), where)
     return loss, _metrics(scores, where)
@@ -54,10 +54,11 @@ def _metrics(scores: Array, where: Array) -> dict[str, Array]:
     return {"pair_accuracy": jnp.mean(scores[:, 0] > wrong), "negatives": jnp.mean(jnp.sum(where, axis=1) - 1.0)}
 
 
-def _prepared(scores: Array, where: Array | None) -> tuple[Array, Array]:
-    """Returns checked scores, at least float32 and 0 where they do not count, and the candidates that do."""
-    check_arrays({"scores": (scores, "[B, N]"), "where": (where, "bool [B, N]")})
-    if scores.shape[1] < 2:
-        raise EndxError(f"scores has shape {scores.shape}; each row needs a right and at least one wrong answer")
-    where = jnp.ones(scores.shape, bool) if where is None else where
-    return jnp.where(where, at_least_float32(scores), 0), where
+def included_scores(where: Array | None, **scores: Array) -> tuple[Array, ...]:
+    """Returns bool [B, 1 + K], the candidates to include, and scores of this shape, at least float32, 0 elsewhere."""
+    check_arrays({**{name: (x, "[B, N]") for name, x in scores.items()}, "where": (where, "bool [B, N]")})
+    shape = scores["scores"].shape
+    if shape[1] < 2:
+        raise EndxError(f"scores has shape {shape}; each row needs a right and at least one wrong answer")
+    where = jnp.ones(shape, bool) if where is None else where & where[:, :1]
+    return where, *(jnp.where(where, at_least_float32(x), 0) for x in scores.values())

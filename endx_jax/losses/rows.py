@@ -39,15 +39,12 @@ def mean_over_rows(
       rows: tree of arrays [R, ...], this device's rows.
       shared: tree of arrays of any shape, such as the candidates of all devices and a temperature.
       where: bool [R], rows to include. The loss of other rows is ignored, but its gradient must be finite.
-      tile: number of rows whose intermediate arrays are in memory at a time, in value and gradient. None stores the
-        intermediate arrays of all rows for the gradient. Both give the same values.
+      tile: number of rows, above 0, whose intermediate arrays are in memory at a time, in value and gradient. None
+        stores the intermediate arrays of all rows for the gradient. Both give the same values.
       axis_name: inside `jax.shard_map`, the mesh axis or axes over which the rows are split.
 
     Returns:
       A tuple (mean loss, mean metrics), zeros if no row is included.
-
-    Raises:
-      EndxError: `tile` is not positive.
 
     Examples:
       >>> def highest(question, answers):
@@ -116,11 +113,8 @@ def _sum(function: Callable, rows: tuple[Tree, Array], shared: Tree) -> tuple[Ar
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sum_tiles(function: Callable, tiles: tuple[Tree, Array], shared: Tree) -> tuple[Array, Tree]:
     """Returns `_sum` over the rows of tiles, [N, T, ...]."""
-    return _added(jax.lax.map(lambda rows: _sum(function, rows, shared), tiles))
-
-
-def _added(sums: Tree) -> Tree:
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
+    sums = jax.lax.map(lambda rows: _sum(function, rows, shared), tiles)
+    return jax.tree.map(functools.partial(jnp.sum, axis=0), sums)
 
 
 def _forward(function: Callable, tiles: Tree, shared: Tree):
@@ -143,7 +137,8 @@ def _forward(function: Callable, tiles: Tree, shared: Tree):
 
     zeros = jax.tree.map(lambda x: at_least_float32(jnp.zeros_like(x)), varied)
     to_shared, (sums, to_tiles) = jax.lax.scan(add, zeros, (varied_tiles, fixed_tiles))
-    return _added(sums), (to_tiles, jax.tree.map(lambda x, y: x.astype(y.dtype), to_shared, varied))
+    to_shared = jax.tree.map(lambda x, y: x.astype(y.dtype), to_shared, varied)
+    return jax.tree.map(functools.partial(jnp.sum, axis=0), sums), (to_tiles, to_shared)
 
 
 def _backward(function: Callable, gradients: tuple[Tree, Tree], cotangents: tuple[Array, Tree]) -> tuple[Tree, Tree]:

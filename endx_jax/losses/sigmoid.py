@@ -46,9 +46,6 @@ def in_batch_sigmoid(
       A tuple (loss, metrics) as that of `in_batch_softmax`; the loss is a sum over all pairs divided by the number of
       included questions.
 
-    Raises:
-      EndxError: as `in_batch_softmax`.
-
     Examples:
       >>> question = answer = jnp.array([[1.0, 0.0], [0.0, 1.0]])
       >>> loss, metrics = losses.in_batch_sigmoid(question, answer, temperature=1.0, bias=0.0)

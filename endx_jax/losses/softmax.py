@@ -61,11 +61,11 @@ def in_batch_softmax(
         `maxsim.tile_of` returns a tile for their lengths). Products are at least float32, with the highest matmul
         precision.
       answer: answer embeddings [B, E]; row i is the right answer of question i.
-      temperature: divisor of the scores, a positive number or scalar array.
+      temperature: divisor of the scores, a positive number or scalar array (checked outside `jax.jit` only).
       hard_negatives: embeddings [B, K, E] of wrong answers; they are candidates for questions only.
       question_id: int32 [B], equal for equal questions; -1 if unknown.
       answer_id: int32 [B], equal for equal answers; -1 if unknown.
-      positive_ids: int32 [B, P], ids of all right answers of each question, padded with -1.
+      positive_ids: int32 [B, P], ids of all right answers of each question, padded with -1; needs `answer_id`.
       hard_negative_ids: int32 [B, K], ids of the hard negatives in the numbering of `answer_id`. -1 marks padding,
         whose embeddings are ignored even if NaN. None means that all hard negatives are valid.
       direction: `question_to_answer` (each question against all answers, as both papers print it),
@@ -84,10 +84,6 @@ def in_batch_softmax(
       gradient: `in_batch_accuracy`, the fraction of questions whose own answer has a higher logit than all other
       answers of the batch except those excluded; and `masked_fraction`, the fraction of off-diagonal pairs that are
       excluded. Both are those of the longest prefix. `prefix_loss/WIDTH` is the loss of a prefix, if there are several.
-
-    Raises:
-      EndxError: shapes do not agree, the temperature is not positive (checked outside `jax.jit` only), the direction is
-        unknown, or ids are given without the arrays that they refer to.
 
     Examples:
       >>> question = answer = jnp.array([[1.0, 0.0], [0.0, 1.0]])

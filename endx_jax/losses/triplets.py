@@ -56,7 +56,7 @@ def triplet(
         `sum` or `mean` of both.
       where: bool [B], pairs to include; other pairs are neither anchors nor candidates, even if NaN.
       tile: rows of distances in memory at a time. None computes an array [B, B]. Both give the same values.
-      axis_name: inside `jax.shard_map`, the mesh axis or axes over which the batch is split: see `in_batch_softmax`.
+      axis_name: as in `in_batch_softmax`.
 
     Returns:
       A tuple (loss, metrics). The loss is the mean over the included pairs, zero if there are none; anchors without a

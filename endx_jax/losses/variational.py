@@ -59,15 +59,9 @@ def free_bits(kl: Array, least: float) -> Array:
 
 
 def sample(mean: Array, log_deviation: Array, keys: Array) -> Array:
-    """Draws a reparameterised sample of each text's posterior, mu + sigma * noise.
+    """Draws a reparameterised sample [B, E] of each text's posterior, mu + sigma * noise.
 
-    Args:
-      mean: mu [B, E].
-      log_deviation: log sigma [B, E].
-      keys: PRNG keys [B], one for each text, so that samples do not depend on the division of a batch.
-
-    Returns:
-      Samples [B, E].
+    Each text has a key, of keys [B], so that samples do not depend on the division of a batch.
     """
     noise = jax.vmap(lambda key: jax.random.normal(key, mean.shape[1:], mean.dtype))(keys)
     return mean + jnp.exp(log_deviation) * noise

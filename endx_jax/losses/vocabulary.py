@@ -38,14 +38,11 @@ def vocabulary_nll(
       bias: [V].
       words: int32 [N, K], in [0, V) if the weight is not zero.
       weights: weights [N, K] of the words, without a gradient; 0 for padding, whose values are ignored.
-      tile: maximum number of rows whose scores are in memory at a time.
+      tile: maximum number, above 0, of rows whose scores are in memory at a time.
 
     Returns:
       A tuple (loss, metrics). The loss is a sum in nats, at least float32, so that chunks of a batch can be added. The
       metric `words` is the sum of the weights.
-
-    Raises:
-      EndxError: shapes do not agree, or `tile` is not positive.
 
     Examples:
       >>> hidden, kernel, bias = jnp.zeros((2, 2)), jnp.ones((4, 2)), jnp.zeros(4)

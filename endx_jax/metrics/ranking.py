@@ -46,9 +46,6 @@ def ranks(scores: Array, positives: Array) -> Array:
     Returns:
       float32 [B, P], ascending in each row, inf where padded.
 
-    Raises:
-      EndxError: the shapes do not match.
-
     Examples:
       >>> scores = jnp.array([[0.9, 0.8, 0.1], [0.3, 0.3, 0.2]])
       >>> print(metrics.ranks(scores, positives=jnp.array([[0, 2], [0, -1]])))  # tied with one: + 1 / 2

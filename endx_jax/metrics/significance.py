@@ -52,16 +52,7 @@ def bootstrap_interval(
     """Returns the lower and the upper ends [2, M] of bootstrap intervals of `mean_over_sets`.
 
     The questions are resampled within each set. The sets are not: the interval is for other questions of the same sets.
-
-    Args:
-      values: [Q, M], M metrics on the questions of all sets, one set after the other.
-      sizes: numbers of questions of the sets; empty for a single set.
-      draws: number of resamples.
-      confidence: confidence level, in (0, 1).
-      seed: random seed.
-
-    Raises:
-      EndxError: values are not [Q, M], there are no questions or no draws, or the confidence is not in (0, 1).
+    Arguments are those of `mean_over_sets` and `paired_difference`.
     """
     resampled = bootstrap_means(values, np.random.default_rng(seed), sizes=sizes, draws=draws)
     return _middle(resampled, confidence)
@@ -99,10 +90,6 @@ def paired_difference(
 
     Returns:
       One `Difference` per metric.
-
-    Raises:
-      EndxError: the systems' values are not [Q, M] alike, the number of clusters is not Q, there are no questions or no
-        draws, or the confidence is not in (0, 1).
     """
     if np.shape(first) != np.shape(second):
         raise EndxError(f"two systems need values of one shape [Q, M], not {np.shape(first)} and {np.shape(second)}")
@@ -146,15 +133,7 @@ def bootstrap_means(
 ) -> np.ndarray:
     """Returns `mean_over_sets` of resamples of the questions with replacement, within each set, float64 [draws, M].
 
-    Args:
-      values: [Q, M], M metrics on the questions of all sets, one set after the other.
-      generator: source of the random draws.
-      sizes: numbers of questions of the sets; empty for a single set.
-      clusters: cluster of each question, such as its article, to resample whole clusters; empty for single questions.
-      draws: number of resamples.
-
-    Raises:
-      EndxError: values are not [Q, M], the number of clusters is not Q, or there are no questions or no draws.
+    The draws are those of `generator`; the other arguments are those of `mean_over_sets` and `paired_difference`.
     """
     if np.ndim(values) != 2:
         raise EndxError(f"values must be [Q, M], M metrics on Q questions, not of shape {np.shape(values)}")

@@ -170,15 +170,13 @@ def attend(
 
 
 def _attend_by_cudnn(query: Array, key: Array, value: Array, mask: Array, pattern: Pattern) -> Array:
-    """Computes `attend` by cuDNN on each device, with its texts and heads.
-
-    A text without tokens attends to its first padding: cuDNN's result for length 0 is undefined, and could be nan.
-    """
+    """Computes `attend` by cuDNN on each device, with its texts and heads."""
 
     def attend_rows(query, key, value, lengths):
         attend = functools.partial(jax.nn.dot_product_attention, scale=pattern.scale, is_causal=pattern.causal)
         return attend(query, key, value, key_value_seq_lengths=lengths, implementation="cudnn")
 
+    # A text without tokens attends to its first padding: cuDNN's result for length 0 is undefined, and could be nan.
     lengths = jnp.maximum(jnp.sum(mask, axis=1, dtype=jnp.int32), 1)
     return _on_each_device(attend_rows, query, key, value, lengths)
 

@@ -44,9 +44,6 @@ def check_keys(
       supported: as in `check_supported`.
       known: regular expressions, separated by spaces, of other keys that are read, or that do not change embeddings.
       ignored_by: library that ignores unknown keys in such files, so that they only cause a warning; empty: an error.
-
-    Raises:
-      EndxError: a value is not supported, or a key is unknown.
     """
     check_supported(contents, where, supported)
     pattern = re.compile("|".join([*supported, *known.split()]))
@@ -101,11 +98,7 @@ def _declared(names: Sequence[str], default: Any, check: Callable[[object, str],
 
 
 def read_key(config: Mapping, where: object, declared: dataclasses.Field) -> Any:
-    """Returns the value of a declared key in the contents of a `config.json`: of its first name with a value.
-
-    Raises:
-      EndxError: a key without a default is missing, or has another type or range; `where` is the file.
-    """
+    """Returns the value of a declared key in a `config.json`, `where`: that of its first name with a value."""
     names = declared.metadata["names"]
     stated = [name for name in names if config.get(name) is not None]
     if stated:
@@ -121,10 +114,6 @@ class HuggingFaceConfig:
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
-        """Reads the contents of a `config.json`; `where` is the file, for messages.
-
-        Raises:
-          EndxError: as `read_key`.
-        """
+        """Reads the contents of a `config.json`; `where` is the file, for messages."""
         fields = [field for field in dataclasses.fields(cls) if "names" in field.metadata]
         return cls(**{field.name: read_key(config, where, field) for field in fields})

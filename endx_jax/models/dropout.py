@@ -7,6 +7,7 @@ whose *first* axis is padded gets the same bits at the same position for any pad
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,10 @@ def example_keys(key: Array, step: Array, count: int) -> Array:
     return fold(jnp.broadcast_to(jax.random.fold_in(key, step), (count,)), jnp.arange(count))
 
 
-def fold(keys: Array, data: int | Array) -> Array:
-    """Folds a number, or numbers [B], into keys [B]."""
+def fold(keys: Any, data: int | Array) -> Any:
+    """Folds a number, or numbers [B], into keys [B]; None, without dropout, stays None."""
+    if keys is None:
+        return None
     return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(jnp.asarray(data, jnp.uint32), keys.shape))
 
 

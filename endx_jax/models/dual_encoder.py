@@ -57,11 +57,7 @@ class DualEncoder:
         return self.join({side: self.tower(side).init(keys[side], tokens)["params"] for side in SIDES})
 
     def join(self, towers: dict[str, dict]) -> dict:
-        """Joins the parameters of both towers, given by side, into one tree; shared groups are the question tower's.
-
-        Raises:
-          EndxError: a shared group differs in shape between the towers, or the towers have none of the shared groups.
-        """
+        """Joins the parameters of both towers, by side, into one tree; shared groups, alike in both, are there once."""
         shared = {group: params for group, params in towers["question"].items() if group in self.sharing.shared}
         if self.sharing.shared and not shared:
             raise EndxError(

@@ -30,14 +30,7 @@ MakeHead = Callable[[str, int], nn.Module | None]
 
 
 class ResidualHeads(nn.Module):
-    """Sequence of heads, in float32; the parameters of each are under its name.
-
-    Attributes:
-      names: names of the heads in order, from `FUNCTIONS`.
-      width: width of FCRR's hidden layer.
-      filters: number of ConvRR's filters.
-      dropout: rate of hidden activations in training.
-    """
+    """Sequence of heads of `HeadSettings`, in float32; the parameters of each are under its name in `FUNCTIONS`."""
 
     names: tuple[str, ...]
     width: int
@@ -49,7 +42,7 @@ class ResidualHeads(nn.Module):
         """Maps [B, E], of any norm, to [B, E] of unit norm; `dropout_keys` [B] switches dropout on."""
         embedding = l2_normalize(base)
         for number, name in enumerate(self.names):
-            keys = None if dropout_keys is None else fold(dropout_keys, _KEYS + number)
+            keys = fold(dropout_keys, _KEYS + number)
             function, size = FUNCTIONS[name], self.filters if name == CONVRR else self.width
             embedding = l2_normalize(embedding + function(size, self.dropout, name=name)(embedding, keys))
         return embedding
@@ -118,11 +111,7 @@ class HeadSettings:
         return tuple(self.names.split("+"))
 
     def of_side(self, side: str, width: int) -> ResidualHeads | None:
-        """Returns the heads of a side's tower, whose embeddings are [B, width]; None if the side has none.
-
-        Raises:
-          EndxError: the embeddings have fewer dimensions than a filter sees.
-        """
+        """Returns the heads of a side's tower, whose embeddings are [B, width]; None if the side has none."""
         require(
             CONVRR not in self.functions or width >= WINDOW,
             f"objective.head.names={self.names} looks at {WINDOW} dimensions at a time, and embeddings have {width}",

@@ -147,11 +147,7 @@ class Rope(HuggingFaceConfig):
 
     @classmethod
     def read(cls, parameters: object, base: object, head_width: int, where: object) -> Self:
-        """Converts the rotary parameters of a `config.json`, an object or none; `base` is used if they state none.
-
-        Raises:
-          EndxError: they are no object, a parameter is not supported, or the width Dh of a head is odd.
-        """
+        """Converts the rotary parameters of a `config.json`, an object or none; `base` is used if they state none."""
         if head_width % 2:
             raise EndxError(f"{where}: heads are {head_width} wide; rotary position embeddings need an even width")
         stated = json_files.as_object(parameters or {}, f"{where}: the rotary parameters")
@@ -202,13 +198,8 @@ def rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
 def relative_position_bias(table: Array, length: int, max_distance: int) -> Array:
     """Returns T5's bias on attention scores by the distance of key and query (Raffel et al. 2020, section 2.1).
 
-    Args:
-      table: bias by bucket and head, [buckets, H].
-      length: maximum length L of a text in tokens.
-      max_distance: distance from which all positions share a bucket.
-
-    Returns:
-      [1, H, L, L], by the position of the query and that of the key.
+    The table is [buckets, H]; the bias [1, H, L, L], by the position of the query and that of the key. Positions from
+    `max_distance` on share a bucket.
     """
     position = jnp.arange(length)
     distance = position[None, :] - position[:, None]

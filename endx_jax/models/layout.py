@@ -239,10 +239,7 @@ def _rows_of(table: Array, second: Array) -> Array:
 
 @jax.custom_vjp
 def _move(x: Array, index: Array, back: Array) -> Array:
-    """Returns x[index] for x [N, ...], zero where the index is N or more.
-
-    The gradient is a gather by `back`, the inverse of `index`, since a scatter is slow on accelerators.
-    """
+    """Returns x[index] for x [N, ...], zero where the index is N or more."""
     return x.at[index].get(mode="fill", fill_value=0)
 
 
@@ -251,6 +248,7 @@ def _move_forward(x, index, back):
 
 
 def _move_backward(back, gradient):
+    # A gather by the inverse of the index, since a scatter is slow on accelerators.
     return gradient.at[back].get(mode="fill", fill_value=0), None, None
 
 

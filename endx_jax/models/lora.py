@@ -100,11 +100,8 @@ def with_adapters(params: Mapping, settings: LoraSettings, draw_key: Array) -> d
 
     Args:
       params: parameters of a dual encoder, arrays or `pretrained.stored.StoredArray`.
-      settings: settings with a rank above 0.
+      settings: settings with a rank above 0, whose `targets` match a linear layer.
       draw_key: PRNG key.
-
-    Raises:
-      EndxError: the pattern of the targets matches no linear layer.
     """
     leaves = flax.traverse_util.flatten_dict(params, sep="/")
     modules = sorted(path.removesuffix(f"/{KERNEL}") for path in leaves if is_linear(path))

@@ -174,12 +174,8 @@ def _block_pairs(plan: Plan, bounds: Array, *, by_keys: bool) -> tuple[Array, tu
     The arrays are int32: `own` [P], the first block of each pair, P being the largest number of pairs; and for each
     block [N]: `shift`, so that the second block of pair p is p + shift[own]; the first and the last block that it is
     paired with as `own`, and the same as `other`; `finished[n]`, how many blocks are complete as `other` once `own` has
-    visited block n. A block of padding is paired with itself.
-
-    Args:
-      plan: static description of the kernels.
-      bounds: as in `attend_packed`.
-      by_keys: `own` are the blocks of keys, not those of queries.
+    visited block n. A block of padding is paired with itself. With `by_keys`, `own` are the blocks of keys, else those
+    of queries.
     """
     count = bounds.shape[1] // plan.block
     begin, end = (x.reshape(count, plan.block) for x in bounds)
@@ -243,16 +239,9 @@ class _Step(NamedTuple):
 def _run(
     plan: Plan, bounds: Array, inputs: Sequence[tuple], outputs: Sequence[tuple], scratch: Sequence, *, by_keys: bool
 ) -> list[Any]:
-    """Runs the backward kernel (`by_keys`) or the forward kernel on each pair of blocks.
-
-    Args:
-      plan: static description of the kernels.
-      bounds: as in `attend_packed`.
-      inputs: for each array the functions of its blocks' shape and of their place, and the array.
-      outputs: for each result the same functions, and its dtype.
-      scratch: shapes of float32 scratch memory.
-      by_keys: `own` are the blocks of keys, not those of queries.
-    """
+    """Runs the backward kernel (`by_keys`) or the forward kernel on each pair of blocks."""
+    # Inputs and outputs are the functions of their blocks' shape and place, and the array or its dtype; scratch memory
+    # is float32, of these shapes.
     count, described = _block_pairs(plan, bounds, by_keys=by_keys)
     kernel, products = (_backward_kernel, 5) if by_keys else (_forward_kernel, 2)
     scores = plan.heads * plan.pairs * plan.block**2

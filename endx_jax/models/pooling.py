@@ -78,10 +78,6 @@ class MultiHopAttention(nn.Module):
     """Structured self-attention with several hops, A = softmax(W2 tanh(W1 H^T)) (Lin et al. 2017), in float32.
 
     Lin et al. flatten the hops; their mean keeps width and scale.
-
-    Attributes:
-      hops: number of hops r.
-      width: hidden width d_a.
     """
 
     hops: int = 10

@@ -91,13 +91,7 @@ class RecurrentConfig:
 
 
 class RecurrentEncoder(nn.Module):
-    """Stack of recurrent layers.
-
-    Attributes:
-      config: config of the encoder.
-      dtype: dtype of the matrix products.
-      remat: rematerialisation policy, see `stack.rematerialised`.
-    """
+    """Stack of recurrent layers with matrix products in `dtype`; `remat` is a policy of `stack.rematerialised`."""
 
     config: RecurrentConfig
     dtype: jnp.dtype = jnp.dtype(jnp.float32)
@@ -110,8 +104,7 @@ class RecurrentEncoder(nn.Module):
         x = embedded.astype(self.dtype)
         for index in range(self.config.layers):
             if index:
-                keys = None if dropout_keys is None else fold(dropout_keys, index)
-                x = dropout(x, layout.token_keys(keys), self.config.dropout)
+                x = dropout(x, layout.token_keys(fold(dropout_keys, index)), self.config.dropout)
             # Create one module, so that all buckets of rows share its parameters.
             run = layer(self.config, self.dtype, name=f"layers_{index}")
             x = layout.join([run(rows, mask) for rows, mask, _ in layout.rows(x)])

@@ -5,7 +5,7 @@ rows of the batch and of a matrix are split over the same devices, it might move
 """
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 BATCH_AXES = ("data", "fsdp")
 FSDP, TENSOR = "fsdp", "tensor"
@@ -23,7 +23,8 @@ def platform(mesh: Mesh | None = None) -> str:
 
 def keep_rows(x: jax.Array) -> jax.Array:
     """Constrains the rows of an array [B, ...], and of its gradient, to the devices of their part of the batch."""
-    if _mesh() is None:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.manual_axes or mesh.size == mesh.shape["data"]:  # the compiler splits no parameters
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(BATCH_AXES, *(None,) * (x.ndim - 1)))
 
@@ -32,9 +33,3 @@ def axes_left() -> dict[str, int]:
     """Returns the mesh axes that are left to the compiler, and the devices along each."""
     mesh = jax.sharding.get_abstract_mesh()
     return {} if mesh.empty else {name: n for name, n in mesh.shape.items() if name not in mesh.manual_axes}
-
-
-def _mesh() -> AbstractMesh | None:
-    """Returns the mesh over which the compiler splits parameters; None if there is none, or inside `jax.shard_map`."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return None if mesh.empty or mesh.manual_axes or mesh.size == mesh.shape["data"] else mesh

@@ -77,8 +77,7 @@ def run_layers(
     for n, kind in enumerate(kinds[:start]):
         module = first if shared and first else layer(config, dtype, kind, name=f"layers_{n}")
         first = first or module
-        keys = None if dropout_keys is None else fold(dropout_keys, n)
-        outputs.append(module(outputs[-1], keys, *everywhere))
+        outputs.append(module(outputs[-1], fold(dropout_keys, n), *everywhere))
     if start == len(kinds):
         return outputs if every else outputs[-1:]
 

@@ -24,11 +24,9 @@ class StaticConfig(HuggingFaceConfig):
       vocab_size: vocabulary size V.
       width: width D of the vectors (`hidden_size`).
       pad_id: id of the padding token (`pad_token_id`).
-      layers: 0, as there is no encoder.
-      positions: None, as there is no length limit.
-      dropout: 0, as there is no encoder.
-      attention_dropout: 0, as there is no encoder.
       initializer_range: standard deviation of new token vectors.
+
+    The other attributes are those of a `TransformerConfig` without layers.
     """
 
     vocab_size: int = int_key("vocab_size", most=MOST_TOKENS)
@@ -64,11 +62,7 @@ class NoEncoder(nn.Module):
 
 
 class TokenWeights(nn.Module):
-    """Weight of each token of the vocabulary, `weight` float32 [V], initialised to ones.
-
-    Attributes:
-      vocab_size: vocabulary size V.
-    """
+    """Weight of each token of the vocabulary, `weight` float32 [V], initialised to ones."""
 
     vocab_size: int
 

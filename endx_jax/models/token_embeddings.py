@@ -48,11 +48,7 @@ class TokenChoice:
     attend: bool = False
 
     def read(self, tokens: Tokens) -> Tokens:
-        """Returns the tokens [B, max(L, expand)] that the encoder reads; expanded texts are not packed.
-
-        Raises:
-          EndxError: texts are expanded by tokens to which the others do not attend, which a TPU's kernel does not do.
-        """
+        """Returns the tokens [B, max(L, expand)] that the encoder reads; expanded texts are not packed."""
         if not self.expand:
             return tokens
         require(self.attend or platform() != "tpu", "model.tokens.expand on a TPU needs model.tokens.attend=True")

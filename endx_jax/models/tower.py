@@ -22,13 +22,9 @@ Array = jax.Array
 
 
 class TokenEmbedder(nn.Module):
-    """Token table, `embedding` float32 [V, D].
+    """Token table, `embedding` float32 [V, D], whose vectors are returned in `dtype`.
 
-    Attributes:
-      vocab_size: number of rows V.
-      width: number of columns D.
-      dtype: dtype of the returned vectors.
-      initializer_range: standard deviation of new rows.
+    New rows are normal with standard deviation `initializer_range`.
     """
 
     vocab_size: int

@@ -33,13 +33,9 @@ ADAPTER_KEYS = 8
 
 
 class TransformerEncoder(nn.Module):
-    """Transformer encoder: embeddings of positions and segments, layers and norms.
+    """Transformer encoder: embeddings of positions and segments, layers and norms, computed in `dtype`.
 
-    Attributes:
-      config: config of the encoder.
-      dtype: dtype of the computation.
-      remat: rematerialisation policy, see `stack.rematerialised`.
-      scan_layers: stacks the layers' parameters and scans over them, see `run_layers`.
+    `remat` is a policy of `stack.rematerialised`; `stack.run_layers` describes `scan_layers`.
     """
 
     config: TransformerConfig
@@ -61,23 +57,18 @@ class TransformerEncoder(nn.Module):
 
         Args:
           embedded: token array [..., D] in the form of `layout`; the width is the token table's.
-          layout: arrangement of the tokens.
+          layout: arrangement of the tokens, of texts that are no longer than the config's positions.
           dropout_keys: PRNG keys [B]; None disables dropout.
           every: returns the input of the first layer, if it is not `embedded`, and the output of each layer, the last
             one with the final norm.
 
         Returns:
           Encodings, a token array [..., D], or a list of them if `every` is set.
-
-        Raises:
-          EndxError: a text is longer than the config's positions.
         """
         config, length = self.config, layout.width
         if config.positions is not None and length > config.positions:
             raise EndxError(f"a text of {length} tokens exceeds the encoder's {config.positions} positions")
-        outer: list[Array | None] = [None, None]
-        if dropout_keys is not None:
-            outer = [layout.token_keys(fold(dropout_keys, config.layers + n)) for n in range(2)]
+        outer = [layout.token_keys(fold(dropout_keys, config.layers + n)) for n in range(2)]
         norm = functools.partial(_norm, config, self.dtype)
 
         x = embedded.astype(self.dtype)
@@ -120,13 +111,7 @@ class TransformerEncoder(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention and MLP with residuals around them, and norms after each (post-norm) or before (pre-norm).
-
-    Attributes:
-      config: config of the encoder.
-      dtype: dtype of the computation.
-      kind: properties of this layer.
-    """
+    """Self-attention and MLP with residuals around them, and norms after each (post-norm) or before (pre-norm)."""
 
     config: TransformerConfig
     dtype: jnp.dtype
@@ -139,14 +124,11 @@ class TransformerLayer(nn.Module):
         """Maps a token array [..., D] to one of the same shape; `rotated` has the rotations of `config.ropes`."""
         config, sites = self.config, itertools.count()
 
-        def next_keys() -> Array | None:
-            return None if dropout_keys is None else fold(dropout_keys, next(sites))
-
         def drop(x: Array) -> Array:
-            return dropout(x, layout.token_keys(next_keys()), config.dropout)
+            return dropout(x, layout.token_keys(fold(dropout_keys, next(sites))), config.dropout)
 
         def attention(x: Array) -> Array:
-            keys = next_keys()
+            keys = fold(dropout_keys, next(sites))
             layer_bias = _relative_bias(self, layout) if config.bias_by_layer else bias
             rotation = rotated[config.ropes.index(self.kind.rope)] if self.kind.rope else None
             attended = SelfAttention(config, self.dtype, self.kind.window, name="attention")
@@ -169,13 +151,7 @@ class TransformerLayer(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention of each token over the tokens of its own text.
-
-    Attributes:
-      config: config of the encoder.
-      dtype: dtype of the computation.
-      window: see `LayerKind`.
-    """
+    """Multi-head self-attention of each token over the tokens of its own text, within the `window` of a `LayerKind`."""
 
     config: TransformerConfig
     dtype: jnp.dtype
@@ -222,9 +198,8 @@ def _linear(
     x: Array,
 ) -> Array:
     """Applies the linear map `name`, one of `PROJECTIONS` and `MLP`, to a token array [..., D]."""
-    keys, lora = None, config.lora
-    if dropout_keys is not None and lora.dropout:
-        keys = layout.token_keys(fold(dropout_keys, ADAPTER_KEYS + (*PROJECTIONS, *MLP).index(name)))
+    number, lora = ADAPTER_KEYS + (*PROJECTIONS, *MLP).index(name), config.lora
+    keys = layout.token_keys(fold(dropout_keys, number)) if lora.dropout else None
     biased, draw, product = name in config.biases, config.kernel_init, dot_general_of(config.product_dtype, dtype)
     linear = Linear(width, use_bias=biased, dtype=dtype, kernel_init=draw, dot_general=product, lora=lora, name=name)
     return linear(x, keys)

@@ -140,11 +140,7 @@ class TransformerConfig(HuggingFaceConfig):
 
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
-        """Converts the contents of a `config.json`; `where` is the file, for messages.
-
-        Raises:
-          EndxError: a key is missing, a number is out of range, or the variant of the model is not supported.
-        """
+        """Converts the contents of a `config.json` of a supported variant; `where` is the file, for messages."""
         check_supported(config, where, cls.supported)
         base = super().from_hugging_face(config, where)
         if base.position_table:

@@ -89,13 +89,9 @@ def run_on_all(action: Callable[[], None], name: str) -> None:
 
 
 def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
-    """Checks that named values, such as hashes, are the same on every process.
+    """Checks that named values, such as hashes, are the same on every process, or raises EndxError.
 
-    Args:
-      values: computes the values by name; not called by a single process.
-
-    Raises:
-      EndxError: a value differs.
+    `values` computes them by name; a single process does not call it.
     """
     local = dict(values()) if is_distributed() else {}
     first = broadcast(lambda: local, "first-values")
@@ -113,15 +109,12 @@ def check_equal(values: Callable[[], Mapping[str, str]]) -> None:
 
 
 def check_parameters(params: Any, step: int = 0) -> None:
-    """Checks that every process holds the same step and values, by checksums that the devices compute.
+    """Checks that every process holds the same step and values, by checksums, or raises Disagreement.
 
     Args:
       params: tree of arrays. A checksum is that of a whole array, so copies on different processes are compared; parts
         of an array that is split over processes have no copies to compare.
       step: step of the parameters; 0 for those of a model that is not in training.
-
-    Raises:
-      Disagreement: a process has another step or value.
     """
     first, *others = all_gather(f"step {step}, checksum {_digest(params)}", "parameters") if is_distributed() else [""]
     for process, other in enumerate(others, 1):

@@ -64,10 +64,6 @@ def read_environment() -> DistributedConfig | None:
 
     Returns:
       The configuration; None if this is the only process.
-
-    Raises:
-      EndxError: the variables are incomplete or contradict each other, or this JAX does not tell the hosts of a TPU.
-      RunInterrupted: the first host of a TPU pod has no address yet.
     """
     config = _from_jax() or _from_slurm() or _from_tpu_pod()
     return config if config and config.num_processes > 1 else None

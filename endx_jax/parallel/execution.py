@@ -162,15 +162,13 @@ class Execution:
         return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
     def _on_each_shard(self, function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree, out_specs=ROWS) -> Tree:
-        """Applies `function` to each part of the batch; the compiler handles the other mesh axes.
-
-        `check_vma` is off. With it, replicated parameters would become varying inside the loop over chunks, which would
-        put the reduction of their gradient into the loop (tests/parallel/test_execution.py counts the reductions), and
-        JAX would reject every loop in `function` whose carry starts as a constant.
-        """
+        """Applies `function` to each part of the batch; the compiler handles the other mesh axes."""
         if self.shards == 1:
             with self.on_mesh():
                 return function(params, rows)
+        # With `check_vma`, replicated parameters would become varying inside the loop over chunks, which would put the
+        # reduction of their gradient into the loop (tests/parallel/test_execution.py counts the reductions), and JAX
+        # would reject every loop in `function` whose carry starts as a constant.
         return jax.shard_map(
             function,
             mesh=self.mesh,

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from endx_jax.models.sharding_hints import FSDP
-from endx_jax.parallel.sharding import partition_spec, rule_of
+from endx_jax.parallel.sharding import map_paths, partition_spec, rule_of
 
 
 def partitions(params):
@@ -28,34 +28,20 @@ def partitions(params):
 
 
 def gathered_by_layer(params, mesh: Mesh, dtype: DTypeLike):
-    """Boxes the matrices that `parallel.sharding.RULES` marks `by_layer`, so that their layer gathers them.
+    """Returns parameters in which the matrices that `parallel.sharding.RULES` marks `by_layer` are `Gathered`.
 
-    Args:
-      params: parameters of an objective, or a subtree whose paths have the same ends.
-      mesh: device mesh.
-      dtype: dtype of the computation.
-
-    Returns:
-      A tree like `params`, with a `Gathered` in place of each such matrix.
+    Their layer then gathers them, in the dtype of the computation. `params` may be a subtree of an objective's.
     """
 
-    def box(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        spec = partition_spec(name, leaf.shape, mesh)
-        return Gathered(leaf, spec, mesh, dtype) if rule_of(name).by_layer and FSDP in spec else leaf
+    def box(path: str, leaf):
+        spec = partition_spec(path, leaf.shape, mesh)
+        return Gathered(leaf, spec, mesh, dtype) if rule_of(path).by_layer and FSDP in spec else leaf
 
-    return jax.tree_util.tree_map_with_path(box, params) if mesh.shape[FSDP] > 1 else params
+    return map_paths(box, params) if mesh.shape[FSDP] > 1 else params
 
 
 class Gathered(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
-    """Box around a matrix that is gathered when `nn.Module.param` unboxes it.
-
-    Attributes:
-      value: the matrix.
-      spec: partition of the matrix.
-      mesh: device mesh.
-      dtype: dtype to which the matrix is cast.
-    """
+    """Box around a matrix of a partition, which is cast to `dtype` and gathered when `nn.Module.param` unboxes it."""
 
     value: Any
     spec: PartitionSpec = flax.struct.field(pytree_node=False)

@@ -40,14 +40,10 @@ class DeviceMemory:
         return self.held + self.devices * step
 
     def activations(self, state: int, platform: str = "cpu") -> int:
-        """Returns the bytes available to the activations of one device.
+        """Returns the bytes for the activations of one device beside `state` bytes of parameters and optimizer state.
 
         State and activations together use at most the share `SHARES` of the memory. If the state alone uses more than
         that, activations use at most half of the rest.
-
-        Args:
-          state: bytes of parameters and optimizer state on one device.
-          platform: platform of the devices.
         """
         used = self.peak(state)
         left = int(self.total * SHARES.get(platform, ACCELERATOR_SHARE)) - used
@@ -71,13 +67,9 @@ def measure() -> DeviceMemory:
 
 
 def host_memory(root: pathlib.Path = pathlib.Path("/")) -> tuple[int, int]:
-    """Returns the total and the free memory of the host, each at most what this process's control groups allow.
+    """Returns the bytes of total and free memory of the host, each at most what this process's control groups allow.
 
-    Args:
-      root: folder in which `proc` and `sys` are mounted.
-
-    Returns:
-      Bytes; twice `UNKNOWN` if the system has no `/proc/meminfo`, as outside Linux.
+    Both are `UNKNOWN` if the system has no `/proc/meminfo`, as outside Linux. `proc` and `sys` are mounted in `root`.
     """
     lines = dict(line.split(":") for line in read_system(root / "proc/meminfo").splitlines())
     if "MemAvailable" not in lines:
@@ -114,12 +106,7 @@ def bytes_held(tree: Tree) -> int:
 def bytes_kept(function: Callable[[Tree, Tree], Tree], params: Tree, rows: Tree) -> int:
     """Returns the bytes that a forward pass keeps for the backward pass, from shapes only.
 
-    Parameters that the backward pass reads are included; gradients are not.
-
-    Args:
-      function: function (params, rows) -> outputs.
-      params: differentiated tree of arrays or shapes.
-      rows: tree of arrays or shapes.
+    Parameters, which have a gradient, are included if the backward pass reads them; gradients are not.
     """
     pull = jax.eval_shape(lambda p, r: jax.vjp(lambda p: function(p, r), p)[1], params, rows)
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull))

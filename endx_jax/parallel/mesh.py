@@ -46,10 +46,8 @@ def check_process() -> None:
 def make_mesh(settings: MeshSettings, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Builds the mesh over devices, by default all of all processes, in an order that follows their links.
 
-    On several TPU slices, only `data` crosses the network between them.
-
-    Raises:
-      EndxError: the axes do not multiply to the number of devices, or `data` can't be divided by the slices.
+    The axes multiply to the number of devices. On several TPU slices, only `data`, a multiple of their number, crosses
+    the network between them.
     """
     check_process()
     check_flags()

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -86,11 +86,7 @@ def add_rules(rules: Iterable[Rule]) -> None:
 
 @functools.cache
 def rule_of(path: str) -> Rule:
-    """Returns the rule that matches a path.
-
-    Raises:
-      EndxError: no rule matches the path, or more than one.
-    """
+    """Returns the only rule that matches a path."""
     matches = [rule for rule in RULES if re.search(rf"(^|/)({rule.pattern})$", path)]
     if len(matches) == 1:
         return matches[0]
@@ -105,9 +101,6 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
     A dimension that is not divisible by its axis is not split. Adafactor's arrays of another rank than their parameter
     (row and column moments, and placeholders) are not split.
-
-    Raises:
-      EndxError: `rule_of` finds no rule or several, or the array's rank is not that of the rule.
     """
     if not shape:
         return PartitionSpec()
@@ -122,12 +115,13 @@ def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 def state_shardings(state, mesh: Mesh):
     """Returns the sharding of each leaf of a tree of arrays or shapes, by its path."""
+    return map_paths(lambda path, leaf: NamedSharding(mesh, partition_spec(path, leaf.shape, mesh)), state)
 
-    def sharding_of(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return NamedSharding(mesh, partition_spec(name, leaf.shape, mesh))
 
-    return jax.tree_util.tree_map_with_path(sharding_of, state)
+def map_paths(function: Callable[[str, Any], Any], params) -> Any:
+    """Returns a tree of function(path, leaf), with paths as those of `parameter_paths`."""
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    return jax.tree.map_with_path(lambda path, leaf: function(name(path), leaf), params)
 
 
 def parameter_paths(params) -> dict[str, Any]:
@@ -154,10 +148,8 @@ def rounded_up(batch_size: int, mesh: Mesh) -> int:
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Returns the rows of a global batch that are on this process's devices, int [n], ascending.
 
-    They are often not consecutive on TPU slices, where the chips of a host form a square of the torus.
-
-    Raises:
-      EndxError: the batch size is not a multiple of the number of batch shards.
+    The batch size is a multiple of `batch_shards`. The rows are often not consecutive on TPU slices, where the chips of
+    a host form a square of the torus.
     """
     shards = batch_shards(mesh)
     if batch_size % shards:

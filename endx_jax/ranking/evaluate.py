@@ -198,11 +198,8 @@ def _measure(ranks, gains) -> dict[str, jax.Array]:
 
 
 def _rank_block(scores, parts, start, block, candidates, depth):
-    """Returns ranks [b, P], top scores and ids [b, depth] of one block, and with gains those at the ranks, on the host.
-
-    `parts` are the rows of right candidates, their gains and excluded candidates, the last two of which may be None.
-    """
-    rows = len(parts[0])
+    """Returns ranks [b, P], top scores and ids [b, depth] of one block, and with gains those at ranks, on the host."""
+    rows = len(parts[0])  # of right candidates, and of their gains and excluded candidates, or None
     if scores.shape != (rows, candidates):
         raise ValueError(f"score_block({start}, {start + rows}) gave {scores.shape}, not {(rows, candidates)}")
     if rows < block:  # the last block is padded, so that all blocks run the same compiled program

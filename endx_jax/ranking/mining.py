@@ -15,7 +15,7 @@ from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.inference.maxsim import maxsim_of
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.ranking.bm25 import BM25, highest
-from endx_jax.ranking.rerank import PairScorer, PairScorerFactory, finite_scores
+from endx_jax.ranking.rerank import PairScorer, PairScorerFactory, finite_scores, score_lists
 from endx_jax.ranking.search import top_k
 from endx_jax.ranking.systems import EncodeSide
 from endx_jax.settings import require
@@ -107,41 +107,33 @@ class Mined(NamedTuple):
 
 def mine_negatives(
     ranked: Ranked,
-    qrels: Sequence[Sequence[int]],
-    candidates: Sequence[str],
+    records: RetrievalSet,
     settings: MiningSettings,
     teacher: PairScorer | None = None,
-    excluded: Sequence[Sequence[int]] | None = None,
     strata: PairScorer | None = None,
-    questions: Sequence[str] | None = None,
 ) -> Mined:
-    """Selects hard negatives from a ranking.
+    """Selects hard negatives from a ranking of the candidates of a retrieval set.
 
-    Rejected candidates: right ones; those whose text equals that of the question, or of a right or a better-ranked one,
-    up to case and white space; and those within the margin. A teacher scores the best candidates, and further ones
-    until a question has enough negatives; it rejects at least those that it scores above a right one.
+    Rejected candidates: right ones, and those excluded for the question; those whose text equals that of the question,
+    or of a right or a better-ranked one, up to case and white space; and those within the margin. A teacher scores the
+    best candidates, and further ones until a question has enough negatives; it rejects at least those that it scores
+    above a right one.
 
     Args:
       ranked: at least `settings.last_rank` deep, or as deep as the pool.
-      qrels: for each question the rows of its right candidates.
-      candidates: N texts.
+      records: questions, candidates and judgements.
       settings: selection.
       teacher: scores (question, candidate) rows; None: no teacher.
-      excluded: for each question the rows of candidates that are not ranked for it, which are rejected as right ones
-        are; None if there are none.
       strata: scores (question, candidate) rows; the negatives of a question are then spread over the order of these
         scores instead of the best-ranked ones: see `_stratified`.
-      questions: texts of the questions; None to compare no candidates with them.
     """
     wanted = settings.last_rank if strata else settings.negatives
     dropped = Counter(dict.fromkeys(REASONS, 0))
-    margin = settings.margin if teacher is None else Margin()
-    known = [(*right, *left_out) for right, left_out in zip(qrels, excluded or [()] * len(qrels), strict=True)]
-    places = _places_left(ranked, known, candidates, questions or (), settings, margin, dropped)
+    places = _places_left(ranked, records, settings, settings.margin if teacher is None else Margin(), dropped)
     if teacher is None:
         kept = [ranks[:wanted] for ranks in places]
     else:
-        limit = (settings.margin or Margin(absolute=0.0)).limit(lowest_right(teacher, qrels))
+        limit = (settings.margin or Margin(absolute=0.0)).limit(lowest_right(teacher, records.qrels))
         kept = _first_unrejected(ranked.rows, places, limit, wanted, teacher, dropped)
     if strata:
         kept = _stratified(ranked.rows, kept, settings.negatives, strata)
@@ -155,43 +147,32 @@ def mine_negatives(
 def score_candidates(
     score: PairScorer, qrels: Sequence[Sequence[int]], negatives: Sequence[Sequence[Negative]]
 ) -> list[dict[int, float]]:
-    """Scores each question's right candidates and negatives, for distillation; returns the scores by row.
-
-    Raises:
-      EndxError: a score is not finite.
-    """
+    """Scores each question's right candidates and negatives, for distillation; returns finite scores by row."""
     listed = [[*right, *(one.row for one in mined)] for right, mined in zip(qrels, negatives, strict=True)]
-    pairs = np.asarray([(question, row) for question, rows in enumerate(listed) for row in rows], int).reshape(-1, 2)
-    scores = np.asarray(finite_scores(score(pairs), pairs), np.float64)
-    ends = np.cumsum([len(rows) for rows in listed])[:-1]
-    return [
-        dict(zip(rows, values.tolist(), strict=True))
-        for rows, values in zip(listed, np.split(scores, ends), strict=True)
-    ]
+    scores = zip(listed, score_lists(score, listed), strict=True)
+    return [dict(zip(rows, values.tolist(), strict=True)) for rows, values in scores]
 
 
 def lowest_right(score: PairScorer, qrels: Sequence[Sequence[int]]) -> np.ndarray:
     """Returns the lowest score of each question's right candidates: float32 [Q]."""
-    pairs = np.asarray([(question, row) for question, right in enumerate(qrels) for row in right], int).reshape(-1, 2)
-    lowest = np.full(len(qrels), np.inf, np.float32)
-    np.minimum.at(lowest, pairs[:, 0], score(pairs))
-    return lowest
+    return np.asarray([own.min(initial=np.inf) for own in score_lists(score, qrels)], np.float32)
 
 
 def _places_left(
-    ranked, known, candidates, questions, settings: MiningSettings, margin: Margin, dropped
+    ranked: Ranked, records: RetrievalSet, settings: MiningSettings, margin: Margin, dropped: Counter
 ) -> list[list[int]]:
-    """Returns for each question the positions in its ranking, from 0, of possible negatives, which are not `known`."""
+    """Returns for each question the positions in its ranking, from 0, of possible negatives."""
     numbers: dict[str, int] = {}  # one for each distinct text of both sides, ignoring case and white space
     key, own = (
         [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in texts]
-        for texts in (candidates, questions)
+        for texts in (records.candidates, records.questions)
     )
-    limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(known), np.inf)
+    limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(own), np.inf)
     left = []
-    for question, rejected in enumerate(known):
+    for question, right in enumerate(records.qrels):
+        rejected = {*right, *(records.excluded[question] if records.excluded else ())}
         rows = ranked.rows[question, : settings.last_rank].tolist()
-        seen, kept = {*(key[row] for row in rejected), *own[question : question + 1]}, []
+        seen, kept = {own[question], *(key[row] for row in rejected)}, []
         for place in range(settings.first_rank - 1, len(rows)):
             row = rows[place]
             if row < 0:
@@ -230,13 +211,10 @@ def _first_unrejected(rows, places, limit, wanted: int, teacher: PairScorer, dro
 
 
 def _stratified(rows, places, wanted: int, score: PairScorer) -> list[list[int]]:
-    """Returns up to `wanted` positions of each question, in order, spread over all scores.
-
-    It is the stratified sampling of Jang et al. 2026 (arXiv 2604.04734), without chance: the candidates in the order of
-    their scores are divided into `wanted` strata of equal size, and the middle one of each is taken.
-    """
-    pairs = [(question, rows[question, place]) for question, ranks in enumerate(places) for place in ranks]
-    scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(ranks) for ranks in places])[:-1])
+    """Returns up to `wanted` positions of each question, in order, spread over all scores."""
+    # Stratified sampling of Jang et al. 2026 (arXiv 2604.04734), without chance: the candidates in the order of their
+    # scores are divided into `wanted` strata of equal size, and the middle one of each is taken.
+    scores = score_lists(score, [own[ranks] for own, ranks in zip(rows, places, strict=True)])
     kept = []
     for ranks, own in zip(places, scores, strict=True):
         count = min(wanted, len(ranks))

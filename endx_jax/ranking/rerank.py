@@ -23,6 +23,12 @@ def finite_scores(scores: np.ndarray, pairs: Sequence | np.ndarray) -> np.ndarra
     return scores
 
 
+def score_lists(score: PairScorer, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """Scores the answers of each question, which are given by rows; raises EndxError if a score is not finite."""
+    pairs = np.asarray([(question, row) for question, own in enumerate(rows) for row in own], int).reshape(-1, 2)
+    return np.split(finite_scores(score(pairs), pairs), np.cumsum([len(own) for own in rows])[:-1])
+
+
 def evaluate_pairs(
     score: PairScorer, first: ScoreBlock | None, records: RetrievalSet, *, top: int, depth: int = 100
 ) -> Evaluation:
@@ -55,28 +61,19 @@ def evaluate_pairs(
 
 
 def rerank_answers(
-    scores_of: Callable[[Sequence[str], Sequence[str]], PairScorer],
+    scores_of: PairScorerFactory,
     questions: Sequence[str],
     answers: Sequence[Sequence[FoundDocument]],
     k: int,
 ) -> list[list[FoundDocument]]:
-    """Returns the k best of the answers that a first stage found.
+    """Returns the k best of the answers that a first stage found for each question, with new ranks and scores.
 
-    Args:
-      scores_of: (question texts, answer texts) to a function that scores their pairs.
-      questions: Q texts.
-      answers: answers to each question in the order of the first stage, which also orders ties; the text of their
-        documents is scored.
-      k: number of answers to keep.
-
-    Returns:
-      For each question its answers, with new ranks and scores, best first.
+    The texts of their documents are scored. The order of the first stage orders ties.
     """
     documents = {answer.document.name: answer.document for ranked in answers for answer in ranked}
     row = {name: n for n, name in enumerate(documents)}
     score = scores_of(questions, [document.text for document in documents.values()])
-    pairs = [(question, row[answer.document.name]) for question, ranked in enumerate(answers) for answer in ranked]
-    scores = np.split(score(np.asarray(pairs, int).reshape(-1, 2)), np.cumsum([len(ranked) for ranked in answers])[:-1])
+    scores = score_lists(score, [[row[answer.document.name] for answer in ranked] for ranked in answers])
     return [
         [FoundDocument(rank, float(values[n]), ranked[n].document) for rank, n in enumerate(best, start=1)]
         for ranked, values in zip(answers, scores, strict=True)

@@ -174,14 +174,9 @@ def report(
 ) -> tuple[Results, list[DenseResult]]:
     """Ranks pools by BM25, unless they have no questions, and by dense systems, each alone and fused with BM25.
 
-    Args:
-      pools: the set with each pool.
-      systems: encoders of texts by the name of the system: see `evaluate_dense`.
-      reverse: also rank the questions for each answer.
-      **about: `dataset`, `split` and `hybrid` of `Results`; without `hybrid` no system is fused.
-
-    Returns:
-      The results, and those of each system with its embeddings.
+    `systems` are encoders of texts by the name of the system: see `evaluate_dense`. `reverse` also ranks the questions
+    for each answer. `about` has `dataset`, `split` and `hybrid` of `Results`; without `hybrid` no system is fused.
+    Returns the results, and those of each system with its embeddings.
     """
     results, ranked = Results(**{"dataset": "", "split": ""} | about, pools=pools), []
     if reverse:
@@ -211,9 +206,6 @@ def read_results(file: pathlib.Path) -> list[dict]:
     """Returns the evaluations in a `results.json`.
 
     Each has the strings `pool`, `system` and `direction`, and `metrics` with numbers; other values are not checked.
-
-    Raises:
-      EndxError: the file can't be read, or one of these is missing or of another type.
     """
     entries = json_files.as_list(json_files.value(json_files.read_json_file(file), "evaluations", str(file)), str(file))
     for number, entry in enumerate(entries):
@@ -232,14 +224,10 @@ def pool_folder(pool: str) -> str:
 
 
 def format_table(rows: Mapping[str, Mapping[str, float]], keys: Sequence[str]) -> str:
-    """Formats a table with one line per system and one column per metric, with three decimals.
+    """Formats a table with one line per system and one column per metric of `keys`, with three decimals.
 
     The best values of a column are marked with `*` unless all are equal; missing values are shown as `-`. The last
     lines state the tie rule.
-
-    Args:
-      rows: metrics of each system, as in `results.json` or `Evaluation.metrics`.
-      keys: metrics to show, in order; higher is better in all of them.
     """
     values = {key: {row[key] for row in rows.values() if key in row} for key in keys}
     best = {key: max(column) if len(column) > 1 else None for key, column in values.items()}

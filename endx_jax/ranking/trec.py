@@ -33,14 +33,11 @@ def write_run(path, question_ids, candidate_ids, top_ids, top_scores, tag) -> No
 
     Args:
       path: file to write, atomically.
-      question_ids: Q external ids.
-      candidate_ids: N external ids, or those that are needed by their indices.
+      question_ids: Q unique external ids.
+      candidate_ids: N unique external ids, or those that are needed by their indices.
       top_ids: int [Q, depth], indices of candidates, best first.
       top_scores: float32 [Q, depth], descending.
       tag: name of the system (last column).
-
-    Raises:
-      EndxError: an id or the tag is empty, or an id is repeated.
     """
     question_ids = encoded(path, "question", question_ids)
     candidate_ids = _by_row(path, candidate_ids)
@@ -62,13 +59,10 @@ def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
 
     Args:
       path: file to write, atomically.
-      question_ids: Q external ids.
-      candidate_ids: N external ids.
+      question_ids: Q unique external ids.
+      candidate_ids: N unique external ids.
       qrels: for each question the indices of its right candidates.
       gains: their grades in the order of `qrels`; None if all are 1.
-
-    Raises:
-      EndxError: an id is empty or repeated.
     """
     question_ids = encoded(path, "question", question_ids)
     candidate_ids = _by_row(path, candidate_ids)
@@ -82,11 +76,8 @@ def write_qrels(path, question_ids, candidate_ids, qrels, gains=None) -> None:
 def read_qrels(path: pathlib.Path) -> dict[str, dict[str, float]]:
     """Reads judgements: the right candidates of each question, those with a grade above 0, and their grades.
 
-    The file has TREC's four columns, or a header and BEIR's three, whose ids are encoded as in a run.
-
-    Raises:
-      EndxError: a line has other columns, a grade is not finite, a candidate is judged twice for a question, or no
-        grade is above 0.
+    The file has TREC's four columns, or a header and BEIR's three, whose ids are encoded as in a run. It judges each
+    candidate once for a question, and one or more as right.
     """
     table = _read(path, ("question", "0", "candidate", "grade"), 3).items()
     right = {question: {name: grade for name, grade in row.items() if grade > 0} for question, row in table}
@@ -98,7 +89,7 @@ def read_qrels(path: pathlib.Path) -> dict[str, dict[str, float]]:
 def read_run(path: pathlib.Path) -> dict[str, dict[str, float]]:
     """Reads a TREC run of any tool: the candidates of each question and their scores, best first.
 
-    As in trec_eval, scores order the candidates, not the rank column. Errors are those of `read_qrels`.
+    As in trec_eval, scores order the candidates, not the rank column.
     """
     run = _read(path, ("question", "Q0", "candidate", "rank", "score", "tag"), 4)
     return {question: dict(sorted(scores.items(), key=lambda item: -item[1])) for question, scores in run.items()}
@@ -159,13 +150,7 @@ def write_system(
 ) -> None:
     """Writes the run `SYSTEM.run.trec`, and `SYSTEM.per_question.jsonl`: `id`, `ranks` and metrics of each question.
 
-    Args:
-      folder: folder of the files.
-      system: name of the system.
-      question_ids: Q external ids.
-      candidate_ids: N external ids.
-      evaluation: rankings of the system.
-      groups: subject of each question, such as its article, which is written as `group`; None if unknown.
+    The ids are those of `write_run`. The `group` of a question is its subject, such as its article, if it is known.
     """
     write_run(folder / f"{system}{RUN}", question_ids, candidate_ids, evaluation.top_ids, evaluation.top_scores, system)
     with replacing(folder / f"{system}.per_question.jsonl") as file:
@@ -180,11 +165,7 @@ def _by_row(path, ids: Sequence[str] | Mapping[int, str]) -> dict[int, str]:
 
 
 def encoded(path, kind: str, ids: Iterable[str]) -> list[str]:
-    """Returns ids of this `kind` with their white space and control characters percent-encoded.
-
-    Raises:
-      EndxError: an id is empty, or occurs twice in the file `path`.
-    """
+    """Returns ids of this `kind` with their white space and control characters percent-encoded, each unique."""
     hidden = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
     columns = [hidden.sub(lambda match: urllib.parse.quote(match[0]), identity) for identity in ids]
     seen = set()

@@ -40,14 +40,7 @@ class CompiledStep:
 def compile_ahead(
     train_step: jax.stages.Wrapped, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
 ) -> CompiledStep:
-    """Compiles a step for batches of known shapes in parallel, before the first batch is read.
-
-    Args:
-      train_step: step function of `make_train_step`.
-      state: arrays, or shapes with shardings.
-      batches: global batches of shapes.
-      mesh: device mesh over which batches are sharded.
-    """
+    """Compiles a step for global batches of shapes in parallel; `state` holds arrays, or shapes with shardings."""
 
     def compile_one(batch: Batch):
         return train_step.lower(state, abstract_batch(batch, mesh)).compile()

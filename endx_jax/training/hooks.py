@@ -63,11 +63,7 @@ class EarlyStopping:
 class Validation:
     """Hook that validates the parameters, and ends training when `stopping` says so.
 
-    Attributes:
-      validate: function of the parameters that returns metrics by name.
-      stopping: early stopping; in a resumed run, it begins with the best validation so far.
-      monitor: destination of the metrics.
-      latest: step and metrics of the last validation.
+    In a resumed run, `stopping` begins with the best validation so far. `latest` has step and metrics of the last one.
     """
 
     validate: Callable[[dict], Mapping[str, float]]
@@ -140,13 +136,10 @@ class Trace:
     """
 
     def __init__(self, folder: pathlib.Path, *, start: int, steps: int, port: int = 0):
-        """Selects the steps to record, and starts the server.
+        """Selects `steps` steps to record after the first `WARM_UP` ones from `start`, and starts the server.
 
-        Args:
-          folder: output folder; each of several processes writes to a subfolder of its own.
-          start: step from which training starts or resumes.
-          steps: number of steps to record after the first `WARM_UP` ones.
-          port: port of the profiler's server; further processes of a host take the next ports. 0 for no server.
+        Each of several processes writes to a subfolder of its own, and those of a host take ports one after another; 0
+        is no server.
         """
         several = jax.process_count() > 1
         self._folder = folder / f"process-{jax.process_index()}" if several else folder

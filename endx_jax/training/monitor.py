@@ -42,15 +42,11 @@ class Pace:
         self._stalled += stalled
 
     def metrics(self, wall: float) -> dict[str, float]:
-        """Returns the metrics to log.
+        """Returns the metrics to log, `wall` seconds after this start of the run.
 
-        Args:
-          wall: seconds since this start of the run.
-
-        Returns:
-          `step_seconds_p50`, `_p95` and `_max` of the last `WINDOW` steps; `goodput`, the share of `wall` in steps,
-          without waits for data; `data_stall_seconds`, the waits since the last call. Empty before the second step,
-          since the time of the first is mostly compilation.
+        They are `step_seconds_p50`, `_p95` and `_max` of the last `WINDOW` steps; `goodput`, the share of `wall` in
+        steps, without waits for data; `data_stall_seconds`, the waits since the last call. They are empty before the
+        second step, since the time of the first is mostly compilation.
         """
         if not self._steps:
             return {}

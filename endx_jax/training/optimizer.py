@@ -8,7 +8,7 @@ import jax
 import optax
 
 from endx_jax.errors import EndxError
-from endx_jax.parallel.sharding import parameter_paths
+from endx_jax.parallel.sharding import map_paths
 from endx_jax.settings import check_choice, key, require
 
 SCHEDULES = ("linear", "cosine", "constant")
@@ -85,10 +85,7 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
     Args:
       settings: settings of the optimizer.
       steps: length of the schedule in steps.
-      params: tree of the trained parameters or their shapes; the patterns of multipliers are matched with its paths.
-
-    Raises:
-      EndxError: a parameter matches no pattern of the multipliers, or more than one.
+      params: tree of the trained parameters or their shapes; each path matches one pattern of the multipliers.
     """
     factors = _match_multipliers(settings.multipliers, params)
     schedule = make_schedule(settings, steps)
@@ -119,18 +116,17 @@ def _adafactor() -> list[optax.GradientTransformation]:
 
 def _decays(params):
     """Marks matrices and tables, which have weight decay, by name, since some biases are two-dimensional too."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: bool(re.search(r"(kernel|embedding)$", jax.tree_util.keystr(path, simple=True))), params
-    )
+    return map_paths(lambda path, _: path.endswith(("kernel", "embedding")), params)
 
 
 def _match_multipliers(multipliers, params):
     """Returns the learning-rate factor of each parameter, as a tree like `params`."""
-    factors = []
-    for path in parameter_paths(params):
+
+    def factor_of(path: str, _) -> float:
         matches = [(pattern, factor) for pattern, factor in multipliers if re.search(pattern, path)]
         if len(matches) != 1:
             patterns = "none" if not matches else " and ".join(repr(pattern) for pattern, _ in matches)
             raise EndxError(f"optimizer.multipliers must match every parameter exactly once; {path} matches {patterns}")
-        factors.append(float(matches[0][1]))
-    return jax.tree.unflatten(jax.tree.structure(params), factors)
+        return float(matches[0][1])
+
+    return map_paths(factor_of, params)

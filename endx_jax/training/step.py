@@ -15,6 +15,7 @@ import optax
 
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
+from endx_jax.parallel.sharding import map_paths
 from endx_jax.settings import require
 
 
@@ -46,23 +47,20 @@ def split_frozen(params, patterns: Sequence[str]):
 
     Args:
       params: a tree of arrays or shapes.
-      patterns: regular expressions; a leaf is frozen if one of them is found in its path.
+      patterns: regular expressions, each found in a path; a leaf is frozen if one of them is found in its path, and
+        not all leaves are.
 
     Returns:
       (trained, frozen): two trees like `params`, with None, an empty tree in JAX, in place of the other's leaves.
-
-    Raises:
-      EndxError: a pattern is found in no path, or all parameters are frozen.
     """
     unused = set(patterns)
 
-    def is_frozen(path, _) -> bool:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        found = [pattern for pattern in patterns if re.search(pattern, name)]
+    def is_frozen(path: str, _) -> bool:
+        found = [pattern for pattern in patterns if re.search(pattern, path)]
         unused.difference_update(found)
         return bool(found)
 
-    frozen = jax.tree_util.tree_map_with_path(is_frozen, params)
+    frozen = map_paths(is_frozen, params)
     if unused:
         raise EndxError(f"optimizer.frozen has the pattern {sorted(unused)[0]!r}, which matches no parameter's path")
     if all(jax.tree.leaves(frozen)):

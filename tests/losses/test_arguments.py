@@ -78,9 +78,6 @@ def test_a_temperature_that_is_not_positive_is_refused(wrong):
     with one_line_error(r"temperature is (0|-0.5|nan|0.0|-1.0); it must be greater than 0"):
         losses.in_batch_softmax(*pair, temperature=wrong)
     refused("temperature of the cross space is .*; it must be greater than 0", aligned, *pair, temperature=(1.0, wrong))
-    refused(
-        r"width in the dual space is .*; it must be greater than 0", aligned, *pair, kernel="sne", width=(wrong, None)
-    )
 
 
 def test_a_traced_temperature_passes():

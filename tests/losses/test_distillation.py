@@ -82,4 +82,4 @@ def test_nothing_to_compare_is_zero_with_finite_gradients(loss):
 def test_scores_that_do_not_fit_are_refused(loss):
     with one_line_error(r"teacher has shape \(2, 4\); it must be \[B, N\], with .* N = 3 as in scores"):
         loss(jnp.zeros((2, 3)), jnp.zeros((2, 4)))
-    refused("each row needs a right answer and at least one negative", loss, jnp.zeros((2, 1)), jnp.zeros((2, 1)))
+    refused("each row needs a right and at least one wrong answer", loss, jnp.zeros((2, 1)), jnp.zeros((2, 1)))

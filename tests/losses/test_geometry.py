@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from endx_jax import losses
 from endx_jax.losses import geometry_alignment
-from endx_jax.losses.geometry import KERNELS, TERMS, WITH_WIDTH
+from endx_jax.losses.geometry import KERNELS, TERMS
 
 embedding_regression = without_metrics(losses.embedding_regression)
 
@@ -36,14 +36,11 @@ def found(terms=TERMS, dual=DUAL, cross=CROSS, **settings) -> dict[str, float]:
     return {term: float(value) for term, value in values.items()}
 
 
-def test_an_estimated_width_is_the_mean_squared_distance():
-    # a|q: (4 + 0 + 1 + 1) / 4 in the dual space and (1 + 4 + 0 + 1) / 4. q|q: four distances 0, 1, 1, 0, or two of 1.
-    for term, width in (("a|q", 1.5), ("q|q", (0.5, None))):
-        assert found([term], kernel="sne") == pytest.approx(found([term], kernel="sne", width=width), rel=1e-5)
-    three = (jnp.array([[0.0], [1.0], [5.0]]),) * 2, (jnp.array([[0.0], [2.0], [3.0]]),) * 2
-    # Squared distances off the diagonal: 1, 25, 16 and 4, 9, 1, each twice.
-    given = found(["q|q"], *three, kernel="sne", diagonal=False, width=(42 / 3, 14 / 3))
-    assert found(["q|q"], *three, kernel="sne", diagonal=False) == pytest.approx(given, rel=1e-5)
+def test_a_visible_example_of_sne_whose_width_is_the_mean_squared_distance():
+    # Squared distances of a|q: dual [4, 0] and [1, 1], cross [1, 4] and [0, 1]. Both have the mean 1.5.
+    first = bernoulli(*(1 / (1 + math.exp((own - other) / 3)) for own, other in ((1, 4), (4, 0))))
+    second = bernoulli(1 / (1 + math.exp(-1 / 3)), 0.5)
+    assert found(["a|q"], kernel="sne") == pytest.approx({"a|q": (first + second) / 2}, rel=1e-5)
 
 
 def test_a_visible_example_of_pkt():
@@ -61,8 +58,8 @@ def drawn(rows: int, seed: int) -> tuple:
     return tuple(tuple(draw.normal(size=(rows, width)) + shift for shift in (0.5, -0.2)) for width in (4, 3))
 
 
-def twin(dual, cross, temperature, where, *, weights, kernel, width=None, diagonal=True, reduction="batchmean", **_):
-    """The weighted sum of the terms and the terms, with whole matrices; `width` is a (dual, cross) pair or None."""
+def twin(dual, cross, temperature, where, *, weights, kernel, diagonal=True, reduction="batchmean", **_):
+    """The weighted sum of the terms and the terms, with whole matrices."""
     where, terms = np.asarray(where), {}
     rows = np.flatnonzero(where)
     for term in weights:
@@ -71,8 +68,7 @@ def twin(dual, cross, temperature, where, *, weights, kernel, width=None, diagon
         for space, pair in enumerate((dual, cross)):
             u, v = (dict(zip("qa", pair, strict=True))[side][rows] for side in term.split("|"))
             squares = jnp.sum((u[None] - v[:, None]) ** 2, axis=2)
-            estimate = jax.lax.stop_gradient(jnp.sum(squares * keep) / jnp.sum(keep))
-            sigma2 = estimate if width is None or width[space] is None else width[space]
+            sigma2 = jax.lax.stop_gradient(jnp.sum(squares * keep) / jnp.sum(keep))
             cosine = (v @ u.T) / jnp.linalg.norm(v, axis=1)[:, None] / jnp.linalg.norm(u, axis=1)[None]
             scores = {
                 "inner": v @ u.T,
@@ -108,7 +104,6 @@ def test_regression_is_the_mean_squared_difference():
         ({"reduction": "sum"}, "reduction is 'sum', which is none of batchmean, mean"),
         ({"weights": {"q|d": 1.0}}, r"term of weights is 'q\|d', which is none of a\|q, q\|q, q\|a, a\|a"),
         ({"weights": {}}, "weights is empty; give one or more of the terms a"),
-        ({"width": 1.0}, "width is given, but the kernel 'inner' has no width; only gaussian and sne do"),
         ({"tile": 0}, "tile is 0; it must be greater than 0"),
         ({"cross": (jnp.zeros((2, 2)), jnp.zeros((2, 2)))}, r"cross question .*\(2, 2\).* with B = 3 as in dual"),
     ],
@@ -143,8 +138,6 @@ def compiled(kernel: str, settings: str, devices: int):
     The twin for no device, in tiles for one, and split over more.
     """
     options = dict(SETTINGS[settings], kernel=kernel)
-    if settings == "rich" and kernel in WITH_WIDTH:
-        options["width"] = (0.8, None)  # the other is estimated
     if not devices:
 
         def loss(dual, cross, temperature):

@@ -238,7 +238,7 @@ class EndxObjective(Objective):
         encoders = {place: groups | teacher_encoders.get(place, {}) for place, groups in params["dual_encoder"].items()}
         questions, answers = cast(Tokens, batch.question), cast(Tokens, batch.answer)
         # These are the student's keys and passes: with shared encoders, both have the same dropout and encodings.
-        side_keys = [None if keys is None else fold(keys, number) for number in range(2)]
+        side_keys = [fold(keys, number) for number in range(2)]
         sides = [("question", questions, side_keys[0]), ("answer", answers, side_keys[1])]
         question, answer = self.model.of_sides(self.model.encodings, encoders, sides, batch.packing)
         variables = {"params": params["teacher"]["cross_encoder"]}

@@ -133,5 +133,5 @@ class PairClassifier:
         reader, pairs = self.model.question, pairs if self.segments else dataclasses.replace(pairs, second=None)
         variables = {"params": self.model.tower_params(tower, "question")}
         vectors = reader.apply(variables, pairs, dropout_keys, method=reader.base)
-        keys = None if dropout_keys is None else fold(dropout_keys, _HEAD_KEYS)
+        keys = fold(dropout_keys, _HEAD_KEYS)
         return cast(Array, self.head.apply({"params": head}, vectors, keys))
