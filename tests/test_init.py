@@ -22,7 +22,9 @@ def test_packages_of_functions_show_their_functions_and_no_modules(package):
     assert dir(package) == sorted(package.__all__)
 
 
-@pytest.mark.parametrize("verb", ["check", "compare", "export", "merge", "publish", "search"])
+@pytest.mark.parametrize(
+    "verb", ["check", "compare", "encode", "evaluate", "export", "merge", "mine", "publish", "search"]
+)
 def test_the_help_of_a_verb_does_not_import_jax(verb):
     begin = f"import sys\nfrom endx_jax.cli.{verb} import main\n"
     code = begin + "try:\n  main(['--help'])\nfinally:\n  assert 'jax' not in sys.modules"

@@ -4,9 +4,9 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from endx_jax.data.formats import Data, Place, ReadOptions, open_data, squad
+from endx_jax.data.formats import Data, ReadOptions, open_data, squad
 from endx_jax.data.formats.format import Format
-from endx_jax.data.formats.origins import PREFIXES
+from endx_jax.data.formats.origins import PREPARED
 from endx_jax.data.formats.registry import records_of
 from endx_jax.data.formats.shards import FilePart
 from endx_jax.data.sets.documents import Document
@@ -48,12 +48,29 @@ class Source:
     @property
     def is_file(self) -> bool:
         """True for files and folders, false for sets that are made or prepared."""
-        return self.data is not None and not self.path.startswith(PREFIXES)
+        return self.data is not None and self.data.format is not PREPARED
 
     @property
     def pool(self) -> str:
         """Retrieval unit of reading-comprehension data, as `data.pool`; empty for other data."""
         return self.options.pool
+
+    @property
+    def split(self) -> str:
+        """Split to evaluate: the requested one, or else the only one of a BEIR folder, or else `test`."""
+        return self.options.split or (self.data.format.default_split(self.data.place) if self.data else "test")
+
+    def with_split(self, split: str) -> "Source":
+        """Returns the source for a split."""
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, split=split))
+
+    def sets(self) -> dict[str, "Source"]:
+        """Returns the sets of a suite by name, each with its split; none if the data is no suite."""
+        found = self.data.sets(self.options.split) if self.data else {}
+        return {
+            name: dataclasses.replace(self, path=path, data=open_data(path)).with_split(split)
+            for name, (path, split) in found.items()
+        }
 
     def read(self, settings: DataSettings, *, whole: bool = True) -> RetrievalSet:
         """Reads the set, without its prompts.
@@ -79,7 +96,7 @@ class Source:
 
 
 def find_source(
-    path: str,
+    path: str | Data,
     settings: DataSettings,
     split: str | None = None,
     *,
@@ -91,7 +108,8 @@ def find_source(
     """Returns the data set at a path.
 
     Args:
-      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a data set that is prepared or made by a config file.
+      path: file, folder, `hf://datasets/OWNER/NAME`, or name of a data set that is prepared or made by a config file;
+        or data that is open already.
       settings: settings of the data. The pool is left out if the set is not reading-comprehension data.
       split: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
       data_format: as `data.format`; empty to detect it.
@@ -102,7 +120,10 @@ def find_source(
     Raises:
       EndxError: there is no such data, or it can't have the pool.
     """
-    data = None if path in makers else open_data(path)
+    if isinstance(path, Data):
+        data, path = path, path.path
+    else:
+        data = None if path in makers else open_data(path)
     options = options_of(settings, split)
     if data is None or data_format or not data.has_units:
         if strict and settings.pool and (data is None or data_format):
@@ -136,6 +157,26 @@ def options_of(settings: DataSettings, split: str | None) -> ReadOptions:
     )
 
 
+def sources_of(settings: DataSettings, makers: Mapping[str, Maker] = NO_MAKERS) -> tuple[Source, Source | None]:
+    """Returns the training data and the test data of a run; None for the latter if it is a share of the former.
+
+    The test data is that of `data.test_path`, or else that beside the training data, as in a folder of SQuAD's files.
+
+    Raises:
+      EndxError: there is no such data, or it can't have the pool.
+    """
+    data = None if settings.path in makers else open_data(settings.path)
+    test_path = settings.test_path
+    if data and data.format is PREPARED and settings.pool not in POOLS:
+        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(POOLS)}")
+    if data and settings.pool and not settings.format and (parts := data.parts):
+        data, test_path = open_data(parts[0]), test_path or parts[1]
+    of_test = find_source(test_path, settings, settings.test_split, makers=makers) if test_path else None
+    strict, form = not (of_test and of_test.pool), settings.format
+    train = find_source(data or settings.path, settings, settings.split, data_format=form, strict=strict, makers=makers)
+    return train, of_test
+
+
 def read_splits(settings: DataSettings, makers: Mapping[str, Maker] = NO_MAKERS) -> Splits:
     """Returns the train, validation and test sets; `makers` are functions that make data sets, by name.
 
@@ -159,11 +200,7 @@ def read_splits(settings: DataSettings, makers: Mapping[str, Maker] = NO_MAKERS)
     if settings.merge:
         splits = parted(_read_merged(settings), settings)
     else:
-        path, test_path = paths_of(settings)
-        of_test = find_source(test_path, settings, settings.test_split, makers=makers) if test_path else None
-        strict = not (of_test and of_test.pool)
-        form = settings.format
-        source = find_source(path, settings, settings.split, data_format=form, strict=strict, makers=makers)
+        source, of_test = sources_of(settings, makers)
         records = source.read(settings, whole=False)
         splits = _parted_from(records, of_test, settings) if of_test else parted(records, settings)
     if settings.mixture:
@@ -226,17 +263,3 @@ def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None
         return Pools({pool or "all": records})
     sets = {"answers": records.subset(range(len(records.questions)), hard_negatives=False), "sentences": records}
     return Pools({pool: sets[pool]} | sets)
-
-
-def paths_of(settings: DataSettings) -> tuple[str, str]:
-    """Returns the paths of the training and test data; the second is empty if both are splits of one data set."""
-    if settings.path.startswith(PREFIXES) and settings.pool not in POOLS:
-        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(POOLS)}")
-    train, test = settings.path, ""
-    if settings.format:
-        return train, settings.test_path
-    if train.startswith(PREFIXES) and ":" not in train:
-        train, test = f"{train}:train", f"{train}:validation"
-    elif settings.pool and squad.FOLDER.matches(Place(train)):
-        train, test = squad.files_of(train)
-    return train, settings.test_path or test

@@ -9,7 +9,6 @@ import numpy as np
 
 from endx_jax import hub
 from endx_jax.data import sources
-from endx_jax.data.formats import beir
 from endx_jax.data.formats.origins import ORIGINS, name_and_split
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import Splits
@@ -27,6 +26,11 @@ RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the n
 def find_source(path: str, settings: DataSettings, split: str | None = None, **options: Any) -> sources.Source:
     """Returns the data set at a path, also of one that a config file or a recipe makes: see `sources.find_source`."""
     return sources.find_source(path, settings, split, makers=_makers(path), **options)
+
+
+def find_sources(settings: DataSettings) -> tuple[sources.Source, sources.Source | None]:
+    """Returns the training data and the test data of a run: see `sources.sources_of`."""
+    return sources.sources_of(settings, _makers(settings.path, settings.test_path))
 
 
 def read_splits(settings: DataSettings) -> Splits:
@@ -47,10 +51,9 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
         if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
             whole, split = path, ""
         with located("evaluation.sets, as PATH or PATH:SPLIT"):
-            suite = beir.suite_of(hub.local_path(whole), split or None) or {"": (whole, split)}
-            for part, (folder, judged) in suite.items():
-                source = find_source(folder, data, judged or None)
-                sets[f"{name}/{part}" if part else name] = pools(source.read(data), data, source.pool).primary
+            source = find_source(whole, data, split or None)
+            for part, of_set in (source.sets() or {"": source}).items():
+                sets[f"{name}/{part}" if part else name] = pools(of_set.read(data), data, of_set.pool).primary
     return sets
 
 

@@ -123,6 +123,9 @@ class Format:
       documents: reader of (location, `Document`); by default the passages of the other contents.
       judgements: reader of `Judgements` that does not need the passages.
       records: reader of the whole `RetrievalSet`, for a format that says more than its examples.
+      parts: paths of the training and the test data, for data that has both; None for data that has one.
+      default_split: split to evaluate if none is requested.
+      sets: paths and splits of the data sets by name, for a suite; with the requested split.
       in_parts: true if `examples` reads `ReadOptions.part` of the data.
     """
 
@@ -133,6 +136,9 @@ class Format:
     documents: Reader[Iterable[tuple[str, Document]]] | None = None
     judgements: Reader[Judgements] | None = None
     records: Reader[RetrievalSet] | None = None
+    parts: Callable[[Place], tuple[str, str] | None] = lambda place: None
+    default_split: Callable[[Place], str] = lambda place: "test"
+    sets: Callable[[Place, str | None], dict[str, tuple[str, str]]] = lambda place, split: {}
     in_parts: bool = False
 
 

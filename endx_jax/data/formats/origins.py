@@ -1,11 +1,17 @@
-"""Sources of the prepared data sets: published URLs, sizes and hashes, file names, and readers."""
+"""Data sets of `endx prepare`, such as `reqa/squad` or, with a split, `reqa/squad:validation`.
+
+For each: published URLs, sizes and hashes, file names, and the reader of the files.
+"""
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from endx_jax.data.formats import mrqa, natural_questions, squad
+from endx_jax.data.formats.format import Format, Place, ReadOptions
+from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.paragraphs import Paragraph
+from endx_jax.data.sets.records import RetrievalSet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,3 +192,18 @@ def name_and_split(path: str) -> tuple[str, str]:
     """Returns name and split of a prepared data set such as `reqa/squad:validation`; the default split is `train`."""
     name, _, part = path.partition(":")
     return name, part or "train"
+
+
+def _records(place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
+    from endx_jax.data.formats.reqa_dataset import read_prepared  # imports tensorflow-datasets
+
+    return read_prepared(*name_and_split(place.path))
+
+
+def _train_and_validation(place: Place) -> tuple[str, str] | None:
+    return None if ":" in place.path else (f"{place.path}:train", f"{place.path}:validation")
+
+
+PREPARED = Format(
+    "prepared", lambda place: place.path.startswith(PREFIXES), records=_records, parts=_train_and_validation
+)

@@ -19,7 +19,7 @@ from endx_jax.data.formats.format import DEFAULTS, Format, Place, ReadOptions
 from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
 from endx_jax.data.formats.msmarco import MSMARCO
 from endx_jax.data.formats.natural_questions import NATURAL_QUESTIONS
-from endx_jax.data.formats.prepared import PREPARED
+from endx_jax.data.formats.origins import PREPARED
 from endx_jax.data.formats.squad import FOLDER, SQUAD, SQUAD_ROWS
 from endx_jax.data.formats.tables import COLUMNS, ENDINGS, LINES, PASSAGES, Placed
 from endx_jax.data.formats.text_files import InvalidRows
@@ -94,6 +94,18 @@ class Data:
     def has_units(self) -> bool:
         """True for reading-comprehension data, whose retrieval unit is `data.pool`."""
         return self.format is PREPARED or self.format.paragraphs is not None
+
+    @property
+    def parts(self) -> tuple[str, str] | None:
+        """Paths of the training and the test data, if the data has both."""
+        return self.format.parts(self.place)
+
+    def sets(self, split: str | None = None) -> dict[str, tuple[str, str]]:
+        """Returns path and split of each data set of a suite by name; none for other data.
+
+        `split` is by default the only one of a set, or else `test`.
+        """
+        return self.format.sets(self.place, split)
 
     def records(self, options: ReadOptions = DEFAULTS) -> RetrievalSet:
         """Returns the questions with their candidates; equal texts are merged."""

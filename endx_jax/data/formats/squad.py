@@ -150,4 +150,9 @@ SQUAD_ROWS = Format(
     paragraphs=lambda place, options, invalid: squad_rows(place.path, invalid, options.split),
 )
 # A folder of both files, which only training reads, as its train and test data.
-FOLDER = Format("squad_folder", lambda place: place.has(*FILES) and not place.has("corpus.jsonl"), paragraphs=_refuse)
+FOLDER = Format(
+    "squad_folder",
+    lambda place: place.has(*FILES) and not place.has("corpus.jsonl"),
+    paragraphs=_refuse,
+    parts=lambda place: files_of(place.path),
+)

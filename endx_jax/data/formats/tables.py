@@ -274,6 +274,14 @@ def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
         yield where, dataclasses.replace(document, questions=tuple(questions))
 
 
+def names_columns(place: Place, *sides: str) -> bool:
+    """Returns true for a table, but for a `.tsv` file whose first line names no column of these sides."""
+    if place.ending != ".tsv":
+        return place.ending in ENDINGS
+    header = re.split(r'["\t]+', text_files.first_text_line(place.files[0]))
+    return any(columns.find(side, header) for side in sides)
+
+
 def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:
     """Yields (location, id, text) for each line of a two-column table without header or quotes; skips blank lines.
 
