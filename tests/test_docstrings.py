@@ -12,7 +12,7 @@ import pytest
 import endx_jax
 from endx_jax import losses, metrics
 from endx_jax.data import read
-from endx_jax.experiment import evaluate, from_python, mining
+from endx_jax.experiment import from_python, mining
 from endx_jax.index import index_model
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.methods import Method, method

@@ -11,30 +11,23 @@ import numpy as np
 from etils import epath
 
 from endx_jax.buckets import uploading
-from endx_jax.data.formats import beir
 from endx_jax.data.formats.answer_strings import ANSWERS, QuestionWithAnswers, read_answered
-from endx_jax.data.formats.format import ReadOptions
-from endx_jax.data.formats.registry import open_data
 from endx_jax.data.sets.records import Judgements, Pools, asked_documents, known_questions
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import Source, pools
-from endx_jax.errors import EndxError
-from endx_jax.experiment.data import ensure_prepared, find_source, read_splits
+from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.run_index import write_pool
-from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
-from endx_jax.hub import local_path
 from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows
 from endx_jax.index.index_file import metric_of
 from endx_jax.index.index_model import open_index, stored_hybrid
 from endx_jax.index.snapshot import Snapshot
-from endx_jax.inference import EmbeddingModel, load
+from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.maxsim import pooled
 from endx_jax.parallel import agreement
 from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import keep_programs
-from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.ranking import trec
 from endx_jax.ranking.evaluate import Evaluation
 from endx_jax.ranking.rerank import PairScorerFactory, evaluate_pairs
