@@ -172,7 +172,7 @@ def evaluate_index(
     if home:
         about = {
             "dataset": source.path,
-            "split": source.options.split,
+            "split": source.split,
             "index": str(index.path),
             "model": index.info.model,
         }
