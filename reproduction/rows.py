@@ -10,7 +10,7 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.sets.records import Pools, RetrievalSet
-from endx_jax.data.sets.splits import of_few_paragraphs, with_many_questions
+from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.data.sources import pools, sources_of
 from endx_jax.errors import EndxError
@@ -29,7 +29,7 @@ from endx_jax.parallel.environment import keep_programs
 from endx_jax.ranking.rerank import evaluate_pairs
 from endx_jax.ranking.results import read_results, report
 from endx_jax.ranking.systems import evaluate_dense
-from reproduction.counts import counts_of
+from reproduction.counts import counts_of, of_few_paragraphs
 from reproduction.layers import measure_layers
 from reproduction.outcome import Outcome, compared
 from reproduction.runs import Options, measures_of_results, slug, trained

@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from endx_jax.data.formats import Data, ReadOptions, open_data, squad
 from endx_jax.data.formats.format import Format
@@ -10,8 +11,9 @@ from endx_jax.data.formats.origins import PREPARED
 from endx_jax.data.formats.registry import records_of
 from endx_jax.data.formats.shards import FilePart
 from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.examples import Example
 from endx_jax.data.sets.paragraphs import POOLS, split_sentences
-from endx_jax.data.sets.records import Example, Pools, RetrievalSet, RetrievalSetBuilder, mix
+from endx_jax.data.sets.records import Pools, RetrievalSet, RetrievalSetBuilder
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError
@@ -231,6 +233,40 @@ def _parted_from(records: RetrievalSet, of_test: Source, settings: DataSettings)
         also = f"all its questions are in the test data {of_test.path} too"
         raise EndxError(f"{settings.path}: {also}; train on other questions")
     return dataclasses.replace(parted(rest, dataclasses.replace(settings, test_fraction=0.0)), test=test)
+
+
+def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
+    """Merges sets into one whose `sources` name the sets of each question.
+
+    Equal candidates are merged, and so are equal questions, with all their right candidates, so that no right answer
+    of any set is a negative in a batch, and no right answer is a hard negative. Of several teachers' scores of a pair
+    the first is kept, and of several grades the highest. Ids of the first set are kept; those of
+    the others are prefixed with the set's number and a colon. If only some sets have groups, each question of the
+    others is a group of its own.
+    """
+    merged = RetrievalSetBuilder()
+    sources: dict[str, dict[int, None]] = {}
+    grouped = any(records.groups is not None for records in sets)
+    for number, records in enumerate(sets):
+        prefix, texts = f"{number}:" if number else "", records.candidates
+        for text, name in zip(texts, records.candidate_ids, strict=True):
+            merged.candidate(text, prefix + name)
+        for row, text in enumerate(records.questions):
+            right, wrong = records.qrels[row], records.hard_negatives[row] if records.hard_negatives else ()
+            name, scores = prefix + records.question_ids[row], None if records.scores is None else records.scores[row]
+            merged.add(
+                text,
+                [texts[candidate] for candidate in right],
+                [texts[candidate] for candidate in wrong],
+                None if scores is None else [scores.get(candidate, math.nan) for candidate in (*right, *wrong)],
+                name,
+                ((records.groups and records.groups[row]) or f"question {name}") if grouped else None,
+                grades=[records.grades[row][candidate] for candidate in right] if records.grades else (),
+                excluded=[texts[candidate] for candidate in records.excluded[row]] if records.excluded else (),
+            )
+            sources.setdefault(text, {})[number] = None
+    mixed = merged.build(hard_negatives=any(records.hard_negatives is not None for records in sets))
+    return dataclasses.replace(mixed, sources=tuple(tuple(sources[text]) for text in mixed.questions))
 
 
 def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:

@@ -12,7 +12,9 @@ from etils import epath
 
 from endx_jax.buckets import uploading
 from endx_jax.data.formats.answer_strings import ANSWERS, QuestionWithAnswers, read_answered
-from endx_jax.data.sets.records import Judgements, Pools, asked_documents, known_questions
+from endx_jax.data.sets.examples import Judgements
+from endx_jax.data.sets.known_questions import asked_documents, known_questions
+from endx_jax.data.sets.records import Pools
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import Source, pools
@@ -151,7 +153,7 @@ def evaluate_index(
     elif source.data and source.data.format.judgements:
         questions = source.data.judgements(source.options)
     else:
-        questions = Judgements.from_records(read_pools(source, settings).primary)
+        questions = read_pools(source, settings).primary.judgements
     index = open_index(path, model)
     if home:
         check_writable(home, "output")

@@ -31,7 +31,7 @@ from endx_jax.data.batches.token_store import (
     write_part,
 )
 from endx_jax.data.formats import folders, shards
-from endx_jax.data.sets.records import texts_of
+from endx_jax.data.sets.examples import texts_of
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import Source

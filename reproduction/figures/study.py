@@ -83,3 +83,11 @@ def with_at_least(records: RetrievalSet, count: int) -> dict[int, list[int]]:
         most = max(map(len, asked.values()), default=0)
         raise EndxError(f"no answer has {count} questions, the most is {most}: give more questions")
     return found
+
+
+def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Returns right pairs with each question and candidate at most once: the first question of each first answer."""
+    first: dict[int, int] = {}
+    for question, right in enumerate(qrels):
+        first.setdefault(right[0], question)
+    return [(question, candidate) for candidate, question in first.items()]

@@ -22,7 +22,8 @@ from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.shards import BEIR_PARTS
 from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.documents import Document
-from endx_jax.data.sets.records import Judgements, RetrievalSet, RetrievalSetBuilder
+from endx_jax.data.sets.examples import Judgements
+from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 from endx_jax.files import replace_folder, staging_folder
 

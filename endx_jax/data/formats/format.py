@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from endx_jax.data.formats import document_files, row_files, shards, text_files
 from endx_jax.data.formats.text_files import ARROW_ENDINGS, InvalidRows
 from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.data.sets.paragraphs import Paragraph
-from endx_jax.data.sets.records import Example, Judgements, RetrievalSet
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 
 

@@ -8,7 +8,7 @@ from endx_jax.data.formats import row_files, tables, text_files
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.tables import ids_and_texts
 from endx_jax.data.formats.text_files import InvalidRows, chosen_split
-from endx_jax.data.sets.records import Example, Judgements, UniqueIds
+from endx_jax.data.sets.examples import Example, Judgements, UniqueIds
 from endx_jax.errors import EndxError
 
 COLLECTION = "collection.tsv"

@@ -25,8 +25,9 @@ from endx_jax.data.formats.tables import COLUMNS, ENDINGS, LINES, PASSAGES, Plac
 from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.formats.training_files import DPR, FLAG_EMBEDDING, TEVATRON
 from endx_jax.data.sets.documents import Document, check_id
+from endx_jax.data.sets.examples import Example, Judgements, UniqueIds
 from endx_jax.data.sets.paragraphs import POOLS, Conversion, Paragraph, convert_paragraphs, whole_paragraphs
-from endx_jax.data.sets.records import Example, Judgements, RetrievalSet, RetrievalSetBuilder, UniqueIds
+from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError, counted
 from endx_jax.hub import local_path
 from endx_jax.settings import check_choice
@@ -148,7 +149,7 @@ class Data:
         """Returns the questions with the ids of their right documents, if possible without reading the documents."""
         if self.format.judgements:
             return self._logged(self.format.judgements, options)
-        return Judgements.from_records(self.records(options))
+        return self.records(options).judgements
 
     def documents(self, options: ReadOptions = DEFAULTS) -> Iterator[Document]:
         """Yields the documents of a corpus in the order of the data.
@@ -176,32 +177,24 @@ class Data:
         """Returns the examples as a retrieval set, in which each id belongs to one text."""
         assert self.format.examples is not None
         merged, questions, passages = RetrievalSetBuilder(), UniqueIds("question"), UniqueIds("passage")
-        scored, later = set[bool](), list[tuple[str, Example]]()
-
-        def add(where: str, example: Example) -> None:
+        scored: bool | None = None
+        for where, example in self.format.examples(place, options, invalid):
+            if not (example.right or example.wrong):
+                continue
             with invalid.row():
-                if scored and (example.scores is not None) not in scored:
+                if scored not in (None, example.scores is not None):
                     here, before = ("no scores", "some") if example.scores is None else ("scores", "none")
                     raise EndxError(f"{where}: the row has {here} of a teacher, and the rows above have {before}")
                 passages.add((text for text in (*example.right, *example.wrong) if not isinstance(text, str)), where)
                 questions.add([(example.question, example.id)], where)
                 merged.add(*example)
-                scored.add(example.scores is not None)
-
-        for where, example in self.format.examples(place, options, invalid):
-            if example.right:
-                add(where, example)
-            elif example.wrong:
-                later.append((where, example))  # the right passage may be in a later row
-        used = [(where, example) for where, example in later if example.question in merged.questions]
-        for where, example in used:
-            add(where, example)
+                scored = example.scores is not None
+        rows, used = len(merged.without_right), sum(one.question in merged.questions for one in merged.without_right)
         if not merged.questions:
-            rows = f"{counted(len(later), 'row')} with wrong ones" if later else ""
-            note = "".join(f"; {part}" for part in (invalid.report or rows,) if part)
-            raise EndxError(f"{self.path}: no questions with a right passage in the file{note}")
-        if later:
-            said = f"wrong answers of {len(used):,} of {counted(len(later), 'row')} are hard negatives"
+            reason = invalid.report or (f"{counted(rows, 'row')} with wrong ones" if rows else "")
+            raise EndxError(f"{self.path}: no questions with a right passage in the file{reason and f'; {reason}'}")
+        if rows:
+            said = f"wrong answers of {used:,} of {counted(rows, 'row')} are hard negatives"
             text_files.LOG.warning("%s: %s, for data.hard_negatives", self.path, said)
         return merged.build()
 

@@ -20,7 +20,7 @@ from endx_jax.data.formats.row_files import Row
 from endx_jax.data.formats.text_files import ARROW_ENDINGS, InvalidRows
 from endx_jax.data.formats.training_files import texts
 from endx_jax.data.sets.documents import Document, Scalar
-from endx_jax.data.sets.records import Example, texts_of
+from endx_jax.data.sets.examples import Example, texts_of
 from endx_jax.errors import EndxError, counted
 
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *ARROW_ENDINGS)
