@@ -1,7 +1,4 @@
-"""Reader of Arrow tables: parquet, Arrow IPC and Feather files.
-
-It needs pyarrow, an optional dependency: `pip install "endx_jax[data]"`.
-"""
+"""Reader of Arrow tables: parquet, Arrow IPC and Feather files; needs pyarrow, of the extra `data`."""
 
 import collections
 import contextlib
@@ -11,7 +8,7 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.formats.text_files import ARROW_ENDINGS
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, install
 
 # Number of rows that are converted to Python objects at once; four times as many are decoded at once.
 TOGETHER = 64
@@ -78,7 +75,7 @@ def _opened(
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise EndxError('parquet and Arrow data need pyarrow: pip install "endx_jax[data]"') from None
+        raise EndxError(f"parquet and Arrow data need pyarrow: {install('data')}") from None
     try:
         with contextlib.ExitStack() as stack:
             if file.lower().endswith(".parquet"):

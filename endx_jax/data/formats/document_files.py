@@ -13,7 +13,7 @@ from endx_jax import json_files
 from endx_jax.data.formats import folders, pdf_files, shards, text_files
 from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, Document, Scalar, passages_of
 from endx_jax.data.sets.paragraphs import split_sentences
-from endx_jax.errors import EndxError, counted
+from endx_jax.errors import EndxError, counted, install
 
 ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", *pdf_files.PACKAGES)
 # Maximum characters of a passage, about 130 English words.
@@ -170,7 +170,7 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         text = _decoded(data) if is_text else pdf_files.read_in_process(file)
         text = INLINE_DATA.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     except ImportError:
-        raise EndxError(f'in {kind}, which needs pip install "endx_jax[documents]"') from None
+        raise EndxError(f"in {kind}, which needs {install('documents')}") from None
     except TimeoutError:
         raise EndxError(f"that take too much time or memory as {kind}: convert them to text") from None
     except OSError as error:
