@@ -16,8 +16,7 @@ from endx_jax.data.formats import row_files, text_files
 from endx_jax.data.formats.columns import LABEL
 from endx_jax.data.formats.tables import COLUMNS, ColumnParser
 from endx_jax.data.sets.examples import Example, texts_of
-from endx_jax.data.sets.known_questions import known_questions
-from endx_jax.data.sets.records import Pools, RetrievalSet, questions_by_candidate
+from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import Source, parted

@@ -12,9 +12,9 @@ from etils import epath
 
 from endx_jax.buckets import uploading
 from endx_jax.data.formats.answer_strings import ANSWERS, QuestionWithAnswers, read_answered
+from endx_jax.data.sets.documents import asked_documents
 from endx_jax.data.sets.examples import Judgements
-from endx_jax.data.sets.known_questions import asked_documents, known_questions
-from endx_jax.data.sets.records import Pools
+from endx_jax.data.sets.records import Pools, known_questions
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import Source, pools

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -409,3 +409,16 @@ def questions_by_candidate(qrels: Sequence[Sequence[int]]) -> dict[int, list[int
         for candidate in right:
             questions.setdefault(candidate, []).append(question)
     return questions
+
+
+def known_questions(
+    texts: Sequence[str], sets: Sequence[RetrievalSet], *, besides: Set[str] = frozenset()
+) -> list[list[str]]:
+    """Returns the questions in the sets that each text answers, without those in `besides`."""
+    questions_of: dict[str, dict[str, None]] = {text: {} for text in texts}
+    for records in sets:
+        for question, right in zip(records.questions, records.qrels, strict=True):
+            for text in (records.candidates[candidate] for candidate in right):
+                if text in questions_of and question not in besides:
+                    questions_of[text][question] = None
+    return [list(questions_of[text]) for text in texts]
