@@ -30,7 +30,7 @@ from endx_jax.data.batches.token_store import (
     join_parts,
     write_part,
 )
-from endx_jax.data.formats import folders, shards
+from endx_jax.data.formats import folders, row_files
 from endx_jax.data.sets.examples import texts_of
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
@@ -59,7 +59,7 @@ class SourcePart(NamedTuple):
     """
 
     source: Source
-    part: shards.FilePart
+    part: row_files.FilePart
     sha256: str
 
     @property
@@ -205,14 +205,16 @@ def _parts(source: Source, settings: DataSettings) -> list[SourcePart]:
     """Returns the parts of a source in order, with the hashes of their files."""
     path = source.path
     if not source.is_file:
-        return [SourcePart(source, shards.FilePart(path), source.read(settings, whole=False).sha256)]
+        return [SourcePart(source, row_files.FilePart(path), source.read(settings, whole=False).sha256)]
     is_table = source.format is not None and source.format.in_parts
-    files = shards.files(path, settings.split) if is_table else folders.files_at(path)
+    files = folders.table_files(path, settings.split) if is_table else folders.files_at(path)
     with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:
-        return [SourcePart(source, part, digests[part.file]) for part in shards.file_parts(path, settings.split, ROWS)]
-    return [SourcePart(source, shards.FilePart(path), repr([*digests.values()]))]
+        return [
+            SourcePart(source, part, digests[part.file]) for part in row_files.file_parts(path, settings.split, ROWS)
+        ]
+    return [SourcePart(source, row_files.FilePart(path), repr([*digests.values()]))]
 
 
 def _start() -> None:

@@ -18,8 +18,8 @@ from typing import IO, Any, NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.formats import folders, row_files, tables, text_files
+from endx_jax.data.formats.folders import BEIR_PARTS
 from endx_jax.data.formats.format import Format, Place, ReadOptions
-from endx_jax.data.formats.shards import BEIR_PARTS
 from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.examples import Judgements
@@ -208,13 +208,13 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     splits = _splits(folder)
     if not splits:
         raise EndxError(f"{qrels}: no .tsv file in the folder")
-    split = text_files.chosen_split(sorted(splits), split, qrels)
+    split = folders.chosen_split(sorted(splits), split, qrels)
     return split, os.path.join(qrels, splits[split])
 
 
 def _holds(folder: str, part: str) -> bool:
     path = os.path.join(folder, part)
-    return os.path.exists(text_files.plain_or_gzip(path)) or bool(_tables(path.removesuffix(".jsonl")))
+    return os.path.exists(folders.plain_or_gzip(path)) or bool(_tables(path.removesuffix(".jsonl")))
 
 
 def _splits(folder: str) -> dict[str, str]:
@@ -225,11 +225,11 @@ def _splits(folder: str) -> dict[str, str]:
 
 def _part(folder: str, name: str, split: str | None) -> str:
     """Returns the file of a part of a folder, `corpus` or `queries`."""
-    path = text_files.plain_or_gzip(os.path.join(folder, f"{name}.jsonl"))
+    path = folders.plain_or_gzip(os.path.join(folder, f"{name}.jsonl"))
     if os.path.exists(path):
         return path
     tables = _tables(os.path.join(folder, name))
-    chosen = text_files.chosen_split(sorted(tables), split if len(tables) > 1 else None, path)
+    chosen = folders.chosen_split(sorted(tables), split if len(tables) > 1 else None, path)
     return os.path.join(folder, name, tables[chosen])
 
 

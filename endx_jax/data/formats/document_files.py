@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
 
 from endx_jax import json_files
-from endx_jax.data.formats import folders, pdf_files, shards, text_files
+from endx_jax.data.formats import folders, pdf_files, text_files
 from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, Document, Scalar, passages_of
 from endx_jax.data.sets.paragraphs import split_sentences
 from endx_jax.errors import EndxError, counted, install
@@ -69,7 +69,7 @@ def names_in(path: str) -> list[str]:
     """
     names = [os.path.relpath(file, folders.base(path)) for file in folders.files_at(path)]
     documents = sum(name.lower().endswith(ENDINGS) for name in names)
-    data = sum(text_files.uncompressed(name).endswith((".json", *shards.ENDINGS)) for name in names)
+    data = sum(text_files.uncompressed(name).endswith((".json", *folders.ENDINGS)) for name in names)
     return names if (documents > 3 * data if os.path.isdir(path) else documents == len(names)) else []
 
 

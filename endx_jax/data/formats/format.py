@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
-from endx_jax.data.formats import document_files, row_files, shards, text_files
+from endx_jax.data.formats import document_files, folders, row_files, text_files
 from endx_jax.data.formats.text_files import ARROW_ENDINGS, InvalidRows
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.examples import Example, Judgements
@@ -29,7 +29,7 @@ class Place:
 
     def part(self, name: str) -> str:
         """Returns the path of a file in the folder, with `.gz` appended if only that file exists."""
-        return text_files.plain_or_gzip(os.path.join(self.path, name))
+        return folders.plain_or_gzip(os.path.join(self.path, name))
 
     @functools.cached_property
     def documents(self) -> list[str]:
@@ -39,9 +39,9 @@ class Place:
     @functools.cached_property
     def files(self) -> list[str]:
         """The file, or the files of the first split of a folder or pattern of tables; none for another folder."""
-        if self.is_folder and not shards.holds_shards(self.path):
+        if self.is_folder and not folders.holds_shards(self.path):
             return []
-        files = next(iter(shards.files_by_split(self.path).values()))
+        files = next(iter(folders.files_by_split(self.path).values()))
         if not os.path.exists(files[0]):
             raise EndxError(f"{files[0]}: no such file or folder")
         return files
@@ -102,7 +102,7 @@ class ReadOptions:
     text_column: str | None = None
     id_column: str | None = None
     title_column: str | None = None
-    part: shards.FilePart | None = None
+    part: row_files.FilePart | None = None
     say: Callable[[str], object] = str
 
 
@@ -147,7 +147,7 @@ def each_file(read: Callable[[str, InvalidRows], Iterable[Paragraph]]) -> Reader
     """Returns a reader of the paragraphs of all files of a split."""
 
     def paragraphs(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Paragraph]:
-        for file in shards.files(place.path, options.split):
+        for file in folders.table_files(place.path, options.split):
             yield from read(file, invalid)
 
     return paragraphs

@@ -99,7 +99,7 @@ class Origin:
       homepage: URL of their description.
       paper: citation.
       licence: licence of the files.
-      names: for each of `SPLITS` the files, as `text_files.find` finds them in a folder.
+      names: for each of `SPLITS` the files, as `folders.find` finds them in a folder.
       published: returns the files to download for each of `SPLITS`.
       read: yields the paragraphs of a split's files, given in the order of `names`.
     """

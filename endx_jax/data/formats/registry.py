@@ -253,7 +253,7 @@ def open_data(path: Path, *, otherwise: Format | None = None) -> Data:
       with optional hard negatives;
     - `.parquet`, `.arrow` and `.feather` (pyarrow): rows with the same columns;
     - folders of BEIR, MS MARCO, MultiReQA and `datasets.save_to_disk`, and folders or patterns of several of these
-      files (`shards.files`).
+      files (`folders.table_files`).
 
     Documents: tables and BEIR and MS MARCO folders as above; DPR's `psgs_w100.tsv`; `.tsv` of ids and texts without a
     header; `.txt`, one text per line; a document in Markdown, HTML or PDF, or a folder or pattern of such documents

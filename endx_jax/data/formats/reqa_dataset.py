@@ -21,7 +21,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
-from endx_jax.data.formats import text_files
+from endx_jax.data.formats import folders, text_files
 from endx_jax.data.formats.origins import ORIGINS, SPLITS, Origin, PublishedFile
 from endx_jax.data.sets.paragraphs import convert_paragraphs
 from endx_jax.data.sets.records import RetrievalSet
@@ -253,7 +253,7 @@ BUILDERS: Mapping[str, type[Reqa]] = {"reqa": Reqa, "multireqa": Multireqa}
 def _find(name: str, source: str | os.PathLike) -> Sources:
     """Returns the source files of each split in a folder."""
     train, validation = ORIGINS[name].names
-    files = text_files.find(source, [*train, *validation])
+    files = folders.find(source, [*train, *validation])
     return tuple(list(itertools.chain(*part)) for part in (files[: len(train)], files[len(train) :]))
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.formats import row_files, text_files
+from endx_jax.data.formats.folders import find
 from endx_jax.data.formats.format import Format, Place, each_file
-from endx_jax.data.formats.text_files import InvalidRows, find, read_json
+from endx_jax.data.formats.text_files import InvalidRows, read_json
 from endx_jax.data.sets.examples import UniqueIds
 from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question
 from endx_jax.errors import EndxError

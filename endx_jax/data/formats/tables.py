@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.formats import columns, row_files, shards, text_files
+from endx_jax.data.formats import columns, folders, row_files, text_files
 from endx_jax.data.formats.columns import ANSWER, FLAGS, ID, JUDGING, LABEL, NEGATIVE, QUESTION, TEXT, TITLE
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.row_files import Row
@@ -163,7 +163,7 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
     header if its first id contains a digit. Rows of pairs are their distinct answers with their known questions.
     """
     if place.ending == ".tsv" and options.text_column is None:
-        files = shards.files(place.path, options.split)
+        files = folders.table_files(place.path, options.split)
         first = text_files.first_text_line(files[0]).split("\t")
         if len(first) == 2 and any(map(str.isdigit, first[0])):
             for where, name, text in itertools.chain.from_iterable(map(ids_and_texts, files)):
@@ -300,7 +300,9 @@ def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:
 
 def lines(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Placed]:
     """Yields each line of text files as a document; its id is its number, counted on from file to file."""
-    listed = ((file, n, line) for file in shards.files(place.path, options.split) for n, line in text_files.lines(file))
+    listed = (
+        (file, n, line) for file in folders.table_files(place.path, options.split) for n, line in text_files.lines(file)
+    )
     for count, (file, number, line) in enumerate(listed, start=1):
         if text := line.strip():
             yield f"{file}, line {number}", Document(str(count), text)
