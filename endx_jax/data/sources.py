@@ -169,9 +169,9 @@ def sources_of(settings: DataSettings, makers: Mapping[str, Maker] = NO_MAKERS) 
     """
     data = None if settings.path in makers else open_data(settings.path)
     test_path = settings.test_path
-    if data and data.format is PREPARED and settings.pool not in POOLS:
-        raise EndxError(f"data.path={settings.path} needs data.pool, {' or '.join(POOLS)}")
-    if data and settings.pool and not settings.format and (parts := data.parts):
+    if data and not settings.format and (parts := data.parts):
+        if not settings.pool:
+            raise EndxError(f"{settings.path} holds training and test data: set data.pool, or name one of them")
         data, test_path = open_data(parts[0]), test_path or parts[1]
     of_test = find_source(test_path, settings, settings.test_split, makers=makers) if test_path else None
     strict, form = not (of_test and of_test.pool), settings.format

@@ -50,6 +50,7 @@ def test_the_prepared_set_is_the_same_as_the_folder(folder, tmp_path, monkeypatc
     for name in ("ensure", "prepare", "read_prepared", "summary"):
         monkeypatch.setattr(reqa_dataset, name, functools.partial(getattr(reqa_dataset, name), data_dir=tmp_path))
     assert read("reqa/squad") == read(folder)
+    assert read("reqa/squad", pool="paragraphs") == read(folder, pool="paragraphs")
     alone = read("reqa/squad:validation", test_path=str(folder / "train-v1.1.json"))
     assert len(alone.train.questions + alone.validation.questions) == 4
     for pool in ("answers", "sentences"):
@@ -216,8 +217,7 @@ def test_data_without_a_name_or_with_another_pool_are_refused():
     for changes, message in (
         # A recipe for one's own data, such as `minilm`, names none.
         ({}, "data.path is not set: set a file or folder, or `docstrings` to try training without data"),
-        ({"path": "reqa/squad"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
-        ({"path": "reqa/squad", "pool": "paragraphs"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
+        ({"path": "reqa/squad"}, "reqa/squad holds training and test data: set data.pool, or name one of them"),
         ({"path": "x", "max_train_pairs": -5}, "data.max_train_pairs is -5; it must be at least 0"),
         ({"pool": "answers", "merge": True}, "data.merge needs data.pool=paragraphs"),
         ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "data.merge can't be used with data.test_path"),

@@ -11,7 +11,6 @@ from endx_jax.data.formats import mrqa, natural_questions, squad
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.paragraphs import Paragraph
-from endx_jax.data.sets.records import RetrievalSet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +193,7 @@ def name_and_split(path: str) -> tuple[str, str]:
     return name, part or "train"
 
 
-def _records(place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
+def _paragraphs(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Paragraph]:
     from endx_jax.data.formats.reqa_dataset import read_prepared  # imports tensorflow-datasets
 
     return read_prepared(*name_and_split(place.path))
@@ -205,5 +204,5 @@ def _train_and_validation(place: Place) -> tuple[str, str] | None:
 
 
 PREPARED = Format(
-    "prepared", lambda place: place.path.startswith(PREFIXES), records=_records, parts=_train_and_validation
+    "prepared", lambda place: place.path.startswith(PREFIXES), paragraphs=_paragraphs, parts=_train_and_validation
 )

@@ -94,7 +94,7 @@ class Data:
     @property
     def has_units(self) -> bool:
         """True for reading-comprehension data, whose retrieval unit is `data.pool`."""
-        return self.format is PREPARED or self.format.paragraphs is not None
+        return self.format.paragraphs is not None
 
     @property
     def parts(self) -> tuple[str, str] | None:
