@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 
 from endx_jax.data import reqa
+from endx_jax.data.formats import ReadOptions, open_data
 from endx_jax.data.formats.origins import PREFIXES, SPLITS, name_and_split
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.experiment.data import read_records
+from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.settings import check_choice
 
 
@@ -35,7 +35,7 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
             "rows": counts["rows"],
         }
     if pool == PARAGRAPHS:
-        records = read_records(path, DataSettings(pool=PARAGRAPHS), None)
+        records = open_data(path).records(ReadOptions(pool=PARAGRAPHS))
         rows = len(records.pairs)
     else:
         conversion = reqa.convert(path, pool)

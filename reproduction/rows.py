@@ -12,11 +12,10 @@ from endx_jax import json_files
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.data.sources import pools, sources_of
+from endx_jax.data.sources import pools, read_splits, sources_of
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
-from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.evaluate import evaluate
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.files import write_text

@@ -42,8 +42,8 @@ def convert(name: str, *, source: pathlib.Path | None = None, data_dir: pathlib.
 def _tokenize(argv: list[str]) -> None:
     """Writes the training pairs of a config into `data.tokens`."""
     from endx_jax.cli.train import parse_arguments
+    from endx_jax.data.sources import read_splits
     from endx_jax.experiment.config import resolve
-    from endx_jax.experiment.data import read_splits
     from endx_jax.experiment.model import build_model
     from endx_jax.experiment.tokens import stored
 

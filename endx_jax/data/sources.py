@@ -3,10 +3,11 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from endx_jax.data.formats import Data, ReadOptions, open_data, squad
 from endx_jax.data.formats.format import Format
+from endx_jax.data.formats.made import MADE
 from endx_jax.data.formats.origins import PREPARED
 from endx_jax.data.formats.registry import records_of
 from endx_jax.data.formats.row_files import FilePart
@@ -18,9 +19,6 @@ from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, wit
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError
 
-Maker = Callable[[DataSettings], RetrievalSet]
-NO_MAKERS: Mapping[str, Maker] = {}
-
 
 @dataclasses.dataclass(frozen=True)
 class Source:
@@ -28,29 +26,27 @@ class Source:
 
     Attributes:
       path: local path of the data, or name of the set.
-      data: data at the path; None if a config file makes them.
+      data: data at the path.
       options: options of reading; the pool is empty for other data than reading comprehension.
       prompts: strings prepended to questions and answers.
       as_documents: true to read data as documents, whose titles or first sentences are the texts of the question tower.
-      make: function that makes the data; None for data at a path.
     """
 
     path: str
-    data: Data | None
+    data: Data
     options: ReadOptions
     prompts: tuple[str, str] = ("", "")
     as_documents: bool = False
-    make: Maker | None = None
 
     @property
     def format(self) -> Format | None:
-        """Format of the data; None if they are made, or read as documents."""
-        return self.data.format if self.data and not self.as_documents else None
+        """Format of the data; None if they are read as documents."""
+        return None if self.as_documents else self.data.format
 
     @property
     def is_file(self) -> bool:
         """True for files and folders, false for sets that are made or prepared."""
-        return self.data is not None and self.data.format is not PREPARED
+        return self.data.format not in (MADE, PREPARED)
 
     @property
     def pool(self) -> str:
@@ -60,7 +56,7 @@ class Source:
     @property
     def split(self) -> str:
         """Split to evaluate: the requested one, or else the only one of a BEIR folder, or else `test`."""
-        return self.options.split or (self.data.format.default_split(self.data.place) if self.data else "test")
+        return self.options.split or self.data.format.default_split(self.data.place)
 
     def with_split(self, split: str) -> "Source":
         """Returns the source for a split."""
@@ -68,10 +64,9 @@ class Source:
 
     def sets(self) -> dict[str, "Source"]:
         """Returns the sets of a suite by name, each with its split; none if the data is no suite."""
-        found = self.data.sets(self.options.split) if self.data else {}
         return {
             name: dataclasses.replace(self, path=path, data=open_data(path)).with_split(split)
-            for name, (path, split) in found.items()
+            for name, (path, split) in self.data.sets(self.options.split).items()
         }
 
     def read(self, settings: DataSettings, *, whole: bool = True) -> RetrievalSet:
@@ -83,9 +78,6 @@ class Source:
         Raises:
           EndxError: the data can't be read.
         """
-        if self.make:
-            return self.make(settings)
-        assert self.data is not None
         if self.as_documents:
             return _pairs_of(self.data.documents(self.options))
         pool = "sentences" if self.pool in POOLS else self.pool
@@ -93,7 +85,6 @@ class Source:
 
     def examples(self, part: FilePart) -> Iterator[Example]:
         """Yields the examples of a part of the data."""
-        assert self.data is not None
         return self.data.examples(dataclasses.replace(self.options, part=part))
 
 
@@ -105,7 +96,6 @@ def find_source(
     data_format: str = "",
     prompts: tuple[str, str] = ("", ""),
     strict: bool = False,
-    makers: Mapping[str, Maker] = NO_MAKERS,
 ) -> Source:
     """Returns the data set at a path.
 
@@ -117,24 +107,18 @@ def find_source(
       data_format: as `data.format`; empty to detect it.
       prompts: strings prepended to questions and answers.
       strict: true to refuse a pool for data that is not reading comprehension.
-      makers: functions that make data sets, by name.
 
     Raises:
       EndxError: there is no such data, or it can't have the pool.
     """
-    if isinstance(path, Data):
-        data, path = path, path.path
-    else:
-        data = None if path in makers else open_data(path)
-    options = options_of(settings, split)
-    if data is None or data_format or not data.has_units:
-        if strict and settings.pool and (data is None or data_format):
-            read_as = "read as documents" if data_format else "not reading-comprehension data"
-            raise EndxError(f"{path} is {read_as}; leave data.pool empty")
-        if strict and settings.pool and data:
+    data, options = path if isinstance(path, Data) else open_data(path), options_of(settings, split)
+    if data_format or not data.has_units:
+        if strict and settings.pool and data_format:
+            raise EndxError(f"{data.path} is read as documents; leave data.pool empty")
+        if strict and settings.pool:
             next(data.paragraphs(options))  # raises EndxError
         options = dataclasses.replace(options, pool="")
-    return Source(data.path if data else path, data, options, prompts, bool(data_format), makers.get(path))
+    return Source(data.path, data, options, prompts, bool(data_format))
 
 
 def _pairs_of(passages: Iterable[Document]) -> RetrievalSet:
@@ -156,10 +140,11 @@ def options_of(settings: DataSettings, split: str | None) -> ReadOptions:
         question_column=settings.question_column or None,
         answer_column=settings.answer_column or None,
         text_column=settings.answer_column or None,
+        settings=settings,
     )
 
 
-def sources_of(settings: DataSettings, makers: Mapping[str, Maker] = NO_MAKERS) -> tuple[Source, Source | None]:
+def sources_of(settings: DataSettings) -> tuple[Source, Source | None]:
     """Returns the training data and the test data of a run; None for the latter if it is a share of the former.
 
     The test data is that of `data.test_path`, or else that beside the training data, as in a folder of SQuAD's files.
@@ -167,20 +152,19 @@ def sources_of(settings: DataSettings, makers: Mapping[str, Maker] = NO_MAKERS) 
     Raises:
       EndxError: there is no such data, or it can't have the pool.
     """
-    data = None if settings.path in makers else open_data(settings.path)
-    test_path = settings.test_path
-    if data and not settings.format and (parts := data.parts):
+    data, test_path = open_data(settings.path), settings.test_path
+    if not settings.format and (parts := data.parts):
         if not settings.pool:
             raise EndxError(f"{settings.path} holds training and test data: set data.pool, or name one of them")
         data, test_path = open_data(parts[0]), test_path or parts[1]
-    of_test = find_source(test_path, settings, settings.test_split, makers=makers) if test_path else None
+    of_test = find_source(test_path, settings, settings.test_split) if test_path else None
     strict, form = not (of_test and of_test.pool), settings.format
-    train = find_source(data or settings.path, settings, settings.split, data_format=form, strict=strict, makers=makers)
+    train = find_source(data, settings, settings.split, data_format=form, strict=strict)
     return train, of_test
 
 
-def read_splits(settings: DataSettings, makers: Mapping[str, Maker] = NO_MAKERS) -> Splits:
-    """Returns the train, validation and test sets; `makers` are functions that make data sets, by name.
+def read_splits(settings: DataSettings) -> Splits:
+    """Returns the train, validation and test sets of a run.
 
     Without separate test data, they are splits of one data set. Separate test data (`data.test_path`, or the dev file
     next to SQuAD's train file) is the whole test set, and its questions are removed from train and validation. With
@@ -197,19 +181,19 @@ def read_splits(settings: DataSettings, makers: Mapping[str, Maker] = NO_MAKERS)
     if not settings.path:
         raise EndxError("data.path is not set: set a file or folder, or `docstrings` to try training without data")
     if settings.tokens:
-        test = find_source(settings.test_path, settings, settings.test_split, makers=makers).read(settings)
+        test = find_source(settings.test_path, settings, settings.test_split).read(settings)
         return _held_out(test, settings)
     if settings.merge:
         splits = parted(_read_merged(settings), settings)
     else:
-        source, of_test = sources_of(settings, makers)
+        source, of_test = sources_of(settings)
         records = source.read(settings, whole=False)
         splits = _parted_from(records, of_test, settings) if of_test else parted(records, settings)
     if settings.mixture:
         held_out = {*splits.validation.questions, *splits.test.questions}
         sets = [splits.train]
         for part in settings.sets[1:]:
-            source = find_source(part.path, settings, settings.split, prompts=part[2:], makers=makers)
+            source = find_source(part.path, settings, settings.split, prompts=part[2:])
             records = without_questions(source.read(settings, whole=False), held_out)
             sets.append(records.with_prompts(*source.prompts))
         splits = dataclasses.replace(splits, train=mix(sets))

@@ -19,10 +19,9 @@ from endx_jax.data.sets.examples import Example, texts_of
 from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Source, parted
+from endx_jax.data.sources import Source, find_source, parted
 from endx_jax.data.tokenization import MULTILINGUAL
 from endx_jax.errors import EndxError, counted, printable
-from endx_jax.experiment.data import find_source
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
 from endx_jax.ranking.evaluate import evaluate_set

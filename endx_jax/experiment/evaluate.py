@@ -79,7 +79,8 @@ def evaluate(
 
     from etils import epath
 
-    from endx_jax.experiment.data import ensure_prepared, find_source
+    from endx_jax.data.sources import find_source
+    from endx_jax.experiment.data import ensure_prepared
     from endx_jax.experiment.evaluation import evaluate_index, rank_set, read_pools, read_settings, write_suite
     from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import check_writable

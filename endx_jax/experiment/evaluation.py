@@ -17,8 +17,7 @@ from endx_jax.data.sets.examples import Judgements
 from endx_jax.data.sets.records import Pools, known_questions
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Source, pools
-from endx_jax.experiment.data import read_splits
+from endx_jax.data.sources import Source, pools, read_splits
 from endx_jax.experiment.run_index import write_pool
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
 from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows

@@ -83,9 +83,8 @@ def mine(
     from endx_jax.data.formats.beir import REPORT, write_mined
     from endx_jax.data.sets.splits import limit_questions
     from endx_jax.data.settings import DataSettings
-    from endx_jax.data.sources import pools
+    from endx_jax.data.sources import pools, sources_of
     from endx_jax.errors import counted
-    from endx_jax.experiment.data import find_sources
     from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import check_output
     from endx_jax.parallel.console import say
@@ -97,7 +96,7 @@ def mine(
     check_output(output, REPORT, "mine")
     # With an index, its documents are the candidates, so the data's corpus is not needed.
     data_settings = DataSettings(path=data, pool=pool, split=split, **reading)
-    records = find_sources(data_settings)[0].read(data_settings, whole=not index)
+    records = sources_of(data_settings)[0].read(data_settings, whole=not index)
     records = limit_questions(pools(records, data_settings).primary, questions)
     say(f"{counted(len(records.questions), 'question')} and {counted(len(records.candidates), 'candidate')} in {data}")
     keep_programs()

@@ -34,10 +34,9 @@ from endx_jax.data.formats import folders, row_files
 from endx_jax.data.sets.examples import texts_of
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Source
+from endx_jax.data.sources import Source, find_source
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import find_source
 from endx_jax.experiment.workdir import check_writable
 from endx_jax.files import expanded, locked, sha256_of
 from endx_jax.parallel.agreement import on_primary

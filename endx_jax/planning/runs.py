@@ -12,9 +12,9 @@ from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.token_store import TokenStore
 from endx_jax.data.batches.token_tables import Counts, Pairs, TokenTable, VectorTable
 from endx_jax.data.formats.origins import ORIGINS, name_and_split
+from endx_jax.data.sources import read_splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.finalize import finalize
 from endx_jax.experiment.model import Model, build_model, checked_length
 from endx_jax.experiment.train_plan import TrainPlan, plan_training

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from endx_jax.data.sets.records import RetrievalSet, questions_by_candidate
-from endx_jax.data.sources import pools
+from endx_jax.data.sources import pools, read_splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.data import read_splits
 from endx_jax.inference import load
 from endx_jax.parallel.console import say
 from endx_jax.ranking.results import read_results

@@ -12,11 +12,9 @@ from helpers import one_line_error, refused, written
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
-from endx_jax.data.formats import registry, reqa_dataset
+from endx_jax.data.formats import made, registry, reqa_dataset
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import pools
-from endx_jax.experiment.data import read_records, read_splits
-from endx_jax.methods import config as configs
+from endx_jax.data.sources import find_source, pools, read_splits
 from endx_jax.methods.config import load_config, load_recipe
 from reproduction.counts import counts_of
 
@@ -91,14 +89,14 @@ DATA = {"numbers": numbers}
 
 
 def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(configs, "MAKERS", {})
+    monkeypatch.setattr(made, "MAKERS", {})
     (tmp_path / "own.py").write_text(OWN_DATA)
     config = load_config(str(tmp_path / "own.py"))
     settings = DataSettings(**config.data, question_length=40, validation_fraction=0.3, test_fraction=0.3)
     splits = read_splits(settings)
     assert sum(len(part.questions) for part in (splits.train, splits.validation, splits.test)) == 40
-    with one_line_error("numbers is not reading-comprehension data; leave data.pool empty"):
-        read_records("numbers", dataclasses.replace(settings, pool="answers"), None)
+    with one_line_error("numbers is not reading-comprehension data .* but made; leave data.pool empty"):
+        find_source("numbers", dataclasses.replace(settings, pool="answers"), strict=True)
 
 
 def test_only_the_quickstart_trains_on_docstrings():
@@ -124,7 +122,7 @@ def test_a_pool_is_for_reading_comprehension_only_and_other_data_has_one(pairs_c
 def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
     assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
-    assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
+    assert set(found.train.questions) <= set(registry.read(pairs_csv).questions)
     refused("is not reading-comprehension data .multireqa, squad", read, pairs_csv, test_path=str(pairs_csv))
 
 
@@ -228,7 +226,7 @@ def test_data_without_a_name_or_with_another_pool_are_refused():
 
 def test_the_other_direction_asks_with_answers(tmp_path):
     (tmp_path / "pairs.csv").write_text("question,answer\na?,x\nb?,y\nc?,x\nb?,x\n")
-    records = read_records(str(tmp_path / "pairs.csv"), DataSettings(), "")
+    records = registry.read(tmp_path / "pairs.csv")
     back = records.reversed()
     assert (back.questions, back.candidates) == (("x", "y"), ("a?", "b?", "c?"))
     assert back.qrels == ((0, 1, 2), (1,))

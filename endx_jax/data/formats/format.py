@@ -12,6 +12,7 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.data.sets.paragraphs import Paragraph
 from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 
 
@@ -89,6 +90,7 @@ class ReadOptions:
       text_column: name of the column of a document's text, likewise; in pairs, of the answer.
       id_column: name of the column of a document's id, likewise; empty for the number of its line.
       title_column: name of the column of a document's title, likewise.
+      settings: settings of the run, for data that a config file makes.
       part: part of a table to read; None for all.
       say: function that receives a line about the documents that were read.
     """
@@ -102,6 +104,7 @@ class ReadOptions:
     text_column: str | None = None
     id_column: str | None = None
     title_column: str | None = None
+    settings: DataSettings = dataclasses.field(default_factory=DataSettings)
     part: row_files.FilePart | None = None
     say: Callable[[str], object] = str
 

@@ -6,7 +6,6 @@ A format is one file here, which describes it as a `Format`, and one entry of `F
 import array
 import dataclasses
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -16,6 +15,7 @@ from endx_jax.data.formats import document_files, folders, text_files
 from endx_jax.data.formats.answer_strings import ANSWERS
 from endx_jax.data.formats.beir import BEIR, LLAMA_INDEX, SUITE
 from endx_jax.data.formats.format import DEFAULTS, Format, Place, ReadOptions
+from endx_jax.data.formats.made import MADE
 from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
 from endx_jax.data.formats.msmarco import MSMARCO
 from endx_jax.data.formats.natural_questions import NATURAL_QUESTIONS
@@ -26,7 +26,7 @@ from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.formats.training_files import DPR, FLAG_EMBEDDING, TEVATRON
 from endx_jax.data.sets.documents import Document, check_id
 from endx_jax.data.sets.examples import Example, Judgements, UniqueIds
-from endx_jax.data.sets.paragraphs import POOLS, Conversion, Paragraph, convert_paragraphs, whole_paragraphs
+from endx_jax.data.sets.paragraphs import POOLS, Paragraph, convert_paragraphs, whole_paragraphs
 from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError, counted
 from endx_jax.hub import local_path
@@ -45,6 +45,7 @@ DOCUMENTS = Format(
 # All formats; the first that matches is that of a path. The formats of tables, whose files are read in parts of rows,
 # are told apart by the keys of their first row; `COLUMNS` has all other tables.
 FORMATS: list[Format] = [
+    MADE,
     PREPARED,
     LINES,
     MSMARCO,
@@ -346,19 +347,3 @@ def read_corpus(path: Path, **options) -> Iterator[Document]:
     reading = ReadOptions(**options)
     check_choice("pool", reading.pool, ("", *POOLS))
     return open_data(path).documents(reading)
-
-
-def convert(paths: Path | Sequence[Path], pool: str = "answers", **options) -> Conversion:
-    """Converts reading-comprehension data: see `convert_paragraphs`.
-
-    Args:
-      paths: file or folder of reading-comprehension data, or several, which are concatenated.
-      pool: `answers` or `sentences`.
-      **options: `skip_invalid` and `split`: see `ReadOptions`.
-
-    Raises:
-      EndxError: the data are of another format, the pool is unknown, or no answer starts in a sentence.
-    """
-    names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    parts = (open_data(name).paragraphs(ReadOptions(**options)) for name in names)
-    return convert_paragraphs(itertools.chain.from_iterable(parts), names, pool)

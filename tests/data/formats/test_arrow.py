@@ -155,4 +155,4 @@ def test_broken_folders_are_refused(tmp_path, state):
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "x.parquet", ROWS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(r'parquet and Arrow data need pyarrow: pip install "endx_jax\[data\]"', read, path)
+    refused(r'parquet and Arrow data need pyarrow: pip install -e ".\[data\]"', read, path)
