@@ -112,7 +112,8 @@ def read_prepared(
     builder = _builder(name, data_dir)
     try:
         records = grain.MapDataset.source(builder.as_data_source(split))
-        yield from (from_record(records[number]) for number in range(len(records)))
+        for number in range(len(records)):
+            yield from from_record(records[number])
     except RuntimeError as failure:
         # ArrayRecord's messages may have several lines.
         reason = str(failure).partition("\n")[0]
@@ -141,8 +142,9 @@ def _configs(kind: str) -> list[tfds.core.BuilderConfig]:
 class Reqa(tfds.core.GeneratorBasedBuilder):
     """Builder of paragraphs with questions, and with their sentences after ReQA.
 
-    An example is a paragraph (see `to_record`). `info.metadata` holds the counts of each split, as `convert_paragraphs`
-    returns them for the pool of all sentences, and the sha256 of its decompressed source files.
+    An example is an article (see `to_record`), since reading one for each paragraph takes several times as long.
+    `info.metadata` holds the counts of each split, as `convert_paragraphs` returns them for the pool of all sentences,
+    and the sha256 of its decompressed source files.
     """
 
     # Increased whenever the conversion changes, so that existing sets are prepared again.
@@ -150,7 +152,7 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
     RELEASE_NOTES: Mapping[str, str] = {
         "1.0.0": "First version.",
         "1.1.0": "Counts of rows and of answers.",
-        "1.2.0": "Examples are paragraphs.",
+        "1.2.0": "Paragraphs with their sentences.",
     }
     BUILDER_CONFIGS = _configs("reqa")
 
@@ -184,9 +186,9 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
             features=tfds.features.FeaturesDict(
                 {
                     "title": tfds.features.Text(),
-                    "context": tfds.features.Text(),
-                    "sentences": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
-                    "questions": {"id": texts, "text": texts},
+                    "contexts": texts,
+                    "sentences": tfds.features.Tensor(shape=(None, 3), dtype=np.int32),
+                    "questions": {"paragraph": numbers, "id": texts, "text": texts},
                     "answers": {"question": numbers, "start": numbers, "text": texts},
                 }
             ),
@@ -240,7 +242,8 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
             "unplaced_answers": conversion.unplaced_answers,
             "unplaced_questions": conversion.unplaced_questions,
         }
-        yield from enumerate(map(to_record, paragraphs))
+        articles = itertools.groupby(paragraphs, key=lambda paragraph: paragraph.article)
+        yield from enumerate(to_record(title, [*of_article]) for title, of_article in articles)
 
 
 class Multireqa(Reqa):
@@ -336,14 +339,20 @@ def _refusal(url: str) -> str | None:
     return answers[-1]
 
 
-def to_record(paragraph: Paragraph) -> dict[str, Any]:
-    """Returns a paragraph as the record on disk; its `answers` have the rows of their questions."""
-    answers = [(row, answer) for row, question in enumerate(paragraph.questions) for answer in question.answers]
+def to_record(title: str, paragraphs: Sequence[Paragraph]) -> dict[str, Any]:
+    """Returns paragraphs of an article as the record on disk: flat columns, with rows of paragraphs and questions."""
+    spans = [(row, *span) for row, paragraph in enumerate(paragraphs) for span in paragraph.sentences or ()]
+    asked = [(row, question) for row, paragraph in enumerate(paragraphs) for question in paragraph.questions]
+    answers = [(row, answer) for row, (_, question) in enumerate(asked) for answer in question.answers]
     return {
-        "title": paragraph.article,
-        "context": paragraph.context,
-        "sentences": np.array(paragraph.sentences, np.int32).reshape(-1, 2),
-        "questions": {name: [getattr(question, name) for question in paragraph.questions] for name in ("id", "text")},
+        "title": title,
+        "contexts": [paragraph.context for paragraph in paragraphs],
+        "sentences": np.array(spans, np.int32).reshape(-1, 3),
+        "questions": {
+            "paragraph": np.array([row for row, _ in asked], np.int32),
+            "id": [question.id for _, question in asked],
+            "text": [question.text for _, question in asked],
+        },
         "answers": {
             "question": np.array([row for row, _ in answers], np.int32),
             "start": np.array([answer.start for _, answer in answers], np.int32),
@@ -352,15 +361,18 @@ def to_record(paragraph: Paragraph) -> dict[str, Any]:
     }
 
 
-def from_record(record: Mapping[str, Any]) -> Paragraph:
-    """Returns the paragraph of a record, whose texts are UTF-8 bytes."""
-    asked, answers = record["questions"], record["answers"]
-    spans: dict[int, list[AnswerSpan]] = collections.defaultdict(list)
-    for row, start, text in zip(answers["question"].tolist(), answers["start"].tolist(), answers["text"], strict=True):
-        spans[row].append(AnswerSpan(text.decode(), start))
-    questions = tuple(
-        Question(name.decode(), text.decode(), tuple(spans[row]))
-        for row, (name, text) in enumerate(zip(asked["id"], asked["text"], strict=True))
-    )
-    sentences = tuple((start, end) for start, end in record["sentences"].tolist())
-    return Paragraph(record["title"].decode(), record["context"].decode(), questions, sentences)
+def from_record(record: Mapping[str, Any]) -> Iterator[Paragraph]:
+    """Yields the paragraphs of a record, whose texts are UTF-8 bytes."""
+    columns = record["questions"], record["answers"]
+    spans: dict[int, list[tuple[int, int]]] = collections.defaultdict(list)
+    answers: dict[int, list[AnswerSpan]] = collections.defaultdict(list)
+    questions: dict[int, list[Question]] = collections.defaultdict(list)
+    for row, start, end in record["sentences"].tolist():
+        spans[row].append((start, end))
+    for row, start, text in zip(*(columns[1][name] for name in ("question", "start", "text")), strict=True):
+        answers[int(row)].append(AnswerSpan(text.decode(), int(start)))
+    asked = zip(*(columns[0][name] for name in ("paragraph", "id", "text")), strict=True)
+    for number, (row, name, text) in enumerate(asked):
+        questions[int(row)].append(Question(name.decode(), text.decode(), tuple(answers[number])))
+    for row, context in enumerate(record["contexts"]):
+        yield Paragraph(record["title"].decode(), context.decode(), tuple(questions[row]), tuple(spans[row]))
