@@ -25,18 +25,21 @@ class Source:
     """Data set that a path names, and how it is read; see `find_source`.
 
     Attributes:
-      path: local path of the data, or name of the set.
       data: data at the path.
       options: options of reading; the pool is empty for other data than reading comprehension.
       prompts: strings prepended to questions and answers.
       as_documents: true to read data as documents, whose titles or first sentences are the texts of the question tower.
     """
 
-    path: str
     data: Data
     options: ReadOptions
     prompts: tuple[str, str] = ("", "")
     as_documents: bool = False
+
+    @property
+    def path(self) -> str:
+        """Local path of the data, or name of the set."""
+        return self.data.path
 
     @property
     def format(self) -> Format | None:
@@ -65,11 +68,11 @@ class Source:
     def sets(self) -> dict[str, "Source"]:
         """Returns the sets of a suite by name, each with its split; none if the data is no suite."""
         return {
-            name: dataclasses.replace(self, path=path, data=open_data(path)).with_split(split)
+            name: dataclasses.replace(self, data=open_data(path)).with_split(split)
             for name, (path, split) in self.data.sets(self.options.split).items()
         }
 
-    def read(self, settings: DataSettings, *, whole: bool = True) -> RetrievalSet:
+    def read(self, *, whole: bool = True) -> RetrievalSet:
         """Reads the set, without its prompts.
 
         With the pool `sentences` or `answers`, the set has all sentences as candidates: see `pools`. True for `whole`
@@ -118,7 +121,7 @@ def find_source(
         if strict and settings.pool:
             next(data.paragraphs(options))  # raises EndxError
         options = dataclasses.replace(options, pool="")
-    return Source(data.path, data, options, prompts, bool(data_format))
+    return Source(data, options, prompts, bool(data_format))
 
 
 def _pairs_of(passages: Iterable[Document]) -> RetrievalSet:
@@ -181,20 +184,20 @@ def read_splits(settings: DataSettings) -> Splits:
     if not settings.path:
         raise EndxError("data.path is not set: set a file or folder, or `docstrings` to try training without data")
     if settings.tokens:
-        test = find_source(settings.test_path, settings, settings.test_split).read(settings)
+        test = find_source(settings.test_path, settings, settings.test_split).read()
         return _held_out(test, settings)
     if settings.merge:
         splits = parted(_read_merged(settings), settings)
     else:
         source, of_test = sources_of(settings)
-        records = source.read(settings, whole=False)
+        records = source.read(whole=False)
         splits = _parted_from(records, of_test, settings) if of_test else parted(records, settings)
     if settings.mixture:
         held_out = {*splits.validation.questions, *splits.test.questions}
         sets = [splits.train]
         for part in settings.sets[1:]:
             source = find_source(part.path, settings, settings.split, prompts=part[2:])
-            records = without_questions(source.read(settings, whole=False), held_out)
+            records = without_questions(source.read(whole=False), held_out)
             sets.append(records.with_prompts(*source.prompts))
         splits = dataclasses.replace(splits, train=mix(sets))
     if settings.max_test_questions:
@@ -211,7 +214,7 @@ def _read_merged(settings: DataSettings) -> RetrievalSet:
 
 def _parted_from(records: RetrievalSet, of_test: Source, settings: DataSettings) -> Splits:
     """Returns the splits of training data with separate test data, whose questions are left out of the others."""
-    test = of_test.read(settings)
+    test = of_test.read()
     rest = without_questions(records, set(test.questions))
     if not rest.questions:
         also = f"all its questions are in the test data {of_test.path} too"

@@ -33,7 +33,7 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
         with located("evaluation.sets, as PATH or PATH:SPLIT"):
             source = find_source(whole, data, split or None)
             for part, of_set in (source.sets() or {"": source}).items():
-                sets[f"{name}/{part}" if part else name] = pools(of_set.read(data), data, of_set.pool).primary
+                sets[f"{name}/{part}" if part else name] = pools(of_set.read(), data, of_set.pool).primary
     return sets
 
 

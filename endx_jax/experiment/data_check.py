@@ -86,11 +86,11 @@ def check_data(
       default: model of the recipe that this command trains.
     """
     source = find_source(settings.path, settings, settings.split, data_format=settings.format, strict=True)
-    records, encoder = source.read(settings, whole=False), load(model)
+    records, encoder = source.read(whole=False), load(model)
     records = dataclasses.replace(records, language=settings.language)
     parts, findings = {"train": records}, []
     if settings.test_path:
-        parts["test"] = find_source(settings.test_path, settings, settings.test_split).read(settings)
+        parts["test"] = find_source(settings.test_path, settings, settings.test_split).read()
     else:
         try:
             parts = vars(parted(records, settings))

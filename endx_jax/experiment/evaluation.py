@@ -86,7 +86,7 @@ def read_settings(workdir: FolderOrName | None, pool: str, reading: Mapping[str,
 def read_pools(source: Source | None, settings: DataSettings, min_questions: Sequence[int] = ()) -> Pools:
     """Returns the primary pool and subsets of a data set, or of the run's test split without one."""
     if source:
-        records, unit = source.read(settings), source.pool
+        records, unit = source.read(), source.pool
     else:
         records, unit = read_splits(settings).test, settings.pool
     sets = pools(records, settings, unit)

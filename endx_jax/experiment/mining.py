@@ -96,7 +96,7 @@ def mine(
     check_output(output, REPORT, "mine")
     # With an index, its documents are the candidates, so the data's corpus is not needed.
     data_settings = DataSettings(path=data, pool=pool, split=split, **reading)
-    records = sources_of(data_settings)[0].read(data_settings, whole=not index)
+    records = sources_of(data_settings)[0].read(whole=not index)
     records = limit_questions(pools(records, data_settings).primary, questions)
     say(f"{counted(len(records.questions), 'question')} and {counted(len(records.candidates), 'candidate')} in {data}")
     keep_programs()

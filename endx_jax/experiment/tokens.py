@@ -105,7 +105,7 @@ def _ensure(
     sources = []
     for source in settings.sets:
         prompts = source.question_prompt, source.answer_prompt
-        parts.append(_parts(find_source(source.path, settings, settings.split, prompts=prompts), settings))
+        parts.append(_parts(find_source(source.path, settings, settings.split, prompts=prompts)))
         digest = hashlib.sha256(repr([part.sha256 for part in parts[-1]]).encode()).hexdigest()[:16]
         sources.append([source.path, *prompts, digest])
     about = {
@@ -158,7 +158,7 @@ def _write(
     count = min(settings.tokenizing_processes or cores(), len(missing))
     paths = [source.path for source in settings.sets]
     say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")
-    tokenize = functools.partial(_tokenize, processors=processors, settings=settings, held_out=held_out)
+    tokenize = functools.partial(_tokenize, processors=processors, held_out=held_out)
     try:
         for n, _ in enumerate(_in_processes(count, tokenize, missing), 1):
             say(f"tokenized {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
@@ -200,19 +200,17 @@ def _file(folder: pathlib.Path, part: SourcePart, common: str) -> pathlib.Path:
     return folder / f"part-{hashlib.sha256(about.encode()).hexdigest()[:32]}.arrow"
 
 
-def _parts(source: Source, settings: DataSettings) -> list[SourcePart]:
+def _parts(source: Source) -> list[SourcePart]:
     """Returns the parts of a source in order, with the hashes of their files."""
-    path = source.path
+    path, split = source.path, source.options.split
     if not source.is_file:
-        return [SourcePart(source, row_files.FilePart(path), source.read(settings, whole=False).sha256)]
+        return [SourcePart(source, row_files.FilePart(path), source.read(whole=False).sha256)]
     is_table = source.format is not None and source.format.in_parts
-    files = folders.table_files(path, settings.split) if is_table else folders.files_at(path)
+    files = folders.table_files(path, split) if is_table else folders.files_at(path)
     with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:
-        return [
-            SourcePart(source, part, digests[part.file]) for part in row_files.file_parts(path, settings.split, ROWS)
-        ]
+        return [SourcePart(source, part, digests[part.file]) for part in row_files.file_parts(path, split, ROWS)]
     return [SourcePart(source, row_files.FilePart(path), repr([*digests.values()]))]
 
 
@@ -233,17 +231,16 @@ def _tokenize(
     file: pathlib.Path,
     part: SourcePart,
     processors: Mapping[str, TextProcessor],
-    settings: DataSettings,
     held_out: Set[str],
 ) -> None:
     gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
-    write_part(file, _examples(part, settings), processors, part.source.prompts, held_out)
+    write_part(file, _examples(part), processors, part.source.prompts, held_out)
 
 
-def _examples(part: SourcePart, settings: DataSettings) -> Iterator[Example]:
+def _examples(part: SourcePart) -> Iterator[Example]:
     """Yields the examples of a part."""
     if not part.format:
-        records = part.source.read(settings, whole=False)
+        records = part.source.read(whole=False)
         for n, question in enumerate(records.questions):
             rows = records.qrels[n], records.hard_negatives[n] if records.hard_negatives else ()
             right, wrong = ([records.candidates[answer] for answer in listed] for listed in rows)

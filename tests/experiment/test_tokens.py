@@ -77,7 +77,7 @@ def write_shards(folder, rows):
 
 
 def in_memory(settings, processors) -> Pairs:
-    return find_source(settings.path, settings, "train").read(settings).tokenize(processors)
+    return find_source(settings.path, settings, "train").read().tokenize(processors)
 
 
 def texts(pairs: Pairs) -> set:
@@ -329,7 +329,7 @@ def test_a_source_can_be_read_as_a_whole(settings, processors, tmp_path):
     file = str(write_squad(tmp_path / "squad") / "train-v1.1.json")
     settings = dataclasses.replace(settings, pool="answers", mixture=((file, 1.0),))
     pairs = stored(settings, processors, read_splits(settings)).pairs()
-    squad = find_source(file, settings, "").read(settings).subset(range(4))
+    squad = find_source(file, settings, "").read().subset(range(4))
     assert pairs.sizes == (100, len(squad.pairs))
     assert texts(squad.tokenize(processors)) < texts(pairs)
 
