@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from endx_jax.data.formats import Data, ReadOptions, open_data, squad
@@ -86,8 +85,10 @@ class Source:
         pool = "sentences" if self.pool in POOLS else self.pool
         return self.data.records(dataclasses.replace(self.options, whole=whole, pool=pool))
 
-    def examples(self, part: FilePart) -> Iterator[Example]:
-        """Yields the examples of a part of the data."""
+    def examples(self, part: FilePart | None = None) -> Iterator[Example]:
+        """Yields the examples of a part of the data, or of all, merged."""
+        if part is None:
+            return self.read(whole=False).examples
         return self.data.examples(dataclasses.replace(self.options, part=part))
 
 
@@ -238,20 +239,14 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
         prefix, texts = f"{number}:" if number else "", records.candidates
         for text, name in zip(texts, records.candidate_ids, strict=True):
             merged.candidate(text, prefix + name)
-        for row, text in enumerate(records.questions):
-            right, wrong = records.qrels[row], records.hard_negatives[row] if records.hard_negatives else ()
-            name, scores = prefix + records.question_ids[row], None if records.scores is None else records.scores[row]
+        for row, example in enumerate(records.examples):
+            name = prefix + example.id
             merged.add(
-                text,
-                [texts[candidate] for candidate in right],
-                [texts[candidate] for candidate in wrong],
-                None if scores is None else [scores.get(candidate, math.nan) for candidate in (*right, *wrong)],
-                name,
-                ((records.groups and records.groups[row]) or f"question {name}") if grouped else None,
-                grades=[records.grades[row][candidate] for candidate in right] if records.grades else (),
+                *example._replace(id=name, group=(example.group or f"question {name}") if grouped else None),
+                grades=[records.grades[row][candidate] for candidate in records.qrels[row]] if records.grades else (),
                 excluded=[texts[candidate] for candidate in records.excluded[row]] if records.excluded else (),
             )
-            sources.setdefault(text, {})[number] = None
+            sources.setdefault(example.question, {})[number] = None
     mixed = merged.build(hard_negatives=any(records.hard_negatives is not None for records in sets))
     return dataclasses.replace(mixed, sources=tuple(tuple(sources[text]) for text in mixed.questions))
 

@@ -7,7 +7,6 @@ import gc
 import hashlib
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import pathlib
@@ -239,14 +238,5 @@ def _tokenize(
 
 def _examples(part: SourcePart) -> Iterator[Example]:
     """Yields the examples of a part."""
-    if not part.format:
-        records = part.source.read(whole=False)
-        for n, question in enumerate(records.questions):
-            rows = records.qrels[n], records.hard_negatives[n] if records.hard_negatives else ()
-            right, wrong = ([records.candidates[answer] for answer in listed] for listed in rows)
-            given = None if records.scores is None else records.scores[n]
-            scores = None if given is None else [given.get(answer, math.nan) for listed in rows for answer in listed]
-            yield question, right, wrong, scores
-        return
-    for example in part.source.examples(part.part):
+    for example in part.source.examples(part.part if part.format else None):
         yield example.question, texts_of(example.right), texts_of(example.wrong), example.scores

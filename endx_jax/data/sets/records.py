@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,16 @@ class RetrievalSet:
     def documents(self) -> list[Document]:
         """Candidates with their ids, as documents."""
         return [Document(name, text) for name, text in zip(self.candidate_ids, self.candidates, strict=True)]
+
+    @property
+    def examples(self) -> Iterator[Example]:
+        """Questions with the texts of their right candidates and hard negatives."""
+        for row, question in enumerate(self.questions):
+            listed = self.qrels[row], self.hard_negatives[row] if self.hard_negatives else ()
+            right, wrong = ([self.candidates[candidate] for candidate in candidates] for candidates in listed)
+            given = None if self.scores is None else self.scores[row]
+            scores = None if given is None else [given.get(one, np.nan) for one in (*listed[0], *listed[1])]
+            yield Example(question, right, wrong, scores, self.question_ids[row], self.groups and self.groups[row])
 
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
