@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from endx_jax.data.formats import Data, ReadOptions, open_data, squad
 from endx_jax.data.formats.format import Format
 from endx_jax.data.formats.made import MADE
-from endx_jax.data.formats.origins import PREPARED
-from endx_jax.data.formats.registry import records_of
+from endx_jax.data.formats.registry import PREPARED, records_of
 from endx_jax.data.formats.row_files import FilePart
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.examples import Example

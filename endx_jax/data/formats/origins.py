@@ -8,8 +8,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from endx_jax.data.formats import mrqa, natural_questions, squad
-from endx_jax.data.formats.format import Format, Place, ReadOptions
-from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.paragraphs import Paragraph
 
 
@@ -191,18 +189,3 @@ def name_and_split(path: str) -> tuple[str, str]:
     """Returns name and split of a prepared data set such as `reqa/squad:validation`; the default split is `train`."""
     name, _, part = path.partition(":")
     return name, part or "train"
-
-
-def _paragraphs(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Paragraph]:
-    from endx_jax.data.formats.reqa_dataset import read_prepared  # imports tensorflow-datasets
-
-    return read_prepared(*name_and_split(place.path))
-
-
-def _train_and_validation(place: Place) -> tuple[str, str] | None:
-    return None if ":" in place.path else (f"{place.path}:train", f"{place.path}:validation")
-
-
-PREPARED = Format(
-    "prepared", lambda place: place.path.startswith(PREFIXES), paragraphs=_paragraphs, parts=_train_and_validation
-)

@@ -19,7 +19,7 @@ from endx_jax.data.formats.made import MADE
 from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
 from endx_jax.data.formats.msmarco import MSMARCO
 from endx_jax.data.formats.natural_questions import NATURAL_QUESTIONS
-from endx_jax.data.formats.origins import PREPARED
+from endx_jax.data.formats.origins import PREFIXES, name_and_split
 from endx_jax.data.formats.squad import FOLDER, SQUAD, SQUAD_ROWS
 from endx_jax.data.formats.tables import COLUMNS, ENDINGS, LINES, PASSAGES, Placed
 from endx_jax.data.formats.text_files import InvalidRows
@@ -40,6 +40,25 @@ DOCUMENTS = Format(
     "documents",
     lambda place: bool(place.documents),
     documents=lambda place, options, invalid: document_files.passages(place.path, place.documents, options.say),
+)
+
+
+def _prepared(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Paragraph]:
+    from endx_jax.data.formats.reqa_dataset import read_prepared  # imports tensorflow-datasets
+
+    yield from read_prepared(*name_and_split(place.path))
+
+
+def _train_and_validation(place: Place) -> tuple[str, str] | None:
+    return None if ":" in place.path else (f"{place.path}:train", f"{place.path}:validation")
+
+
+# Data sets of `endx prepare`, by name.
+PREPARED = Format(
+    "prepared",
+    lambda place: place.path.startswith(PREFIXES),
+    paragraphs=_prepared,
+    parts=_train_and_validation,
 )
 
 # All formats; the first that matches is that of a path. The formats of tables, whose files are read in parts of rows,

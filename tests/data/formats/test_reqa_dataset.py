@@ -196,7 +196,7 @@ def test_tensorflow_is_never_asked_for(source, tmp_path):
     paths = [str(tmp_path / "traps"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TFDS_DATA_DIR": str(tmp_path / "data")}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert (run.stdout, run.stderr, run.returncode) == ("4\n", "", 0)
+    assert (run.stdout, run.stderr, run.returncode) == ("5\n", "", 0)
     assert (tmp_path / "data" / "reqa").is_dir()
 
 
