@@ -91,15 +91,14 @@ def evaluate(
 
     data, home = os.fspath(data or ""), epath.Path(output) if output else None
     settings = read_settings(workdir, pool, reading if data else None)
-    if data and not index:
-        ensure_prepared([data])
-    source = find_source(data, settings, split, strict=bool(pool)) if data else None
+    find = functools.partial(find_source, data, settings, split, strict=bool(pool))
     if index:
         name, found = model.name if isinstance(model, EmbeddingModel) else model, list["IndexResults"]()
-        source = source.with_split(source.split)
-        rank_index = functools.partial(evaluate_index, index, name or workdir, source, settings, home)
-        agreement.on_primary(lambda: found.append(rank_index()), "index-evaluated")
+        rank_index = functools.partial(evaluate_index, index, name or workdir)
+        agreement.on_primary(lambda: found.append(rank_index(find(), settings, home)), "index-evaluated")
         return found[0] if found else None
+    ensure_prepared([data])
+    source = find() if data else None
     sets = source.sets() if source else {}
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
     for one in sets.values():  # so that a damaged set is found before the others are encoded

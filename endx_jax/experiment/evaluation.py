@@ -146,10 +146,11 @@ def evaluate_index(
     path: FolderOrName, model: FolderOrName | None, source: Source, settings: DataSettings, home: pathlib.Path | None
 ) -> IndexResults:
     """Ranks all documents of an index for questions whose right documents or answer strings are given."""
+    source = source.with_split(source.split)
     questions: Judgements | list[QuestionWithAnswers]
     if source.format is ANSWERS:
         questions = read_answered(source.path)
-    elif source.data and source.data.format.judgements:
+    elif source.data.format.judgements:
         questions = source.data.judgements(source.options)
     else:
         questions = read_pools(source, settings).primary.judgements
