@@ -30,6 +30,13 @@ def test_the_help_of_a_verb_does_not_import_jax(verb):
     assert subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True).returncode == 0
 
 
+@pytest.mark.parametrize("arguments", [["check"], ["evaluate"], ["mine", "--data=x", "--output=y"], ["encode"]])
+def test_mistakes_do_not_import_jax(arguments):
+    code = f"import sys\nfrom endx_jax.cli.entry import run_verb\ntry: run_verb({arguments})\nexcept SystemExit: pass\n"
+    run = subprocess.run([sys.executable, "-c", code + "assert 'jax' not in sys.modules"], timeout=60)
+    assert run.returncode == 0
+
+
 def test_showing_names_loads_nothing():
     code = "import sys, endx_jax; dir(endx_jax); sys.exit(any(m in sys.modules for m in ('jax', 'endx_jax.losses')))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
