@@ -102,6 +102,7 @@ def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
 def test_only_the_quickstart_trains_on_docstrings():
     assert load_recipe("quickstart").get_config().data.path == "docstrings"
     assert load_recipe("minilm").get_config().data.path == ""
+    assert registry.open_data("docstrings").format is made.MADE
 
 
 def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):
