@@ -13,6 +13,7 @@ classifier the seconds for all pairs in one call are printed too.
 
 import argparse
 import pathlib
+import sys
 import time
 from collections.abc import Callable
 
@@ -24,7 +25,6 @@ from endx_jax.cli.entry import use_large_pages
 from endx_jax.data import reqa
 from endx_jax.data.formats import squad
 from endx_jax.data.sets.records import Pools, RetrievalSet
-from endx_jax.data.sets.splits import of_few_paragraphs
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import LowLatencyEncoder
@@ -121,6 +121,9 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=10, help="number of timed questions")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
+    sys.path.append(str(pathlib.Path(__file__).parents[1]))  # `reproduction` is not installed
+    from reproduction.counts import of_few_paragraphs
+
     records = of_few_paragraphs(reqa.from_squad(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
     counts = len(records.questions), len(records.pairs), len(records.candidates)
     print("{} questions, {} pairs, {} sentences\n".format(*counts))

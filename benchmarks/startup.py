@@ -24,8 +24,8 @@ import common
 import peer_trainer
 
 from endx_jax.cli import train
+from endx_jax.data.sources import read_splits
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import read_splits
 from endx_jax.pretrained import locate
 
 IMPORTS = {"endx_jax": True, "endx_jax.experiment.run": True, "sentence_transformers": False}

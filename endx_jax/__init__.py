@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from endx_jax.experiment.check import check
-    from endx_jax.experiment.evaluation import evaluate
+    from endx_jax.experiment.evaluate import evaluate
     from endx_jax.experiment.from_python import train
     from endx_jax.experiment.mining import mine
     from endx_jax.index.index_model import open_index
@@ -33,7 +33,7 @@ _SUBPACKAGES = (
 )
 _FUNCTIONS = {
     "check": "endx_jax.experiment.check",
-    "evaluate": "endx_jax.experiment.evaluation",
+    "evaluate": "endx_jax.experiment.evaluate",
     "load": "endx_jax.inference",
     "mine": "endx_jax.experiment.mining",
     "open_index": "endx_jax.index.index_model",

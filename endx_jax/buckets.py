@@ -24,7 +24,7 @@ from typing import Any
 import filelock
 import tqdm
 
-from endx_jax.errors import EndxError, InUse, RunInterrupted, first_line
+from endx_jax.errors import EndxError, InUse, RunInterrupted, first_line, install
 from endx_jax.files import expanded, replacing, reporting_full_disk, state_of, write_text
 
 EXTRAS = {"gs": "gcs", "s3": "s3"}  # the extra of endx_jax for each scheme
@@ -77,8 +77,7 @@ def filesystem(url: str) -> Any:
     try:
         return fsspec.filesystem(scheme)
     except ImportError:
-        extra = EXTRAS[scheme]
-        raise EndxError(f"{url} needs the extra [{extra}]: pip install 'endx_jax[{extra}]'") from None
+        raise EndxError(f"{url} needs the extra {EXTRAS[scheme]}: {install(EXTRAS[scheme])}") from None
 
 
 @contextlib.contextmanager

@@ -21,6 +21,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural}"
 
 
+def install(extra: str) -> str:
+    """Returns the command that installs an extra of this package, which is not on PyPI, as README.md gives it."""
+    return f'pip install -e ".[{extra}]" in the checkout of endx_jax'
+
+
 class EndxError(ValueError):
     """User error, such as invalid data, an invalid setting or a missing file.
 

@@ -1,12 +1,14 @@
-"""Numerically safe arithmetic that several packages use."""
+"""Numerically safe arithmetic that several packages use.
 
-from typing import Any, NamedTuple
+Functions of JAX arrays import JAX when they are called, since packages that read data need only those of NumPy.
+"""
 
-import jax
-import jax.numpy as jnp
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import numpy as np
 
-Array = jax.Array
+if TYPE_CHECKING:
+    from jax import Array
 
 LARGEST_CODE = 127
 
@@ -18,6 +20,8 @@ def round_up(number, multiple: int):
 
 def leading_size(tree: Any) -> int:
     """Returns the length of the leading axis of a tree's arrays."""
+    import jax
+
     return jax.tree.leaves(tree)[0].shape[0]
 
 
@@ -34,17 +38,22 @@ def rung(number: int, parts: int, step: int = 1) -> int:
     return round_up(number, max(step, power_of_two(number) // parts))
 
 
-def at_least_float32(x: Array) -> Array:
+def at_least_float32(x: "Array") -> "Array":
     """Casts half-precision arrays to float32; returns float32 and float64 arrays unchanged."""
+    import jax.numpy as jnp
+
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def l2_normalize(x: Array, epsilon: float = 1e-6) -> Array:
+def l2_normalize(x: "Array", epsilon: float = 1e-6) -> "Array":
     """Scales the last axis to unit L2 norm: x / sqrt(max(sum x^2, epsilon^2)); zero vectors stay zero.
 
     The maximum is inside the root, so that the gradient at zero is finite. The result is at least float32, in which the
     squares of entries up to 1e18 do not overflow.
     """
+    import jax
+    import jax.numpy as jnp
+
     x = at_least_float32(x)
     squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(squares, epsilon**2))
@@ -55,8 +64,10 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
-def masked_mean(x: Array, where: Array, axis: int | tuple[int, ...] | None = None) -> Array:
+def masked_mean(x: "Array", where: "Array", axis: int | tuple[int, ...] | None = None) -> "Array":
     """Returns the mean of the entries where `where` is true; zero if there are none."""
+    import jax.numpy as jnp
+
     total = jnp.sum(jnp.where(where, x, 0), axis=axis)
     count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis)
     return total / jnp.maximum(count, 1)
@@ -70,20 +81,22 @@ class Quantized(NamedTuple):
       scales: float32 [...], the largest magnitude of each row divided by 127; not finite if an entry of the row is not.
     """
 
-    codes: Array | np.ndarray
-    scales: Array | np.ndarray
+    codes: "Array | np.ndarray"
+    scales: "Array | np.ndarray"
 
 
-def quantize(embeddings: Array | np.ndarray, xp: Any = jnp) -> Quantized:
+def quantize(embeddings: "Array | np.ndarray", xp: Any = None) -> Quantized:
     """Quantizes embeddings [..., E] symmetrically to 255 levels per row; with `xp=np` on the host.
 
     The error of an entry is at most half a step, which is 1/254 of the largest magnitude in its row. Zero stays zero.
     """
+    if xp is None:
+        import jax.numpy as xp
     scales = xp.max(xp.abs(embeddings), axis=-1).astype(xp.float32) / LARGEST_CODE
     steps = embeddings / xp.where(scales > 0, scales, 1)[..., None]
     return Quantized(xp.round(steps).astype(xp.int8), scales)
 
 
-def dequantize(quantized: Quantized) -> Array | np.ndarray:
+def dequantize(quantized: Quantized) -> "Array | np.ndarray":
     """Returns the dequantized embeddings, float32 [..., E]; NumPy arrays for NumPy arrays."""
     return quantized.codes.astype(np.float32) * quantized.scales[..., None]

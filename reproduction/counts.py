@@ -1,9 +1,14 @@
-"""Numbers of questions, answers and pairs of reading-comprehension data, as papers report them."""
+"""Numbers of questions, answers and pairs of reading-comprehension data, as papers report them; small parts of it."""
+
+import itertools
+
+import numpy as np
 
 from endx_jax.data import reqa
+from endx_jax.data.formats import ReadOptions, open_data
 from endx_jax.data.formats.origins import PREFIXES, SPLITS, name_and_split
-from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.experiment.data import read_records
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.settings import check_choice
 
 
@@ -30,9 +35,26 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
             "rows": counts["rows"],
         }
     if pool == PARAGRAPHS:
-        records = read_records(path, DataSettings(pool=PARAGRAPHS), None)
+        records = open_data(path).records(ReadOptions(pool=PARAGRAPHS))
         rows = len(records.pairs)
     else:
         conversion = reqa.convert(path, pool)
         records, rows = conversion.records, conversion.rows
     return {"questions": len(records.questions), "answers": len(records.candidates), "rows": rows}
+
+
+def of_few_paragraphs(records: RetrievalSet, paragraphs: int, pairs: int) -> RetrievalSet:
+    """Returns questions of the paragraphs with the most of them, one of each in turn, up to a number of right pairs.
+
+    Args:
+      records: sentences after ReQA, whose ids are `PARAGRAPH.SENTENCE`.
+      paragraphs: number of paragraphs.
+      pairs: number of right pairs of a question and a sentence.
+    """
+    questions: dict[str, list[int]] = {}
+    for question, right in enumerate(records.qrels):
+        questions.setdefault(records.candidate_ids[right[0]].partition(".")[0], []).append(question)
+    most = sorted(questions.values(), key=len, reverse=True)[:paragraphs]
+    in_turn = [row for rows in itertools.zip_longest(*most) for row in rows if row is not None]
+    count = np.cumsum([len(records.qrels[row]) for row in in_turn])
+    return records.subset(in_turn[: int(np.searchsorted(count, pairs)) + 1], hard_negatives=False)

@@ -11,8 +11,8 @@ import numpy as np
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream, Pairs
+from endx_jax.data.sources import read_splits
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.files import write_text
 from endx_jax.losses import gaussian_kl, in_batch_softmax

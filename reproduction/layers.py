@@ -15,8 +15,8 @@ from endx_jax.data.batches.idf import idf_of_sides
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import take
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
+from endx_jax.data.sources import read_splits
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import read_splits
 from endx_jax.export.towers import Towers
 from endx_jax.files import write_text
 from endx_jax.inference import load

@@ -10,14 +10,13 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.sets.records import Pools, RetrievalSet
-from endx_jax.data.sets.splits import of_few_paragraphs, with_many_questions
+from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.data.sources import paths_of, pools
+from endx_jax.data.sources import pools, read_splits, sources_of
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
-from endx_jax.experiment.data import read_splits
-from endx_jax.experiment.evaluation import evaluate
+from endx_jax.experiment.evaluate import evaluate
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.files import write_text
 from endx_jax.index.corpus_encoding import encode_corpus
@@ -29,7 +28,7 @@ from endx_jax.parallel.environment import keep_programs
 from endx_jax.ranking.rerank import evaluate_pairs
 from endx_jax.ranking.results import read_results, report
 from endx_jax.ranking.systems import evaluate_dense
-from reproduction.counts import counts_of
+from reproduction.counts import counts_of, of_few_paragraphs
 from reproduction.layers import measure_layers
 from reproduction.outcome import Outcome, compared
 from reproduction.runs import Options, measures_of_results, slug, trained
@@ -90,8 +89,8 @@ def _pool(place: str, name: str) -> RetrievalSet:
 def counts(row: Row, options: Options) -> Outcome:
     """Counts the row's train and test data, or the split that the row names."""
     pool = row.pool or "answers"
-    paths = paths_of(DataSettings(path=options.place_of(row.data), pool=pool))
-    found = {split: counts_of(path, pool) for split, path in zip(("train", "test"), paths, strict=True) if path}
+    sources = sources_of(DataSettings(path=options.place_of(row.data), pool=pool))
+    found = {split: counts_of(one.path, pool) for split, one in zip(("train", "test"), sources, strict=True) if one}
     if pool == PARAGRAPHS:
         named = {"questions": found[row.split]["questions"], "paragraphs": found[row.split]["answers"]}
     else:

@@ -13,7 +13,7 @@ import jax
 
 from endx_jax import json_files
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import paths_of
+from endx_jax.data.sources import sources_of
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import config_changes, resolve
@@ -64,7 +64,7 @@ class Options:
         if not place:
             raise EndxError(f"needs --data {given}=PATH")
         if about.get("part") == "train":
-            return paths_of(DataSettings(path=place, pool="answers"))[0]
+            return sources_of(DataSettings(path=place, pool="answers"))[0].path
         return place
 
 

@@ -42,7 +42,7 @@ def pytest_configure(config):
 
 
 def pytest_runtest_setup(item):
-    """Skips tests marked `reference` without the packages that they compare with: pip install endx_jax[reference]."""
+    """Skips tests marked `reference` without the packages that they compare with: the extra `reference`."""
     if item.get_closest_marker("reference"):
         packages = ("torch", "sentence_transformers", "peft", "mteb", "ir_measures", "datasets", "accelerate")
         missing = [name for name in packages if importlib.util.find_spec(name) is None]

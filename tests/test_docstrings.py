@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import endx_jax
-from endx_jax import losses, metrics
+from endx_jax import inference, losses, metrics
 from endx_jax.data import read
-from endx_jax.experiment import evaluation, from_python, mining
+from endx_jax.experiment import evaluate, from_python, mining
 from endx_jax.index import index_model
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.methods import Method, method
@@ -31,7 +31,7 @@ PUBLIC = [
     *(getattr(metrics, name) for name in metrics.__all__ if name != "TIE_RULE"),
     *(EmbeddingModel.encode, EmbeddingModel.encode_query, EmbeddingModel.encode_document),
     *(EmbeddingModel.similarity, EmbeddingModel.similarity_pairwise),
-    *(endx_jax.load, load, from_python.train, evaluation.evaluate, mining.mine, read, evaluate_scores, top_k),
+    *(endx_jax.load, load, from_python.train, evaluate.evaluate, mining.mine, read, evaluate_scores, top_k),
     *(index_model.open_index, DualEncoder, Objective, Execution.reduce_rows, Method, key),
 ]
 
@@ -88,7 +88,7 @@ def test_examples_have_the_results_that_they_show(name, monkeypatch, tmp_path, r
         minilm = request.getfixturevalue("minilm")
         monkeypatch.setattr(endx_jax, "load", load_once)
         monkeypatch.setattr(index_model, "load", lambda name, **_: load_once(name))
-        monkeypatch.setattr(evaluation, "load", lambda name, **_: load_once(name))
+        monkeypatch.setattr(inference, "load", lambda name, **_: load_once(name))
         # Training takes minutes: tests/experiment/test_from_python.py trains.
         monkeypatch.setattr(from_python, "run", lambda tree, workdir: None)
         monkeypatch.setattr(from_python, "load", lambda workdir: load_once(minilm))

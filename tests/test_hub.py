@@ -10,7 +10,7 @@ from helpers import one_line_error, refused
 from loopback import NO_API, LoopbackServer, always
 
 from endx_jax.data.settings import DataSettings
-from endx_jax.experiment.data import read_splits
+from endx_jax.data.sources import read_splits
 from endx_jax.hub import dataset_path, local_path
 from endx_jax.pretrained import locate
 

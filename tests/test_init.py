@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import endx_jax
+from endx_jax.cli.entry import VERBS
 
 
 def test_the_package_shows_its_public_names_and_no_imports():
@@ -22,11 +23,18 @@ def test_packages_of_functions_show_their_functions_and_no_modules(package):
     assert dir(package) == sorted(package.__all__)
 
 
-@pytest.mark.parametrize("verb", ["check", "compare", "export", "merge", "publish", "search"])
+@pytest.mark.parametrize("verb", sorted({*VERBS} - {"train"}))  # whose help has the defaults of all settings
 def test_the_help_of_a_verb_does_not_import_jax(verb):
     begin = f"import sys\nfrom endx_jax.cli.{verb} import main\n"
     code = begin + "try:\n  main(['--help'])\nfinally:\n  assert 'jax' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["evaluate"], ["mine", "--data=x", "--output=y"], ["encode"]])
+def test_mistakes_do_not_import_jax(arguments):
+    code = f"import sys\nfrom endx_jax.cli.entry import run_verb\ntry: run_verb({arguments})\nexcept SystemExit: pass\n"
+    run = subprocess.run([sys.executable, "-c", code + "assert 'jax' not in sys.modules"], timeout=60)
+    assert run.returncode == 0
 
 
 def test_showing_names_loads_nothing():

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.formats import Place, open_data, row_files, tables, text_files
+from endx_jax.data.formats import open_data, row_files, tables, text_files
 from endx_jax.data.formats.columns import NAMES, QUESTION_ID, SEARCHED, find
 from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.errors import EndxError, printable
@@ -39,7 +39,7 @@ def read_questions(path: str) -> list[NamedQuestion]:
     """
     name, found = ("standard input", None) if path == "-" else (path, open_data(path, otherwise=tables.LINES))
     rows: Iterable[tuple[int, str, NamedQuestion]]
-    if found and _has_columns(found.place):
+    if found and tables.names_columns(found.place, SEARCHED, QUESTION_ID):
         rows = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.read_rows(path))
     else:
         lines = text_files.lines(found.path) if found else text_files.stream_lines(sys.stdin.buffer, name)
@@ -52,14 +52,6 @@ def read_questions(path: str) -> list[NamedQuestion]:
     if not questions:
         raise EndxError(f"{name} contains no questions: give one per line")
     return [question for _, question in questions.values()]
-
-
-def _has_columns(place: Place) -> bool:
-    """Returns true for a table; a `.tsv` file may be one of ids and questions without a header."""
-    if place.ending != ".tsv":
-        return place.ending in tables.ENDINGS
-    header = re.split(r'["\t]+', text_files.first_text_line(place.path))
-    return any(find(side, header) for side in (SEARCHED, QUESTION_ID))
 
 
 def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str, NamedQuestion]]:

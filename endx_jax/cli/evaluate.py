@@ -14,16 +14,17 @@ from etils import epath
 
 from endx_jax.cli.data_flags import add_data_flags, add_product_flag
 from endx_jax.cli.parser import parser_of
-from endx_jax.data.settings import POOLS
-from endx_jax.experiment.evaluation import evaluate
-from endx_jax.experiment.workdir import EVALUATION, read_config
-from endx_jax.parallel import distributed
-from endx_jax.parallel.console import say
+from endx_jax.experiment.evaluate import check_arguments, evaluate
 
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
+    check_arguments(**vars(arguments))
+
+    from endx_jax.parallel import distributed
+    from endx_jax.parallel.console import say
+
     distributed.initialize()
     arguments.output = arguments.output or _default_output(arguments)
     results = evaluate(**vars(arguments))
@@ -33,6 +34,8 @@ def main(argv: list[str]) -> None:
 
 def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
     """Returns evaluation/NAME-POOL in the workdir or in a folder of the model, or a folder beside the index."""
+    from endx_jax.experiment.workdir import EVALUATION, read_config
+
     data = arguments.data
     if not data and arguments.workdir and not arguments.model:
         settings = read_config(epath.Path(arguments.workdir)).data
@@ -48,4 +51,4 @@ def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    return parser_of(__doc__, evaluate, add_data_flags, add_product_flag, pool={"choices": POOLS})
+    return parser_of(__doc__, evaluate, add_data_flags, add_product_flag)

@@ -8,9 +8,7 @@ import argparse
 
 from endx_jax.cli.data_flags import add_data_flags, add_product_flag
 from endx_jax.cli.parser import parser_of
-from endx_jax.data.settings import POOLS
 from endx_jax.experiment.mining import mine
-from endx_jax.parallel.console import say
 
 GROUPS = {
     "ranking of the candidates (exactly one)": ("bm25", "workdir", "model", "index"),
@@ -22,6 +20,9 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = _parser().parse_args(argv)
     mine(**vars(arguments))
+
+    from endx_jax.parallel.console import say
+
     distilled = " --config.objective.distillation.loss=listwise_kl" if arguments.score_with else ""
     say(f"Train on them with --config.data.path={arguments.output} --config.data.hard_negatives=1{distilled}")
 
@@ -36,6 +37,4 @@ def _ranks(text: str) -> tuple[int, int]:
 
 def _parser() -> argparse.ArgumentParser:
     ranks = {"type": _ranks, "nargs": None, "metavar": "FIRST-LAST"}
-    return parser_of(
-        __doc__, mine, add_data_flags, add_product_flag, groups=GROUPS, pool={"choices": POOLS}, ranks=ranks
-    )
+    return parser_of(__doc__, mine, add_data_flags, add_product_flag, groups=GROUPS, ranks=ranks)

@@ -61,11 +61,12 @@ def _options(hint: Any, default: Any) -> dict[str, Any]:
     if hint is bool:
         return {"action": "store_true"}
     given: dict[str, Any] = {"required": True} if default is inspect.Parameter.empty else {"default": default}
+    hint = str if isinstance(hint, str) else hint  # of a class that is imported for type checks only
     hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = str if str in hints else hints[0]
     items = typing.get_args(kind)
     if typing.get_origin(kind) is typing.Literal:
-        return given | {"choices": items}
+        return given | {"choices": tuple(filter(None, items))}
     if items:  # of a sequence
         given["nargs"] = "*" if isinstance(default, Sequence) else "+"
     kind = items[0] if items else kind

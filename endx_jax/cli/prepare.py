@@ -4,10 +4,10 @@ With --config=CONFIG and the settings of a run, as for `endx train`, the trainin
 `data.tokens`, for which no accelerator is needed.
 """
 
-import argparse
 import pathlib
 import sys
 
+from endx_jax.cli.parser import parser_of
 from endx_jax.errors import counted
 from endx_jax.settings import require
 
@@ -16,24 +16,34 @@ def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     if any(argument.lstrip("-").startswith("config") for argument in argv):
         _tokenize(argv)
-        return
-    arguments = _parser().parse_args(argv)
+    else:
+        convert(**vars(parser_of(__doc__, convert, positional=["name"]).parse_args(argv)))
 
+
+def convert(name: str, *, source: pathlib.Path | None = None, data_dir: pathlib.Path | None = None) -> None:
+    """Prepares a data set, unless it exists already, and prints its counts.
+
+    Args:
+      name: reqa/squad, nq, hotpotqa, newsqa, triviaqa or searchqa, or multireqa/squad, nq, hotpotqa, triviaqa or
+        searchqa (questions and all sentences of their contexts)
+      source: folder with the published files, plain or .gz [download them]
+      data_dir: folder of prepared sets [TFDS_DATA_DIR, or ~/tensorflow_datasets]
+    """
     from endx_jax.data.formats.reqa_dataset import prepare, summary
 
-    folder = prepare(arguments.name, source=arguments.source, data_dir=arguments.data_dir, progress=sys.stderr.isatty())
-    print(f"{arguments.name} is in {folder}\n")
-    print(_table(summary(arguments.name, data_dir=arguments.data_dir)))
-    environment = f"TFDS_DATA_DIR={arguments.data_dir} in the environment and " if arguments.data_dir else ""
-    pool = "sentences" if arguments.name.startswith("multireqa/") else "answers"
-    print(f"\nTrain on it with {environment}--config.data.path={arguments.name} --config.data.pool={pool}")
+    folder = prepare(name, source=source, data_dir=data_dir, progress=sys.stderr.isatty())
+    print(f"{name} is in {folder}\n")
+    print(_table(summary(name, data_dir=data_dir)))
+    environment = f"TFDS_DATA_DIR={data_dir} in the environment and " if data_dir else ""
+    pool = "sentences" if name.startswith("multireqa/") else "answers"
+    print(f"\nTrain on it with {environment}--config.data.path={name} --config.data.pool={pool}")
 
 
 def _tokenize(argv: list[str]) -> None:
     """Writes the training pairs of a config into `data.tokens`."""
     from endx_jax.cli.train import parse_arguments
+    from endx_jax.data.sources import read_splits
     from endx_jax.experiment.config import resolve
-    from endx_jax.experiment.data import read_splits
     from endx_jax.experiment.model import build_model
     from endx_jax.experiment.tokens import stored
 
@@ -64,19 +74,3 @@ def _table(summary: dict[str, dict]) -> str:
         if not counts["published"]:
             notes.append(f"{split}: not from the published files; sha256 of the text {counts['sha256'][:12]}...")
     return "\n".join(lines + notes)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="endx prepare", description=__doc__.partition(": ")[2].replace("\n", " "))
-    parser.add_argument(
-        "name",
-        help="reqa/squad, nq, hotpotqa, newsqa, triviaqa or searchqa, or multireqa/squad, nq, hotpotqa, triviaqa or "
-        "searchqa (questions and all sentences of their contexts)",
-    )
-    parser.add_argument(
-        "--source", type=pathlib.Path, help="folder with the published files, plain or .gz [download them]"
-    )
-    parser.add_argument(
-        "--data-dir", type=pathlib.Path, help="folder of prepared sets [TFDS_DATA_DIR, or ~/tensorflow_datasets]"
-    )
-    return parser

@@ -15,7 +15,7 @@ from etils import epath
 
 from endx_jax.buckets import url_of
 from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, add_rerank_flag, corpus_options
-from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.errors import EndxError, RunInterrupted, install
 from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import require
 
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
         from endx_jax.serving.app import make_app
         from endx_jax.serving.server import bind, run_server
     except ModuleNotFoundError as missing:
-        raise EndxError(f'a server needs the package {missing.name}: pip install "endx_jax[serve]"') from None
+        raise EndxError(f"a server needs the package {missing.name}: {install('serve')}") from None
     from endx_jax.parallel.console import say
 
     limits = Limits(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Limits)})

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from endx_jax import json_files
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, install
 
 if TYPE_CHECKING:
     import openai
@@ -98,7 +98,7 @@ class Chat:
         try:
             import openai
         except ModuleNotFoundError:
-            raise EndxError("asking a model needs the package openai: pip install 'endx_jax[generate]'") from None
+            raise EndxError(f"asking a model needs the package openai: {install('generate')}") from None
         try:
             response = self._client.chat.completions.with_raw_response.create(
                 model=self.fields["model"],

@@ -1,4 +1,4 @@
-"""Data of an experiment: those of a run, of recipes and of other evaluations, and pairs in memory."""
+"""Data of an experiment beside its splits: other evaluation sets, prepared sets, and pairs in memory."""
 
 import json
 import os
@@ -8,30 +8,14 @@ from typing import Any
 import numpy as np
 
 from endx_jax import hub
-from endx_jax.data import sources
-from endx_jax.data.formats import beir
 from endx_jax.data.formats.origins import ORIGINS, name_and_split
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import pools
+from endx_jax.data.sources import find_source, pools
 from endx_jax.errors import EndxError, located
 from endx_jax.json_files import is_missing, shown
-from endx_jax.methods import config as configs
 from endx_jax.parallel.agreement import is_distributed, on_primary
 from endx_jax.ranking.evaluate import EvaluationSettings
-
-RECIPES = {"docstrings": "quickstart"}  # recipes that make a data set, by the name of the set in `data.path`
-
-
-def find_source(path: str, settings: DataSettings, split: str | None = None, **options: Any) -> sources.Source:
-    """Returns the data set at a path, also of one that a config file or a recipe makes: see `sources.find_source`."""
-    return sources.find_source(path, settings, split, makers=_makers(path), **options)
-
-
-def read_splits(settings: DataSettings) -> Splits:
-    """Returns the train, validation and test sets of a run: see `sources.read_splits`."""
-    return sources.read_splits(settings, _makers(*(part.path for part in settings.sets), settings.test_path))
 
 
 def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, RetrievalSet]:
@@ -47,10 +31,9 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
         if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
             whole, split = path, ""
         with located("evaluation.sets, as PATH or PATH:SPLIT"):
-            suite = beir.suite_of(hub.local_path(whole), split or None) or {"": (whole, split)}
-            for part, (folder, judged) in suite.items():
-                source = find_source(folder, data, judged or None)
-                sets[f"{name}/{part}" if part else name] = pools(source.read(data), data, source.pool).primary
+            source = find_source(whole, data, split or None)
+            for part, of_set in (source.sets() or {"": source}).items():
+                sets[f"{name}/{part}" if part else name] = pools(of_set.read(), data, of_set.pool).primary
     return sets
 
 
@@ -70,24 +53,6 @@ def ensure_prepared(paths: Iterable[str]) -> None:
 
     if is_distributed():
         on_primary(ensure, "data-prepared")
-
-
-def read_records(path: str, settings: DataSettings, split: str | None, *, whole: bool = True) -> RetrievalSet:
-    """Finds and reads one data set: see `find_source` and `Source.read`.
-
-    Raises:
-      EndxError: the data can't be read, or `data.pool` is set for data without paragraphs.
-    """
-    source = find_source(path, settings, split, data_format=settings.format, strict=True)
-    return source.read(settings, whole=whole)
-
-
-def _makers(*paths: str) -> Mapping[str, sources.Maker]:
-    """Returns the functions that make data sets, with those of the recipes for `paths`."""
-    for path in paths:
-        if path in RECIPES and path not in configs.MAKERS:
-            configs.load_config(RECIPES[path])
-    return configs.MAKERS
 
 
 def rows_of(pairs: Any) -> str:

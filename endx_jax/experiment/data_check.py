@@ -15,13 +15,13 @@ from endx_jax import json_files
 from endx_jax.data.formats import row_files, text_files
 from endx_jax.data.formats.columns import LABEL
 from endx_jax.data.formats.tables import COLUMNS, ColumnParser
-from endx_jax.data.sets.records import Example, Pools, RetrievalSet, known_questions, questions_by_candidate, texts_of
+from endx_jax.data.sets.examples import Example, texts_of
+from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Source, parted
+from endx_jax.data.sources import Source, find_source, parted
 from endx_jax.data.tokenization import MULTILINGUAL
 from endx_jax.errors import EndxError, counted, printable
-from endx_jax.experiment.data import find_source
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.metrics.significance import FEWEST, questions_needed
 from endx_jax.ranking.evaluate import evaluate_set
@@ -86,11 +86,11 @@ def check_data(
       default: model of the recipe that this command trains.
     """
     source = find_source(settings.path, settings, settings.split, data_format=settings.format, strict=True)
-    records, encoder = source.read(settings, whole=False), load(model)
+    records, encoder = source.read(whole=False), load(model)
     records = dataclasses.replace(records, language=settings.language)
     parts, findings = {"train": records}, []
     if settings.test_path:
-        parts["test"] = find_source(settings.test_path, settings, settings.test_split).read(settings)
+        parts["test"] = find_source(settings.test_path, settings, settings.test_split).read()
     else:
         try:
             parts = vars(parted(records, settings))

@@ -3,26 +3,16 @@
 import dataclasses
 import os
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from endx_jax.data.formats.beir import REPORT, write_mined
-from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.data.sets.splits import limit_questions
-from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import paths_of, pools
-from endx_jax.errors import counted
-from endx_jax.experiment.data import read_records
-from endx_jax.experiment.evaluation import FolderOrName
-from endx_jax.experiment.saved_model import load_pair_scorer
-from endx_jax.experiment.workdir import check_output
-from endx_jax.index.index_evaluation import rank_by_index
-from endx_jax.index.index_model import open_index
-from endx_jax.inference import load
-from endx_jax.parallel.console import say, showing_progress
-from endx_jax.parallel.environment import environment, keep_programs
-from endx_jax.ranking import mining
-from endx_jax.ranking.bm25 import BM25, without_words
 from endx_jax.settings import require
+
+# What computes is imported when mining begins, so that `endx mine --help` answers at once.
+if TYPE_CHECKING:
+    from endx_jax.data.sets.records import RetrievalSet
+    from endx_jax.ranking import mining
+
+FolderOrName = str | os.PathLike
 
 
 def mine(
@@ -33,7 +23,7 @@ def mine(
     workdir: FolderOrName | None = None,
     model: FolderOrName | None = None,
     index: FolderOrName | None = None,
-    pool: str = "",
+    pool: Literal["", "answers", "sentences", "paragraphs"] = "",
     split: str = "train",
     questions: int = 0,
     negatives: int = 10,
@@ -44,7 +34,7 @@ def mine(
     score_with: FolderOrName | None = None,
     strata: bool = False,
     **reading: Any,
-) -> mining.Mined:
+) -> "mining.Mined":
     r"""Writes a data set with candidates that rank high for a question and are not known to be right.
 
     Exactly one of `bm25`, `workdir`, `model` and `index` ranks the candidates; with `index`, `model` encodes the
@@ -89,12 +79,24 @@ def mine(
     require(sum(map(bool, ways)) == 1, "set exactly one of bm25=True, workdir=RUN, model=NAME and index=DIR")
     require(not strata or bool(score_with), "strata=True needs the model of score_with, whose scores it covers")
     require(questions >= 0, f"questions={questions}: give a number of questions, or 0 for all")
+
+    from endx_jax.data.formats.beir import REPORT, write_mined
+    from endx_jax.data.sets.splits import limit_questions
+    from endx_jax.data.settings import DataSettings
+    from endx_jax.data.sources import pools, sources_of
+    from endx_jax.errors import counted
+    from endx_jax.experiment.saved_model import load_pair_scorer
+    from endx_jax.experiment.workdir import check_output
+    from endx_jax.parallel.console import say
+    from endx_jax.parallel.environment import environment, keep_programs
+    from endx_jax.ranking import mining
+
     settings = mining.MiningSettings(negatives, *ranks, mining.Margin(margin, relative_margin))
     output = pathlib.Path(output)
     check_output(output, REPORT, "mine")
     # With an index, its documents are the candidates, so the data's corpus is not needed.
     data_settings = DataSettings(path=data, pool=pool, split=split, **reading)
-    records = read_records(paths_of(data_settings)[0], data_settings, split, whole=not index)
+    records = sources_of(data_settings)[0].read(whole=not index)
     records = limit_questions(pools(records, data_settings).primary, questions)
     say(f"{counted(len(records.questions), 'question')} and {counted(len(records.candidates), 'candidate')} in {data}")
     keep_programs()
@@ -130,12 +132,19 @@ def mine(
 
 
 def _rank(
-    records: RetrievalSet, last: int, model: FolderOrName | None, index: FolderOrName | None
-) -> tuple[RetrievalSet, mining.Ranked, dict[str, Any]]:
+    records: "RetrievalSet", last: int, model: FolderOrName | None, index: FolderOrName | None
+) -> "tuple[RetrievalSet, mining.Ranked, dict[str, Any]]":
     """Ranks candidates to the rank `last` by a model, or by BM25 without one; also returns the source of the ranks.
 
     With an index, the candidates of the returned set are its documents.
     """
+    from endx_jax.index.index_evaluation import rank_by_index
+    from endx_jax.index.index_model import open_index
+    from endx_jax.inference import load
+    from endx_jax.parallel.console import say, showing_progress
+    from endx_jax.ranking import mining
+    from endx_jax.ranking.bm25 import BM25, without_words
+
     if index:
         stored = open_index(index, model or None)
         encoder = stored.encoder

@@ -22,13 +22,13 @@ from endx_jax.buckets import url_of
 from endx_jax.data.batches.token_tables import TextReader
 from endx_jax.data.sets.records import Pools
 from endx_jax.data.sets.splits import with_many_questions
-from endx_jax.data.sources import pools
+from endx_jax.data.sources import pools, read_splits
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import Settings, resolve
-from endx_jax.experiment.data import ensure_prepared, read_sets, read_splits
+from endx_jax.experiment.data import ensure_prepared, read_sets
 from endx_jax.experiment.finalize import finalize, prompts
 from endx_jax.experiment.model import Model, idf_weights, read_processors, read_sources
 from endx_jax.experiment.prepared_run import Run, log_summary

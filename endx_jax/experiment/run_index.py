@@ -10,8 +10,8 @@ import numpy as np
 
 from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.formats import read_corpus
-from endx_jax.data.sets.documents import Document
-from endx_jax.data.sets.records import RetrievalSet, asked_documents, known_questions
+from endx_jax.data.sets.documents import Document, asked_documents
+from endx_jax.data.sets.records import RetrievalSet, known_questions
 from endx_jax.data.sets.splits import limit_questions
 from endx_jax.data.settings import DOCUMENTS, DataSettings
 from endx_jax.data.sources import pools

@@ -7,7 +7,6 @@ import gc
 import hashlib
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import pathlib
@@ -30,14 +29,13 @@ from endx_jax.data.batches.token_store import (
     join_parts,
     write_part,
 )
-from endx_jax.data.formats import folders, shards
-from endx_jax.data.sets.records import texts_of
+from endx_jax.data.formats import folders, row_files
+from endx_jax.data.sets.examples import texts_of
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Source
+from endx_jax.data.sources import Source, find_source
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.experiment.data import find_source
 from endx_jax.experiment.workdir import check_writable
 from endx_jax.files import expanded, locked, sha256_of
 from endx_jax.parallel.agreement import on_primary
@@ -59,7 +57,7 @@ class SourcePart(NamedTuple):
     """
 
     source: Source
-    part: shards.FilePart
+    part: row_files.FilePart
     sha256: str
 
     @property
@@ -106,7 +104,7 @@ def _ensure(
     sources = []
     for source in settings.sets:
         prompts = source.question_prompt, source.answer_prompt
-        parts.append(_parts(find_source(source.path, settings, settings.split, prompts=prompts), settings))
+        parts.append(_parts(find_source(source.path, settings, settings.split, prompts=prompts)))
         digest = hashlib.sha256(repr([part.sha256 for part in parts[-1]]).encode()).hexdigest()[:16]
         sources.append([source.path, *prompts, digest])
     about = {
@@ -159,7 +157,7 @@ def _write(
     count = min(settings.tokenizing_processes or cores(), len(missing))
     paths = [source.path for source in settings.sets]
     say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")
-    tokenize = functools.partial(_tokenize, processors=processors, settings=settings, held_out=held_out)
+    tokenize = functools.partial(_tokenize, processors=processors, held_out=held_out)
     try:
         for n, _ in enumerate(_in_processes(count, tokenize, missing), 1):
             say(f"tokenized {n} of {len(missing)} parts in {time.perf_counter() - began:.0f} s")
@@ -201,18 +199,18 @@ def _file(folder: pathlib.Path, part: SourcePart, common: str) -> pathlib.Path:
     return folder / f"part-{hashlib.sha256(about.encode()).hexdigest()[:32]}.arrow"
 
 
-def _parts(source: Source, settings: DataSettings) -> list[SourcePart]:
+def _parts(source: Source) -> list[SourcePart]:
     """Returns the parts of a source in order, with the hashes of their files."""
-    path = source.path
+    path, split = source.path, source.options.split
     if not source.is_file:
-        return [SourcePart(source, shards.FilePart(path), source.read(settings, whole=False).sha256)]
+        return [SourcePart(source, row_files.FilePart(path), source.read(whole=False).sha256)]
     is_table = source.format is not None and source.format.in_parts
-    files = shards.files(path, settings.split) if is_table else folders.files_at(path)
+    files = folders.table_files(path, split) if is_table else folders.files_at(path)
     with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:
-        return [SourcePart(source, part, digests[part.file]) for part in shards.file_parts(path, settings.split, ROWS)]
-    return [SourcePart(source, shards.FilePart(path), repr([*digests.values()]))]
+        return [SourcePart(source, part, digests[part.file]) for part in row_files.file_parts(path, split, ROWS)]
+    return [SourcePart(source, row_files.FilePart(path), repr([*digests.values()]))]
 
 
 def _start() -> None:
@@ -232,23 +230,13 @@ def _tokenize(
     file: pathlib.Path,
     part: SourcePart,
     processors: Mapping[str, TextProcessor],
-    settings: DataSettings,
     held_out: Set[str],
 ) -> None:
     gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
-    write_part(file, _examples(part, settings), processors, part.source.prompts, held_out)
+    write_part(file, _examples(part), processors, part.source.prompts, held_out)
 
 
-def _examples(part: SourcePart, settings: DataSettings) -> Iterator[Example]:
+def _examples(part: SourcePart) -> Iterator[Example]:
     """Yields the examples of a part."""
-    if not part.format:
-        records = part.source.read(settings, whole=False)
-        for n, question in enumerate(records.questions):
-            rows = records.qrels[n], records.hard_negatives[n] if records.hard_negatives else ()
-            right, wrong = ([records.candidates[answer] for answer in listed] for listed in rows)
-            given = None if records.scores is None else records.scores[n]
-            scores = None if given is None else [given.get(answer, math.nan) for listed in rows for answer in listed]
-            yield question, right, wrong, scores
-        return
-    for example in part.source.examples(part.part):
+    for example in part.source.examples(part.part if part.format else None):
         yield example.question, texts_of(example.right), texts_of(example.wrong), example.scores

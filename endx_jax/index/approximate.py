@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, install
 
 if TYPE_CHECKING:  # flags name the engines, and importing these takes a second
     from endx_jax.index.snapshot import Snapshot
@@ -39,7 +39,7 @@ class Faiss:
         try:
             import faiss
         except ImportError:
-            raise EndxError(f"the engine {name!r} needs faiss: pip install 'endx_jax[search]'") from None
+            raise EndxError(f"the engine {name!r} needs faiss: {install('search')}") from None
         self._faiss, self._name = faiss, name
         self._lock, self._generation = threading.Lock(), -1  # of no snapshot
         self._index: Any = None

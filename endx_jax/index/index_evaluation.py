@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from endx_jax.data.formats.answer_strings import QuestionWithAnswers, contains_answer, searchable
-from endx_jax.data.sets.records import Judgements, RetrievalSet
+from endx_jax.data.sets.examples import Judgements
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.ranking.evaluate import Evaluation, default_block, evaluate_scores

@@ -12,7 +12,7 @@ import numpy as np
 import tqdm
 
 from endx_jax.data.sets.documents import Document
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, install
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import COSINE, INNER_PRODUCT, IndexInfo
 from endx_jax.index.store import Store
@@ -109,7 +109,7 @@ def _client(address: str, token: str) -> Iterator["MilvusClient"]:
     try:
         from pymilvus import MilvusClient, MilvusException
     except ImportError:
-        raise EndxError("publishing needs pymilvus: pip install 'endx_jax[publish]'") from None
+        raise EndxError(f"publishing needs pymilvus: {install('publish')}") from None
     try:
         client = MilvusClient(address, token=token, timeout=TIMEOUT)
         try:

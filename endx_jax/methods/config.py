@@ -15,8 +15,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from endx_jax.data.formats.made import RECIPES, register_makers
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Maker
 from endx_jax.errors import EndxError, first_line, nearest
 from endx_jax.json_files import shown
 from endx_jax.methods.dual import DualSettings
@@ -27,9 +27,6 @@ from endx_jax.ranking.evaluate import EvaluationSettings
 from endx_jax.settings import check_choice
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.optimizer import OptimizerSettings
-
-MAKERS: dict[str, Maker] = {}
-"""Functions that make data sets, by the name of the set in `data.path`."""
 
 
 def base_config(objective: Any = None) -> ConfigDict:
@@ -45,11 +42,6 @@ def base_config(objective: Any = None) -> ConfigDict:
     }
     values = {name: dataclasses.asdict(section) for name, section in sections.items()}
     return ConfigDict({"seed": 0, **values})
-
-
-_PACKAGE = pathlib.Path(__file__).parents[1]
-# Folder of the recipes, which a wheel has inside the package.
-RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "configs"
 
 
 def recipe_files() -> dict[str, pathlib.Path]:
@@ -71,7 +63,7 @@ def load_recipe(name: str) -> types.SimpleNamespace:
 def load_config(name: str) -> ConfigDict:
     """Returns the settings of a config, after registering what its file defines.
 
-    A file can define a method as `METHOD`, and functions that make data sets as `DATA`: see `MAKERS`.
+    A file can define a method as `METHOD`, and functions that make data sets as `DATA`: see `data.formats.made`.
 
     Args:
       name: a file or the name of a recipe; arguments of its `get_config` may follow after a colon, as in
@@ -126,14 +118,3 @@ def names_of(config: Mapping | ConfigDict, section: str = "") -> list[str]:
         name = f"{section}{key}"
         names += names_of(value, f"{name}.") if isinstance(value, Mapping | ConfigDict) else [name]
     return names
-
-
-def register_makers(makers: Mapping[str, Maker]) -> None:
-    """Adds the functions that a config file defines as `DATA` to `MAKERS` in this process.
-
-    Raises:
-      EndxError: `makers` maps something else than names to functions.
-    """
-    if not isinstance(makers, Mapping) or not all(isinstance(name, str) and callable(makers[name]) for name in makers):
-        raise EndxError(f"DATA in the config file is {shown(makers)}; it must map names for data.path to functions")
-    MAKERS.update(makers)

@@ -11,10 +11,10 @@ from endx_jax.batch import Tokens
 from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.token_store import TokenStore
 from endx_jax.data.batches.token_tables import Counts, Pairs, TokenTable, VectorTable
-from endx_jax.data.formats.origins import PREFIXES
+from endx_jax.data.formats.origins import ORIGINS, name_and_split
+from endx_jax.data.sources import read_splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.finalize import finalize
 from endx_jax.experiment.model import Model, build_model, checked_length
 from endx_jax.experiment.train_plan import TrainPlan, plan_training
@@ -48,10 +48,10 @@ def read_texts(settings: Settings) -> RunPairs:
     """Tokenizes the training pairs of a run as training does, if data and tokenizer can be read without a network."""
     path = settings.data.path
     try:
-        if path.startswith(PREFIXES):
+        if (name := name_and_split(path)[0]) in ORIGINS:
             from endx_jax.data.formats.reqa_dataset import is_prepared
 
-            if not is_prepared(path.partition(":")[0]):
+            if not is_prepared(name):
                 raise EndxError(f"{path} is not prepared here")
         model = build_model(settings)
         if model.method.frozen_towers:

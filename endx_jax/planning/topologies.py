@@ -10,7 +10,7 @@ import re
 import jax
 from jax.experimental import topologies
 
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, install
 from endx_jax.planning.chips import Chip, chip_named
 
 NAME = re.compile(r"(?:(\d+)x)?(\w+):(\d+(?:x\d+)*)")
@@ -114,12 +114,12 @@ def missing_compiler(chip: Chip) -> str:
         has_cudnn = _is_installed("nvidia.cudnn") or ctypes.util.find_library("cudnn")
         if has_cudnn and any(_is_installed(f"jax_plugins.xla_cuda{n}") for n in (12, 13)):
             return ""
-        return 'install the extra compile-gpu (pip install "endx_jax[compile-gpu]") to compile for it'
+        return f"install the extra compile-gpu ({install('compile-gpu')}) to compile for it"
     if chip.name not in TORUS:
         return f"its compiler does not know a {chip.name} chip as one device"
     if importlib.util.find_spec("libtpu"):
         return ""
-    return 'install the extra compile-tpu (pip install "endx_jax[compile-tpu]") to compile for it'
+    return f"install the extra compile-tpu ({install('compile-tpu')}) to compile for it"
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:

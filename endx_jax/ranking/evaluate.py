@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax import metrics
-from endx_jax.data.sets.records import RetrievalSet, pad_ids, pad_rows
+from endx_jax.data.batches.ragged import pad_rows
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.settings import check_choice, key, require
 
@@ -160,7 +161,7 @@ def evaluate_scores(
     if block < 1 or depth < 1:
         raise EndxError(f"evaluation needs a block and a depth of at least 1: block {block}, depth {depth}")
     judged = None if gains is None else pad_rows(gains, 0, np.float32)
-    left_out = None if excluded is None else pad_ids(excluded)
+    left_out = None if excluded is None else pad_rows(excluded, -1, np.int32)
     ranked = []
     for start in range(0, len(positives), block):
         stop = min(start + block, len(positives))
@@ -241,4 +242,4 @@ def _positives(qrels, candidates) -> np.ndarray:
         if min(right) < 0 or max(right) >= candidates:
             outside = f"names right candidates outside the pool of {candidates}: {list(right)}"
             raise EndxError(f"question {question} {outside}; were the judgements read with another pool?")
-    return pad_ids(qrels)
+    return pad_rows(qrels, -1, np.int32)

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from endx_jax.data.batches.ragged import pad_rows
 from endx_jax.data.formats.beir import HEADER, judged_rows
 from endx_jax.data.formats.text_files import first_text_line, lines
-from endx_jax.data.sets.records import pad_rows
 from endx_jax.errors import EndxError
 from endx_jax.files import replacing
 from endx_jax.ranking.evaluate import MEASURES, NDCG, Evaluation

@@ -8,7 +8,7 @@ import time
 import uuid
 
 from endx_jax import json_files
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, install
 from endx_jax.files import AppendOnlyFile, reporting_full_disk, write_text
 
 FILE = "metrics.jsonl"
@@ -78,7 +78,7 @@ def check_installed(wandb_project: str) -> None:
     """Raises EndxError if `train.wandb_project` is set and wandb is not installed."""
     # A folder that Weights & Biases has written, also named `wandb`, is found as a package without a file.
     if wandb_project and getattr(importlib.util.find_spec("wandb"), "origin", None) is None:
-        raise EndxError("train.wandb_project needs Weights & Biases: pip install 'endx_jax[wandb]', or leave it empty")
+        raise EndxError(f"train.wandb_project needs Weights & Biases: {install('wandb')}, or leave it empty")
 
 
 class WeightsAndBiases:

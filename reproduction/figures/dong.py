@@ -3,13 +3,12 @@
 import jax
 import numpy as np
 
-from endx_jax.data.sets.records import one_to_one
 from endx_jax.errors import EndxError
 from endx_jax.experiment.saved_model import read_model
 from endx_jax.parallel.console import say
 from reproduction.figures import drawing
 from reproduction.figures.drawing import rounded, tsne
-from reproduction.figures.study import Study
+from reproduction.figures.study import Study, one_to_one
 from reproduction.separation import probe_accuracy, same_side_neighbours
 
 # Pairs that are drawn (Dong et al.: 400), and that are measured at most.

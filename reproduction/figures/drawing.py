@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, install
 from endx_jax.files import replacing
 
 # Okabe and Ito 2008, told apart with every common kind of colour vision; without the yellow, which is faint on white.
@@ -46,7 +46,7 @@ def save(draw: Callable[[dict], Any], data: dict, target: pathlib.Path) -> None:
     """
     missing = [name for name in ("matplotlib", "sklearn") if importlib.util.find_spec(name) is None]
     if missing:
-        raise EndxError(f"figures need {' and '.join(missing)}: pip install 'endx_jax[plot]'")
+        raise EndxError(f"figures need {' and '.join(missing)}: {install('plot')}")
     import cycler
     import matplotlib
 

@@ -8,7 +8,7 @@ import numpy as np
 import tqdm
 
 from endx_jax.batch import Batch
-from endx_jax.data.sets.records import one_to_one, questions_by_candidate
+from endx_jax.data.sets.records import questions_by_candidate
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.errors import EndxError
 from endx_jax.experiment.saved_model import best_params, read_model
@@ -22,7 +22,7 @@ from endx_jax.ranking.systems import dense_scores
 from endx_jax.training import metric_log
 from reproduction.figures import drawing
 from reproduction.figures.drawing import rounded, tsne
-from reproduction.figures.study import FigureSource, Study, with_at_least
+from reproduction.figures.study import FigureSource, Study, one_to_one, with_at_least
 from reproduction.separation import question_agreement
 
 POOLS = {"whole": "whole pool", "cut": "pool of these answers alone"}

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from endx_jax.data.sets.records import RetrievalSet, questions_by_candidate
-from endx_jax.data.sources import pools
+from endx_jax.data.sources import pools, read_splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.data import read_splits
 from endx_jax.inference import load
 from endx_jax.parallel.console import say
 from endx_jax.ranking.results import read_results
@@ -83,3 +82,11 @@ def with_at_least(records: RetrievalSet, count: int) -> dict[int, list[int]]:
         most = max(map(len, asked.values()), default=0)
         raise EndxError(f"no answer has {count} questions, the most is {most}: give more questions")
     return found
+
+
+def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Returns right pairs with each question and candidate at most once: the first question of each first answer."""
+    first: dict[int, int] = {}
+    for question, right in enumerate(qrels):
+        first.setdefault(right[0], question)
+    return [(question, candidate) for candidate, question in first.items()]

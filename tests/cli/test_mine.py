@@ -10,8 +10,7 @@ from tiny_bert import tiny_recipe
 import endx_jax
 from endx_jax.data.formats import read
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import pools
-from endx_jax.experiment.data import read_splits
+from endx_jax.data.sources import pools, read_splits
 from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.parallel.console import silenced

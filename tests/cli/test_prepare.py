@@ -10,7 +10,7 @@ def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
     run = subprocess.run(command, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
     where, _, head, train, validation, *notes, _, advice = run.stdout.splitlines()
-    assert where == f"reqa/squad is in {data}/reqa/squad/1.1.0"
+    assert where == f"reqa/squad is in {data}/reqa/squad/1.2.0"
     assert head.split() == ["split", "questions", "answers", "candidates", "rows", "pairs"]
     assert train.split() == ["train", "4", "3", "6", "6", "5"]
     assert validation.split() == ["validation", "2", "2", "3", "2", "2"]

@@ -113,7 +113,7 @@ def test_mistakes_are_one_line(endx, monkeypatch, tmp_path, arguments, message):
 def test_a_package_that_is_missing_is_one_line(endx, monkeypatch):
     monkeypatch.setitem(sys.modules, "endx_jax.serving.app", None)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert 'pip install "endx_jax[serve]"' in endx("serve", "--index=nowhere", status=2).err
+    assert 'pip install -e ".[serve]"' in endx("serve", "--index=nowhere", status=2).err
 
 
 def test_a_token_comes_from_a_file_or_the_environment(monkeypatch, tmp_path):

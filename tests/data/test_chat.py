@@ -77,7 +77,7 @@ def test_no_server_and_a_name_that_no_host_has_are_one_line():
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
-    with one_line_error(r"needs the package openai: pip install 'endx_jax\[generate\]'"):
+    with one_line_error(r"needs the package openai: pip install -e .*generate"):
         Chat("http://127.0.0.1:9", {"model": "m"}).ask("passage 1")
 
 

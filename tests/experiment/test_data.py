@@ -12,11 +12,9 @@ from helpers import one_line_error, refused, written
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
-from endx_jax.data.formats import registry, reqa_dataset
+from endx_jax.data.formats import made, registry, reqa_dataset
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import pools
-from endx_jax.experiment.data import read_records, read_splits
-from endx_jax.methods import config as configs
+from endx_jax.data.sources import find_source, pools, read_splits
 from endx_jax.methods.config import load_config, load_recipe
 from reproduction.counts import counts_of
 
@@ -50,6 +48,7 @@ def test_the_prepared_set_is_the_same_as_the_folder(folder, tmp_path, monkeypatc
     for name in ("ensure", "prepare", "read_prepared", "summary"):
         monkeypatch.setattr(reqa_dataset, name, functools.partial(getattr(reqa_dataset, name), data_dir=tmp_path))
     assert read("reqa/squad") == read(folder)
+    assert read("reqa/squad", pool="paragraphs") == read(folder, pool="paragraphs")
     alone = read("reqa/squad:validation", test_path=str(folder / "train-v1.1.json"))
     assert len(alone.train.questions + alone.validation.questions) == 4
     for pool in ("answers", "sentences"):
@@ -90,19 +89,20 @@ DATA = {"numbers": numbers}
 
 
 def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(configs, "MAKERS", {})
+    monkeypatch.setattr(made, "MAKERS", {})
     (tmp_path / "own.py").write_text(OWN_DATA)
     config = load_config(str(tmp_path / "own.py"))
     settings = DataSettings(**config.data, question_length=40, validation_fraction=0.3, test_fraction=0.3)
     splits = read_splits(settings)
     assert sum(len(part.questions) for part in (splits.train, splits.validation, splits.test)) == 40
-    with one_line_error("numbers is not reading-comprehension data; leave data.pool empty"):
-        read_records("numbers", dataclasses.replace(settings, pool="answers"), None)
+    with one_line_error("numbers is not reading-comprehension data .* but made; leave data.pool empty"):
+        find_source("numbers", dataclasses.replace(settings, pool="answers"), strict=True)
 
 
 def test_only_the_quickstart_trains_on_docstrings():
     assert load_recipe("quickstart").get_config().data.path == "docstrings"
     assert load_recipe("minilm").get_config().data.path == ""
+    assert registry.open_data("docstrings").format is made.MADE
 
 
 def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):
@@ -123,8 +123,8 @@ def test_a_pool_is_for_reading_comprehension_only_and_other_data_has_one(pairs_c
 def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
     assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
-    assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
-    refused("is not reading-comprehension data .multireqa, squad", read, pairs_csv, test_path=str(pairs_csv))
+    assert set(found.train.questions) <= set(registry.read(pairs_csv).questions)
+    refused("is not reading-comprehension data .*multireqa, squad", read, pairs_csv, test_path=str(pairs_csv))
 
 
 def test_the_format_of_each_path_is_detected_once(folder, pairs_csv, monkeypatch):
@@ -216,8 +216,7 @@ def test_data_without_a_name_or_with_another_pool_are_refused():
     for changes, message in (
         # A recipe for one's own data, such as `minilm`, names none.
         ({}, "data.path is not set: set a file or folder, or `docstrings` to try training without data"),
-        ({"path": "reqa/squad"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
-        ({"path": "reqa/squad", "pool": "paragraphs"}, "data.path=reqa/squad needs data.pool, answers or sentences"),
+        ({"path": "reqa/squad"}, "reqa/squad holds training and test data: set data.pool, or name one of them"),
         ({"path": "x", "max_train_pairs": -5}, "data.max_train_pairs is -5; it must be at least 0"),
         ({"pool": "answers", "merge": True}, "data.merge needs data.pool=paragraphs"),
         ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "data.merge can't be used with data.test_path"),
@@ -228,7 +227,7 @@ def test_data_without_a_name_or_with_another_pool_are_refused():
 
 def test_the_other_direction_asks_with_answers(tmp_path):
     (tmp_path / "pairs.csv").write_text("question,answer\na?,x\nb?,y\nc?,x\nb?,x\n")
-    records = read_records(str(tmp_path / "pairs.csv"), DataSettings(), "")
+    records = registry.read(tmp_path / "pairs.csv")
     back = records.reversed()
     assert (back.questions, back.candidates) == (("x", "y"), ("a?", "b?", "c?"))
     assert back.qrels == ((0, 1, 2), (1,))

@@ -17,10 +17,10 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
 from endx_jax.data.sets.documents import Document
+from endx_jax.data.sources import read_splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment import prepared_run
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.run import prepare_run, run
 from endx_jax.experiment.saved_model import best_params, read_model

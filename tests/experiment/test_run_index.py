@@ -12,9 +12,9 @@ from tiny_bert import tiny_recipe
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import read_splits
 from endx_jax.experiment import run as runs
 from endx_jax.experiment import run_index as searched
-from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import read_config
 from endx_jax.index.index import Index

@@ -23,8 +23,8 @@ from endx_jax.data.batches.collator import Pairs
 from endx_jax.data.batches.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import find_source, read_splits
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
-from endx_jax.experiment.data import read_records, read_splits
 from endx_jax.experiment.run import prepare_run
 from endx_jax.experiment.tokens import stored
 from endx_jax.methods import METHODS, find_method
@@ -77,7 +77,7 @@ def write_shards(folder, rows):
 
 
 def in_memory(settings, processors) -> Pairs:
-    return read_records(settings.path, settings, "train").tokenize(processors)
+    return find_source(settings.path, settings, "train").read().tokenize(processors)
 
 
 def texts(pairs: Pairs) -> set:
@@ -329,7 +329,7 @@ def test_a_source_can_be_read_as_a_whole(settings, processors, tmp_path):
     file = str(write_squad(tmp_path / "squad") / "train-v1.1.json")
     settings = dataclasses.replace(settings, pool="answers", mixture=((file, 1.0),))
     pairs = stored(settings, processors, read_splits(settings)).pairs()
-    squad = read_records(file, settings, "").subset(range(4))
+    squad = find_source(file, settings, "").read().subset(range(4))
     assert pairs.sizes == (100, len(squad.pairs))
     assert texts(squad.tokenize(processors)) < texts(pairs)
 
@@ -385,7 +385,7 @@ KILLED = """
 import os, sys, time
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
-from endx_jax.experiment.data import read_splits
+from endx_jax.data.sources import read_splits
 from endx_jax.experiment import tokens as module
 
 path, test_path, tokens, bert, slow = sys.argv[1:]

@@ -10,7 +10,7 @@ from tiny_bert import tiny_recipe
 import endx_jax
 from endx_jax.data.batches.idf import idf_of_sides
 from endx_jax.data.settings import DataSettings
-from endx_jax.experiment.data import read_splits
+from endx_jax.data.sources import read_splits
 from endx_jax.experiment.run import prepare_run, run
 
 

@@ -90,4 +90,4 @@ def test_a_search_without_documents_finds_nothing_and_a_missing_faiss_is_named(i
     index.delete([f"d{n}" for n in range(COUNT)])
     assert searching.search(index.snapshot, unit(2, 1), 5).rows.shape == (2, 0)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    refused(r"'hnsw' needs faiss: pip install 'endx_jax\[search\]'", Index, index.path, engine="hnsw")
+    refused(r"'hnsw' needs faiss: pip install -e", Index, index.path, engine="hnsw")

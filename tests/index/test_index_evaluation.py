@@ -5,7 +5,8 @@ from helpers import refused
 from endx_jax import metrics
 from endx_jax.data.formats.answer_strings import QuestionWithAnswers
 from endx_jax.data.sets.documents import Document
-from endx_jax.data.sets.records import Judgements, RetrievalSet
+from endx_jax.data.sets.examples import Judgements
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows, rank_by_index

@@ -8,7 +8,7 @@ from helpers import refused, searching
 
 from endx_jax.data.formats.answer_strings import QuestionWithAnswers
 from endx_jax.data.sets.documents import Document, passages_of
-from endx_jax.data.sets.records import Judgements
+from endx_jax.data.sets.examples import Judgements
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.corpus_encoding import begin_index, encode_missing, survey
 from endx_jax.index.index import Index, write_index

@@ -38,7 +38,7 @@ def test_other_numbers_of_chips_are_refused_and_the_missing_extra_is_named(monke
     refused("there is no slice of 12 v5e; --devices must be a power of two", topology_of, CHIPS["v5e"], 12)
     monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
     for chip, extra in (("v5e", "compile-tpu"), ("H200", "compile-gpu")):
-        assert f'pip install "endx_jax[{extra}]"' in missing_compiler(CHIPS[chip])
+        assert f'pip install -e ".[{extra}]"' in missing_compiler(CHIPS[chip])
         refused(f"install the extra {extra}", devices_of, topology_of(CHIPS[chip], 8))
     assert "does not know a v4 chip" in missing_compiler(CHIPS["v4"])
     assert "no bfloat16: set model.dtype=float32" in missing_compiler(CHIPS["T4"])

@@ -140,10 +140,10 @@ def test_a_folder_of_wandb_s_files_is_not_its_package(tmp_path, monkeypatch):
     (tmp_path / "wandb").mkdir()
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    refused(r"pip install 'endx_jax\[wandb\]'", check_installed, "papers")
+    refused(r"needs Weights & Biases: pip install -e", check_installed, "papers")
 
 
 def test_a_missing_wandb_is_reported_early(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     check_installed("")
-    refused(r"pip install 'endx_jax\[wandb\]'", check_installed, "papers")
+    refused(r"needs Weights & Biases: pip install -e", check_installed, "papers")

@@ -129,6 +129,11 @@ class RaggedVectors:
         return padded(self.values, starts, lengths, length, 0, np.float32)
 
 
+def pad_rows(rows: Sequence[Sequence], fill: float, dtype: type) -> np.ndarray:
+    """Returns rows as an array [len(rows), max(longest row, 1)], padded with a value."""
+    return Ragged.from_rows(rows, dtype, fill)[np.arange(len(rows))]
+
+
 def check_widths(embeddings: Sequence[Any]) -> None:
     """Raises EndxError if the widths of token vectors [L, E] differ."""
     widths = sorted({_codes(values).shape[1] for values in embeddings})

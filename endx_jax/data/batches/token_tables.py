@@ -5,13 +5,15 @@ import functools
 import hashlib
 import mmap
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from endx_jax.batch import Tokens, Vectors
 from endx_jax.data.batches.ragged import Ragged, offsets_of, padded
 from endx_jax.numerics import round_up
+
+if TYPE_CHECKING:  # importing it imports JAX, which reading data does not need
+    from endx_jax.batch import Tokens, Vectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +56,10 @@ class TokenTable:
         """Returns the number of tokens of the texts in `rows` [...], int64 [...], without reading other rows."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
-    def pad(self, rows: np.ndarray, length: int) -> Tokens:
+    def pad(self, rows: np.ndarray, length: int) -> "Tokens":
         """Returns the texts in `rows` [...], padded to `length`, as NumPy `Tokens` [..., length]; none is truncated."""
+        from endx_jax.batch import Tokens
+
         starts, lengths = self.offsets[rows], self.length_of(rows)
         ids, mask = padded(self.ids, starts, lengths, length, self.pad_id, np.int32)
         second = None if self.second is None else self.second[rows]
@@ -90,8 +94,10 @@ class VectorTable:
         """Returns the numbers of tokens of `rows` [...]: zeros, since vectors have none."""
         return np.zeros(rows.shape, np.int64)
 
-    def pad(self, rows: np.ndarray, length: int) -> Vectors:
+    def pad(self, rows: np.ndarray, length: int) -> "Vectors":
         """Returns the vectors in `rows` [...] as NumPy `Vectors` [..., D]; `length` is ignored."""
+        from endx_jax.batch import Vectors
+
         del length
         return Vectors(self.values[rows])
 

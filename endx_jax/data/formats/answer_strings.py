@@ -14,7 +14,7 @@ from endx_jax import json_files
 from endx_jax.data.formats import columns, row_files, tables, text_files
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.text_files import InvalidRows
-from endx_jax.data.sets.records import Example, texts_of
+from endx_jax.data.sets.examples import Example, texts_of
 from endx_jax.errors import EndxError
 
 INSTEAD = "`endx evaluate --index=DIR --data=...` looks for passages that contain them"

@@ -18,11 +18,12 @@ from typing import IO, Any, NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.formats import folders, row_files, tables, text_files
+from endx_jax.data.formats.folders import BEIR_PARTS
 from endx_jax.data.formats.format import Format, Place, ReadOptions
-from endx_jax.data.formats.shards import BEIR_PARTS
 from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.documents import Document
-from endx_jax.data.sets.records import Judgements, RetrievalSet, RetrievalSetBuilder
+from endx_jax.data.sets.examples import Judgements
+from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError
 from endx_jax.files import replace_folder, staging_folder
 
@@ -111,21 +112,21 @@ def sets_of(folder: str) -> dict[str, str]:
     return sets if any(map(_has_parts, sets.values())) else {}
 
 
-def suite_of(folder: str, split: str | None = None) -> dict[str, tuple[str, str]]:
-    """Returns folder and split of each set of a suite by name; none if `folder` is not a suite.
+def _splits_as_sets(place: Place, split: str | None) -> dict[str, tuple[str, str]]:
+    """Returns the splits of a folder that has a corpus for each, as NanoBEIR in one repository; else none."""
+    names, judged = ({*_tables(os.path.join(place.path, part))} for part in ("corpus", "qrels"))
+    if split or len(names) < 2 or names != judged or names & {"train", "dev", "validation", "test"}:
+        return {}
+    return {name: (place.path, name) for name in sorted(names)}
 
-    The sets are those of `sets_of`, or the splits of a folder that has a corpus for each, as NanoBEIR in one
-    repository. `split` is by default the `default_split` of each set.
-    """
-    names, judged = ({*_tables(os.path.join(folder, part))} for part in ("corpus", "qrels"))
-    if split is None and len(names) > 1 and names == judged and not names & {"train", "dev", "validation", "test"}:
-        return {name: (folder, name) for name in sorted(names)}
-    return {name: (part, split or default_split(part)) for name, part in sets_of(folder).items()}
+
+def _folders_as_sets(place: Place, split: str | None) -> dict[str, tuple[str, str]]:
+    return {name: (folder, split or default_split(folder)) for name, folder in sets_of(place.path).items()}
 
 
 def default_split(folder: str) -> str:
     """Returns the split of a BEIR folder with only one; `test` for other folders."""
-    splits = [*_splits(folder)] if folder and os.path.isdir(os.path.join(folder, "qrels")) else []
+    splits = [*_splits(folder)] if os.path.isdir(os.path.join(folder, "qrels")) else []
     return splits[0] if len(splits) == 1 else "test"
 
 
@@ -207,13 +208,13 @@ def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     splits = _splits(folder)
     if not splits:
         raise EndxError(f"{qrels}: no .tsv file in the folder")
-    split = text_files.chosen_split(sorted(splits), split, qrels)
+    split = folders.chosen_split(sorted(splits), split, qrels)
     return split, os.path.join(qrels, splits[split])
 
 
 def _holds(folder: str, part: str) -> bool:
     path = os.path.join(folder, part)
-    return os.path.exists(text_files.plain_or_gzip(path)) or bool(_tables(path.removesuffix(".jsonl")))
+    return os.path.exists(folders.plain_or_gzip(path)) or bool(_tables(path.removesuffix(".jsonl")))
 
 
 def _splits(folder: str) -> dict[str, str]:
@@ -224,11 +225,11 @@ def _splits(folder: str) -> dict[str, str]:
 
 def _part(folder: str, name: str, split: str | None) -> str:
     """Returns the file of a part of a folder, `corpus` or `queries`."""
-    path = text_files.plain_or_gzip(os.path.join(folder, f"{name}.jsonl"))
+    path = folders.plain_or_gzip(os.path.join(folder, f"{name}.jsonl"))
     if os.path.exists(path):
         return path
     tables = _tables(os.path.join(folder, name))
-    chosen = text_files.chosen_split(sorted(tables), split if len(tables) > 1 else None, path)
+    chosen = folders.chosen_split(sorted(tables), split if len(tables) > 1 else None, path)
     return os.path.join(folder, name, tables[chosen])
 
 
@@ -462,8 +463,16 @@ def _refuse(place: Place, *_) -> RetrievalSet:
     )
 
 
-BEIR = Format("beir", _matches, records=read_beir, documents=_documents_of, judgements=judgements)
-SUITE = Format("suite", lambda place: bool(sets_of(place.path)), records=_refuse)
+BEIR = Format(
+    "beir",
+    _matches,
+    records=read_beir,
+    documents=_documents_of,
+    judgements=judgements,
+    default_split=lambda place: default_split(place.path),
+    sets=_splits_as_sets,
+)
+SUITE = Format("suite", lambda place: bool(sets_of(place.path)), records=_refuse, sets=_folders_as_sets)
 LLAMA_INDEX = Format(
     "llama_index",
     lambda place: place.is_object and bool(QA_START.match(text_files.head(place.files[0], 1000))),

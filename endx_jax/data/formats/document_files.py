@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
 
 from endx_jax import json_files
-from endx_jax.data.formats import folders, pdf_files, shards, text_files
+from endx_jax.data.formats import folders, pdf_files, text_files
 from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, Document, Scalar, passages_of
 from endx_jax.data.sets.paragraphs import split_sentences
-from endx_jax.errors import EndxError, counted
+from endx_jax.errors import EndxError, counted, install
 
 ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", *pdf_files.PACKAGES)
 # Maximum characters of a passage, about 130 English words.
@@ -69,7 +69,7 @@ def names_in(path: str) -> list[str]:
     """
     names = [os.path.relpath(file, folders.base(path)) for file in folders.files_at(path)]
     documents = sum(name.lower().endswith(ENDINGS) for name in names)
-    data = sum(text_files.uncompressed(name).endswith((".json", *shards.ENDINGS)) for name in names)
+    data = sum(text_files.uncompressed(name).endswith((".json", *folders.ENDINGS)) for name in names)
     return names if (documents > 3 * data if os.path.isdir(path) else documents == len(names)) else []
 
 
@@ -170,7 +170,7 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         text = _decoded(data) if is_text else pdf_files.read_in_process(file)
         text = INLINE_DATA.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     except ImportError:
-        raise EndxError(f'in {kind}, which needs pip install "endx_jax[documents]"') from None
+        raise EndxError(f"in {kind}, which needs {install('documents')}") from None
     except TimeoutError:
         raise EndxError(f"that take too much time or memory as {kind}: convert them to text") from None
     except OSError as error:

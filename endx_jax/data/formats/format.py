@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
-from endx_jax.data.formats import document_files, row_files, shards, text_files
+from endx_jax.data.formats import document_files, folders, row_files, text_files
 from endx_jax.data.formats.text_files import ARROW_ENDINGS, InvalidRows
 from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.data.sets.paragraphs import Paragraph
-from endx_jax.data.sets.records import Example, Judgements, RetrievalSet
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.settings import DataSettings
 from endx_jax.errors import EndxError
 
 
@@ -28,7 +30,7 @@ class Place:
 
     def part(self, name: str) -> str:
         """Returns the path of a file in the folder, with `.gz` appended if only that file exists."""
-        return text_files.plain_or_gzip(os.path.join(self.path, name))
+        return folders.plain_or_gzip(os.path.join(self.path, name))
 
     @functools.cached_property
     def documents(self) -> list[str]:
@@ -38,9 +40,9 @@ class Place:
     @functools.cached_property
     def files(self) -> list[str]:
         """The file, or the files of the first split of a folder or pattern of tables; none for another folder."""
-        if self.is_folder and not shards.holds_shards(self.path):
+        if self.is_folder and not folders.holds_shards(self.path):
             return []
-        files = next(iter(shards.files_by_split(self.path).values()))
+        files = next(iter(folders.files_by_split(self.path).values()))
         if not os.path.exists(files[0]):
             raise EndxError(f"{files[0]}: no such file or folder")
         return files
@@ -88,6 +90,7 @@ class ReadOptions:
       text_column: name of the column of a document's text, likewise; in pairs, of the answer.
       id_column: name of the column of a document's id, likewise; empty for the number of its line.
       title_column: name of the column of a document's title, likewise.
+      settings: settings of the run, for data that a config file makes.
       part: part of a table to read; None for all.
       say: function that receives a line about the documents that were read.
     """
@@ -101,7 +104,8 @@ class ReadOptions:
     text_column: str | None = None
     id_column: str | None = None
     title_column: str | None = None
-    part: shards.FilePart | None = None
+    settings: DataSettings = dataclasses.field(default_factory=DataSettings)
+    part: row_files.FilePart | None = None
     say: Callable[[str], object] = str
 
 
@@ -123,6 +127,9 @@ class Format:
       documents: reader of (location, `Document`); by default the passages of the other contents.
       judgements: reader of `Judgements` that does not need the passages.
       records: reader of the whole `RetrievalSet`, for a format that says more than its examples.
+      parts: paths of the training and the test data, for data that has both; None for data that has one.
+      default_split: split to evaluate if none is requested.
+      sets: paths and splits of the data sets by name, for a suite; with the requested split.
       in_parts: true if `examples` reads `ReadOptions.part` of the data.
     """
 
@@ -133,6 +140,9 @@ class Format:
     documents: Reader[Iterable[tuple[str, Document]]] | None = None
     judgements: Reader[Judgements] | None = None
     records: Reader[RetrievalSet] | None = None
+    parts: Callable[[Place], tuple[str, str] | None] = lambda place: None
+    default_split: Callable[[Place], str] = lambda place: "test"
+    sets: Callable[[Place, str | None], dict[str, tuple[str, str]]] = lambda place, split: {}
     in_parts: bool = False
 
 
@@ -140,7 +150,7 @@ def each_file(read: Callable[[str, InvalidRows], Iterable[Paragraph]]) -> Reader
     """Returns a reader of the paragraphs of all files of a split."""
 
     def paragraphs(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Paragraph]:
-        for file in shards.files(place.path, options.split):
+        for file in folders.table_files(place.path, options.split):
             yield from read(file, invalid)
 
     return paragraphs

@@ -20,8 +20,8 @@ from endx_jax import json_files
 from endx_jax.data.formats import row_files
 from endx_jax.data.formats.format import Format, each_file
 from endx_jax.data.formats.text_files import InvalidRows, uncompressed
+from endx_jax.data.sets.examples import UniqueIds
 from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, split_sentences
-from endx_jax.data.sets.records import UniqueIds
 from endx_jax.errors import EndxError
 
 # Tags in the texts of Natural Questions, with attributes joined to the name: <P>, </P>, <Td_colspan="2">.

@@ -4,11 +4,12 @@ import os
 from collections.abc import Iterator, Mapping
 
 from endx_jax import json_files
-from endx_jax.data.formats import row_files, tables, text_files
+from endx_jax.data.formats import folders, row_files, tables, text_files
+from endx_jax.data.formats.folders import chosen_split
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.tables import ids_and_texts
-from endx_jax.data.formats.text_files import InvalidRows, chosen_split
-from endx_jax.data.sets.records import Example, Judgements, UniqueIds
+from endx_jax.data.formats.text_files import InvalidRows
+from endx_jax.data.sets.examples import Example, Judgements, UniqueIds
 from endx_jax.errors import EndxError
 
 COLLECTION = "collection.tsv"
@@ -81,7 +82,7 @@ def _split_of(path: str) -> str:
 
 
 def _part(folder: str, name: str) -> str:
-    path = text_files.plain_or_gzip(os.path.join(folder, name))
+    path = folders.plain_or_gzip(os.path.join(folder, name))
     if not os.path.exists(path):
         raise EndxError(f"{folder}: no {name} in the folder, which is read as MS MARCO")
     return path

@@ -18,8 +18,8 @@ from endx_jax.data.formats import row_files
 from endx_jax.data.formats.format import Format, each_file
 from endx_jax.data.formats.mrqa import TAG
 from endx_jax.data.formats.text_files import InvalidRows
+from endx_jax.data.sets.examples import UniqueIds
 from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question
-from endx_jax.data.sets.records import UniqueIds
 from endx_jax.errors import EndxError
 
 # Tags in the HTML of a page, and tokens of the simplified text that are tags.

@@ -1,4 +1,7 @@
-"""Sources of the prepared data sets: published URLs, sizes and hashes, file names, and readers."""
+"""Data sets of `endx prepare`, such as `reqa/squad` or, with a split, `reqa/squad:validation`.
+
+For each: published URLs, sizes and hashes, file names, and the reader of the files.
+"""
 
 import dataclasses
 import itertools
@@ -93,7 +96,7 @@ class Origin:
       homepage: URL of their description.
       paper: citation.
       licence: licence of the files.
-      names: for each of `SPLITS` the files, as `text_files.find` finds them in a folder.
+      names: for each of `SPLITS` the files, as `folders.find` finds them in a folder.
       published: returns the files to download for each of `SPLITS`.
       read: yields the paragraphs of a split's files, given in the order of `names`.
     """

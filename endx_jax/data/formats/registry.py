@@ -6,7 +6,6 @@ A format is one file here, which describes it as a `Format`, and one entry of `F
 import array
 import dataclasses
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -16,17 +15,19 @@ from endx_jax.data.formats import document_files, folders, text_files
 from endx_jax.data.formats.answer_strings import ANSWERS
 from endx_jax.data.formats.beir import BEIR, LLAMA_INDEX, SUITE
 from endx_jax.data.formats.format import DEFAULTS, Format, Place, ReadOptions
+from endx_jax.data.formats.made import MADE
 from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
 from endx_jax.data.formats.msmarco import MSMARCO
 from endx_jax.data.formats.natural_questions import NATURAL_QUESTIONS
-from endx_jax.data.formats.prepared import PREPARED
+from endx_jax.data.formats.origins import PREFIXES, name_and_split
 from endx_jax.data.formats.squad import FOLDER, SQUAD, SQUAD_ROWS
 from endx_jax.data.formats.tables import COLUMNS, ENDINGS, LINES, PASSAGES, Placed
 from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.formats.training_files import DPR, FLAG_EMBEDDING, TEVATRON
 from endx_jax.data.sets.documents import Document, check_id
-from endx_jax.data.sets.paragraphs import POOLS, Conversion, Paragraph, convert_paragraphs, whole_paragraphs
-from endx_jax.data.sets.records import Example, Judgements, RetrievalSet, RetrievalSetBuilder, UniqueIds
+from endx_jax.data.sets.examples import Example, Judgements, UniqueIds
+from endx_jax.data.sets.paragraphs import POOLS, Paragraph, convert_paragraphs, whole_paragraphs
+from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError, counted
 from endx_jax.hub import local_path
 from endx_jax.settings import check_choice
@@ -41,9 +42,29 @@ DOCUMENTS = Format(
     documents=lambda place, options, invalid: document_files.passages(place.path, place.documents, options.say),
 )
 
+
+def _prepared(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Paragraph]:
+    from endx_jax.data.formats.reqa_dataset import read_prepared  # imports tensorflow-datasets
+
+    yield from read_prepared(*name_and_split(place.path))
+
+
+def _train_and_validation(place: Place) -> tuple[str, str] | None:
+    return None if ":" in place.path else (f"{place.path}:train", f"{place.path}:validation")
+
+
+# Data sets of `endx prepare`, by name.
+PREPARED = Format(
+    "prepared",
+    lambda place: place.path.startswith(PREFIXES),
+    paragraphs=_prepared,
+    parts=_train_and_validation,
+)
+
 # All formats; the first that matches is that of a path. The formats of tables, whose files are read in parts of rows,
 # are told apart by the keys of their first row; `COLUMNS` has all other tables.
 FORMATS: list[Format] = [
+    MADE,
     PREPARED,
     LINES,
     MSMARCO,
@@ -93,7 +114,19 @@ class Data:
     @property
     def has_units(self) -> bool:
         """True for reading-comprehension data, whose retrieval unit is `data.pool`."""
-        return self.format is PREPARED or self.format.paragraphs is not None
+        return self.format.paragraphs is not None
+
+    @property
+    def parts(self) -> tuple[str, str] | None:
+        """Paths of the training and the test data, if the data has both."""
+        return self.format.parts(self.place)
+
+    def sets(self, split: str | None = None) -> dict[str, tuple[str, str]]:
+        """Returns path and split of each data set of a suite by name; none for other data.
+
+        `split` is by default the only one of a set, or else `test`.
+        """
+        return self.format.sets(self.place, split)
 
     def records(self, options: ReadOptions = DEFAULTS) -> RetrievalSet:
         """Returns the questions with their candidates; equal texts are merged."""
@@ -136,7 +169,7 @@ class Data:
         """Returns the questions with the ids of their right documents, if possible without reading the documents."""
         if self.format.judgements:
             return self._logged(self.format.judgements, options)
-        return Judgements.from_records(self.records(options))
+        return self.records(options).judgements
 
     def documents(self, options: ReadOptions = DEFAULTS) -> Iterator[Document]:
         """Yields the documents of a corpus in the order of the data.
@@ -164,32 +197,24 @@ class Data:
         """Returns the examples as a retrieval set, in which each id belongs to one text."""
         assert self.format.examples is not None
         merged, questions, passages = RetrievalSetBuilder(), UniqueIds("question"), UniqueIds("passage")
-        scored, later = set[bool](), list[tuple[str, Example]]()
-
-        def add(where: str, example: Example) -> None:
+        scored: bool | None = None
+        for where, example in self.format.examples(place, options, invalid):
+            if not (example.right or example.wrong):
+                continue
             with invalid.row():
-                if scored and (example.scores is not None) not in scored:
+                if scored not in (None, example.scores is not None):
                     here, before = ("no scores", "some") if example.scores is None else ("scores", "none")
                     raise EndxError(f"{where}: the row has {here} of a teacher, and the rows above have {before}")
                 passages.add((text for text in (*example.right, *example.wrong) if not isinstance(text, str)), where)
                 questions.add([(example.question, example.id)], where)
                 merged.add(*example)
-                scored.add(example.scores is not None)
-
-        for where, example in self.format.examples(place, options, invalid):
-            if example.right:
-                add(where, example)
-            elif example.wrong:
-                later.append((where, example))  # the right passage may be in a later row
-        used = [(where, example) for where, example in later if example.question in merged.questions]
-        for where, example in used:
-            add(where, example)
+                scored = example.scores is not None
+        rows, used = len(merged.without_right), sum(one.question in merged.questions for one in merged.without_right)
         if not merged.questions:
-            rows = f"{counted(len(later), 'row')} with wrong ones" if later else ""
-            note = "".join(f"; {part}" for part in (invalid.report or rows,) if part)
-            raise EndxError(f"{self.path}: no questions with a right passage in the file{note}")
-        if later:
-            said = f"wrong answers of {len(used):,} of {counted(len(later), 'row')} are hard negatives"
+            reason = invalid.report or (f"{counted(rows, 'row')} with wrong ones" if rows else "")
+            raise EndxError(f"{self.path}: no questions with a right passage in the file{reason and f'; {reason}'}")
+        if rows:
+            said = f"wrong answers of {used:,} of {counted(rows, 'row')} are hard negatives"
             text_files.LOG.warning("%s: %s, for data.hard_negatives", self.path, said)
         return merged.build()
 
@@ -248,7 +273,7 @@ def open_data(path: Path, *, otherwise: Format | None = None) -> Data:
       with optional hard negatives;
     - `.parquet`, `.arrow` and `.feather` (pyarrow): rows with the same columns;
     - folders of BEIR, MS MARCO, MultiReQA and `datasets.save_to_disk`, and folders or patterns of several of these
-      files (`shards.files`).
+      files (`folders.table_files`).
 
     Documents: tables and BEIR and MS MARCO folders as above; DPR's `psgs_w100.tsv`; `.tsv` of ids and texts without a
     header; `.txt`, one text per line; a document in Markdown, HTML or PDF, or a folder or pattern of such documents
@@ -341,19 +366,3 @@ def read_corpus(path: Path, **options) -> Iterator[Document]:
     reading = ReadOptions(**options)
     check_choice("pool", reading.pool, ("", *POOLS))
     return open_data(path).documents(reading)
-
-
-def convert(paths: Path | Sequence[Path], pool: str = "answers", **options) -> Conversion:
-    """Converts reading-comprehension data: see `convert_paragraphs`.
-
-    Args:
-      paths: file or folder of reading-comprehension data, or several, which are concatenated.
-      pool: `answers` or `sentences`.
-      **options: `skip_invalid` and `split`: see `ReadOptions`.
-
-    Raises:
-      EndxError: the data are of another format, the pool is unknown, or no answer starts in a sentence.
-    """
-    names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    parts = (open_data(name).paragraphs(ReadOptions(**options)) for name in names)
-    return convert_paragraphs(itertools.chain.from_iterable(parts), names, pool)

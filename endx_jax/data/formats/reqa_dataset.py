@@ -12,7 +12,7 @@ import itertools
 import os
 import pathlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,9 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
-from endx_jax.data.formats import text_files
+from endx_jax.data.formats import folders, text_files
 from endx_jax.data.formats.origins import ORIGINS, SPLITS, Origin, PublishedFile
-from endx_jax.data.sets.paragraphs import convert_paragraphs
-from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, convert_paragraphs, with_sentences
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded, sha256_of
 from endx_jax.settings import check_choice
@@ -94,8 +93,8 @@ def is_prepared(name: str, *, data_dir: str | os.PathLike | None = None) -> bool
 
 def read_prepared(
     name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False
-) -> RetrievalSet:
-    """Reads a split with the pool of all sentences, as made by `convert_paragraphs`; prepares the set if needed.
+) -> Iterator[Paragraph]:
+    """Yields the paragraphs of a split with their sentences; prepares the set if needed.
 
     Args:
       name: one of `NAMES`.
@@ -112,8 +111,9 @@ def read_prepared(
     ensure(name, data_dir=data_dir, progress=progress)
     builder = _builder(name, data_dir)
     try:
-        articles = grain.MapDataset.source(builder.as_data_source(split))
-        return from_articles(articles[number] for number in range(len(articles)))
+        records = grain.MapDataset.source(builder.as_data_source(split))
+        for number in range(len(records)):
+            yield from from_record(records[number])
     except RuntimeError as failure:
         # ArrayRecord's messages may have several lines.
         reason = str(failure).partition("\n")[0]
@@ -140,16 +140,20 @@ def _configs(kind: str) -> list[tfds.core.BuilderConfig]:
 
 
 class Reqa(tfds.core.GeneratorBasedBuilder):
-    """Builder of questions with the pool of all sentences, as `convert_paragraphs` makes them.
+    """Builder of paragraphs with questions, and with their sentences after ReQA.
 
-    An example is an article (see `to_articles`); reading examples of one question or sentence would take
-    longer than the conversion itself. `info.metadata` holds the counts of each split and the sha256 of its decompressed
-    source files.
+    An example is an article (see `to_record`), since reading one for each paragraph takes several times as long.
+    `info.metadata` holds the counts of each split, as `convert_paragraphs` returns them for the pool of all sentences,
+    and the sha256 of its decompressed source files.
     """
 
     # Increased whenever the conversion changes, so that existing sets are prepared again.
-    VERSION = tfds.core.Version("1.1.0")
-    RELEASE_NOTES: Mapping[str, str] = {"1.0.0": "First version.", "1.1.0": "Counts of rows and of answers."}
+    VERSION = tfds.core.Version("1.2.0")
+    RELEASE_NOTES: Mapping[str, str] = {
+        "1.0.0": "First version.",
+        "1.1.0": "Counts of rows and of answers.",
+        "1.2.0": "Paragraphs with their sentences.",
+    }
     BUILDER_CONFIGS = _configs("reqa")
 
     def __init__(self, *, sources: Sequence[Sequence[str]] | None = None, file_format: str = "array_record", **kwargs):
@@ -174,19 +178,18 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
         return {file.url: UrlInfo(file.size, file.sha256, file.url.rpartition("/")[2]) for file in published}
 
     def _info(self) -> tfds.core.DatasetInfo:
-        texts, indices = tfds.features.Sequence(tfds.features.Text()), tfds.features.Tensor
-        table = {"index": indices(shape=(None,), dtype=np.int32), "id": texts, "text": texts}
-        pairs = indices(shape=(None, 2), dtype=np.int32)
+        texts = tfds.features.Sequence(tfds.features.Text())
+        numbers = tfds.features.Tensor(shape=(None,), dtype=np.int32)
         return _LocalInfo(
             builder=self,
-            description="Questions, and the sentences of all articles as the pool of candidates.",
+            description="Paragraphs with their sentences and questions.",
             features=tfds.features.FeaturesDict(
                 {
                     "title": tfds.features.Text(),
-                    "sentences": table,
-                    "questions": table,
-                    "answers": pairs,
-                    "hard_negatives": pairs,
+                    "contexts": texts,
+                    "sentences": tfds.features.Tensor(shape=(None, 3), dtype=np.int32),
+                    "questions": {"paragraph": numbers, "id": texts, "text": texts},
+                    "answers": {"question": numbers, "start": numbers, "text": texts},
                 }
             ),
             homepage=self.origin.homepage,
@@ -225,7 +228,8 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(
         self, split: str, paths: Sequence[str], published: Sequence[PublishedFile]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        conversion = convert_paragraphs(self.origin.read(paths), paths, "sentences")
+        paragraphs = [*map(with_sentences, self.origin.read(paths))]
+        conversion = convert_paragraphs(paragraphs, paths, "sentences")
         records = conversion.records
         self.info.metadata[split] = {
             "sha256": digest(paths),
@@ -238,7 +242,8 @@ class Reqa(tfds.core.GeneratorBasedBuilder):
             "unplaced_answers": conversion.unplaced_answers,
             "unplaced_questions": conversion.unplaced_questions,
         }
-        yield from enumerate(to_articles(records, conversion.articles))
+        articles = itertools.groupby(paragraphs, key=lambda paragraph: paragraph.article)
+        yield from enumerate(to_record(title, [*of_article]) for title, of_article in articles)
 
 
 class Multireqa(Reqa):
@@ -253,7 +258,7 @@ BUILDERS: Mapping[str, type[Reqa]] = {"reqa": Reqa, "multireqa": Multireqa}
 def _find(name: str, source: str | os.PathLike) -> Sources:
     """Returns the source files of each split in a folder."""
     train, validation = ORIGINS[name].names
-    files = text_files.find(source, [*train, *validation])
+    files = folders.find(source, [*train, *validation])
     return tuple(list(itertools.chain(*part)) for part in (files[: len(train)], files[len(train) :]))
 
 
@@ -334,77 +339,40 @@ def _refusal(url: str) -> str | None:
     return answers[-1]
 
 
-def to_articles(records: RetrievalSet, titles: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields the articles of a set, the records on disk, in the order of its candidates and then of its questions.
-
-    An article is a mapping: `title`; `sentences` and `questions`, each a mapping of `index` (int32, rows in the set),
-    `id` and `text`; `answers` and `hard_negatives`, int32 [P, 2], pairs of the row of one of its questions and the row
-    of a candidate, which may be in another article.
-
-    Args:
-      records: retrieval set with hard negatives, and with article titles as groups.
-      titles: title of each candidate's article.
-    """
-    sentences, questions = _rows_of(titles), _rows_of(records.groups or ())
-    for title in sentences | questions:
-        rows = questions.get(title, [])
-        yield {
-            "title": title,
-            "sentences": _table(sentences.get(title, []), records.candidate_ids, records.candidates),
-            "questions": _table(rows, records.question_ids, records.questions),
-            "answers": _pairs(rows, records.qrels),
-            "hard_negatives": _pairs(rows, records.hard_negatives or ()),
-        }
-
-
-def from_articles(articles: Iterable[Mapping[str, Any]]) -> RetrievalSet:
-    """Returns the set of the articles of `to_articles`, given in any order; texts may be UTF-8 bytes."""
-    sentences: dict[int, tuple[str, str]] = {}
-    questions: dict[int, tuple[str, str]] = {}
-    groups: dict[int, str] = {}
-    right: dict[int, list[int]] = collections.defaultdict(list)
-    wrong: dict[int, list[int]] = collections.defaultdict(list)
-    for article in articles:
-        sentences |= _read_table(article["sentences"])
-        of_article = _read_table(article["questions"])
-        questions |= of_article
-        groups |= dict.fromkeys(of_article, _text(article["title"]))
-        for column, pairs in ((right, article["answers"]), (wrong, article["hard_negatives"])):
-            for question, sentence in pairs.tolist():
-                column[question].append(sentence)
-    rows = range(len(questions))
-    candidates = [sentences[row] for row in range(len(sentences))]
-    return RetrievalSet(
-        questions=tuple(questions[row][1] for row in rows),
-        candidates=tuple(text for _, text in candidates),
-        qrels=tuple(tuple(right[row]) for row in rows),
-        question_ids=tuple(questions[row][0] for row in rows),
-        candidate_ids=tuple(name for name, _ in candidates),
-        groups=tuple(groups[row] for row in rows),
-        hard_negatives=tuple(tuple(wrong[row]) for row in rows),
-    )
+def to_record(title: str, paragraphs: Sequence[Paragraph]) -> dict[str, Any]:
+    """Returns paragraphs of an article as the record on disk: flat columns, with rows of paragraphs and questions."""
+    spans = [(row, *span) for row, paragraph in enumerate(paragraphs) for span in paragraph.sentences or ()]
+    asked = [(row, question) for row, paragraph in enumerate(paragraphs) for question in paragraph.questions]
+    answers = [(row, answer) for row, (_, question) in enumerate(asked) for answer in question.answers]
+    return {
+        "title": title,
+        "contexts": [paragraph.context for paragraph in paragraphs],
+        "sentences": np.array(spans, np.int32).reshape(-1, 3),
+        "questions": {
+            "paragraph": np.array([row for row, _ in asked], np.int32),
+            "id": [question.id for _, question in asked],
+            "text": [question.text for _, question in asked],
+        },
+        "answers": {
+            "question": np.array([row for row, _ in answers], np.int32),
+            "start": np.array([answer.start for _, answer in answers], np.int32),
+            "text": [answer.text for _, answer in answers],
+        },
+    }
 
 
-def _rows_of(titles: Iterable[str]) -> dict[str, list[int]]:
-    rows: dict[str, list[int]] = {}
-    for row, title in enumerate(titles):
-        rows.setdefault(title, []).append(row)
-    return rows
-
-
-def _table(rows: Sequence[int], ids: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
-    return {"index": np.array(rows, np.int32), "id": [ids[row] for row in rows], "text": [texts[row] for row in rows]}
-
-
-def _read_table(table: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    columns = (table["index"].tolist(), map(_text, table["id"]), map(_text, table["text"]))
-    return {index: (name, text) for index, name, text in zip(*columns, strict=True)}
-
-
-def _pairs(rows: Sequence[int], column: Sequence[Sequence[int]]) -> np.ndarray:
-    pairs = [(row, other) for row in rows for other in column[row]]
-    return np.array(pairs, np.int32).reshape(len(pairs), 2)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def from_record(record: Mapping[str, Any]) -> Iterator[Paragraph]:
+    """Yields the paragraphs of a record, whose texts are UTF-8 bytes."""
+    columns = record["questions"], record["answers"]
+    spans: dict[int, list[tuple[int, int]]] = collections.defaultdict(list)
+    answers: dict[int, list[AnswerSpan]] = collections.defaultdict(list)
+    questions: dict[int, list[Question]] = collections.defaultdict(list)
+    for row, start, end in record["sentences"].tolist():
+        spans[row].append((start, end))
+    for row, start, text in zip(*(columns[1][name] for name in ("question", "start", "text")), strict=True):
+        answers[int(row)].append(AnswerSpan(text.decode(), int(start)))
+    asked = zip(*(columns[0][name] for name in ("paragraph", "id", "text")), strict=True)
+    for number, (row, name, text) in enumerate(asked):
+        questions[int(row)].append(Question(name.decode(), text.decode(), tuple(answers[number])))
+    for row, context in enumerate(record["contexts"]):
+        yield Paragraph(record["title"].decode(), context.decode(), tuple(questions[row]), tuple(spans[row]))

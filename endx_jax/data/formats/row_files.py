@@ -1,15 +1,20 @@
-"""Reader of the rows of JSONL, JSON lists, CSV, TSV and Arrow tables, one row at a time."""
+"""Reader of the rows of JSONL, JSON lists, CSV, TSV, parquet, Arrow IPC and Feather files, one row at a time.
 
+Parquet, Arrow and Feather need pyarrow, of the extra `data`.
+"""
+
+import collections
+import contextlib
 import csv
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.formats import arrow, text_files
-from endx_jax.data.formats.shards import FilePart, files
-from endx_jax.data.formats.text_files import InvalidRows
-from endx_jax.errors import EndxError, counted
+from endx_jax.data.formats import folders, text_files
+from endx_jax.data.formats.text_files import ARROW_ENDINGS, InvalidRows
+from endx_jax.errors import EndxError, counted, install
 
 MOST_SCORE = 3e38  # float32, the type of scores in training, has no number much beyond it
 
@@ -19,6 +24,24 @@ Row = tuple[int, str, dict[str, Any]]
 # Delimiters by file name ending. If several split the header line into equally many fields, the first one is used.
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # line before the header in files that Excel reads
+# Number of rows that are converted to Python objects at once; four times as many are decoded at once.
+TOGETHER = 64
+# Maximum columns of a table, since each row is a dict of them.
+MOST_COLUMNS = 10_000
+
+
+class FilePart(NamedTuple):
+    """File of a table, or a range of its row groups.
+
+    Attributes:
+      file: path of the file.
+      groups: first row group and end of the last; None for the whole file.
+      before: number of rows of the file before these groups.
+    """
+
+    file: str
+    groups: tuple[int, int] | None = None
+    before: int = 0
 
 
 def read_rows(
@@ -32,7 +55,7 @@ def read_rows(
     """Yields the rows of a table: lines of JSONL, items of a JSON list, or rows of CSV, TSV or Arrow.
 
     Args:
-      path: file (a JSON file is a list if it begins with `[`), or folder or pattern of `shards.files`.
+      path: file (a JSON file is a list if it begins with `[`), or folder or pattern of `folders.table_files`.
       invalid: handler of invalid rows; by default they raise EndxError.
       check: function (names in the header line of CSV or TSV, location) that raises EndxError if columns are missing.
       split: split of a folder.
@@ -47,11 +70,11 @@ def read_rows(
     """
     invalid = invalid or InvalidRows(path)
     total = last = 0
-    for file, groups, before in [part] if part else map(FilePart, files(path, split)):
+    for file, groups, before in [part] if part else map(FilePart, folders.table_files(path, split)):
         ending = text_files.uncompressed(file)[-4:]
         rows: Iterable[Row]
-        if arrow.is_table(file):
-            rows = ((n - before, f"{file}, row {n}", row) for n, row in arrow.arrow_rows(file, groups, before))
+        if is_table(file):
+            rows = ((n - before, f"{file}, row {n}", row) for n, row in arrow_rows(file, groups, before))
         elif ending in DELIMITERS:
             rows = _csv_rows(file, _delimiter(file, DELIMITERS[ending]), check, invalid)
         else:
@@ -155,3 +178,111 @@ def whole_number(text: str, where: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise EndxError(f"{where} {text[:40]!r} is not a whole number")
     return int(text)
+
+
+def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
+    """Returns parts of a table of about `rows` rows, which can be read independently; text files are one part each."""
+    return [
+        FilePart(file, *part)
+        for file in folders.table_files(path, split)
+        for part in (row_group_parts(file, rows) if is_table(file) else [(None, 0)])
+    ]
+
+
+def is_table(file: str) -> bool:
+    """Returns true for a file with an ending of an Arrow table."""
+    return file.lower().endswith(ARROW_ENDINGS)
+
+
+def arrow_rows(
+    file: str, groups: tuple[int, int] | None = None, before: int = 0
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number from 1, row) of a file, without columns of types that JSON does not have, such as dates.
+
+    Args:
+      file: file with one of `text_files.ARROW_ENDINGS`.
+      groups: row groups to read, of those of `row_group_parts`; None for all.
+      before: number of rows before these groups.
+
+    Raises:
+      EndxError: pyarrow is not installed, or the data are invalid.
+    """
+    number = before
+    with _opened(file, groups, lambda: number) as (_, fields, batches):
+        counts = collections.Counter(field.name for field in fields)
+        columns = [n for n, field in enumerate(fields) if counts[field.name] == 1 and _is_json(field.type)]
+        for batch in batches:
+            batch = batch.select(columns)
+            batch.validate(full=True)  # damaged offsets could point anywhere in memory
+            for start in range(0, batch.num_rows, TOGETHER):
+                for row in batch.slice(start, TOGETHER).to_pylist():
+                    number += 1
+                    yield number, row
+
+
+def row_group_parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
+    """Returns (first row group and end of the last, rows before them) of parts of at least `size` rows, if possible.
+
+    Feather and Arrow files are one part, without row groups.
+    """
+    if not file.lower().endswith(".parquet"):
+        return [(None, 0)]
+    with _opened(file) as (table, _, _):
+        counts = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
+    parts: list[tuple[tuple[int, int] | None, int]] = []
+    start, before, rows_of_part = 0, 0, 0
+    for end, count in enumerate(counts, 1):
+        rows_of_part += count
+        if rows_of_part >= size or end == len(counts):
+            parts.append(((start, end), before))
+            start, before, rows_of_part = end, before + rows_of_part, 0
+    return parts or [(None, 0)]
+
+
+@contextlib.contextmanager
+def _opened(
+    file: str, groups: tuple[int, int] | None = None, read: Callable[[], int] = lambda: 0
+) -> Iterator[tuple[Any, list[Any], Iterable[Any]]]:
+    """Context that yields a table, its fields and its batches; errors of pyarrow name the row after `read()` rows."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise EndxError(f"parquet and Arrow data need pyarrow: {install('data')}") from None
+    try:
+        with contextlib.ExitStack() as stack:
+            if file.lower().endswith(".parquet"):
+                table = stack.enter_context(pq.ParquetFile(file, pre_buffer=False))
+                batches = table.iter_batches(TOGETHER * 4, row_groups=range(*groups) if groups else None)
+                schema = table.schema_arrow
+            else:
+                source = stack.enter_context(pa.memory_map(file))
+                is_file = source.read(6) == b"ARROW1"
+                source.seek(0)
+                table = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+                batches = map(table.get_batch, range(table.num_record_batches)) if is_file else table
+                schema = table.schema
+            if len(schema) > MOST_COLUMNS:
+                raise EndxError(f"{file}: {len(schema):,} columns, over {MOST_COLUMNS:,}; write only those with texts")
+            yield table, list(schema), batches
+    except EndxError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
+        if not isinstance(error, OSError):
+            json_files.check_contents(file)
+        reason = str(error).partition("\n")[0][:200] or type(error).__name__
+        place = f" after row {read()}" if read() else ""
+        raise EndxError(f"{file} can't be read as {os.path.splitext(file)[1]}{place}: {reason}") from None
+
+
+def _is_json(kind: Any) -> bool:
+    """Returns true if JSON can represent the values of an Arrow type."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return all(_is_json(kind.field(n).type) for n in range(kind.num_fields))
+    nested = ("list", "large_list", "fixed_size_list", "dictionary")
+    if any(getattr(pa.types, f"is_{check}")(kind) for check in nested):
+        return _is_json(kind.value_type)
+    checks = ("string", "large_string", "string_view", "integer", "floating", "boolean", "null")
+    return any(getattr(pa.types, f"is_{check}")(kind) for check in checks)

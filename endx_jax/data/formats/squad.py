@@ -10,10 +10,11 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.formats import row_files, text_files
+from endx_jax.data.formats.folders import find
 from endx_jax.data.formats.format import Format, Place, each_file
-from endx_jax.data.formats.text_files import InvalidRows, find, read_json
+from endx_jax.data.formats.text_files import InvalidRows, read_json
+from endx_jax.data.sets.examples import UniqueIds
 from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question
-from endx_jax.data.sets.records import UniqueIds
 from endx_jax.errors import EndxError
 
 # Published names of the training and development files of SQuAD 1.1.
@@ -150,4 +151,9 @@ SQUAD_ROWS = Format(
     paragraphs=lambda place, options, invalid: squad_rows(place.path, invalid, options.split),
 )
 # A folder of both files, which only training reads, as its train and test data.
-FOLDER = Format("squad_folder", lambda place: place.has(*FILES) and not place.has("corpus.jsonl"), paragraphs=_refuse)
+FOLDER = Format(
+    "squad_folder",
+    lambda place: place.has(*FILES) and not place.has("corpus.jsonl"),
+    paragraphs=_refuse,
+    parts=lambda place: files_of(place.path),
+)

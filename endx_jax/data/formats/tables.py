@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.formats import columns, row_files, shards, text_files
+from endx_jax.data.formats import columns, folders, row_files, text_files
 from endx_jax.data.formats.columns import ANSWER, FLAGS, ID, JUDGING, LABEL, NEGATIVE, QUESTION, TEXT, TITLE
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.row_files import Row
 from endx_jax.data.formats.text_files import ARROW_ENDINGS, InvalidRows
 from endx_jax.data.formats.training_files import texts
 from endx_jax.data.sets.documents import Document, Scalar
-from endx_jax.data.sets.records import Example, texts_of
+from endx_jax.data.sets.examples import Example, texts_of
 from endx_jax.errors import EndxError, counted
 
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *ARROW_ENDINGS)
@@ -163,7 +163,7 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
     header if its first id contains a digit. Rows of pairs are their distinct answers with their known questions.
     """
     if place.ending == ".tsv" and options.text_column is None:
-        files = shards.files(place.path, options.split)
+        files = folders.table_files(place.path, options.split)
         first = text_files.first_text_line(files[0]).split("\t")
         if len(first) == 2 and any(map(str.isdigit, first[0])):
             for where, name, text in itertools.chain.from_iterable(map(ids_and_texts, files)):
@@ -274,6 +274,14 @@ def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
         yield where, dataclasses.replace(document, questions=tuple(questions))
 
 
+def names_columns(place: Place, *sides: str) -> bool:
+    """Returns true for a table, but for a `.tsv` file whose first line names no column of these sides."""
+    if place.ending != ".tsv":
+        return place.ending in ENDINGS
+    header = re.split(r'["\t]+', text_files.first_text_line(place.files[0]))
+    return any(columns.find(side, header) for side in sides)
+
+
 def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:
     """Yields (location, id, text) for each line of a two-column table without header or quotes; skips blank lines.
 
@@ -292,7 +300,9 @@ def ids_and_texts(path: str) -> Iterator[tuple[str, str, str]]:
 
 def lines(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Placed]:
     """Yields each line of text files as a document; its id is its number, counted on from file to file."""
-    listed = ((file, n, line) for file in shards.files(place.path, options.split) for n, line in text_files.lines(file))
+    listed = (
+        (file, n, line) for file in folders.table_files(place.path, options.split) for n, line in text_files.lines(file)
+    )
     for count, (file, number, line) in enumerate(listed, start=1):
         if text := line.strip():
             yield f"{file}, line {number}", Document(str(count), text)

@@ -2,7 +2,6 @@
 
 import codecs
 import contextlib
-import glob
 import gzip
 import io
 import json
@@ -10,7 +9,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from endx_jax import json_files
@@ -94,11 +93,6 @@ def ending(path: str, known: Iterable[str]) -> str:
             f"{', '.join(ARROW_ENDINGS)}, and folders of BEIR, MS MARCO or save_to_disk"
         )
     return suffix
-
-
-def plain_or_gzip(path: str) -> str:
-    """Returns the path, with `.gz` appended if only that file exists."""
-    return f"{path}.gz" if not os.path.exists(path) and os.path.exists(f"{path}.gz") else path
 
 
 @contextlib.contextmanager
@@ -285,45 +279,3 @@ def _decode_object(text: str, start: int, path: str, line: int, *, ended: bool =
         raise EndxError(f"{path}, line {line}: broken JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         raise json_files.decoder_error(error, f"{path}, line {line}") from None
-
-
-def find(folder: str | os.PathLike, names: Sequence[str]) -> list[list[str]]:
-    """Returns the files of a folder that match each of `names`, sorted; at least one for each.
-
-    Args:
-      folder: folder with the files.
-      names: paths inside the folder. A name may contain `*`, and alternatives separated by `|`, of which the first
-        that exists is used. Each file may also exist as `.gz`.
-
-    Raises:
-      EndxError: the folder or a file is missing.
-    """
-    folder = os.path.expanduser(folder)
-    readable = [name.replace("|", " or ") for name in names]
-    if not os.path.isdir(folder):
-        raise EndxError(f"{folder}: no such folder; give one that holds {' and '.join(readable)}, or the same as .gz")
-    matches = [next(filter(None, (_files(folder, choice) for choice in name.split("|"))), []) for name in names]
-    missing = [name for name, files in zip(readable, matches, strict=True) if not files]
-    if missing:
-        raise EndxError(f"{folder} lacks {' and '.join(missing)}, which may also be there as .gz")
-    return matches
-
-
-def chosen_split(splits: Sequence[str], split: str | None, where: str) -> str:
-    """Returns the requested split or, without a request, the only one.
-
-    Raises:
-      EndxError: there is no such split, or there are several and none was requested.
-    """
-    if split is None and len(splits) > 1:
-        raise EndxError(f"{where}: several splits; choose one with split: {', '.join(splits)}")
-    if split is not None and split not in splits:
-        raise EndxError(f"{where}: no split {split!r}; choose with split from {', '.join(splits)}")
-    return split or splits[0]
-
-
-def _files(folder: str, name: str) -> list[str]:
-    pattern = os.path.join(glob.escape(folder), name)
-    plain = glob.glob(pattern)
-    packed = [path for path in glob.glob(f"{pattern}.gz") if path.removesuffix(".gz") not in plain]
-    return sorted(path for path in plain + packed if os.path.isfile(path))

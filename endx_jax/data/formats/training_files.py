@@ -18,7 +18,7 @@ are ignored.
 from endx_jax import json_files
 from endx_jax.data.formats.format import Format, each_row
 from endx_jax.data.formats.row_files import MOST_SCORE
-from endx_jax.data.sets.records import Example
+from endx_jax.data.sets.examples import Example
 from endx_jax.errors import EndxError
 
 # Text of a passage and its id in the file; both may be empty.

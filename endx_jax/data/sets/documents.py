@@ -4,6 +4,8 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from endx_jax.errors import EndxError
 
 # Maximum bytes of an id in UTF-8.
@@ -67,6 +69,15 @@ def whole_document(passages: Sequence[Document]) -> Document:
     if not passages[0].passage:
         return passages[0]
     return dataclasses.replace(passages[0], text="\n\n".join(passage.body for passage in passages), passage=0)
+
+
+def asked_documents(
+    documents: Sequence[Document], questions: Sequence[Sequence[str]], embeddings: Mapping[str, np.ndarray]
+) -> tuple[list[Document], np.ndarray | None]:
+    """Returns the documents with their known questions, and the embeddings of these in order; None without any."""
+    asking = [dataclasses.replace(old, questions=tuple(asked)) for old, asked in zip(documents, questions, strict=True)]
+    vectors = [embeddings[question] for asked in questions for question in asked]
+    return asking, np.stack(vectors) if vectors else None
 
 
 @dataclasses.dataclass(frozen=True)

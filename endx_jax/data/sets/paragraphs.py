@@ -179,6 +179,13 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     return [match.span() for first, last in spans for match in _OTHER_SCRIPTS.finditer(text, first, last)]
 
 
+def with_sentences(paragraph: Paragraph) -> Paragraph:
+    """Returns the paragraph with the sentences of its context, unless the data has them."""
+    if paragraph.sentences is not None:
+        return paragraph
+    return dataclasses.replace(paragraph, sentences=tuple(split_sentences(paragraph.context)))
+
+
 @dataclasses.dataclass(frozen=True)
 class Conversion:
     """Converted data and counts.
@@ -225,9 +232,8 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
     for number, paragraph in enumerate(paragraphs):
         if not paragraph.questions:
             continue
-        context = paragraph.context
-        spans = split_sentences(context) if paragraph.sentences is None else paragraph.sentences
-        sentences = [context[start:end] for start, end in spans]
+        spans = with_sentences(paragraph).sentences or ()
+        sentences = [paragraph.context[start:end] for start, end in spans]
         for place, sentence in enumerate(sentences):
             merged.candidate(sentence, f"s{number}.{place}")
         articles += [paragraph.article] * (len(merged.candidates) - len(articles))

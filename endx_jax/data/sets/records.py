@@ -1,13 +1,12 @@
-"""Retrieval sets: de-duplicated questions and candidates, the relevance judgements between them, and mixtures."""
+"""Retrieval sets, with their builder: de-duplicated questions and candidates, and judgements between them."""
 
 import collections
 import dataclasses
 import functools
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.token_tables import Counts, Pairs, TextReader
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document
+from endx_jax.data.sets.examples import Example, Judgements, Passage
 from endx_jax.errors import EndxError, counted
 
 # Columns of a retrieval set with one entry per question.
@@ -105,9 +105,28 @@ class RetrievalSet:
         )
 
     @property
+    def judgements(self) -> Judgements:
+        """Questions with the ids of their right candidates, as of documents of an index."""
+        names = self.candidate_ids
+        graded = self.grades or [dict.fromkeys(rows, 1) for rows in self.qrels]
+        right = tuple({names[row]: grade for row, grade in grades.items()} for grades in graded)
+        excluded = tuple(tuple(names[row] for row in rows) for rows in self.excluded or [()] * len(right))
+        return Judgements(self.question_ids, self.questions, right, excluded)
+
+    @property
     def documents(self) -> list[Document]:
         """Candidates with their ids, as documents."""
         return [Document(name, text) for name, text in zip(self.candidate_ids, self.candidates, strict=True)]
+
+    @property
+    def examples(self) -> Iterator[Example]:
+        """Questions with the texts of their right candidates and hard negatives."""
+        for row, question in enumerate(self.questions):
+            listed = self.qrels[row], self.hard_negatives[row] if self.hard_negatives else ()
+            right, wrong = ([self.candidates[candidate] for candidate in candidates] for candidates in listed)
+            given = None if self.scores is None else self.scores[row]
+            scores = None if given is None else [given.get(one, np.nan) for one in (*listed[0], *listed[1])]
+            yield Example(question, right, wrong, scores, self.question_ids[row], self.groups and self.groups[row])
 
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
@@ -246,64 +265,13 @@ def _aligned(candidates: Sequence[Sequence[int]], scores: Sequence[Mapping[int, 
     return Ragged.from_rows(rows, np.float32, np.nan)
 
 
-# Text of a passage, alone or as (text, id in the file).
-Passage = str | tuple[str, str]
-
-
-class Example(NamedTuple):
-    """Question with its right passages and hard negatives, as of a row of a file.
-
-    Attributes:
-      question: text of the question.
-      right: right passages.
-      wrong: hard negatives.
-      scores: a teacher's scores of the right and then of the wrong passages, NaN where unknown; None if there are none.
-      id: id of the question; empty if it has none.
-      group: subject of the question, such as the title of an article; None if unknown.
-    """
-
-    question: str
-    right: Sequence[Passage]
-    wrong: Sequence[Passage] = ()
-    scores: Sequence[float] | None = None
-    id: str = ""
-    group: str | None = None
-
-
-def texts_of(passages: Iterable[Passage]) -> list[str]:
-    """Returns the texts of passages without their ids."""
-    return [passage if isinstance(passage, str) else passage[0] for passage in passages]
-
-
-class UniqueIds:
-    """Ids of texts; each belongs to one text."""
-
-    def __init__(self, kind: str = ""):
-        """Starts without ids; `kind` names the texts in messages."""
-        self._name, self._texts = f"{kind} id".strip(), dict[str, str]()
-
-    def add(self, named: Iterable[tuple[str, str]], where: str) -> None:
-        """Adds all of the (text, id) pairs, or none of them; empty ids are ignored.
-
-        Raises:
-          EndxError: an id belongs to two texts; `where` is its location for the message.
-        """
-        new: dict[str, str] = {}
-        for text, name in named:
-            before = self._texts.get(name, new.setdefault(name, text))
-            if name and text != before:
-                texts = f"{before[:80]!r} and {text[:80]!r}"
-                raise EndxError(f"{where}: the {self._name} {name[:100]!r} belongs to two texts, {texts}")
-        self._texts |= new
-
-
 class RetrievalSetBuilder:
     """Builder of a retrieval set, in which equal texts are one row with the id of the first and all their judgements.
 
     Attributes:
       questions: row of each question by its text.
       candidates: row of each candidate by its text.
-      without_right: questions without a right passage when they were added; see `add`.
+      without_right: questions that were added without a right passage; see `add`.
     """
 
     def __init__(self):
@@ -339,8 +307,8 @@ class RetrievalSetBuilder:
     ) -> None:
         """Adds a question with its passages: the fields of an `Example`, so that `add(*example)` adds one.
 
-        A question without a right passage is in the set only if another call gives it one. Passages that are right in
-        any call are not hard negatives. Of several scores of a passage the first counts.
+        A question without a right passage waits for `build`, and is in the set only if another call gives it one.
+        Passages that are right in any call are not hard negatives. Of several scores of a passage the first counts.
 
         Args:
           question: text of the question.
@@ -354,13 +322,26 @@ class RetrievalSetBuilder:
             the question's own text is always one of them.
           merge: false for a new row even if there is a question with this text.
         """
-        if not right and question not in self.questions:
+        if not right:
             self.without_right.append(Example(question, right, wrong, scores, id, group))
             return
         row = self.questions.setdefault(question, len(self._listed)) if merge else len(self._listed)
         if row == len(self._listed):
             self._listed.append((question, id, group))
             self._grades.append({})
+        self._judge(row, right, wrong, scores, grades)
+        if excluded:
+            self._excluded[row].update(map(self.candidate, excluded))
+
+    def _judge(
+        self,
+        row: int,
+        right: Sequence[Passage],
+        wrong: Sequence[Passage],
+        scores: Sequence[float] | None,
+        grades: Sequence[int] = (),
+    ) -> None:
+        """Adds passages to the question of a row."""
         passages = [self.candidate(*((text,) if isinstance(text, str) else text)) for text in (*right, *wrong)]
         known = self._grades[row]
         for candidate, grade in zip(passages, grades or [1] * len(right), strict=False):
@@ -370,14 +351,12 @@ class RetrievalSetBuilder:
                 self._scores[row].setdefault(candidate, score)
         if wrong:  # most questions have none, and a million empty sets take 200 MB
             self._wrong[row].update(passages[len(right) :])
-        if excluded:
-            self._excluded[row].update(map(self.candidate, excluded))
 
     def build(self, *, hard_negatives: bool = False) -> RetrievalSet:
         """Returns the set; true keeps the column of hard negatives even if there are none."""
         for example in self.without_right:
             if example.question in self.questions:
-                self.add(*example)
+                self._judge(self.questions[example.question], (), example.wrong, example.scores)
 
         def unless_right(column: Mapping[int, set[int]]) -> tuple[tuple[int, ...], ...]:
             rows = enumerate(self._grades)
@@ -419,66 +398,6 @@ def _filled_ids(ids: Sequence[str], letter: str) -> tuple[str, ...]:
     return tuple(filled)
 
 
-@dataclasses.dataclass(frozen=True)
-class Judgements:
-    """Questions with the ids of their right documents.
-
-    Attributes:
-      ids: Q external ids.
-      texts: Q questions.
-      right: distinct ids of each question's right documents, at least one, with their grades.
-      excluded: ids of the documents that are not ranked for each question, if they exist.
-    """
-
-    ids: tuple[str, ...]
-    texts: tuple[str, ...]
-    right: tuple[Mapping[str, int], ...]
-    excluded: tuple[tuple[str, ...], ...]
-
-    @classmethod
-    def from_records(cls, records: RetrievalSet) -> "Judgements":
-        """Returns the questions of a set whose candidate ids are the document ids of an index."""
-        names = records.candidate_ids
-        graded = records.grades or [dict.fromkeys(rows, 1) for rows in records.qrels]
-        right = tuple({names[row]: grade for row, grade in grades.items()} for grades in graded)
-        excluded = tuple(tuple(names[row] for row in rows) for rows in records.excluded or [()] * len(right))
-        return cls(records.question_ids, records.questions, right, excluded)
-
-
-def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
-    """Merges sets into one whose `sources` name the sets of each question.
-
-    Equal candidates are merged, and so are equal questions, with all their right candidates, so that no right answer
-    of any set is a negative in a batch, and no right answer is a hard negative. Of several teachers' scores of a pair
-    the first is kept, and of several grades the highest. Ids of the first set are kept; those of
-    the others are prefixed with the set's number and a colon. If only some sets have groups, each question of the
-    others is a group of its own.
-    """
-    merged = RetrievalSetBuilder()
-    sources: dict[str, dict[int, None]] = {}
-    grouped = any(records.groups is not None for records in sets)
-    for number, records in enumerate(sets):
-        prefix, texts = f"{number}:" if number else "", records.candidates
-        for text, name in zip(texts, records.candidate_ids, strict=True):
-            merged.candidate(text, prefix + name)
-        for row, text in enumerate(records.questions):
-            right, wrong = records.qrels[row], records.hard_negatives[row] if records.hard_negatives else ()
-            name, scores = prefix + records.question_ids[row], None if records.scores is None else records.scores[row]
-            merged.add(
-                text,
-                [texts[candidate] for candidate in right],
-                [texts[candidate] for candidate in wrong],
-                None if scores is None else [scores.get(candidate, math.nan) for candidate in (*right, *wrong)],
-                name,
-                ((records.groups and records.groups[row]) or f"question {name}") if grouped else None,
-                grades=[records.grades[row][candidate] for candidate in right] if records.grades else (),
-                excluded=[texts[candidate] for candidate in records.excluded[row]] if records.excluded else (),
-            )
-            sources.setdefault(text, {})[number] = None
-    mixed = merged.build(hard_negatives=any(records.hard_negatives is not None for records in sets))
-    return dataclasses.replace(mixed, sources=tuple(tuple(sources[text]) for text in mixed.questions))
-
-
 class Pools(dict[str, RetrievalSet]):
     """The same questions with different pools of candidates, by the pool's name; the primary one comes first."""
 
@@ -513,33 +432,3 @@ def known_questions(
                 if text in questions_of and question not in besides:
                     questions_of[text][question] = None
     return [list(questions_of[text]) for text in texts]
-
-
-def asked_documents(
-    documents: Sequence[Document], questions: Sequence[Sequence[str]], embeddings: Mapping[str, np.ndarray]
-) -> tuple[list[Document], np.ndarray | None]:
-    """Returns the documents with their known questions, and the embeddings of these in order; None without any."""
-    asking = [dataclasses.replace(old, questions=tuple(asked)) for old, asked in zip(documents, questions, strict=True)]
-    vectors = [embeddings[question] for asked in questions for question in asked]
-    return asking, np.stack(vectors) if vectors else None
-
-
-def one_to_one(qrels: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Returns right pairs with each question and candidate at most once: the first question of each first answer."""
-    first: dict[int, int] = {}
-    for question, right in enumerate(qrels):
-        first.setdefault(right[0], question)
-    return [(question, candidate) for candidate, question in first.items()]
-
-
-def pad_ids(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Returns rows of ids as int32 [len(rows), max(longest row, 1)], padded with -1."""
-    return pad_rows(rows, -1, np.int32)
-
-
-def pad_rows(rows: Sequence[Sequence], value, dtype) -> np.ndarray:
-    """Returns rows as an array [len(rows), max(longest row, 1)], padded with a value."""
-    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), value, dtype)
-    for n, row in enumerate(rows):
-        padded[n, : len(row)] = row
-    return padded

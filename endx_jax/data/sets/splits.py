@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import hashlib
-import itertools
 import re
 from collections.abc import Iterable, Sequence, Set
 
@@ -211,20 +210,3 @@ def with_many_questions(records: RetrievalSet, minimums: Sequence[int]) -> dict[
             if any(WORD.search(records.candidates[candidate]) for candidate in shared):
                 subsets[f"answers>={minimum}-alone"] = whole.with_pool(shared)
     return subsets
-
-
-def of_few_paragraphs(records: RetrievalSet, paragraphs: int, pairs: int) -> RetrievalSet:
-    """Returns questions of the paragraphs with the most of them, one of each in turn, up to a number of right pairs.
-
-    Args:
-      records: sentences after ReQA, whose ids are `PARAGRAPH.SENTENCE`.
-      paragraphs: number of paragraphs.
-      pairs: number of right pairs of a question and a sentence.
-    """
-    questions: dict[str, list[int]] = {}
-    for question, right in enumerate(records.qrels):
-        questions.setdefault(records.candidate_ids[right[0]].partition(".")[0], []).append(question)
-    most = sorted(questions.values(), key=len, reverse=True)[:paragraphs]
-    in_turn = [row for rows in itertools.zip_longest(*most) for row in rows if row is not None]
-    count = np.cumsum([len(records.qrels[row]) for row in in_turn])
-    return records.subset(in_turn[: int(np.searchsorted(count, pairs)) + 1], hard_negatives=False)

@@ -9,8 +9,9 @@ from endx_jax.data.batches.collator import BatchStream, Collator
 from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.sampler import Sources
 from endx_jax.data.batches.token_tables import Pairs, VectorTable
-from endx_jax.data.sets.records import RetrievalSet, mix
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import mix
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.losses import Options, in_batch_softmax
 from endx_jax.losses.false_negatives import false_negative_mask

@@ -6,7 +6,7 @@ from helpers import refusal, written
 
 from endx_jax.data.formats import ReadOptions, open_data
 from endx_jax.data.formats.answer_strings import contains_answer, read_answered, searchable, tokens
-from endx_jax.data.sets.records import Judgements
+from endx_jax.data.sets.examples import Judgements
 
 
 def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):

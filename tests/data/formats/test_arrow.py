@@ -8,7 +8,7 @@ import pytest
 from helpers import refused, written
 
 from endx_jax.data import read
-from endx_jax.data.formats import arrow, read_corpus, row_files, shards
+from endx_jax.data.formats import folders, read_corpus, row_files
 from endx_jax.data.formats.text_files import ARROW_ENDINGS
 from endx_jax.data.sets.documents import Document
 
@@ -93,7 +93,7 @@ def test_files_of_no_split_are_left_out_beside_splits(tmp_path, caplog):
     for name in ("train-0", "test-0", "notes", "a/b/test-1"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": name, "answer": "a"}))
     (tmp_path / "a" / "circle").symlink_to(tmp_path)
-    assert shards.files(str(tmp_path), "test") == [f"{tmp_path}/a/b/test-1.jsonl", f"{tmp_path}/test-0.jsonl"]
+    assert folders.table_files(str(tmp_path), "test") == [f"{tmp_path}/a/b/test-1.jsonl", f"{tmp_path}/test-0.jsonl"]
     assert read(tmp_path, split="test").questions == ("a/b/test-1", "test-0")
     assert f"1, such as {tmp_path}/notes.jsonl; to read all of them, give the pattern {tmp_path}/*.jsonl" in caplog.text
 
@@ -121,20 +121,20 @@ def test_rows_are_numbered_through_all_batches_and_parts(tmp_path, ending):
     rows = [*ROWS[:170], {"Question": "q", "answer": "", "negative": []}, *ROWS[171:]]
     path = write(tmp_path / f"x{ending}", rows)
     refused(f"x{ending}, row 171: 'answer' is empty", read, path)
-    parts = shards.file_parts(str(path), None, 70)
+    parts = row_files.file_parts(str(path), None, 70)
     assert [part.before for part in parts] == ([0, 70, 140] if ending == ".parquet" else [0])
     places = [where for part in parts for _, where, _ in row_files.read_rows(str(path), part=part)]
     assert places == [f"{path}, row {n + 1}" for n in range(200)]
 
 
 def test_tables_of_many_columns_are_read_in_linear_time_or_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrow, "MOST_COLUMNS", 4_000)
+    monkeypatch.setattr(row_files, "MOST_COLUMNS", 4_000)
     names = [f"c{n}" for n in range(3_998)]
     path = write(tmp_path / "x.parquet", [dict.fromkeys(names, 1) | {"question": "q", "answer": "a"}])
     began = time.process_time()
     assert read(path).candidates == ("a",)
     assert time.process_time() - began < 1.5  # 0.2 s; with a list of names for each column 3 s
-    monkeypatch.setattr(arrow, "MOST_COLUMNS", 3_999)
+    monkeypatch.setattr(row_files, "MOST_COLUMNS", 3_999)
     refused(r"x\.parquet: 4,000 columns, over 3,999; write only those with texts$", read, path)
 
 
@@ -155,4 +155,4 @@ def test_broken_folders_are_refused(tmp_path, state):
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "x.parquet", ROWS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(r'parquet and Arrow data need pyarrow: pip install "endx_jax\[data\]"', read, path)
+    refused(r'parquet and Arrow data need pyarrow: pip install -e ".\[data\]"', read, path)

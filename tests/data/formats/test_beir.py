@@ -10,7 +10,7 @@ from helpers import refused, written
 
 from endx_jax.data import read
 from endx_jax.data.formats import open_data
-from endx_jax.data.formats.beir import REPORT, Negative, default_split, sets_of, suite_of, write_mined
+from endx_jax.data.formats.beir import REPORT, Negative, default_split, sets_of, write_mined
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.workdir import check_output
 
@@ -321,19 +321,19 @@ def test_a_suite_is_of_folders_with_one_split_or_of_splits_with_a_corpus_each(tm
         (tmp_path / name).mkdir()
         write_hub(tmp_path / name)
     names = ("NanoA", "NanoB")
-    assert suite_of(str(tmp_path)) == {name: (str(tmp_path / name), "train") for name in names}
-    assert suite_of(str(tmp_path), "dev") == {name: (str(tmp_path / name), "dev") for name in names}
+    assert open_data(tmp_path).sets() == {name: (str(tmp_path / name), "train") for name in names}
+    assert open_data(tmp_path).sets("dev") == {name: (str(tmp_path / name), "dev") for name in names}
     whole = tmp_path / "NanoA"
     for part in ("corpus", "queries", "qrels"):
         table = whole / part / "train-00000-of-00001.parquet"
         for name in names:
             shutil.copy(table, whole / part / f"{name}-00000-of-00001.parquet")
         table.unlink()
-    assert suite_of(str(whole)) == {name: (str(whole), name) for name in names}
+    assert open_data(whole).sets() == {name: (str(whole), name) for name in names}
     assert read(whole, split="NanoB").question_ids == ("q1", "q2")
-    assert suite_of(str(whole), "NanoB") == {}  # one set
+    assert open_data(whole).sets("NanoB") == {}  # one set
     (whole / "qrels" / "NanoA-00000-of-00001.parquet").rename(whole / "qrels" / "test.parquet")
-    assert suite_of(str(whole)) == {}
+    assert open_data(whole).sets() == {}
     assert (default_split(str(whole)), default_split(str(tmp_path / "NanoB"))) == ("test", "train")
 
 

@@ -296,7 +296,7 @@ def test_pdf_is_read_with_its_extra_and_skipped_without(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
     fill(tmp_path, {"a.pdf": pdf("text"), "b.md": "b"})
     assert documents(tmp_path)[1].endswith(
-        "1 in PDF, which needs pip install \"endx_jax[documents]\" (such as 'a.pdf')"
+        "1 in PDF, which needs pip install -e \".[documents]\" in the checkout of endx_jax (such as 'a.pdf')"
     )
 
 

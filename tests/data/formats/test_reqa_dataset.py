@@ -17,8 +17,9 @@ from small_squad import Publisher, sha256, write_squad
 from endx_jax.data import reqa
 from endx_jax.data.formats import origins, reqa_dataset
 from endx_jax.data.formats.origins import ORIGINS, SPLITS, PublishedFile
-from endx_jax.data.formats.reqa_dataset import from_articles, prepare, read_prepared, summary, to_articles
+from endx_jax.data.formats.reqa_dataset import from_record, prepare, read_prepared, summary, to_record
 from endx_jax.data.formats.squad import FILES
+from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, convert_paragraphs
 from endx_jax.data.sets.records import RetrievalSet
 
 
@@ -42,11 +43,15 @@ def no_conversion(monkeypatch):
     return lambda: monkeypatch.setattr(reqa_dataset, "convert_paragraphs", refuse)
 
 
+def records(name, split, data_dir) -> RetrievalSet:
+    return convert_paragraphs(read_prepared(name, split, data_dir=data_dir), [name], "sentences").records
+
+
 def test_the_prepared_set_equals_the_conversion_and_tfds_can_read_it(data, source):
     for split, name in zip(SPLITS, FILES, strict=True):
-        assert read_prepared("reqa/squad", split, data_dir=data) == reqa.from_squad(source / name, "sentences")
+        assert records("reqa/squad", split, data) == reqa.from_squad(source / name, "sentences")
     tfds = pytest.importorskip("tensorflow_datasets")
-    assert (data / "reqa" / "squad" / "1.1.0" / "features.json").is_file()
+    assert (data / "reqa" / "squad" / "1.2.0" / "features.json").is_file()
     rows = tfds.data_source("reqa/squad", split="validation", data_dir=data)
     assert [row["title"] for row in rows] == [b"Bees", b"Ants"]
     assert rows[1]["questions"]["text"] == [b"who walks?"]
@@ -72,7 +77,7 @@ def test_natural_questions_in_parts_are_one_set(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(full(n, f"q{n}", html, whole, title=f"T{n}")) + "\n" for n in numbers))
     folder = prepare("reqa/nq", source=tmp_path / "nq", data_dir=tmp_path / "data")
-    found = read_prepared("reqa/nq", "train", data_dir=tmp_path / "data")
+    found = records("reqa/nq", "train", tmp_path / "data")
     assert (found.questions, found.groups) == (("q1", "q2", "q3"), ("T1", "T2", "T3"))
     assert (found.candidates, found.qrels) == (("Bees fly.", "They sting."), ((1,), (1,), (1,)))
     (tmp_path / "nq" / "train" / "nq-train-01.jsonl").unlink()
@@ -91,7 +96,7 @@ def test_progress_is_shown_where_it_is_wanted(source, tmp_path, capfd):
 
 def test_a_second_time_nothing_is_converted(data, source, no_conversion):
     no_conversion()
-    folder = data / "reqa" / "squad" / "1.1.0"
+    folder = data / "reqa" / "squad" / "1.2.0"
     assert prepare(data_dir=data) == prepare(source=source, data_dir=data) == folder
 
 
@@ -100,7 +105,7 @@ def test_a_packed_source_is_the_same_and_another_one_is_refused(data, tmp_path, 
     prepare(source=write_squad(tmp_path / "packed", packed=True), data_dir=data)
     other = write_squad(tmp_path / "other")
     (other / FILES[1]).write_text((other / FILES[1]).read_text().replace("Bees", "Wasps"))
-    with one_line_error(r"1\.1\.0 was made from another file than .*dev-v1\.1\.json \(sha256 .*--data-dir=DIR"):
+    with one_line_error(r"1\.2\.0 was made from another file than .*dev-v1\.1\.json \(sha256 .*--data-dir=DIR"):
         prepare(source=other, data_dir=data)
 
 
@@ -125,58 +130,60 @@ def test_a_packed_source_that_ends_early_is_refused_by_name_and_leaves_nothing(t
 
 
 def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, monkeypatch):
-    def interrupted(*_):
-        yield from list(whole(*_))[:1]
-        raise KeyboardInterrupt
+    def interrupted(*article):
+        if done:
+            raise KeyboardInterrupt
+        done.append(article)
+        return whole(*article)
 
-    whole = reqa_dataset.to_articles
-    monkeypatch.setattr(reqa_dataset, "to_articles", interrupted)
+    whole, done = reqa_dataset.to_record, []
+    monkeypatch.setattr(reqa_dataset, "to_record", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare(source=source, data_dir=tmp_path / "data")
     assert not any((tmp_path / "data" / "reqa" / "squad").iterdir())
-    monkeypatch.setattr(reqa_dataset, "to_articles", whole)
+    monkeypatch.setattr(reqa_dataset, "to_record", whole)
     prepare(source=source, data_dir=tmp_path / "data")
-    assert len(read_prepared("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
+    assert len(records("reqa/squad", "train", tmp_path / "data").questions) == 4
 
 
 def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, monkeypatch):
     def overtaken(*arguments):
-        monkeypatch.setattr(reqa_dataset, "to_articles", whole)
+        monkeypatch.setattr(reqa_dataset, "to_record", whole)
         prepare(source=source, data_dir=tmp_path / "data")
         return whole(*arguments)
 
-    whole = reqa_dataset.to_articles
-    monkeypatch.setattr(reqa_dataset, "to_articles", overtaken)
+    whole = reqa_dataset.to_record
+    monkeypatch.setattr(reqa_dataset, "to_record", overtaken)
     prepare(source=source, data_dir=tmp_path / "data")
-    assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.1.0"]
-    assert len(read_prepared("reqa/squad", "train", data_dir=tmp_path / "data").questions) == 4
+    assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.2.0"]
+    assert len(records("reqa/squad", "train", tmp_path / "data").questions) == 4
 
 
 def test_damaged_records_and_a_folder_that_is_not_whole_are_refused(data, source):
-    folder = data / "reqa" / "squad" / "1.1.0"
+    folder = data / "reqa" / "squad" / "1.2.0"
     (records,) = folder.glob("reqa-train.array_record*")
     # Past the header of the file: within the first article.
     contents = bytearray(records.read_bytes())
     contents[200] ^= 4
     records.write_bytes(contents)
-    with one_line_error(r"1\.1\.0 is damaged \(.*hash mismatch.*\); remove the folder and prepare it again"):
-        read_prepared("reqa/squad", "train", data_dir=data)
+    with one_line_error(r"1\.2\.0 is damaged \(.*hash mismatch.*\); remove the folder and prepare it again"):
+        next(read_prepared("reqa/squad", "train", data_dir=data))
     (folder / "dataset_info.json").unlink()
-    refused(r"1\.1\.0 exists but is not a complete data set; remove the folder", prepare, source=source, data_dir=data)
+    refused(r"1\.2\.0 exists but is not a complete data set; remove the folder", prepare, source=source, data_dir=data)
 
 
 def test_a_data_directory_that_cannot_be_written_is_refused(source, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    refused(r"can't write .*/file/reqa/squad/1\.1\.0: ", prepare, source=source, data_dir=tmp_path / "file")
+    refused(r"can't write .*/file/reqa/squad/1\.2\.0: ", prepare, source=source, data_dir=tmp_path / "file")
 
 
 def test_unknown_names_and_a_download_of_gigabytes_are_refused(tmp_path):
     with one_line_error("the prepared set is 'reqa/squid', which is none of reqa/squad, .*did you mean 'reqa/squad'"):
         prepare("reqa/squid", data_dir=tmp_path)
     with one_line_error("the split of reqa/squad is 'test', which is none of train, validation"):
-        read_prepared("reqa/squad", "test", data_dir=tmp_path)
+        next(read_prepared("reqa/squad", "test", data_dir=tmp_path))
     with one_line_error(r"reqa/nq is not prepared, and its files are 4\d\.\d GB: .*`endx prepare reqa/nq`"):
-        read_prepared("reqa/nq", "train", data_dir=tmp_path)
+        next(read_prepared("reqa/nq", "train", data_dir=tmp_path))
 
 
 def test_tensorflow_is_never_asked_for(source, tmp_path):
@@ -184,12 +191,12 @@ def test_tensorflow_is_never_asked_for(source, tmp_path):
     (tmp_path / "traps" / "tensorflow.py").write_text("raise AssertionError('TensorFlow was imported')")
     program = (
         "from endx_jax.data.formats.reqa_dataset import prepare, read_prepared\n"
-        f"prepare(source={str(source)!r}); print(len(read_prepared('reqa/squad', 'train').questions))"
+        f"prepare(source={str(source)!r}); print(len([*read_prepared('reqa/squad', 'train')]))"
     )
     paths = [str(tmp_path / "traps"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TFDS_DATA_DIR": str(tmp_path / "data")}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert (run.stdout, run.stderr, run.returncode) == ("4\n", "", 0)
+    assert (run.stdout, run.stderr, run.returncode) == ("5\n", "", 0)
     assert (tmp_path / "data" / "reqa").is_dir()
 
 
@@ -213,7 +220,7 @@ def test_the_published_files_are_fetched_checked_and_converted(published, tmp_pa
     assert set(published.fetched) == set(FILES)
     for split, name in zip(SPLITS, FILES, strict=True):
         expected = reqa.from_squad(tmp_path / "published" / name, "sentences")
-        assert read_prepared("reqa/squad", split, data_dir=tmp_path / "data") == expected
+        assert records("reqa/squad", split, tmp_path / "data") == expected
     told = summary("reqa/squad", data_dir=tmp_path / "data")
     assert [told[split]["published"] for split in SPLITS] == [True, True]
     prepare(source=write_squad(tmp_path / "packed", packed=True), data_dir=tmp_path / "data")  # the same source
@@ -237,9 +244,9 @@ def test_packed_files_are_fetched_and_joined(tmp_path, monkeypatch):
         published = (tuple(pinned[:2]), tuple(pinned[2:]))
         origin = dataclasses.replace(ORIGINS["multireqa/squad"], published=lambda: published)
         monkeypatch.setitem(ORIGINS, "multireqa/squad", origin)
-        found = read_prepared("multireqa/squad", "validation", data_dir=tmp_path / "data")
+        found = records("multireqa/squad", "validation", tmp_path / "data")
     assert (found.questions, found.candidates) == (("what?",), ("In dev: Bees fly.",))
-    assert (tmp_path / "data" / "multireqa" / "squad" / "1.1.0").is_dir()
+    assert (tmp_path / "data" / "multireqa" / "squad" / "1.2.0").is_dir()
     # The published files under their published names are the same source.
     for part, name in zip(parts, (n for names in origin.names for n in names), strict=True):
         (tmp_path / "local" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -255,7 +262,7 @@ def test_fetched_files_must_be_there_and_have_the_pinned_hash(published, tmp_pat
     dev = tmp_path / "published" / FILES[1]
     dev.write_bytes(dev.read_bytes().replace(b"Bees", b"Wasp"))
     refused(r"does not have the published sha256.*--source=FOLDER", prepare, data_dir=tmp_path / "data")
-    assert not (tmp_path / "data" / "reqa" / "squad" / "1.1.0").exists()
+    assert not (tmp_path / "data" / "reqa" / "squad" / "1.2.0").exists()
     (tmp_path / "published" / FILES[0]).unlink()
     with one_line_error(r"can't be downloaded from http://127.0.0.1:\d+ \(HTTP status 404\): put train-v1.1.json and"):
         prepare(data_dir=tmp_path / "data")
@@ -265,7 +272,7 @@ def test_a_network_that_refuses_is_refused_at_once(published, tmp_path):
     published.__exit__()
     began = time.monotonic()
     with one_line_error(r"not prepared in .*data, and SQuAD can't be downloaded .* \(ConnectionError\)"):
-        read_prepared("reqa/squad", "train", data_dir=tmp_path / "data")
+        next(read_prepared("reqa/squad", "train", data_dir=tmp_path / "data"))
     assert time.monotonic() - began < reqa_dataset.TIMEOUT
 
 
@@ -293,26 +300,16 @@ def test_every_set_has_a_pinned_file_for_each_of_its_names():
             assert all(len(file.sha256) == 64 and file.size > 0 for file in files)
 
 
-# Question 2 is about Cats, and one of its right sentences stands in Dogs; Birds has a question and no sentence, Fish a
-# sentence and no question.
-RECORDS = RetrievalSet(
-    questions=("who sleeps?", "who barks?", "who eats?", "who flies?"),
-    candidates=("Cats sleep.", "Dogs bark.", "They eat.", "Mäuse – nicht.", "Fish swim."),
-    qrels=((0,), (1,), (2, 3), (2,)),
-    question_ids=("q0", "q1", "q2", "q3"),
-    candidate_ids=("s0.0", "s1.0", "s1.1", "s2.0", "s3.0"),
-    groups=("Cats", "Dogs", "Cats", "Birds"),
-    hard_negatives=((), (0, 2), (0,), ()),
-)
-HOMES = ["Cats", "Dogs", "Dogs", "Cats", "Fish"]
+def test_a_record_has_all_of_the_paragraphs_of_an_article():
+    asked = Question("q0", "who sleeps?", (AnswerSpan("Cats", 1), AnswerSpan("Mäuse", 13))), Question("q1", " who?", ())
+    paragraph = Paragraph("Cats", " Cats sleep. Mäuse – nicht.", asked, ((1, 12), (13, 27)))
 
+    def encoded(value):  # as tensorflow-datasets returns texts
+        if isinstance(value, dict):
+            return {name: encoded(inner) for name, inner in value.items()}
+        return (
+            [*map(encoded, value)] if isinstance(value, list) else value.encode() if isinstance(value, str) else value
+        )
 
-@pytest.mark.parametrize("step", [1, -1], ids=["in order", "reversed"])
-def test_articles_are_put_together_to_the_same_set(step):
-    assert from_articles(list(to_articles(RECORDS, HOMES))[::step]) == RECORDS
-
-
-def test_a_lost_article_is_noticed():
-    _, *rest = to_articles(RECORDS, HOMES)
-    with pytest.raises(KeyError):
-        from_articles(rest)
+    article = [paragraph, dataclasses.replace(paragraph, questions=(), sentences=()), paragraph]
+    assert [*from_record(encoded(to_record("Cats", article)))] == article

@@ -362,11 +362,12 @@ def test_broken_dpr_is_refused_by_line(tmp_path):
     assert refusal(path) == f"{path}: no questions with a right passage in the file"
 
 
-def test_a_wrong_answer_whose_row_comes_first_is_skipped_if_it_is_invalid(tmp_path):
-    rows = tevatron()[:1]
-    clash = rows[0] | {"positive_passages": [], "negative_passages": [{"docid": "7", "text": "Another."}]}
-    path = written(tmp_path / "x.jsonl", [clash, *rows])
-    assert "line 1: the passage id '7' belongs to two texts" in refusal(path)
+@pytest.mark.parametrize("question", ["who wrote", "a question without a right answer"])
+def test_ids_of_rows_without_a_right_answer_are_checked_as_others(tmp_path, question):
+    row = tevatron()[0] | {"query": "who wrote", "query_id": ""}
+    clash = {"query": question, "positive_passages": [], "negative_passages": [{"docid": "7", "text": "Another."}]}
+    path = written(tmp_path / "x.jsonl", [row, clash])
+    assert "line 2: the passage id '7' belongs to two texts" in refusal(path)
     assert read(path, skip_invalid=True).candidates == TEXTS[:2]
 
 

@@ -7,7 +7,7 @@ from helpers import one_line_error, refusal, written
 
 from endx_jax import json_files
 from endx_jax.data.formats import read, row_files, text_files
-from endx_jax.data.formats.text_files import find
+from endx_jax.data.formats.folders import find
 from endx_jax.errors import EndxError
 
 

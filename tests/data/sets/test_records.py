@@ -1,6 +1,7 @@
 import dataclasses
 
-from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder, mix
+from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
+from endx_jax.data.sources import mix
 
 
 def test_a_set_is_shown_in_a_line_and_a_question_s_own_text_is_ranked_if_it_is_right():

@@ -221,12 +221,3 @@ def test_questions_are_kept_whose_answers_have_enough():
     assert (alone.candidates, alone.qrels) == (("bee", "ant"), ((1,), (1,), (1,), (0,), (0,)))
     signs = dataclasses.replace(RECORDS, candidates=("sea", "cat", "bee", "4!"))
     assert list(with_many_questions(signs, (2, 3))) == ["answers>=2", "answers>=2-alone", "answers>=3"]
-
-
-def test_few_paragraphs_takes_a_question_of_each_paragraph_in_turn():
-    # Paragraph 0 has three questions, paragraph 1 two, paragraph 2 one; each question has the one sentence `sP.Q`.
-    names = ["s0.0", "s0.1", "s0.2", "s1.0", "s1.1", "s2.0"]
-    questions, ids = (f"about {name}" for name in names), (f"q{n}" for n in range(6))
-    records = RetrievalSet((*questions,), (*names,), tuple((n,) for n in range(6)), (*ids,), (*names,))
-    found = splits.of_few_paragraphs(records, paragraphs=2, pairs=3)
-    assert found.candidate_ids == ("s0.0", "s1.0", "s0.1")

@@ -11,7 +11,7 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
 from endx_jax.data.sets.splits import limit_questions
-from endx_jax.experiment.data import read_splits
+from endx_jax.data.sources import read_splits
 from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.experiment.workdir import read_config
