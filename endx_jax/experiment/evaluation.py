@@ -288,7 +288,7 @@ def _evaluate_index(
     index.encoder.model.check_one_vector("the evaluation of an index")
     results = IndexResults(rank(index.encoder.encode_query(texts)), judged)
     if home:
-        about = {"dataset": data, "split": split, "index": str(index.path), "model": index.info.model}
+        about = {"dataset": data, "split": split, "index": str(index.path), "model": index.snapshot.info.model}
         _write_index_results(home, about, snapshot, ids, results)
     return results
 

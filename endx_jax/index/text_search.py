@@ -15,7 +15,7 @@ from endx_jax.ranking.bm25 import BM25 as Bm25
 from endx_jax.ranking.bm25 import highest
 from endx_jax.ranking.hybrid import FUSED, Hybrid, Ranking, reciprocal_ranks
 from endx_jax.ranking.rerank import finite_scores
-from endx_jax.ranking.search import TOGETHER, Neighbours
+from endx_jax.ranking.search import TOGETHER, Neighbours, best_of_groups
 from endx_jax.ranking.words import Words, WordTokenizer
 
 DENSE, BM25, HYBRID = MODES = ("dense", "bm25", "hybrid")
@@ -28,7 +28,7 @@ class TextRanker:
 
     def __init__(self, engine: str):
         """Takes `exact` or a name in `approximate.ENGINES`; nothing is built before it is needed."""
-        self._engine: Callable[..., Neighbours] = Snapshot.search if engine == EXACT else Faiss(engine).search
+        self._engine: Callable[..., Neighbours] = _exact if engine == EXACT else Faiss(engine).search
         self._lexical = Lexical()
 
     def rank(
@@ -63,7 +63,7 @@ class TextRanker:
                 rankings = [hybrid.fuse(*both, depth) for both in zip(rankings, by_words, strict=True)]
             return rankings
 
-        return snapshot.best_documents(k, rank) if questions else []
+        return _best_documents(snapshot, k, rank) if questions else []
 
     def _dense(
         self, snapshot: Snapshot, questions: np.ndarray, k: int, where: np.ndarray | None, weight: float
@@ -72,27 +72,54 @@ class TextRanker:
         rankings: list[Ranking] = [*self._engine(snapshot, questions, k, where).rankings()]
         if not snapshot.known or not weight:
             return rankings
-        known, best = snapshot.known, snapshot.known.scores(questions)
+        known, scores_of = snapshot.known, snapshot.known.corpus.scores(questions)
         # The first row of each known question's document; any row for a deleted one, whose score is -inf.
         first = np.minimum(np.searchsorted(snapshot.of, known.of), len(snapshot.of) - 1)
+        rows, groups = np.unique(first, return_inverse=True)
         for start in range(0, len(questions), TOGETHER):
-            block = np.asarray(best(start, min(start + TOGETHER, len(questions))))
-            block = block if where is None else np.where(where[first], block, -np.inf)
+            block = np.asarray(scores_of(start, min(start + TOGETHER, len(questions))))
+            block = best_of_groups(block, groups, len(rows))
+            block = block if where is None else np.where(where[rows], block, -np.inf)
             for n, line in enumerate(block, start):
                 scores = dict(rankings[n])
                 for place in np.argpartition(-line, min(k, len(line)) - 1)[:k].tolist():
-                    row, score = int(first[place]), weight * float(line[place])
+                    row, score = int(rows[place]), weight * float(line[place])
                     if score > scores.get(row, -np.inf):
                         scores[row] = score
                 rankings[n] = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
         return rankings
 
 
+def _exact(snapshot: Snapshot, questions: np.ndarray, k: int, where: np.ndarray | None) -> Neighbours:
+    return snapshot.corpus.search(questions, k, where)
+
+
+def _best_documents(snapshot: Snapshot, k: int, rank: Callable[[int], Sequence[Ranking]]) -> Sequence[Ranking]:
+    """Returns the k best documents of each ranking, as the rows and scores of their best passages.
+
+    `rank(depth)` returns rankings of the best `depth` rows; the depth grows until each ranking has k documents.
+    """
+    depth = k if len(snapshot) == snapshot.passages else 4 * k
+    while True:
+        rankings, complete, best = rank(depth), True, []
+        for ranking in rankings:
+            documents = dict[int, tuple[int, float]]()
+            for row, score in ranking:
+                documents.setdefault(int(snapshot.of[row]), (row, score))
+            best.append([*documents.values()][:k])
+            complete &= len(documents) >= k or len(ranking) < depth
+        if complete or depth >= snapshot.passages:
+            return best
+        depth *= 4
+
+
 def _ranked_again(snapshot: Snapshot, questions: RaggedVectors, rankings: Sequence[Ranking]) -> list[Ranking]:
     """Ranks passages by MaxSim divided by the question's tokens, as `Hybrid` takes it; those deleted are omitted."""
     again: list[Ranking] = []
     for number, (question, ranking) in enumerate(zip(questions, rankings, strict=True)):
-        stored = snapshot.token_vectors([row for row, _ in ranking])
+        rows = {int(snapshot.rows[row]): row for row, _ in ranking}
+        found = snapshot.store.token_vectors([*rows])
+        stored = {rows[row]: vectors for row, vectors in found.items()}
         vectors = RaggedVectors.of([*stored.values()], snapshot.info.width).floats()
         scores = maxsim_of(question, vectors) / max(1, len(question))
         finite_scores(scores, [(number, row) for row in stored])
@@ -150,7 +177,7 @@ class Lexical:
         done, count = len(self._words), len(snapshot.living)
         for start in range(done, count, STEP):
             stop = min(start + STEP, count)
-            documents = snapshot.read_documents(range(start, stop))
+            documents = snapshot.documents(range(start, stop))
             listed = (documents.get(row) for row in range(start, stop))
             texts = [" ".join([one.text, *(one.questions if one.passage < 2 else ())]) if one else "" for one in listed]
             self._words += self._tokenizer.documents(texts)

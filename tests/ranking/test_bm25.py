@@ -115,7 +115,7 @@ def test_equal_scores_are_ordered_by_row_and_without_words_nothing_is_found(inde
 def test_an_index_names_its_language_by_which_questions_are_split(tmp_path):
     german = ["Wie kann ich das Passwort ändern?", "Die Häuser der Stadt sind nicht für die Gäste."]
     index = index_of(tmp_path / "index", german)
-    assert index.info.language == "german"
+    assert index.snapshot.info.language == "german"
     ((found,),) = Lexical().rank(index.snapshot, ["haus"], 5)
     assert found[0] == 1
 
