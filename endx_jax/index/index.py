@@ -17,6 +17,7 @@ from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
 from endx_jax.files import CacheFolder
 from endx_jax.index.approximate import ENGINES, EXACT
+from endx_jax.index.cache import erase_documents
 from endx_jax.index.index_file import (
     COSINE,
     PRECISIONS,
@@ -122,7 +123,7 @@ class Index:
         engine: str = EXACT,
         hybrid: Hybrid | None = None,
     ):
-        """Opens the index, or a local copy of one in a bucket, and reads its embeddings into memory.
+        """Opens the index, or a local copy of one in a bucket, and maps its embeddings from the cache beside it.
 
         `engine` is `exact` or a name in `approximate.ENGINES`. Without `hybrid` the fusion is the default.
 
@@ -292,8 +293,9 @@ class Index:
         with self._changing() as database:
             replaced = delete_documents(database, list(dict.fromkeys(document.id for document in documents)))
             if replaced and not replace:
-                raise EndxError(f"{self.path} already contains document {_some(replaced)}: choose another id")
+                raise EndxError(f"{self.path} already contains document {_some([*replaced])}: choose another id")
             insert(database, self._snapshot.info, documents, embeddings, known)
+        erase_documents(self.path, self._snapshot.info.content, [*replaced.values()])
         return len(replaced)
 
     def delete(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
@@ -307,9 +309,10 @@ class Index:
         if not names:
             return 0
         with self._changing() as database:
-            removed = set(delete_documents(database, names))
+            removed = delete_documents(database, names)
             if (missing := [name for name in names if name not in removed]) and not missing_ok:
                 raise EndxError(f"{self.path} has no document {_some(missing)}: check the ids")
+        erase_documents(self.path, self._snapshot.info.content, [*removed.values()])
         return len(removed)
 
     @contextlib.contextmanager

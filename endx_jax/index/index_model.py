@@ -31,7 +31,8 @@ def open_index(
 ) -> Index:
     """Opens an index with its model, to search it by text and to change its documents.
 
-    The embeddings are read into memory. The model is loaded at the first search or addition that needs it.
+    Embeddings and words are mapped from caches beside the file, which the first opening makes. The model is loaded at
+    the first search or addition that needs it.
 
     Args:
       path: file of an index, as `endx encode` writes it, local or in a bucket; or a local workdir of a run, whose index

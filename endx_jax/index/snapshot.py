@@ -1,4 +1,4 @@
-"""State of an index at one moment: its embeddings in memory, and its texts on disk."""
+"""State of an index at one moment: its embeddings, mapped from a cache, and its texts in the file."""
 
 import json
 import threading
@@ -9,6 +9,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
+from endx_jax.index.cache import VECTORS, Cache, adopt, erase_documents, is_behind, make_cache, open_cache
 from endx_jax.index.filters import condition
 from endx_jax.index.index_file import PASSAGES, QUESTIONS, REMEDY
 from endx_jax.index.store import LISTED, STEP, Store, StoredEmbeddings
@@ -71,37 +72,42 @@ class Snapshot:
         Raises:
           EndxError: the index was replaced by one of another model.
         """
+        generation, cache, snapshot = 0 if last is None else last.generation + 1, None, None
         with store.reading():
             if last is not None and last.store is store and last.info.content == store.info.content:
-                query = "SELECT row, number FROM deleted WHERE number > ? ORDER BY number"
-                deleted = [*store.rows(query, last._deletions)]
-                if not all(type(row) is int for row, _ in deleted):
-                    raise EndxError(f"{store.path} is damaged: a deletion names no document; {REMEDY}")
-                number = deleted[-1][1] if deleted else last._deletions
-                snapshot = last._after([row for row, _ in deleted], number, PASSAGES)
-                if snapshot is not None:
-                    return snapshot
-            if last is not None:
+                snapshot = last._after(PASSAGES)
+            elif last is not None:
                 _check_same_model(last, store)
-            ((number,),) = store.rows("SELECT coalesce(max(number), 0) FROM deleted")
-            known = cls(store, _read_all(store, QUESTIONS), number)
-            generation = last.generation + 1 if last is not None else 0
-            return cls(store, _read_all(store, PASSAGES), number, generation=generation, known=known)
+            for anew in (False, True):
+                if snapshot is None:
+                    cache = _open_embeddings(store, anew)
+                    stored, known = (_of_table(cache, table) for table in (PASSAGES, QUESTIONS))
+                    number = cache.about["deletions"]
+                    base = cls(store, stored, number, generation=generation, known=cls(store, known, number))
+                    snapshot = base._after(PASSAGES)
+        assert snapshot is not None  # nothing is deleted in a new cache
+        if cache is not None:
+            adopt(store, VECTORS, cache)
+        return snapshot
 
-    def _after(self, deleted: Sequence[int], number: int, table: str) -> "Snapshot | None":
-        """Returns the snapshot after documents were deleted, by their rows in the file, and others added.
+    def _after(self, table: str) -> "Snapshot | None":
+        """Returns the present snapshot, with what was added and without what was deleted since this one.
 
-        None: so many are deleted that all should be read again.
+        None: so much was deleted that all should be read again.
         """
-        known = None if self.known is None else self.known._after(deleted, number, QUESTIONS)
+        query = "SELECT row, number FROM deleted WHERE number > ? ORDER BY number"
+        deletions = [*self.store.rows(query, self._deletions)]
+        if not all(type(row) is int for row, _ in deletions):
+            raise EndxError(f"{self.store.path} is damaged: a deletion names no document; {REMEDY}")
+        known = None if self.known is None else self.known._after(QUESTIONS)
         stored = self._stored
         for part in self.store.embeddings("row > ?", int(self.rows[-1]) if len(self.rows) else 0, table=table):
             stored = _joined(stored, part)
-        living = ~np.isin(stored.documents, deleted)
+        living = ~np.isin(stored.documents, [row for row, _ in deletions])
         living[: len(self.living)] &= self.living
         if table == PASSAGES and np.count_nonzero(living) < (1 - DELETED) * len(living):
             return None
-        before = self._before if self._sent is None else self._sent
+        number, before = max([self._deletions, *(number for _, number in deletions)]), self._sent or self._before
         return Snapshot(
             self.store, stored, number, living=living, generation=self.generation, before=before, known=known
         )
@@ -226,23 +232,46 @@ class Parts:
         return Parts([first, *others, added])
 
 
-def _read_all(store: Store, table: str) -> StoredEmbeddings:
-    """Reads all embeddings of a table into arrays that JAX uses on a CPU without a copy."""
-    ((count,),) = store.rows(f"SELECT count(*) FROM {table}")
-    size = store.info.width * store.info.dtype.itemsize
-    memory = np.empty(count * size + 64, np.uint8)  # JAX copies what does not begin at a multiple of 64 bytes
-    begin = -memory.ctypes.data % 64
-    embeddings = memory[begin : begin + count * size].view(store.info.dtype).reshape(count, store.info.width)
-    rows, documents = np.empty((2, count), np.int64)
-    scales = np.empty(count, np.float32) if store.info.precision == "int8" else None
-    start = 0
-    for part in store.embeddings("1", table=table):
-        stop = start + len(part.rows)
-        rows[start:stop], embeddings[start:stop], documents[start:stop] = part.rows, part.embeddings, part.documents
-        if scales is not None:
-            scales[start:stop] = part.scales
-        start = stop
-    return StoredEmbeddings(rows, Parts([embeddings]), scales, documents)
+def _open_embeddings(store: Store, anew: bool) -> Cache:
+    """Maps the embeddings of an index from its cache, which is made if there is none or much is missing in it."""
+    info, cache = store.info, None if anew else open_cache(store, VECTORS, {"content": store.info.content})
+    if cache is not None:
+        rows = cache.arrays[f"{PASSAGES}.rows"]
+        ((missing,),) = store.rows("SELECT count(*) FROM passages WHERE row > ?", int(rows[-1]))
+        if not is_behind(len(rows), missing):
+            query = "SELECT row FROM deleted WHERE number > ?"
+            deleted = [row for (row,) in store.rows(query, cache.about["deletions"])]
+            of = np.isin(cache.arrays[f"{PASSAGES}.documents"], deleted)
+            if cache.arrays[f"{PASSAGES}.embeddings"][of].any():  # the process that deleted them was killed
+                erase_documents(store.path, info.content, deleted)
+            return cache
+    counts, shapes = dict[str, int](), dict[str, tuple[np.dtype, tuple[int, ...]]]()
+    for table in (PASSAGES, QUESTIONS):
+        ((count,),) = store.rows(f"SELECT count(*) FROM {table}")
+        counts[table], whole, scale = count, np.dtype(np.int64), np.dtype(np.float32)
+        shapes |= {f"{table}.rows": (whole, (count,)), f"{table}.embeddings": (info.dtype, (count, info.width))}
+        shapes |= {f"{table}.scales": (scale, (count if info.precision == "int8" else 0,))}
+        shapes |= {f"{table}.documents": (whole, (count,))}
+
+    def fill(arrays: dict[str, np.ndarray]) -> None:
+        for table in counts:
+            start = 0
+            for part in store.embeddings("1", table=table):
+                for column, values in part._asdict().items():
+                    if values is not None:
+                        arrays[f"{table}.{column}"][start : start + len(part.rows)] = values
+                start += len(part.rows)
+
+    ((deletions,),) = store.rows("SELECT coalesce(max(number), 0) FROM deleted")
+    about = {"content": info.content, "deletions": deletions}
+    return make_cache(store, VECTORS, about, shapes, fill, rows=counts[PASSAGES])
+
+
+def _of_table(cache: Cache, table: str) -> StoredEmbeddings:
+    columns = {column: cache.arrays[f"{table}.{column}"] for column in StoredEmbeddings._fields}
+    embeddings = columns["embeddings"]
+    scales = columns["scales"] if embeddings.dtype == np.int8 else None
+    return StoredEmbeddings(columns["rows"], Parts([embeddings]), scales, columns["documents"])
 
 
 def _joined(stored: StoredEmbeddings, part: StoredEmbeddings) -> StoredEmbeddings:

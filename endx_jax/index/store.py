@@ -45,13 +45,13 @@ class StoredEmbeddings(NamedTuple):
 
     Attributes:
       rows: int64 [n], ascending.
-      embeddings: [n, E], of the index's precision.
+      embeddings: [n, E], of the index's precision: an array, or `snapshot.Parts`.
       scales: float32 [n] of int8 embeddings; else None.
       documents: int64 [n], rows of their documents, in ascending order with repeats.
     """
 
     rows: np.ndarray
-    embeddings: np.ndarray
+    embeddings: Any
     scales: np.ndarray | None
     documents: np.ndarray
 
@@ -242,10 +242,10 @@ def copy_into(database: sqlite3.Connection, store: Store) -> None:
         database.executemany(statement, store.rows(query))
 
 
-def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
-    """Deletes the documents with these ids; returns the ids that had one."""
-    found, wanted = database.execute(f"SELECT row, id FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]), set(ids)
-    rows = [(row, name) for row, name in found if name in wanted]
-    database.executemany("INSERT INTO deleted (row, id) VALUES (?, ?)", rows)
-    database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row, _ in rows))
-    return [name for _, name in rows]
+def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Deletes the documents with these ids; returns the ids that had one, and its row."""
+    found, wanted = database.execute(f"SELECT id, row FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]), set(ids)
+    rows = {name: row for name, row in found if name in wanted}
+    database.executemany("INSERT INTO deleted (id, row) VALUES (?, ?)", rows.items())
+    database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row in rows.values()))
+    return rows
