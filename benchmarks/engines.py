@@ -97,7 +97,7 @@ def main() -> None:
             rows.append({"way": name, **recall, **timed, **quality(found, right)})
     print(f"{len(documents):,} sentences, {len(texts):,} questions, {options.timed:,} of them timed\n")
     print(common.table(rows))
-    common.write(options.json, vars(options), rows, versions=common.versions("faiss-cpu", "bm25s"))
+    common.write(options.json, vars(options), rows, versions=common.versions("faiss-cpu", "PyStemmer"))
 
 
 def _parser() -> argparse.ArgumentParser:

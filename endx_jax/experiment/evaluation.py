@@ -176,7 +176,7 @@ def evaluate_index(
             "dataset": source.path,
             "split": source.split,
             "index": str(index.path),
-            "model": index.info.model,
+            "model": index.snapshot.info.model,
         }
         _write_index_results(home, about, snapshot, ids, results)
     return results

@@ -69,7 +69,7 @@ class Faiss:
                 kind, options["efSearch"] = "SearchParametersHNSW", max(128, 2 * k)
             scores, rows = index.search(questions, k, params=getattr(faiss, kind)(**options))
         if (rows < 0).any():
-            return snapshot.search(questions, k, where)
+            return snapshot.corpus.search(questions, k, where)
         return Neighbours(scores, rows.astype(np.int32))
 
     def _update(self, snapshot: "Snapshot") -> None:

@@ -26,7 +26,7 @@ from endx_jax.files import expanded
 from endx_jax.index.index import ENCODED
 from endx_jax.index.index_file import IndexInfo, changing, create, info_of, is_new, metric_of, store_info
 from endx_jax.index.shards import index_differences, shard_range
-from endx_jax.index.store import Embeddings, Store, count_passages, insert
+from endx_jax.index.store import LISTED, Embeddings, Store, count_passages, insert
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.encode import EmbeddingFormat, Precision
 from endx_jax.numerics import Quantized
@@ -328,10 +328,10 @@ class Reuse:
         if [*self._store.rows("SELECT 1 FROM tokens LIMIT 1")]:
             found = self._store.token_vectors(rows)
             return RaggedVectors.of([found[row] for row in rows])
-        stored = self._store.embeddings_of(rows)
-        places = np.searchsorted(stored.rows, rows)
-        scales = stored.scales
-        return take(stored.embeddings if scales is None else Quantized(stored.embeddings, scales), places)
+        parts = [*self._store.embeddings(f"row IN {LISTED}", json.dumps(rows))]
+        places = np.searchsorted(np.concatenate([part.rows for part in parts]), rows)
+        stored = [p.embeddings if p.scales is None else Quantized(p.embeddings, p.scales) for p in parts]
+        return take(concatenate(stored), places)
 
 
 def _digest(text: str) -> bytes:

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import json
 import os
 import pathlib
 import sqlite3
@@ -18,10 +17,10 @@ from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
 from endx_jax.files import CacheFolder
 from endx_jax.index.approximate import ENGINES, EXACT
+from endx_jax.index.cache import erase_documents
 from endx_jax.index.index_file import (
     COSINE,
     PRECISIONS,
-    REMEDY,
     IndexInfo,
     changing,
     create,
@@ -30,7 +29,7 @@ from endx_jax.index.index_file import (
     store_info,
 )
 from endx_jax.index.snapshot import Snapshot
-from endx_jax.index.store import LISTED, Embeddings, Store, delete_documents, insert
+from endx_jax.index.store import Embeddings, Store, delete_documents, insert
 from endx_jax.index.text_search import BM25, DENSE, HYBRID, MODES, TextRanker
 from endx_jax.inference.maxsim import pooled
 from endx_jax.json_files import shown
@@ -41,8 +40,6 @@ from endx_jax.settings import check_choice, require
 ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by a corpus's content
 # Largest number of documents for which BM25 is used by default; splitting them into words takes seconds.
 WORDS_OF = 200_000
-DATA_VERSION = "PRAGMA data_version"  # changes when another connection changes the index
-LAST_DELETION = "SELECT coalesce(max(number), 0) FROM deleted"
 READ_ONLY = {
     CACHE: "is a copy of an index in a bucket: change a file of your own and upload it",
     ENCODED: "follows its corpus: change that corpus and run again, or serve an index of `endx encode --output=FILE`",
@@ -126,7 +123,7 @@ class Index:
         engine: str = EXACT,
         hybrid: Hybrid | None = None,
     ):
-        """Opens the index, or a local copy of one in a bucket, and reads its embeddings into memory.
+        """Opens the index, or a local copy of one in a bucket, and maps its embeddings from the cache beside it.
 
         `engine` is `exact` or a name in `approximate.ENGINES`. Without `hybrid` the fusion is the default.
 
@@ -136,19 +133,15 @@ class Index:
         check_choice("engine", engine, (EXACT, *ENGINES))
         self._source, self._lock, self._reopening = path, threading.Lock(), threading.Lock()
         self._open(local_copy(path, by_version=True))
-        self.encoder, self.hybrid = encoder, hybrid or default_hybrid(cosine=self.info.metric == COSINE)
+        self.encoder, self.hybrid = encoder, hybrid or default_hybrid(cosine=self._snapshot.info.metric == COSINE)
         self._ranker = TextRanker(engine)
 
     def _open(self, path: pathlib.Path, before: Snapshot | None = None) -> None:
         store = Store(path)
-        if before is not None:
-            _check_same_model(path, before.info, store.info)
-        with store.reading():
-            version, deletions = _value(store, DATA_VERSION), _value(store, LAST_DELETION)
-            snapshot = Snapshot.read(store, 0 if before is None else before.generation + 1)
+        version, snapshot = _version(store), Snapshot.read(store, before)
         with self._lock:
-            self.path, self._store, self._snapshot = path, store, snapshot
-            self._version, self._deletions, self._file = version, deletions, path.stat()
+            self.path, self._store, self._snapshot, self._version = path, store, snapshot, version
+            self._file = path.stat()
 
     def reopen(self) -> None:
         """Opens the present version of an index in a bucket; an EndxError leaves the index as it is."""
@@ -168,40 +161,19 @@ class Index:
           EndxError: the index was replaced by one of another model.
         """
         with self._lock, contextlib.suppress(InUse):
-            version = _value(self._store, DATA_VERSION)
+            version = _version(self._store)
             if version != self._version:
-                with self._store.reading():
-                    self._update()
-                self._version = version
+                self._snapshot, self._version = Snapshot.read(self._store, self._snapshot), version
         return self._snapshot
-
-    def _update(self) -> None:
-        """Reads the changes since the last call; all embeddings if the index was written again."""
-        old, new = self._snapshot.info, self._store.info
-        if old.content == new.content:
-            query = "SELECT row, number FROM deleted WHERE number > ? ORDER BY number"
-            deleted = [*self._store.rows(query, self._deletions)]
-            if not all(type(row) is int for row, _ in deleted):
-                raise EndxError(f"{self.path} is damaged: a deletion names no document; {REMEDY}")
-            self._snapshot = self._snapshot.after([row for row, _ in deleted])
-            self._deletions = deleted[-1][1] if deleted else self._deletions
-            return
-        _check_same_model(self.path, old, new)
-        self._deletions = _value(self._store, LAST_DELETION)
-        self._snapshot = Snapshot.read(self._store, self._snapshot.generation + 1)
-
-    @property
-    def info(self) -> IndexInfo:
-        """Description of the index."""
-        return self._snapshot.info
 
     def __str__(self) -> str:
         """Returns the number of documents and their source, for messages."""
-        corpus, passages, known = self.info.corpus, self._snapshot.passages, self._snapshot.known
+        info, passages, known = self._snapshot.info, self._snapshot.passages, self._snapshot.known
+        corpus = info.corpus
         source = f"{corpus.get('part', '')!s:.80}{shown(corpus['path'])}" if "path" in corpus else self.path
         asked = f" with {len(known):,} known questions" if known else ""
         split = f" in {passages:,} passages" if passages > len(self) else ""
-        changed = ", changed since" if self.info.changed else ""
+        changed = ", changed since" if info.changed else ""
         return f"{counted(len(self), 'document')}{split}{asked} ({source}{changed})"
 
     def __len__(self) -> int:
@@ -213,18 +185,16 @@ class Index:
 
     def __contains__(self, identifier: str) -> bool:
         """Returns true if the index has a document with this id."""
-        return bool(self._passages(identifier))
+        return identifier in self.snapshot.rows_of([identifier])
 
     def get(self, identifier: str) -> Document | None:
         """Returns the document with this id, with the text of all its passages, or None."""
-        passages = self._store.documents(self._passages(identifier))
-        return whole_document([*passages.values()]) if passages else None
-
-    def _passages(self, identifier: str) -> list[int]:
-        """Returns the rows of a document's passages in the file, in order; none if no document has the id."""
-        query = "SELECT id, passages.row FROM passages JOIN documents ON documents.row = document"
-        query += f" WHERE id IN {LISTED} ORDER BY passages.row"
-        return [row for name, row in self._store.rows(query, json.dumps([identifier])) if name == identifier]
+        snapshot = self.snapshot
+        first = snapshot.rows_of([identifier]).get(identifier)
+        if first is None:
+            return None
+        stop = int(np.searchsorted(snapshot.of, snapshot.of[first], "right"))
+        return whole_document([*snapshot.documents(range(first, stop)).values()])
 
     @property
     def default_mode(self) -> str:
@@ -277,7 +247,7 @@ class Index:
             snapshot, texts, k, embeddings=embeddings, hybrid=self.hybrid, mode=mode, where=selected
         )
         # A document that was deleted since the ranking is omitted.
-        documents = snapshot.read_documents({row for ranking in rankings for row, _ in ranking})
+        documents = snapshot.documents({row for ranking in rankings for row, _ in ranking})
         readable = [[(row, score) for row, score in ranking if row in documents] for ranking in rankings]
         found = [
             [FoundDocument(rank, score, documents[row]) for rank, (row, score) in enumerate(ranking, start=1)]
@@ -323,8 +293,9 @@ class Index:
         with self._changing() as database:
             replaced = delete_documents(database, list(dict.fromkeys(document.id for document in documents)))
             if replaced and not replace:
-                raise EndxError(f"{self.path} already contains document {_some(replaced)}: choose another id")
-            insert(database, self.info, documents, embeddings, known)
+                raise EndxError(f"{self.path} already contains document {_some([*replaced])}: choose another id")
+            insert(database, self._snapshot.info, documents, embeddings, known)
+        erase_documents(self.path, self._snapshot.info.content, [*replaced.values()])
         return len(replaced)
 
     def delete(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
@@ -338,9 +309,10 @@ class Index:
         if not names:
             return 0
         with self._changing() as database:
-            removed = set(delete_documents(database, names))
+            removed = delete_documents(database, names)
             if (missing := [name for name in names if name not in removed]) and not missing_ok:
                 raise EndxError(f"{self.path} has no document {_some(missing)}: check the ids")
+        erase_documents(self.path, self._snapshot.info.content, [*removed.values()])
         return len(removed)
 
     @contextlib.contextmanager
@@ -353,28 +325,23 @@ class Index:
             raise InUse(f"{self.path} was moved or deleted since it was opened: restore it, or open another index")
         with changing(self.path) as database:
             same = os.path.samestat(self.path.stat(), self._file)  # a copy has the same content, but isn't read here
-            if not same or info_of(database, self.path).content != self.info.content:
+            if not same or info_of(database, self.path).content != self._snapshot.info.content:
                 raise InUse(f"{self.path} was replaced since it was opened: open it again (restart a server)")
             yield database
             store_info(database, changed=True)
         _ = self.snapshot
 
 
-def _value(store: Store, query: str) -> int:
-    """Returns the only value of a query."""
-    ((value,),) = store.rows(query)
-    return value
+def _version(store: Store) -> int:
+    """Returns a number that changes when another connection changes the index."""
+    ((version,),) = store.rows("PRAGMA data_version")
+    return version
 
 
 def _check_distinct(documents: Sequence[Document]) -> None:
     names = collections.Counter(document.name for document in documents)
     if twice := [name for name, count in names.items() if count > 1]:
         raise EndxError(f"document {_some(twice)} occurs twice: ids must be unique")
-
-
-def _check_same_model(path: pathlib.Path, old: IndexInfo, new: IndexInfo) -> None:
-    if old.model.get("identity") != new.model.get("identity") or old.width != new.width or not new.complete:
-        raise EndxError(f"{path} was replaced by an index of another model: open it again (restart a server)")
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -12,9 +12,13 @@ from endx_jax.data.formats.answer_strings import QuestionWithAnswers, contains_a
 from endx_jax.data.sets.examples import Judgements
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
+from endx_jax.index.approximate import EXACT
 from endx_jax.index.snapshot import Snapshot
+from endx_jax.index.text_search import DENSE, TextRanker
 from endx_jax.ranking.evaluate import Evaluation, default_block, evaluate_scores
+from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.mining import EncodedOnDemand, Ranked, Similarities, lowest_right
+from endx_jax.ranking.search import best_of_groups
 from endx_jax.ranking.systems import EncodeSide
 
 # Values of k for top-k accuracy (DPR; Dong et al. 2022, Table 3).
@@ -69,8 +73,13 @@ def evaluate_judged(snapshot: Snapshot, judged: JudgementRows, questions: np.nda
       The evaluation of documents by their best passages; a document's id in it is the row of its first passage.
     """
     rows, bytes_of_row = len(snapshot.living), snapshot.info.width * snapshot.info.dtype.itemsize
+    of_passages, first = snapshot.corpus.scores(questions), np.searchsorted(snapshot.of, snapshot.of)
+
+    def of_documents(start: int, stop: int) -> np.ndarray:
+        return best_of_groups(np.asarray(of_passages(start, stop)), first, rows)
+
     evaluation = evaluate_scores(
-        snapshot.scores(questions),
+        of_passages if np.array_equal(first, np.arange(rows)) else of_documents,
         judged.right,
         candidates=rows,
         gains=judged.gains,
@@ -100,8 +109,11 @@ def evaluate_answered(
       The metrics `accuracy@k`, 1 if the best passage of one of the best k documents contains an answer. The only rank
       of a question is that of its first such document; inf if none of the best documents is one.
     """
-    best = snapshot.best_documents(max(cutoffs), lambda depth: snapshot.search(questions, depth).rankings())
-    documents = snapshot.read_documents({row for ranking in best for row, _ in ranking})
+    texts_of = [question.text for question in answered]
+    best = TextRanker(EXACT).rank(
+        snapshot, texts_of, max(cutoffs), embeddings=questions, hybrid=Hybrid(known=0.0), mode=DENSE, where=None
+    )
+    documents = snapshot.documents({row for ranking in best for row, _ in ranking})
     # Answers in titles are ignored. A document that was deleted since contains no answer.
     texts = {row: searchable(document.body) for row, document in documents.items()}
     first = np.full((len(answered), 1), np.inf, np.float32)
@@ -131,12 +143,12 @@ def rank_by_index(
       The set, extended by the found documents with other texts; and the ranking of its candidates.
     """
     questions = encode("question", records.questions)
-    nearest = snapshot.search(questions, depth)
+    nearest = snapshot.corpus.search(questions, depth)
     row = {text: n for n, text in enumerate(records.candidates)}
     known = set(records.candidate_ids)
     texts, ids = [*records.candidates], [*records.candidate_ids]
     of_document: dict[int, int] = {}
-    for document_row, document in sorted(snapshot.read_documents(np.unique(nearest.rows).tolist()).items()):
+    for document_row, document in sorted(snapshot.documents(np.unique(nearest.rows).tolist()).items()):
         if document.text not in row:
             name = document.name
             while name in known:  # another candidate's

@@ -31,7 +31,8 @@ def open_index(
 ) -> Index:
     """Opens an index with its model, to search it by text and to change its documents.
 
-    The embeddings are read into memory. The model is loaded at the first search or addition that needs it.
+    Embeddings and words are mapped from caches beside the file, which the first opening makes. The model is loaded at
+    the first search or addition that needs it.
 
     Args:
       path: file of an index, as `endx encode` writes it, local or in a bucket; or a local workdir of a run, whose index
@@ -62,7 +63,9 @@ def open_index(
     folder = pathlib.Path(os.fspath(path))
     index = Index(folder / FILE if (folder / FILE).is_file() else path, engine=engine)
     index.encoder = IndexModel(index, model)
-    hybrid = stored_hybrid(index.encoder.source, cosine=index.info.metric == COSINE, language=index.info.language)
+    hybrid = stored_hybrid(
+        index.encoder.source, cosine=index.snapshot.info.metric == COSINE, language=index.snapshot.info.language
+    )
     index.hybrid = dataclasses.replace(given, known=hybrid.known) if given else hybrid
     return index
 
@@ -76,7 +79,7 @@ class IndexModel:
 
     def __init__(self, index: Index, path_or_name: str | os.PathLike | None = None):
         """Stores the arguments, which are those of `open_index`; the model is loaded on first use."""
-        self.source = path_or_name or _home(index) or index.info.model.get("name", "")
+        self.source = path_or_name or _home(index) or index.snapshot.info.model.get("name", "")
         self._index, self._lock = index, threading.Lock()
         # The first use may be in another thread, or after the data type of products was set anew.
         self._context = contextvars.copy_context()
@@ -114,14 +117,14 @@ class IndexModel:
     def encode(self, side: str, texts: Sequence[str]) -> Any:
         """Encodes texts of a side, `question` or `answer`; returns float32 [N, E], or token vectors."""
         encode: Callable = self.model.encode_query if side == "question" else self.model.encode_document
-        width, cosine = self._index.info.width, self.model.cosine
+        width, cosine = self._index.snapshot.info.width, self.model.cosine
         encoded = encode(list(texts), truncate_dim=width, normalize_embeddings=cosine)
         return RaggedVectors.of(encoded, width) if self.model.by_token else encoded
 
 
 def check_model(index: Index, model: EmbeddingModel, *, to_search: bool = False) -> None:
     """Raises EndxError unless a model encoded an index, or, `to_search` it, learned its embeddings; names both."""
-    encoded = index.info.model
+    encoded = index.snapshot.info.model
     if encoded.get("identity") not in (model.identity, (to_search and model.teacher) or model.identity):
         raise EndxError(
             f"{index.path} was encoded by {encoded.get('name')} (identity {str(encoded.get('identity'))[:12]}), not "

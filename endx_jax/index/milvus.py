@@ -79,7 +79,7 @@ def publish(index: Index, address: str, name: str, *, token: str = "", progress:
     snapshot, cut, kept = index.snapshot, 0, dict[str, list[str]]()
     changed = {name for (name,) in store.rows("SELECT id FROM deleted")}  # some were added again, with fewer passages
     with _client(address, token) as client:
-        _open(client, name, index.info)
+        _open(client, name, index.snapshot.info)
         with tqdm.tqdm(total=snapshot.passages, unit="text", disable=not progress, leave=False) as bar:
             passages = iter(snapshot)
             while part := [*itertools.islice(passages, BATCH)]:

@@ -1,20 +1,20 @@
-"""State of an index at one moment: its embeddings in memory, and its texts on disk."""
+"""State of an index at one moment: its embeddings, mapped from a cache, and its texts in the file."""
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import jax
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.data.sets.documents import Document
+from endx_jax.errors import EndxError
+from endx_jax.index.cache import VECTORS, Cache, adopt, erase_documents, is_behind, make_cache, open_cache
 from endx_jax.index.filters import condition
-from endx_jax.index.index_file import PASSAGES, QUESTIONS
+from endx_jax.index.index_file import PASSAGES, QUESTIONS, REMEDY
 from endx_jax.index.store import LISTED, STEP, Store, StoredEmbeddings
 from endx_jax.numerics import Quantized, dequantize
-from endx_jax.ranking.evaluate import ScoreBlock
-from endx_jax.ranking.hybrid import Ranking
-from endx_jax.ranking.search import Corpus, Neighbours, best_of_groups, fits
+from endx_jax.ranking.search import BLOCK, Corpus, fits
 
 # Share of deleted rows above which the rows are numbered again.
 DELETED = 0.5
@@ -31,6 +31,8 @@ class Snapshot:
 
     Attributes:
       info: description of the index.
+      store: its open file.
+      rows: int64 [rows], numbers of the rows in the file.
       embeddings: [rows, E], of the index's precision, including deleted documents.
       scales: float32 [rows] of int8 embeddings; else None.
       of: int64 [rows], the row in the file of each row's document, in ascending order with repeats.
@@ -42,42 +44,73 @@ class Snapshot:
 
     def __init__(
         self,
-        memory: "Memory",
-        living: np.ndarray,
+        store: Store,
+        stored: StoredEmbeddings,
+        deletions: int,
+        *,
+        living: np.ndarray | None = None,
         generation: int = 0,
         before: Corpus | None = None,
         known: "Snapshot | None" = None,
     ):
-        """Takes the contents of the memory; `before` is a corpus whose embeddings are the first of this snapshot."""
-        self.info, self.living, self.generation, self.known = memory.store.info, living, generation, known
-        self._memory, self._store, self._before = memory, memory.store, before
-        self._rows, self.embeddings, self.scales, self.of = memory.stored  # `_rows` are rows of the file
-        self.passages = int(np.count_nonzero(living))
-        several = memory.table == PASSAGES
-        self._count = int(np.count_nonzero(np.diff(self.of[living], prepend=-1))) if several else self.passages
+        """Takes what `read` reads; `before` is a corpus whose embeddings are the first of this snapshot."""
+        self.info, self.store, self.generation, self.known = store.info, store, generation, known
+        self.rows, self.embeddings, self.scales, self.of = stored
+        self.living = np.ones(len(stored.rows), bool) if living is None else living
+        self.passages = int(np.count_nonzero(self.living))
+        self._stored, self._deletions, self._before = stored, deletions, before
+        several = int(np.count_nonzero(np.diff(self.of[self.living], prepend=-1)))
+        self._count = self.passages if known is None else several
         self._filtered: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
         self._sent: Corpus | None = None
 
     @classmethod
-    def read(cls, store: Store, generation: int = 0, table: str = PASSAGES) -> "Snapshot":
-        """Reads all embeddings."""
-        memory = Memory(store, store.embeddings_of([]), table)
-        memory.extend()
-        known = cls.read(store, generation, QUESTIONS) if table == PASSAGES else None
-        return cls(memory, np.ones(len(memory.stored.rows), bool), generation, known=known)
+    def read(cls, store: Store, last: "Snapshot | None" = None) -> "Snapshot":
+        """Returns the present state of an index, of which only what changed since the `last` snapshot is read.
 
-    def after(self, deleted: Sequence[int]) -> "Snapshot":
-        """Returns the last snapshot after documents were deleted, by their rows in the file, and others added."""
-        memory, known = self._memory, None if self.known is None else self.known.after(deleted)
-        moved = memory.extend()
-        living = ~np.isin(memory.stored.documents, deleted)
+        Raises:
+          EndxError: the index was replaced by one of another model.
+        """
+        generation, cache, snapshot = 0 if last is None else last.generation + 1, None, None
+        with store.reading():
+            if last is not None and last.store is store and last.info.content == store.info.content:
+                snapshot = last._after(PASSAGES)
+            elif last is not None:
+                _check_same_model(last, store)
+            for anew in (False, True):
+                if snapshot is None:
+                    cache = _open_embeddings(store, anew)
+                    stored, known = (_of_table(cache, table) for table in (PASSAGES, QUESTIONS))
+                    number = cache.about["deletions"]
+                    base = cls(store, stored, number, generation=generation, known=cls(store, known, number))
+                    snapshot = base._after(PASSAGES)
+        assert snapshot is not None  # nothing is deleted in a new cache
+        if cache is not None:
+            adopt(store, VECTORS, cache)
+        return snapshot
+
+    def _after(self, table: str) -> "Snapshot | None":
+        """Returns the present snapshot, with what was added and without what was deleted since this one.
+
+        None: so much was deleted that all should be read again.
+        """
+        query = "SELECT row, number FROM deleted WHERE number > ? ORDER BY number"
+        deletions = [*self.store.rows(query, self._deletions)]
+        if not all(type(row) is int for row, _ in deletions):
+            raise EndxError(f"{self.store.path} is damaged: a deletion names no document; {REMEDY}")
+        known = None if self.known is None else self.known._after(QUESTIONS)
+        stored = self._stored
+        for part in self.store.embeddings("row > ?", int(self.rows[-1]) if len(self.rows) else 0, table=table):
+            stored = _joined(stored, part)
+        living = ~np.isin(stored.documents, [row for row, _ in deletions])
         living[: len(self.living)] &= self.living
-        if np.count_nonzero(living) < (1 - DELETED) * len(living):
-            memory = Memory(memory.store, jax.tree.map(lambda column: column[living], memory.stored), memory.table)
-            return Snapshot(memory, np.ones(len(memory.stored.rows), bool), self.generation + 1, known=known)
-        before = self._before if self._sent is None else self._sent
-        return Snapshot(memory, living, self.generation, None if moved else before, known)
+        if table == PASSAGES and np.count_nonzero(living) < (1 - DELETED) * len(living):
+            return None
+        number, before = max([self._deletions, *(number for _, number in deletions)]), self._sent or self._before
+        return Snapshot(
+            self.store, stored, number, living=living, generation=self.generation, before=before, known=known
+        )
 
     def __len__(self) -> int:
         """Returns the number of documents, or of known questions."""
@@ -89,7 +122,7 @@ class Snapshot:
     def __iter__(self) -> Iterator[tuple[int, Document]]:
         for start in range(0, len(self.living), STEP):
             rows = np.flatnonzero(self.living[start : start + STEP]) + start
-            yield from sorted(self.read_documents(rows.tolist()).items())
+            yield from sorted(self.documents(rows.tolist()).items())
 
     def where(self, filters: Mapping[str, object] | None) -> np.ndarray:
         """Returns bool [rows], true for the documents that a filter selects (see `filters.condition`); None: all."""
@@ -100,56 +133,32 @@ class Snapshot:
         key = json.dumps([sql, values])
         mask = self._filtered.get(key)
         if mask is None:
-            selected = [row for (row,) in self._store.rows(f"SELECT row FROM documents WHERE {sql}", *values)]
+            selected = [row for (row,) in self.store.rows(f"SELECT row FROM documents WHERE {sql}", *values)]
             mask = self.living & np.isin(self.of, np.array(selected, np.int64))
             self._filtered = dict([*self._filtered.items(), (key, mask)][-FILTERS:])
         return mask
 
-    def search(self, questions: np.ndarray, k: int, where: np.ndarray | None = None) -> Neighbours:
-        """Finds the k passages with the highest inner products for questions [Q, E], exactly; all if there are fewer.
+    @property
+    def corpus(self) -> Corpus:
+        """Embeddings for exact search, on the devices if they fit; those of deleted documents do not count."""
+        with self._lock:  # two threads would send them twice
+            if self._sent is None:
+                resident = fits(self.embeddings.nbytes)
+                self._sent = Corpus(self.embeddings, self.scales, self.living, resident=resident, before=self._before)
+                self._before = None
+            return self._sent
 
-        Args:
-          questions: float32 [Q, E].
-          k: number of passages.
-          where: bool [rows], true for rows to search (see `where`); None: all that are not deleted.
-
-        Raises:
-          EndxError: questions are of another width, or k is below 1.
-        """
-        return self._corpus.search(questions, k, where)
-
-    def best_documents(self, k: int, rank: Callable[[int], Sequence[Ranking]]) -> Sequence[Ranking]:
-        """Returns the k best documents of each ranking, as the rows and scores of their best passages.
-
-        `rank(depth)` returns rankings of the best `depth` rows; the depth grows until each ranking has k documents.
-        """
-        depth = k if len(self) == self.passages else 4 * k
-        while True:
-            rankings, complete, best = rank(depth), True, []
-            for ranking in rankings:
-                documents = dict[int, tuple[int, float]]()
-                for row, score in ranking:
-                    documents.setdefault(int(self.of[row]), (row, score))
-                best.append([*documents.values()][:k])
-                complete &= len(documents) >= k or len(ranking) < depth
-            if complete or depth >= self.passages:
-                return best
-            depth *= 4
-
-    def scores(self, questions: np.ndarray) -> ScoreBlock:
-        """Returns the scorer [b, rows] of questions [Q, E] for `ranking.evaluate`.
-
-        A document's best score is at the row of its first passage; all others are -inf.
-        """
-        scores, first = self._corpus.scores(questions), np.searchsorted(self.of, self.of)
-        if np.array_equal(first, np.arange(len(first))):
-            return scores
-        return lambda start, stop: best_of_groups(np.asarray(scores(start, stop)), first, len(first))
+    def vectors(self, start: int, stop: int) -> np.ndarray:
+        """Returns the embeddings of rows `start:stop`, float32 [n, E], including deleted documents."""
+        rows = self.embeddings[start:stop]
+        if self.scales is None:
+            return np.ascontiguousarray(rows, np.float32)
+        return np.asarray(dequantize(Quantized(rows, self.scales[start:stop])))
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Returns the first rows of the documents with these ids; ids without a document are omitted."""
         wanted = set(ids)
-        found = self._store.rows(f"SELECT id, row FROM documents WHERE id IN {LISTED}", json.dumps(ids))
+        found = self.store.rows(f"SELECT id, row FROM documents WHERE id IN {LISTED}", json.dumps(ids))
         places = {name: int(np.searchsorted(self.of, row)) for name, row in found if name in wanted}
         return {name: place for name, place in places.items() if place < len(self.of)}
 
@@ -159,75 +168,119 @@ class Snapshot:
             f"SELECT row, id FROM {table} WHERE row IN {LISTED}" for table in ("documents", "deleted")
         )
         of = {row: int(self.of[row]) for row in rows}
-        names = dict(self._store.rows(query, *[json.dumps([*of.values()])] * 2))
+        names = dict(self.store.rows(query, *[json.dumps([*of.values()])] * 2))
         return {row: names[document] for row, document in of.items()}
 
-    def read_documents(self, rows: Iterable[int]) -> dict[int, Document]:
-        """Returns the passages of rows; those that were deleted are omitted."""
-        wanted = {int(self._rows[row]): row for row in rows}
-        return {wanted[row]: document for row, document in self._store.documents(list(wanted)).items()}
+    def documents(self, rows: Iterable[int]) -> dict[int, Document]:
+        """Returns the passages of rows, with their document's metadata; those that were deleted are omitted."""
+        wanted, found = {int(self.rows[row]): row for row in rows}, dict[int, Document]()
+        listed = list(wanted)
+        for start in range(0, len(listed), STEP):
+            some = json.dumps(listed[start : start + STEP])
+            known: dict[int, list[object]] = {}
+            query = f"SELECT document FROM passages WHERE row IN {LISTED}"
+            query = f"SELECT document, text FROM questions WHERE document IN ({query}) ORDER BY row"
+            for document, text in self.store.rows(query, some):
+                known.setdefault(document, []).append(text)
+            query = "SELECT passages.row, document, id, text, metadata, number FROM passages"
+            query += f" JOIN documents ON documents.row = document WHERE passages.row IN {LISTED} ORDER BY passages.row"
+            for row, of, *fields in [*self.store.rows(query, some)]:
+                found[wanted[row]] = self._document(known.get(of, []), *fields)
+        return found
 
-    def token_vectors(self, rows: Sequence[int]) -> dict[int, Quantized]:
-        """Returns the token vectors [L, E] of rows, in their order; those of deleted documents are omitted."""
-        stored = self._store.token_vectors(self._rows[rows].tolist())
-        return {row: stored[at] for row in rows if (at := int(self._rows[row])) in stored}
-
-    def vectors(self, start: int, stop: int) -> np.ndarray:
-        """Returns the embeddings of rows `start:stop`, float32 [n, E], including deleted documents."""
-        rows = self.embeddings[start:stop]
-        if self.scales is None:
-            return np.ascontiguousarray(rows, np.float32)
-        return np.asarray(dequantize(Quantized(rows, self.scales[start:stop])))
-
-    @property
-    def _corpus(self) -> Corpus:
-        """Embeddings for exact search, on the devices if they fit."""
-        with self._lock:  # two threads would send them twice
-            if self._sent is None:
-                resident = fits(self.embeddings.nbytes)
-                self._sent = Corpus(self.embeddings, self.scales, self.living, resident=resident, before=self._before)
-                self._before = None
-            return self._sent
-
-
-class Memory:
-    """Embeddings of an index in memory, with reserved memory behind them for those that are added.
-
-    Attributes:
-      store: open file.
-      stored: views of the filled part, which is never overwritten.
-      table: table of the embeddings.
-    """
-
-    def __init__(self, store: Store, stored: StoredEmbeddings, table: str):
-        """Takes embeddings without reserved memory."""
-        self.store, self.stored, self._reserved, self.table = store, stored, stored, table
-
-    def extend(self) -> bool:
-        """Adds the embeddings that were added to the file; returns true if all had to be moved in memory."""
-        moved = False
-        for part in self.store.embeddings(int(self.stored.rows[-1]) if len(self.stored.rows) else 0, self.table):
-            start, stop = len(self.stored.rows), len(self.stored.rows) + len(part.rows)
-            if stop > len(self._reserved.rows):
-                ((count,),) = self.store.rows(f"SELECT count(*) FROM {self.table}")
-                # The system provides reserved memory when it is first written to.
-                size = max(stop, count) * 9 // 8
-                self._reserved = jax.tree.map(lambda column: _aligned(size, column), self.stored)  # noqa: B023
-                _write(self._reserved, 0, self.stored)
-                moved = True
-            _write(self._reserved, start, part)
-            self.stored = jax.tree.map(lambda column: column[:stop], self._reserved)  # noqa: B023
-        return moved
+    def _document(
+        self, questions: Sequence[object], identifier: object, text: object, metadata: object, number: object
+    ) -> Document:
+        """Returns a passage as the file has it."""
+        path, texts = self.store.path, all(isinstance(one, str) for one in (identifier, text, metadata, *questions))
+        if not texts or not isinstance(number, int):
+            raise EndxError(f"{path} is damaged: document {json_files.shown(identifier)} is not text; {REMEDY}")
+        where = f"{path}, metadata of document {identifier!r}"
+        parsed = json_files.parse(str(metadata), where, dict)
+        if "\\u" in str(metadata):  # an escape may stand for half a surrogate pair, which can't be written as UTF-8
+            json_files.as_text(json.dumps(parsed, ensure_ascii=False), where)
+        return Document(str(identifier), str(text), parsed, tuple(map(str, questions)), number)
 
 
-def _aligned(size: int, like: np.ndarray) -> np.ndarray:
-    """Returns an uninitialised array at a multiple of 64 bytes, which JAX uses on a CPU without a copy."""
-    count = size * like.itemsize * int(np.prod(like.shape[1:]))
-    memory = np.empty(count + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + count].view(like.dtype).reshape(size, *like.shape[1:])
+class Parts:
+    """Embeddings [N, E] in several arrays, so that those that are added do not move the others in memory."""
+
+    ndim = 2
+
+    def __init__(self, parts: Sequence[np.ndarray]):
+        self._parts, self._ends = parts, np.cumsum([len(part) for part in parts])
+        self.shape, self.nbytes = (int(self._ends[-1]), parts[0].shape[1]), sum(part.nbytes for part in parts)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Returns consecutive rows, without a copy if they are in one array."""
+        start, stop, _ = rows.indices(len(self))
+        found = []
+        for part, end in zip(self._parts, self._ends.tolist(), strict=True):
+            first = end - len(part)
+            if start < end and first < stop:
+                found.append(part[max(0, start - first) : stop - first])
+        return found[0] if len(found) == 1 else np.concatenate(found or [self._parts[0][:0]])
+
+    def plus(self, added: np.ndarray) -> "Parts":
+        """Returns the embeddings with others behind them; a block of these is copied at most."""
+        first, *others = self._parts
+        if others and len(others[-1]) < BLOCK:
+            added = np.concatenate([others.pop(), added])
+        return Parts([first, *others, added])
 
 
-def _write(columns: StoredEmbeddings, start: int, values: StoredEmbeddings) -> None:
-    for column, part in zip(jax.tree.leaves(columns), jax.tree.leaves(values), strict=True):
-        column[start : start + len(part)] = part
+def _open_embeddings(store: Store, anew: bool) -> Cache:
+    """Maps the embeddings of an index from its cache, which is made if there is none or much is missing in it."""
+    info, cache = store.info, None if anew else open_cache(store, VECTORS, {"content": store.info.content})
+    if cache is not None:
+        rows = cache.arrays[f"{PASSAGES}.rows"]
+        ((missing,),) = store.rows("SELECT count(*) FROM passages WHERE row > ?", int(rows[-1]))
+        if not is_behind(len(rows), missing):
+            query = "SELECT row FROM deleted WHERE number > ?"
+            deleted = [row for (row,) in store.rows(query, cache.about["deletions"])]
+            of = np.isin(cache.arrays[f"{PASSAGES}.documents"], deleted)
+            if cache.arrays[f"{PASSAGES}.embeddings"][of].any():  # the process that deleted them was killed
+                erase_documents(store.path, info.content, deleted)
+            return cache
+    counts, shapes = dict[str, int](), dict[str, tuple[np.dtype, tuple[int, ...]]]()
+    for table in (PASSAGES, QUESTIONS):
+        ((count,),) = store.rows(f"SELECT count(*) FROM {table}")
+        counts[table], whole, scale = count, np.dtype(np.int64), np.dtype(np.float32)
+        shapes |= {f"{table}.rows": (whole, (count,)), f"{table}.embeddings": (info.dtype, (count, info.width))}
+        shapes |= {f"{table}.scales": (scale, (count if info.precision == "int8" else 0,))}
+        shapes |= {f"{table}.documents": (whole, (count,))}
+
+    def fill(arrays: dict[str, np.ndarray]) -> None:
+        for table in counts:
+            start = 0
+            for part in store.embeddings("1", table=table):
+                for column, values in part._asdict().items():
+                    if values is not None:
+                        arrays[f"{table}.{column}"][start : start + len(part.rows)] = values
+                start += len(part.rows)
+
+    ((deletions,),) = store.rows("SELECT coalesce(max(number), 0) FROM deleted")
+    about = {"content": info.content, "deletions": deletions}
+    return make_cache(store, VECTORS, about, shapes, fill, rows=counts[PASSAGES])
+
+
+def _of_table(cache: Cache, table: str) -> StoredEmbeddings:
+    columns = {column: cache.arrays[f"{table}.{column}"] for column in StoredEmbeddings._fields}
+    embeddings = columns["embeddings"]
+    scales = columns["scales"] if embeddings.dtype == np.int8 else None
+    return StoredEmbeddings(columns["rows"], Parts([embeddings]), scales, columns["documents"])
+
+
+def _joined(stored: StoredEmbeddings, part: StoredEmbeddings) -> StoredEmbeddings:
+    rows, documents = (np.concatenate(pair) for pair in ((stored.rows, part.rows), (stored.documents, part.documents)))
+    scales = None if stored.scales is None else np.concatenate([stored.scales, part.scales])
+    return StoredEmbeddings(rows, stored.embeddings.plus(part.embeddings), scales, documents)
+
+
+def _check_same_model(last: Snapshot, store: Store) -> None:
+    old, new = last.info, store.info
+    if old.model.get("identity") != new.model.get("identity") or old.width != new.width or not new.complete:
+        raise EndxError(f"{store.path} was replaced by an index of another model: open it again (restart a server)")

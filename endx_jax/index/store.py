@@ -1,6 +1,7 @@
 """Rows of an index file: reading by several threads, insertion and deletion. `index_file` describes the tables."""
 
 import contextlib
+import itertools
 import json
 import pathlib
 import sqlite3
@@ -11,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from endx_jax import json_files
 from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
@@ -45,13 +45,13 @@ class StoredEmbeddings(NamedTuple):
 
     Attributes:
       rows: int64 [n], ascending.
-      embeddings: [n, E], of the index's precision.
+      embeddings: [n, E], of the index's precision: an array, or `snapshot.Parts`.
       scales: float32 [n] of int8 embeddings; else None.
       documents: int64 [n], rows of their documents, in ascending order with repeats.
     """
 
     rows: np.ndarray
-    embeddings: np.ndarray
+    embeddings: Any
     scales: np.ndarray | None
     documents: np.ndarray
 
@@ -98,18 +98,12 @@ class Store:
         with self._lock, sqlite_errors(self.path):
             yield from self._database.execute(query, values)
 
-    def embeddings(self, after: int = 0, table: str = PASSAGES) -> Iterator[StoredEmbeddings]:
-        """Yields the embeddings of all rows of a table above `after`, some thousand at a time, perhaps none."""
-        query = f"SELECT row, embedding, scale, document FROM {table} WHERE row > ? ORDER BY row"
-        with self._lock, sqlite_errors(self.path):
-            cursor = self._database.execute(query, [after])
-            while rows := cursor.fetchmany(STEP):
-                yield self._checked(rows)
-
-    def embeddings_of(self, rows: Sequence[int]) -> StoredEmbeddings:
-        """Returns the embeddings of passages, in the order of their rows."""
-        query = f"SELECT row, embedding, scale, document FROM passages WHERE row IN {LISTED} ORDER BY row"
-        return self._checked([*self.rows(query, json.dumps(rows))])
+    def embeddings(self, where: str, *values: object, table: str = PASSAGES) -> Iterator[StoredEmbeddings]:
+        """Yields the embeddings of the rows of a table that meet a condition, some thousand at a time, perhaps none."""
+        query = f"SELECT row, embedding, scale, document FROM {table} WHERE {where} ORDER BY row"
+        rows = self.rows(query, *values)
+        while part := [*itertools.islice(rows, STEP)]:
+            yield self._checked(part)
 
     def token_vectors(self, rows: Sequence[int]) -> dict[int, Quantized]:
         """Returns the token vectors [L, E] of rows, in their order; rows whose document was deleted are omitted."""
@@ -122,25 +116,9 @@ class Store:
             found[row] = Quantized(np.frombuffer(codes, np.int8).reshape(-1, width), np.frombuffer(scales, "<f4"))
         return {row: found[row] for row in rows if row in found}
 
-    def documents(self, rows: Sequence[int]) -> dict[int, Document]:
-        """Returns the passages of rows, with their document's metadata; rows whose document was deleted are omitted."""
-        found: dict[int, Document] = {}
-        for start in range(0, len(rows), STEP):
-            some = json.dumps(rows[start : start + STEP])
-            known: dict[int, list[object]] = {}
-            query = f"SELECT document FROM passages WHERE row IN {LISTED}"
-            query = f"SELECT document, text FROM questions WHERE document IN ({query}) ORDER BY row"
-            for document, text in self.rows(query, some):
-                known.setdefault(document, []).append(text)
-            query = "SELECT passages.row, document, id, text, metadata, number FROM passages"
-            query += f" JOIN documents ON documents.row = document WHERE passages.row IN {LISTED} ORDER BY passages.row"
-            listed = [*self.rows(query, some)]
-            found |= {row: self._document(known.get(of, []), *fields) for row, of, *fields in listed}
-        return found
-
     def _checked(self, columns: Sequence[tuple[int, object, object, object]]) -> StoredEmbeddings:
         """Returns rows, embeddings, scales and documents as the file has them; raises EndxError if they are damaged."""
-        rows, blobs, scales, documents = zip(*columns, strict=True) if columns else ((),) * 4
+        rows, blobs, scales, documents = zip(*columns, strict=True)
         size, quantized = self.info.dtype.itemsize * self.info.width, self.info.precision == "int8"
 
         def require(sound: bool | np.bool, damage: str) -> None:
@@ -155,19 +133,6 @@ class Store:
         finite = np.isfinite(embeddings).all() if factors is None else _are_scales(factors)
         require(finite, "contains nan, infinity or a negative scale")
         return StoredEmbeddings(np.array(rows, np.int64), embeddings, factors, np.array(documents, np.int64))
-
-    def _document(
-        self, questions: Sequence[object], identifier: object, text: object, metadata: object, number: object
-    ) -> Document:
-        """Returns a passage as the file has it."""
-        texts = all(isinstance(field, str) for field in (identifier, text, metadata, *questions))
-        if not texts or not isinstance(number, int):
-            raise EndxError(f"{self.path} is damaged: document {json_files.shown(identifier)} is not text; {REMEDY}")
-        where = f"{self.path}, metadata of document {identifier!r}"
-        parsed = json_files.parse(str(metadata), where, dict)
-        if "\\u" in str(metadata):  # an escape may stand for half a surrogate pair, which can't be written as UTF-8
-            json_files.as_text(json.dumps(parsed, ensure_ascii=False), where)
-        return Document(str(identifier), str(text), parsed, tuple(map(str, questions)), number)
 
 
 def _are_scales(values: np.ndarray) -> np.bool:
@@ -277,10 +242,10 @@ def copy_into(database: sqlite3.Connection, store: Store) -> None:
         database.executemany(statement, store.rows(query))
 
 
-def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> list[str]:
-    """Deletes the documents with these ids; returns the ids that had one."""
-    found, wanted = database.execute(f"SELECT row, id FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]), set(ids)
-    rows = [(row, name) for row, name in found if name in wanted]
-    database.executemany("INSERT INTO deleted (row, id) VALUES (?, ?)", rows)
-    database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row, _ in rows))
-    return [name for _, name in rows]
+def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Deletes the documents with these ids; returns the ids that had one, and its row."""
+    found, wanted = database.execute(f"SELECT id, row FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]), set(ids)
+    rows = {name: row for name, row in found if name in wanted}
+    database.executemany("INSERT INTO deleted (id, row) VALUES (?, ?)", rows.items())
+    database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row in rows.values()))
+    return rows

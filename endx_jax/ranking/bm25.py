@@ -1,46 +1,106 @@
-"""BM25 over a fixed pool of texts."""
+"""BM25 over texts whose words are counted once; scores follow from the counts of the texts that are left."""
 
 import itertools
-import logging
+import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from endx_jax.data.batches.ragged import offsets_of
 from endx_jax.data.languages import ENGLISH, detect
 from endx_jax.errors import EndxError
-from endx_jax.ranking.words import Words, WordTokenizer, describe_words, library
+from endx_jax.ranking.words import Words, WordTokenizer, describe_words
 
 # Largest number of words of a question that are used: each adds a score to every document that contains it.
 LONGEST = 10_000
+K1, B = 0.9, 0.4
+# Share of the texts above which the scores of a word are added to all of them, which is faster.
+DENSE = 1 / 8
+
+
+class Postings(NamedTuple):
+    """Counts of the words of N texts, word by word.
+
+    Attributes:
+      words: V words.
+      numbers: position of each word in `words`.
+      starts: int64 [V + 1]; word n occurs in `texts[starts[n]:starts[n + 1]]`.
+      texts: int32 [P], positions of texts, ascending for each word.
+      counts: unsigned [P], how often the word occurs in the text.
+      lengths: int32 [N], numbers of words that count as the lengths of the texts.
+    """
+
+    words: Sequence[str]
+    numbers: dict[str, int]
+    starts: np.ndarray
+    texts: np.ndarray
+    counts: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Sequence[Words]) -> "Postings":
+        """Counts the words of N texts, as `WordTokenizer.documents` splits them."""
+        numbers: dict[str, int] = {}
+        flat = itertools.chain.from_iterable(text.words for text in texts)
+        words = np.fromiter((numbers.setdefault(word, len(numbers)) for word in flat), np.int64)
+        places = np.repeat(np.arange(len(texts)), [len(text.words) for text in texts])
+        pairs, counts = np.unique(words * len(texts) + places, return_counts=True)
+        words, places = np.divmod(pairs, max(1, len(texts)))
+        starts = np.searchsorted(words, np.arange(len(numbers) + 1))
+        lengths = np.array([text.length for text in texts], np.int32)
+        return cls([*numbers], numbers, starts, places.astype(np.int32), _narrow(counts), lengths)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Postings"]) -> "Postings":
+        """Returns the counts of the texts of several parts, one part after another."""
+        if len(parts) == 1:
+            return parts[0]
+        words = [*dict.fromkeys(itertools.chain.from_iterable(part.words for part in parts))]
+        numbers = {word: n for n, word in enumerate(words)}
+        mapped = [np.array([numbers[word] for word in part.words], np.int32) for part in parts]
+        of = np.concatenate([np.repeat(*pair) for pair in zip(mapped, (np.diff(p.starts) for p in parts), strict=True)])
+        order = np.argsort(of, kind="stable")
+        firsts = offsets_of([len(part.lengths) for part in parts]).astype(np.int32)
+        texts = np.concatenate([part.texts + first for part, first in zip(parts, firsts, strict=False)])[order]
+        counts = np.concatenate([part.counts for part in parts])[order]
+        starts = offsets_of(np.bincount(of, minlength=len(numbers)))
+        return cls(words, numbers, starts, texts, counts, np.concatenate([part.lengths for part in parts]))
+
+    def of_word(self, word: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the texts that hold a word, and how often each does."""
+        number = self.numbers.get(word)
+        of = slice(0) if number is None else slice(*self.starts[number : number + 2])
+        return self.texts[of], self.counts[of]
 
 
 class BM25:
-    """An in-memory BM25 index over candidate texts.
+    """BM25 of texts, whose words are those of `WordTokenizer`.
 
-    Words are those of `WordTokenizer`. With tf the count of a word in a candidate, df the number of candidates that
-    hold it, and N, l and l_mean the size of the pool, a candidate's length and the mean length in words, each
-    occurrence of a word in the question adds
+    With tf the count of a word in a text, df the number of texts that hold it, and N, l and l_mean the number of texts,
+    a text's length and the mean length in words, each occurrence of a word in the question adds
 
         ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 (1 - b + b l / l_mean)),  k1 = 0.9, b = 0.4
 
-    (Kamphuis et al. 2020, "Lucene (accurate)", with Anserini's values of k1 and b).
+    (Kamphuis et al. 2020, "Lucene (accurate)", with Anserini's values of k1 and b). The scores are those of bm25s up to
+    the last bit. Threads may share it.
 
     Args:
-      words: words of N candidates, as `tokenizer.documents` splits them; at least one candidate has a word.
+      parts: counts of the words of N texts, in one or several parts.
       tokenizer: splits the questions.
+      living: bool [N], true for texts that count; the others have the score 0. None: all.
     """
 
+    # Identifies the settings in models and results.
     DESCRIPTION = "bm25s, Lucene's variant, k1 = 0.9, b = 0.4, English Snowball stemmer, no stop words removed"
 
-    def __init__(self, words: Sequence[Words], tokenizer: WordTokenizer):
-        bm25s = library("bm25s")
-        # bm25s sets its own logger to DEBUG when it is imported.
-        logging.getLogger("bm25s").setLevel(logging.WARNING)
-        self._words = tokenizer
-        self._index = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
-        vocabulary = {word: n for n, word in enumerate(dict.fromkeys(itertools.chain.from_iterable(words)))}
-        documents = [Words(map(vocabulary.__getitem__, document), document.length) for document in words]
-        self._index.index((documents, vocabulary), show_progress=False)
+    def __init__(self, parts: Sequence[Postings], tokenizer: WordTokenizer, living: np.ndarray | None = None):
+        self._parts, self._tokenizer, self._living = parts, tokenizer, living
+        self._firsts = offsets_of([len(part.lengths) for part in parts]).astype(np.int32)
+        self._lengths = parts[0].lengths if len(parts) == 1 else np.concatenate([part.lengths for part in parts])
+        counted = self._lengths if living is None else self._lengths[living]
+        self._count, self._mean = len(counted), counted.mean() if len(counted) else 0.0
+        self._known: dict[str, tuple[Any, np.ndarray]] = {}  # columns of the words of earlier questions
 
     @staticmethod
     def description(language: str) -> str:
@@ -49,16 +109,18 @@ class BM25:
 
     @classmethod
     def of_texts(cls, candidates: Sequence[str], language: str = "") -> "BM25":
-        """Builds an index over N texts of a language; by default it is detected.
+        """Counts the words of N texts of a language; by default it is detected.
 
         Raises:
-          EndxError: bm25s or PyStemmer is not installed, or no candidate holds a word.
+          EndxError: PyStemmer is not installed, or no candidate holds a word.
         """
         tokenizer = WordTokenizer(language or detect(candidates))
-        words = tokenizer.documents(candidates)
-        if not any(map(any, words)):
-            raise EndxError(f"BM25 finds no word in the {len(words)} candidates: check that data.path contains texts")
-        return cls(words, tokenizer)
+        postings = Postings.of(tokenizer.documents(candidates))
+        if not postings.words:
+            raise EndxError(
+                f"BM25 finds no word in the {len(candidates)} candidates: check that data.path contains texts"
+            )
+        return cls([postings], tokenizer)
 
     def scores(self, questions) -> np.ndarray:
         """Returns scores of all candidates, float32 [b, N], for b question texts; all 0 if no word is known."""
@@ -66,12 +128,46 @@ class BM25:
 
     def score_block(self, questions):
         """Returns a scorer of blocks of questions, `(start, stop) -> float32 [stop - start, N]`, for `evaluate`."""
-        words = [self._index.get_tokens_ids(question[:LONGEST]) for question in self._words(questions)]
+        words = [question[:LONGEST] for question in self._tokenizer(questions)]
 
         def score_block(start: int, stop: int) -> np.ndarray:
-            return np.stack([self._index.get_scores_from_ids(question) for question in words[start:stop]])
+            scores = np.zeros((stop - start, len(self._lengths)), np.float32)
+            for line, question in zip(scores, words[start:stop], strict=True):
+                for word in question:
+                    texts, values = self._column(word)
+                    line[texts] += values
+            return scores
 
         return score_block
+
+    def _column(self, word: str) -> tuple[Any, np.ndarray]:
+        """Returns the texts that hold a word, or all, and their scores for it."""
+        if word in self._known:
+            return self._known[word]
+        found = [part.of_word(word) for part in self._parts]
+        texts, counts = found[0]
+        if len(found) > 1:
+            texts = np.concatenate([of + first for (of, _), first in zip(found, self._firsts, strict=False)])
+            counts = np.concatenate([counts for _, counts in found])
+        if self._living is not None:
+            kept = self._living[texts]
+            texts, counts = texts[kept], counts[kept]
+        if not len(texts):
+            return texts, np.zeros(0, np.float32)
+        # Rounded to float32 where bm25s does.
+        idf = np.float32(math.log(1 + (self._count - len(texts) + 0.5) / (len(texts) + 0.5)))
+        values = (idf * (counts / (K1 * (1 - B + B * self._lengths[texts] / self._mean) + counts))).astype(np.float32)
+        column: tuple[Any, np.ndarray] = texts, values
+        if len(texts) > DENSE * len(self._lengths):
+            column = slice(None), np.zeros(len(self._lengths), np.float32)
+            column[1][texts] = values
+        self._known[word] = column
+        return column
+
+
+def _narrow(counts: np.ndarray) -> np.ndarray:
+    """Returns counts in the smallest type that holds them."""
+    return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
 
 
 def highest(scores: np.ndarray, k: int) -> np.ndarray:

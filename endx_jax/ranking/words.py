@@ -1,17 +1,17 @@
 """Words of texts for BM25, in the language of the texts."""
 
-import importlib
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import regex
 
 from endx_jax.data.languages import BIGRAMS, ENGLISH, NONE, is_latin
 from endx_jax.errors import EndxError
 
+VERSION = 1  # of the rules below; caches of the words of another one are made anew
 # Scripts that are written without spaces, and Hangul, whose words end in particles.
 _SPACELESS = (
     r"[\p{Han}\p{Bopo}\p{Hira}\p{Kana}ー\p{Hang}\p{Thai}\p{Laoo}\p{Khmr}\p{Mymr}\p{Lana}\p{Talu}\p{Tavt}\p{Yiii}]"
@@ -37,31 +37,25 @@ def _pattern(word: str, dots: str, plus: str = "+", sharp: str = "#") -> str:
     return rf"{word}+(?:{suffix})*|\.[nN][eE][tT]\b(?<!\w....)"
 
 
-def library(name: str) -> Any:
-    """Imports a library that BM25 needs.
-
-    Raises:
-      EndxError: it is not installed.
-    """
+def _stemmer_library() -> Any:
+    """Imports PyStemmer, or raises EndxError if it is not installed."""
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise EndxError(f"BM25 needs the package {error.name}: pip install bm25s PyStemmer") from error
+        import Stemmer
+    except ImportError:
+        raise EndxError("BM25 needs the package Stemmer: pip install PyStemmer") from None
+    return Stemmer
 
 
-class Words(list[Any]):
-    """Words of a document, or their numbers.
+class Words(NamedTuple):
+    """Words of a document.
 
     Attributes:
-      length: number of words that BM25 counts as the length of the document. bm25s reads it as `len`.
+      words: all words, also the parts of words such as 3.14.
+      length: number of words that BM25 counts as the length of the document.
     """
 
-    def __init__(self, words: Iterable[Any], length: int):
-        super().__init__(words)
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
+    words: list[str]
+    length: int
 
 
 class WordTokenizer:
@@ -74,6 +68,7 @@ class WordTokenizer:
 
     Attributes:
       language: language of the stemmer; of a language without one, words are not stemmed.
+      version: identifies what the words depend on beside the text and the language.
     """
 
     def __init__(self, language: str = ENGLISH):
@@ -82,7 +77,7 @@ class WordTokenizer:
         Raises:
           EndxError: PyStemmer is not installed.
         """
-        stemmer = library("Stemmer")
+        stemmer = _stemmer_library()
 
         def stem_of(name: str) -> Callable[[str], str]:
             stem = stemmer.Stemmer(name, 0).stemWord if name in stemmer.algorithms() else str
@@ -91,6 +86,7 @@ class WordTokenizer:
             return lambda word: stem(word.replace("ı", read)).replace("ı", "i")
 
         self.language = language
+        self.version = f"{VERSION}, PyStemmer {stemmer.version()}, Unicode {unicodedata.unidata_version}"
         self._stem = stem_of(language)
         # In other scripts, Latin words are mostly English.
         self._stem_ascii = self._stem if is_latin(language) or language == NONE else stem_of(ENGLISH)
@@ -168,6 +164,6 @@ def describe_words(language: str) -> str:
     """Returns how the texts of a language are split into words, for messages."""
     if language in BIGRAMS:
         return f"character bigrams of {language.title()}"
-    if language not in library("Stemmer").algorithms():
+    if language not in _stemmer_library().algorithms():
         return "no stemmer" if language == NONE else f"no stemmer for {language.title()}"
     return f"{language.title()} Snowball stemmer"

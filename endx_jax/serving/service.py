@@ -212,7 +212,7 @@ class Service:
 
     def _truncated(self, embeddings: Any) -> Any:
         """Truncates embeddings to the width of the index."""
-        return truncate_width(embeddings, self.index.info.width, self.model.cosine)
+        return truncate_width(embeddings, self.index.snapshot.info.width, self.model.cosine)
 
     def _answers(
         self, questions: Sequence[SearchJob], embeddings: np.ndarray | None

@@ -43,8 +43,12 @@ def test_an_index_holds_what_the_model_says(trained_workdir, corpus, tmp_path, e
     shown = endx("encode", *arguments).out
     assert re.fullmatch(rf"200 documents in {corpus}\n{before}\n{after}\nthe index is {output}\n", shown)
     index, model = Index(output), endx_jax.load(trained_workdir)
-    assert (index.info.metric, index.info.precision, index.info.width) == ("cosine", precision, 8)
-    assert index.info.model["identity"] == model.identity
+    assert (index.snapshot.info.metric, index.snapshot.info.precision, index.snapshot.info.width) == (
+        "cosine",
+        precision,
+        8,
+    )
+    assert index.snapshot.info.model["identity"] == model.identity
     documents = [document for _, document in index.snapshot]
     assert (documents[128].id, documents[128].metadata) == ("doc 128", {"title": "t 128"})
     texts = [document.text for document in documents]
@@ -83,9 +87,9 @@ def test_an_index_says_by_what_products_its_embeddings_were_made(tiny_bert, corp
     index, models = Index(tmp_path / "index"), {}
     for name in (None, "bfloat16"):
         models[name] = endx_jax.load(tiny_bert, product_dtype=name)
-    assert index.info.model["product_dtype"] == models["bfloat16"].product_dtype == "bfloat16"
+    assert index.snapshot.info.model["product_dtype"] == models["bfloat16"].product_dtype == "bfloat16"
     assert models[None].product_dtype == "float32"
-    assert index.info.model["identity"] == models[None].identity == models["bfloat16"].identity
+    assert index.snapshot.info.model["identity"] == models[None].identity == models["bfloat16"].identity
     texts = [document.text for _, document in index.snapshot]
     exact, found = (models[n].encode_document(texts, normalize_embeddings=models[n].cosine) for n in models)
     np.testing.assert_array_equal(index.snapshot.vectors(0, len(texts)), found)

@@ -38,7 +38,7 @@ def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, endx):
     index = Index(tmp_path / "out" / "index.sqlite")
     assert [document.text for _, document in index.snapshot] == ["the mat", "the sofa"]
     identity = endx_jax.load(tiny_bert).identity
-    assert index.info.model == {"name": str(tiny_bert), "identity": identity, "product_dtype": "float32"}
+    assert index.snapshot.info.model == {"name": str(tiny_bert), "identity": identity, "product_dtype": "float32"}
     run = (tmp_path / "out" / "bm25.run.trec").read_text().splitlines()
     assert run[0].split()[:4] == ["q0", "Q0", "d0", "1"]
 

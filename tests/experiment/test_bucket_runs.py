@@ -82,7 +82,7 @@ def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_wor
     assert model.name == workdir
     expected = endx_jax.load(trained_workdir).encode_query(["where is the cat"])
     np.testing.assert_array_equal(model.encode_query(["where is the cat"]), expected)
-    assert Index(run_index(workdir)).info.model["name"] == workdir
+    assert Index(run_index(workdir)).snapshot.info.model["name"] == workdir
     assert results is not None
 
 

@@ -78,7 +78,7 @@ def test_the_model_of_a_run_is_merged_and_loads_exports_and_indexes_as_any(train
     model = endx_jax.load(trained)
     written = open_file(trained / "model" / "towers.safetensors")
     assert not any(map(is_adapter, written))
-    assert Index(trained / "index.sqlite").info.model["identity"] == model.identity
+    assert Index(trained / "index.sqlite").snapshot.info.model["identity"] == model.identity
     found = read_model(trained)
     encoder = found.text_encoder(make_mesh(MeshSettings(), jax.devices()[:1]))
     expected = encoder(trained_params(trained)["dual_encoder"], "question", TEXTS)
@@ -168,7 +168,7 @@ def test_other_methods_train_adapters_too(tiny_bert, pairs_csv, tmp_path, settin
     assert len(moved) == LAYERS * 6
     if settings.name == "endx":
         assert not any(map(is_adapter, open_file(tmp_path / "model" / "towers.safetensors")))
-        assert endx_jax.load(tmp_path).identity == Index(tmp_path / "index.sqlite").info.model["identity"]
+        assert endx_jax.load(tmp_path).identity == Index(tmp_path / "index.sqlite").snapshot.info.model["identity"]
     else:
         load_pair_scorer(tmp_path)(["where is the cat"], ["a mat"])
 

@@ -47,9 +47,9 @@ def test_the_workdir_holds_what_the_readme_promises(trained_workdir):
     assert [(document.id, document.text) for document in pool] == [(one.id, one.text) for one in test.documents]
     asked = [(question, document.text) for document in pool for question in document.questions]
     assert {*asked} == {(test.questions[row], test.candidates[candidate]) for row, candidate in test.pairs}
-    assert (index.info.width, index.info.metric) == (32, "cosine")
-    assert index.info.model["step"] in (2, 4, 6)
-    assert index.info.model["identity"] == endx_jax.load(workdir).identity
+    assert (index.snapshot.info.width, index.snapshot.info.metric) == (32, "cosine")
+    assert index.snapshot.info.model["step"] in (2, 4, 6)
+    assert index.snapshot.info.model["identity"] == endx_jax.load(workdir).identity
     rankings = workdir / "evaluation" / "test"
     assert {"qrels.trec", "trained.run.trec", "bm25.per_question.jsonl"} <= {f.name for f in rankings.iterdir()}
     assert json.loads((workdir / "config.json").read_text())["model"]["pooling"] == "mean"

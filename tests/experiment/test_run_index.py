@@ -105,7 +105,7 @@ def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_
     run(config, tmp_path / "run")
     index = Index(tmp_path / "run" / "index.sqlite")
     assert len(index) == 41
-    assert index.info.corpus["path"] == f"{tmp_path}/faq.csv and {tmp_path}/test.csv"
+    assert index.snapshot.info.corpus["path"] == f"{tmp_path}/faq.csv and {tmp_path}/test.csv"
     documents = [document for _, document in index.snapshot]
     first = [(document.id, document.text) for document in documents[:2]]
     assert first == [("d0", "nowhere"), ("d1", "word3 is on the mat 3")]

@@ -30,7 +30,7 @@ def index(tmp_path) -> Index:
 
 def recall(engine, index, questions, k=10):
     """The share of the exact best k that an engine finds."""
-    found, exact = engine.search(index.snapshot, questions, k), index.snapshot.search(questions, k)
+    found, exact = engine.search(index.snapshot, questions, k), index.snapshot.corpus.search(questions, k)
     return np.mean([len({*a} & {*b}) / k for a, b in zip(found.rows, exact.rows, strict=True)])
 
 
@@ -40,7 +40,7 @@ def test_an_engine_finds_most_of_the_exact_answers(index, engine, least, monkeyp
     questions = unit(50, 1)
     searching = Faiss(engine)
     assert recall(searching, index, questions) >= least
-    found, exact = searching.search(index.snapshot, questions, 10), index.snapshot.search(questions, 10)
+    found, exact = searching.search(index.snapshot, questions, 10), index.snapshot.corpus.search(questions, 10)
     same = found.rows == exact.rows
     np.testing.assert_allclose(found.scores[same], exact.scores[same], atol=1e-5)
 
@@ -51,7 +51,7 @@ def test_a_narrow_filter_misses_no_document(tmp_path, engine):
     write_index(tmp_path / "i", unit(count, 0), documents(count), metric="cosine", model={})
     snapshot, where = Index(tmp_path / "i").snapshot, np.zeros(count, bool)
     where[::1500] = True
-    found, exact = Faiss(engine).search(snapshot, questions, 10, where), snapshot.search(questions, 10, where)
+    found, exact = Faiss(engine).search(snapshot, questions, 10, where), snapshot.corpus.search(questions, 10, where)
     np.testing.assert_array_equal(found.rows, exact.rows)
 
 
@@ -74,7 +74,7 @@ def test_rows_of_a_later_snapshot_are_not_found_in_an_earlier_one(index, engine)
     before, searching, question = index.snapshot, Faiss(engine), unit(1, 5)
     index.add([Document("new", "")], 9 * question)
     assert searching.search(index.snapshot, question, 1).rows.tolist() == [[COUNT]]
-    found, exact = searching.search(before, question, 5), before.search(question, 5)
+    found, exact = searching.search(before, question, 5), before.corpus.search(question, 5)
     assert found.rows.max() < COUNT
     assert engine == "ivf" or found.rows.tolist() == exact.rows.tolist()
 

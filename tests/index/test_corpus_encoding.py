@@ -51,8 +51,8 @@ def run(path, info, encode=embed, documents=DOCUMENTS, reuse=None) -> list[tuple
 
 def contents(path):
     index = Index(path)
-    info = dataclasses.asdict(dataclasses.replace(index.info, content=""))
-    known = jax.tree.map(np.ndarray.tolist, index.snapshot.known.embeddings)
+    info = dataclasses.asdict(dataclasses.replace(index.snapshot.info, content=""))
+    known = jax.tree.map(np.ndarray.tolist, index.snapshot.known.embeddings[:])
     return info, [*index.snapshot], index.snapshot.vectors(0, len(index)).tolist(), known
 
 
@@ -168,7 +168,7 @@ def test_shards_are_joined_to_the_index_of_the_whole(tmp_path, count):
     shards = [tmp_path / f"shard{n}" for n in range(1, count + 1)]
     for n, shard in enumerate(shards, start=1):
         run(shard, info_of(shard=[n, count]))
-    assert sum(len(shard_range(Index(shard).info)) for shard in shards) == 23
+    assert sum(len(shard_range(Index(shard).snapshot.info)) for shard in shards) == 23
     assert join_shards(tmp_path / "joined", shards[::-1]) == 23
     assert contents(tmp_path / "joined") == contents(tmp_path / "whole")
 

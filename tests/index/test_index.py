@@ -36,8 +36,8 @@ def write(path, embeddings=EMBEDDINGS, documents=DOCUMENTS, model=MODEL):
 def ids(index, question=0, k=10):
     """What is found for a question, best first."""
     state = index.snapshot
-    rows = state.search(ASKED, k).rows[question].tolist()
-    documents = state.read_documents(rows)
+    rows = state.corpus.search(ASKED, k).rows[question].tolist()
+    documents = state.documents(rows)
     return [documents[row].id for row in rows]
 
 
@@ -57,10 +57,10 @@ def opened(path) -> Index:
 
 def test_an_index_is_read_as_it_was_written_and_by_any_sqlite_client(opened, path):
     assert len(opened) == 3
-    info = opened.info
+    info = opened.snapshot.info
     assert (info.width, info.precision, info.metric, info.model) == (2, "float32", COSINE, MODEL)
     assert [document for _, document in opened.snapshot] == DOCUMENTS
-    found = opened.snapshot.search(ASKED, 2)
+    found = opened.snapshot.corpus.search(ASKED, 2)
     np.testing.assert_array_equal(found.rows, [[2, 1], [0, 1]])
     np.testing.assert_array_equal(found.scores, [[5, 3], [-1, -3]])
     with contextlib.closing(sqlite3.connect(path)) as database:
@@ -131,7 +131,7 @@ def test_added_documents_are_found_here_and_when_it_is_opened_again(tmp_path, pr
     assert ids(index) == ["d2", "d1", "d0"]
     index.add([Document("d3", "vier", {"a": 1}), Document("d4", "fünf")], np.float32([[4.1, 0], [99, 0]]))
     for found in (index, Index(index.path)):
-        assert (len(found), found.info.precision) == (5, precision)
+        assert (len(found), found.snapshot.info.precision) == (5, precision)
         assert ids(found) == ["d4", "d2", "d3", "d1", "d0"]
         assert found.get("d3") == Document("d3", "vier", {"a": 1})
     # 4.1 in float16 is 4.1015625; in int8 it is 127 times the scale.
@@ -147,7 +147,7 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
         assert (len(found), "d1" in found, "d2" in found) == (2, False, True)
         assert (found.get("d1"), found.get("d2")) == (None, DOCUMENTS[2])
         assert [document.id for _, document in found.snapshot] == ["d0", "d2"]
-    assert before.read_documents([0, 1]) == {0: DOCUMENTS[0]}
+    assert before.documents([0, 1]) == {0: DOCUMENTS[0]}
     assert before.ids_of([0, 1]) == {0: "d0", 1: "d1"}
     opened.add([Document("d1", "again")], np.float32([[9, 9]]))
     assert ids(Index(opened.path)) == ["d1", "d2", "d0"]
@@ -207,7 +207,7 @@ def test_a_later_version_of_an_index_in_a_bucket_is_opened_in_place(tmp_path, mo
         versions.pop(0)
     refused("was replaced by an index of another model: open it again", index.reopen)
     assert ids(index) == ["d0"]
-    assert before.read_documents([2])[2].id == "d2"  # a search that began before it
+    assert before.documents([2])[2].id == "d2"  # a search that began before it
     assert index.snapshot.generation == 1
 
 
@@ -220,7 +220,7 @@ def test_two_first_searches_send_the_embeddings_once(opened, monkeypatch):
         return corpus(*arguments, **options)
 
     monkeypatch.setattr(snapshots_module, "Corpus", slow)
-    threads = [threading.Thread(target=opened.snapshot.search, args=[ASKED, 1]) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: opened.snapshot.corpus.search(ASKED, 1)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -255,10 +255,10 @@ def test_an_open_index_that_changes_much_is_searched_as_one_that_is_opened_anew(
 def test_a_snapshot_keeps_its_state_while_documents_are_added(opened):
     snapshots = []
     for n in range(9):
-        snapshots.append((opened.snapshot, opened.snapshot.search(ASKED, 50).rows.tolist()))
+        snapshots.append((opened.snapshot, opened.snapshot.corpus.search(ASKED, 50).rows.tolist()))
         opened.add([Document(f"n{n}", "")], np.float32([[n % 7, 1]]))
     for n, (snapshot, rows) in enumerate(snapshots):
-        assert snapshot.search(ASKED, 50).rows.tolist() == rows
+        assert snapshot.corpus.search(ASKED, 50).rows.tolist() == rows
         assert len(snapshot.vectors(0, 50)) == len(snapshot) == 3 + n
 
 
@@ -271,13 +271,13 @@ def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, residen
         monkeypatch.setattr("endx_jax.index.snapshot.fits", lambda size: False)
     index = Index(write(tmp_path / "index", rows[:100], documents[:100]))
     for a, b in [(100, 612), (612, 613), (613, 900)]:
-        index.snapshot.search(questions, 20)
+        index.snapshot.corpus.search(questions, 20)
         index.add(documents[a:b], rows[a:b])
     assert index.delete(["0", "611", "612", "none"], missing_ok=True) == 3
     for where, kept in ((None, np.arange(900)), ({"n": {"gte": 450, "lt": 850}}, np.arange(450, 850))):
         kept = np.setdiff1d(kept, [0, 611, 612])
         state, scores = index.snapshot, questions @ rows[kept].T
-        found = state.search(questions, 20, state.where(where))
+        found = state.corpus.search(questions, 20, state.where(where))
         best = np.argsort(-scores, axis=1, kind="stable")[:, :20]
         np.testing.assert_array_equal(found.rows, kept[best])
         np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, best, axis=1))

@@ -22,7 +22,7 @@ def sound(tmp_path_factory) -> bytes:
     index = Index(path)
     index.add([Document("d", "vier")], np.float32([[1, 2]]))
     index.delete(["b"])
-    index.snapshot.search(np.ones((1, 2), np.float32), 2)  # compiled here, and not within the limit on memory
+    index.snapshot.corpus.search(np.ones((1, 2), np.float32), 2)  # compiled here, and not within the limit on memory
     return path.read_bytes()
 
 
@@ -34,7 +34,7 @@ def read(index):
 
 
 def search(index):
-    if index.info.width == 2:
+    if index.snapshot.info.width == 2:
         index.search([""], 2, mode="dense", embeddings=np.ones((1, 2), np.float32), where={"year": {"gte": 1}})
 
 

@@ -126,7 +126,7 @@ def test_known_questions_have_the_precision_of_the_index(tmp_path, precision):
     documents = [Document("a", "a", {}, ("ask a",)), Document("b", "b")]
     write_index(tmp_path / "i", vectors, documents, metric="cosine", model={"name": "m"}, known=embed(["ask a"]))
     search = searching(Index(tmp_path / "i"), embed)
-    assert str(search.snapshot.known.embeddings.dtype) == precision
+    assert str(search.snapshot.known.embeddings[:].dtype) == precision
     assert search.search(["ask a"], 1, mode="dense")[0][0].score == pytest.approx(1, abs=0.02)
 
 

@@ -87,7 +87,7 @@ def test_exact_search_in_the_database_finds_what_the_index_finds(to, tmp_path, m
         embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     index = index_of(tmp_path / "index", embeddings, metric)
     assert publish(index, *to) == PublishResult(80, removed=0, cut=0, others=0)
-    found, exact = search(to, QUESTIONS, 10), index.snapshot.search(QUESTIONS, 10)
+    found, exact = search(to, QUESTIONS, 10), index.snapshot.corpus.search(QUESTIONS, 10)
     stored = dict(index.snapshot)
     expected = [[stored[row] for row in rows] for rows in exact.rows]
     assert [[document for document, _ in hits] for hits in found] == expected

@@ -19,7 +19,7 @@ def test_a_workdir_gives_the_trained_towers_that_its_index_was_made_with(model, 
     trained, untrained = model.encode_query("the cat"), endx_jax.load(tiny_bert).encode_query("the cat")
     assert trained.shape == untrained.shape == (32,)
     assert np.abs(trained - untrained / np.linalg.norm(untrained)).max() > 1e-4
-    info = Index(trained_workdir / "index.sqlite").info
+    info = Index(trained_workdir / "index.sqlite").snapshot.info
     assert info.model["identity"] == model.identity
     assert info.width == model.width == 32
     assert not model.asymmetric

@@ -88,8 +88,8 @@ def test_known_questions_of_a_hit_are_whole_or_left_out():
 
 def test_a_document_is_read_once_for_all_questions_of_a_batch(service, monkeypatch):
     read = []
-    documents = Snapshot.read_documents
-    monkeypatch.setattr(Snapshot, "read_documents", lambda self, rows: read.extend(rows) or documents(self, rows))
+    documents = Snapshot.documents
+    monkeypatch.setattr(Snapshot, "documents", lambda self, rows: read.extend(rows) or documents(self, rows))
     found = service.run([SearchJob(TEXTS[0], 5, "dense")] * 8)
     assert [len(hits) for hits in found] == [5] * 8
     assert len(read) == len(set(read)) == 5

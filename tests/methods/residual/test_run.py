@@ -69,7 +69,7 @@ def test_only_the_head_is_trained_and_the_workdir_is_a_model_like_any_other(firs
     tokens = model.encoder.processors["answer"](texts).pad(np.arange(len(texts)), 24)
     base = np.einsum("blD,bl->bD", after["shared"]["token_embedder"]["embedding"][tokens.ids], tokens.mask)
     np.testing.assert_allclose(answers, unit_rows(base), atol=1e-5)
-    found = index.snapshot.search(answers, k=1)
+    found = index.snapshot.corpus.search(answers, k=1)
     np.testing.assert_array_equal(found.rows[:, 0], np.arange(len(index)))
     np.testing.assert_allclose(found.scores, 1, atol=1e-5)
     assert np.abs(model.encode_query(texts) - answers).max() > 1e-3

@@ -1,0 +1,183 @@
+"""Caches beside an index: arrays in a file that is mapped into memory. Any process may delete it or make it anew.
+
+`INDEX.NAME` begins with a line of JSON that describes the arrays, each of which begins at a multiple of 64 bytes. The
+index knows the cache by a random id in its table `about`. Rows of an index are only added, and its deletions are
+numbered, so the cache of an earlier state stays right, and what changed since is read from the index. An index that was
+restored from an older copy does not know a later cache, which may hold rows that this index never had.
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import mmap
+import os
+import pathlib
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from endx_jax.errors import EndxError, printable
+from endx_jax.files import replacing
+from endx_jax.index.index_file import changing, store_info
+from endx_jax.index.store import Store
+from endx_jax.parallel.console import LOG
+
+VERSION = 1
+VECTORS, WORDS = "vectors", "words"  # names of the caches
+# Rows from which an index has caches; fewer are read in no time.
+FEWEST = 8192
+# Largest share of the rows that may be missing in a cache; then it is made anew.
+MISSING = 1 / 32
+ALIGNED = 64  # bytes; JAX copies what begins elsewhere
+LONGEST = 1 << 16  # bytes of the description
+
+# Errors of a file that is not a cache, or can't be read or written.
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+
+Shapes = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+
+
+class Cache(NamedTuple):
+    """Arrays of an index, in a file or in memory.
+
+    Attributes:
+      about: what its maker says of it.
+      arrays: arrays by name.
+      id: random id of a file; empty if the arrays are in memory.
+    """
+
+    about: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    id: str = ""
+
+
+def is_behind(kept: int, missing: int) -> bool:
+    """Returns true if a cache of `kept` rows lacks so many that it should be made anew."""
+    return missing >= FEWEST + MISSING * kept
+
+
+def open_cache(store: Store, name: str, expected: Mapping[str, Any]) -> Cache | None:
+    """Maps a cache of an index; a file that is not one, or says other than expected, is deleted with a line of log."""
+    path = _path(store.path, name)
+    if not path.is_file():
+        return None
+    try:
+        cache = _mapped(path)
+        if _is_known(store, name, cache) and {**cache.about, **expected} == cache.about:
+            return cache
+    except BROKEN:
+        pass
+    # To the log, since `endx search` writes its answers to standard output.
+    LOG.warning("%s is damaged, or of another version or state of the index: it is made anew", printable(str(path)))
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return None
+
+
+def make_cache(
+    store: Store,
+    name: str,
+    about: Mapping[str, Any],
+    shapes: Shapes,
+    fill: Callable[[dict[str, np.ndarray]], None],
+    *,
+    rows: int,
+) -> Cache:
+    """Makes a cache, whose arrays `fill` fills.
+
+    They are in memory if the index has few `rows`, its folder can't be written, or the disk has too little room.
+    """
+    path, identity = _path(store.path, name), uuid.uuid4().hex
+    listed = {key: [kind.str, shape] for key, (kind, shape) in shapes.items()}
+    line = json.dumps({"version": VERSION, "id": identity, "about": about, "arrays": listed}).encode() + b"\n"
+    size = _ends(len(line), shapes)[-1]
+    writable = all(os.access(one, os.W_OK) for one in (path.parent, store.path))
+    if rows < FEWEST or not writable or shutil.disk_usage(path.parent).free < 2 * size:
+        memory = np.empty(size + ALIGNED, np.uint8)
+        arrays = _views(memory[-memory.ctypes.data % ALIGNED :], len(line), shapes)
+        fill(arrays)
+        return Cache(dict(about), arrays)
+    with replacing(path, "wb") as stream:
+        # Pages of a mapped file that the disk has no room for would end the process.
+        getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))(stream.fileno(), 0, size)
+        file = mmap.mmap(stream.fileno(), size)
+        file[: len(line)] = line
+        fill(_views(np.frombuffer(file, np.uint8), len(line), shapes))
+        file.flush()
+    return _mapped(path)
+
+
+def adopt(store: Store, name: str, cache: Cache) -> None:
+    """Makes an index know a new cache; if the index is locked, the cache is made again at the next opening."""
+    if cache.id and not _is_known(store, name, cache):
+        with contextlib.suppress(EndxError), changing(store.path) as database:
+            store_info(database, **{_key(name): cache.id})
+
+
+def erase_documents(index: pathlib.Path, content: str, documents: Sequence[int]) -> None:
+    """Overwrites in the caches the embeddings and words of deleted documents, by their rows in the index."""
+    with contextlib.suppress(*BROKEN):
+        arrays = _of_content(_path(index, VECTORS), content)
+        for name in [name for name in arrays if name.endswith(".documents")]:
+            arrays[name.replace(".documents", ".embeddings")][np.isin(arrays[name], documents)] = 0
+    with contextlib.suppress(*BROKEN):
+        arrays = _of_content(_path(index, WORDS), content)
+        starts, counts, words = (arrays[name] for name in ("starts", "counts", "words"))
+        of = np.flatnonzero(np.isin(arrays["texts"], np.flatnonzero(np.isin(arrays["documents"], documents))))
+        counts[of] = 0
+        ends = np.flatnonzero(words == ord("\n"))
+        for n in np.unique(np.searchsorted(starts, of, "right") - 1).tolist():
+            if not counts[starts[n] : starts[n + 1]].any():  # no other text has the word
+                words[ends[n - 1] + 1 if n else 0 : ends[n]] = 0
+
+
+def _of_content(path: pathlib.Path, content: str) -> dict[str, np.ndarray]:
+    """Maps the arrays of a cache to change them; raises ValueError if they are of other contents of the index."""
+    cache = _mapped(path, "r+")
+    if cache.about["content"] != content:
+        raise ValueError("of another index")
+    return cache.arrays
+
+
+def _path(index: pathlib.Path, name: str) -> pathlib.Path:
+    return index.with_name(f"{index.name}.{name}")
+
+
+def _is_known(store: Store, name: str, cache: Cache) -> bool:
+    return [*store.rows("SELECT value FROM about WHERE key = ?", _key(name))] == [(json.dumps(cache.id),)]
+
+
+def _key(name: str) -> str:
+    """Returns the key of a cache's id in the table `about`."""
+    return f"cache {name}"
+
+
+def _mapped(path: pathlib.Path, mode: Literal["r", "r+"] = "r") -> Cache:
+    """Maps a file; raises ValueError, or an error about types and keys, if it is no cache."""
+    with open(path, "rb") as stream:
+        description = json.loads(stream.readline(LONGEST))
+        begin = stream.tell()
+    shapes = {name: (np.dtype(kind), tuple(shape)) for name, (kind, shape) in description["arrays"].items()}
+    whole = all(kind.kind in "iuf" for kind, _ in shapes.values()) and path.stat().st_size == _ends(begin, shapes)[-1]
+    if description["version"] != VERSION or not whole:
+        raise ValueError("another version, or cut")
+    arrays = _views(np.asarray(np.memmap(path, np.uint8, mode)), begin, shapes)
+    return Cache(description["about"], arrays, description["id"])
+
+
+def _ends(begin: int, shapes: Shapes) -> list[int]:
+    """Returns where the description and each array end, up to the next multiple of 64 bytes."""
+    sizes = [begin, *(kind.itemsize * math.prod(shape) for kind, shape in shapes.values())]
+    return [*itertools.accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
+
+
+def _views(memory: np.ndarray, begin: int, shapes: Shapes) -> dict[str, np.ndarray]:
+    """Returns the arrays in memory, uint8 [size], of which the description takes the first `begin` bytes."""
+    views = {}
+    for (name, (kind, shape)), start in zip(shapes.items(), _ends(begin, shapes), strict=False):
+        views[name] = memory[start : start + kind.itemsize * math.prod(shape)].view(kind).reshape(shape)
+    return views

@@ -1,0 +1,137 @@
+"""Caches beside an index: what is searched by them is what is searched without them."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from endx_jax.data.sets.documents import Document
+from endx_jax.index import cache
+from endx_jax.index.index import Index, write_index
+from endx_jax.ranking.words import WordTokenizer
+
+NAMES = ("vectors", "words")
+WORDS = [f"word{n}" for n in range(30)]
+QUESTIONS = ["word1 word2 word2", "word3 only17x", "word4 only3x word5"]
+
+
+def made(numbers, seed: int = 0) -> list[Document]:
+    draw = np.random.default_rng([seed, *numbers])
+    return [Document(f"d{n}", f"{' '.join(draw.choice(WORDS, 6))} only{n}x", {}, (f"known{n}x?",)) for n in numbers]
+
+
+def vectors_of(documents) -> np.ndarray:
+    draws = [np.random.default_rng([*document.text.encode()]) for document in documents]
+    return np.stack([draw.integers(-4, 5, 16) for draw in draws]).astype(np.float32)
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "FEWEST", 50)
+    documents = made(range(100))
+    known, path = vectors_of(documents) + 1, tmp_path / "i.sqlite"
+    about = {"metric": "cosine", "model": {"name": "m", "identity": "1"}, "language": "english"}
+    write_index(path, vectors_of(documents), documents, known=known, **about)
+    return path
+
+
+def add(index, documents) -> None:
+    index.add(documents, vectors_of(documents), known=vectors_of(documents) + 1, replace=True)
+
+
+def found(index: Index) -> list:
+    """All that is found, with scores."""
+    questions = np.arange(48, dtype=np.float32).reshape(3, 16) - 20
+    of = [index.search(QUESTIONS, 20, mode=mode, embeddings=questions) for mode in ("dense", "bm25", "hybrid")]
+    return [[(answer.document, answer.score) for answer in answers] for mode in of for answers in mode]
+
+
+def check(path, index: Index) -> None:
+    """Compares an open index with one that is opened, and with one made of the same documents without caches."""
+    bm25s = pytest.importorskip("bm25s")
+    expected = found(index)
+    assert found(Index(path)) == expected
+    documents = [document for _, document in index.snapshot]
+    words = WordTokenizer()([" ".join([document.text, *document.questions]) for document in documents])
+    twin = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+    twin.index(words, show_progress=False)
+    for question, answers in zip(QUESTIONS, expected[3:6], strict=True):
+        scores = twin.get_scores([word for word in WordTokenizer()([question])[0] if word in twin.vocab_dict])
+        best = [n for n in np.argsort(-scores, kind="stable")[:20].tolist() if scores[n] > 0]
+        assert answers == [(documents[n], float(scores[n])) for n in best]  # up to the last bit
+
+
+def test_searches_follow_additions_and_deletions_as_an_index_without_caches(path, monkeypatch):
+    index = Index(path)
+    check(path, index)
+    assert all((path.parent / f"i.sqlite.{name}").stat().st_size for name in NAMES)
+    for step in range(6):
+        add(index, made(range(90 + 20 * step, 130 + 20 * step), step))
+        index.delete([f"d{n}" for n in range(25 * step, 25 * step + 20)], missing_ok=True)
+        check(path, index)
+    index.delete([document.id for _, document in index.snapshot][:-20])  # rows are numbered again
+    check(path, index)
+    assert index.snapshot.generation > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.os, "access", lambda path, mode: False)
+        expected = found(index)
+        for name in NAMES:
+            (path.parent / f"i.sqlite.{name}").unlink()
+        assert found(Index(path)) == expected
+    assert {file.name for file in path.parent.iterdir()} <= {"i.sqlite", "i.sqlite-shm", "i.sqlite-wal"}
+
+
+def test_embeddings_are_mapped_and_not_read(path, monkeypatch):
+    Index(path)
+    monkeypatch.setattr("endx_jax.index.store.Store.embeddings", lambda *_, **options: iter([]))
+    snapshot = Index(path).snapshot
+    assert not snapshot.embeddings[:].flags.writeable
+    np.testing.assert_array_equal(snapshot.vectors(0, 100), vectors_of(made(range(100))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("damage", ["cut", "foreign", "version", "header", "restored"])
+def test_a_cache_that_does_not_fit_is_made_anew_with_one_line(path, caplog, name, damage):
+    copy = shutil.copy(path, path.parent / "copy")
+    add(index := Index(path), made(range(90, 260), 1))
+    check(path, index)
+    file = path.parent / f"i.sqlite.{name}"
+    caplog.clear()
+    if damage == "restored":
+        del index
+        for log in path.parent.glob("i.sqlite-*"):
+            log.unlink()
+        os.replace(copy, path)
+        add(Index(path), made(range(90, 260), 2))
+    else:
+        contents = file.read_bytes()
+        kinds = {"cut": contents[:-64], "foreign": b"foreign", "version": contents.replace(b': 1, "id', b': 2, "id')}
+        file.write_bytes({**kinds, "header": b'{"version": 1, "arrays": [7]}\n' + contents}[damage])
+    check(path, Index(path))
+    lines = [record.getMessage() for record in caplog.records if str(file) in record.getMessage()]
+    assert lines == [f"{file} is damaged, or of another version or state of the index: it is made anew"]
+    caplog.clear()
+    check(path, Index(path))
+    assert not caplog.records
+
+
+def test_words_of_another_tokenizer_are_counted_anew(path, monkeypatch, caplog):
+    check(path, Index(path))
+    monkeypatch.setattr("endx_jax.ranking.words.VERSION", 0)
+    check(path, Index(path))
+    assert [record.getMessage().split()[0] for record in caplog.records] == [f"{path}.words"]
+
+
+def test_a_deleted_document_leaves_the_caches(path):
+    index = Index(path)
+    found(index)
+    vector = vectors_of(made(range(100)))[17]
+    files = [path.parent / f"i.sqlite.{name}" for name in NAMES]
+    assert vector.tobytes() in files[0].read_bytes()
+    assert b"only17x" in files[1].read_bytes()
+    index.delete(["d17"])
+    assert vector.tobytes() not in files[0].read_bytes()
+    assert b"only17x" not in files[1].read_bytes()
+    assert b"only18x" in files[1].read_bytes()
+    check(path, Index(path))
