@@ -137,7 +137,7 @@ class Lexical:
         if built.bm25 is None:
             return [[] for _ in questions]
         selected = 1 if where is None else where[built.rows]
-        score_block = built.bm25.score_block(questions)  # one at a time: each needs a score for every document
+        score_block = built.bm25.share_block(questions)  # one at a time: each needs a score for every document
         scores = (score_block(n, n + 1)[0] * selected for n in range(len(questions)))
         return [[(int(built.rows[n]), float(line[n])) for n in highest(line, k)] for line in scores]
 

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -72,6 +73,22 @@ class BM25:
             return np.stack([self._index.get_scores_from_ids(question) for question in words[start:stop]])
 
         return score_block
+
+    def share_block(self, questions):
+        """Returns a scorer like `score_block`, of shares in [0, 1) of each question's highest possible score.
+
+        That is the sum over its words of the factor ln(...), in which df is 0 for a word that no candidate holds. So
+        shares of small and large pools, and of short and long questions, have one scale.
+        """
+        highest = [sum(map(self._rarity, question[:LONGEST])) for question in self._words(questions)]
+        scale, score_block = np.maximum(np.array(highest, np.float32), 1e-6)[:, None], self.score_block(questions)
+        return lambda start, stop: score_block(start, stop) / scale[start:stop]
+
+    def _rarity(self, word: str) -> float:
+        """Returns the factor of a word that depends on the number of candidates that hold it."""
+        starts, number = self._index.scores["indptr"], self._index.vocab_dict.get(word, -1)
+        held = 0 if number < 0 else int(starts[number + 1] - starts[number])
+        return math.log(1 + (self._index.scores["num_docs"] - held + 0.5) / (held + 0.5))
 
 
 def highest(scores: np.ndarray, k: int) -> np.ndarray:
