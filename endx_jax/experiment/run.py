@@ -33,12 +33,13 @@ from endx_jax.experiment.data import ensure_prepared, read_sets, read_splits
 from endx_jax.experiment.finalize import finalize, prompts
 from endx_jax.experiment.model import Model, idf_weights, read_processors, read_sources
 from endx_jax.experiment.prepared_run import Run, log_summary
+from endx_jax.experiment.results_page import results_page
 from endx_jax.experiment.run_index import Served, choose_served, index_writer
 from endx_jax.experiment.saved_model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import plan_training
 from endx_jax.experiment.workdir import Workdir, opened
-from endx_jax.files import expanded, reporting_full_disk
+from endx_jax.files import expanded, reporting_full_disk, write_text
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.head_encoder import HeadEncoder
 from endx_jax.inference.manifest import MANIFEST, MODEL
@@ -389,7 +390,8 @@ def _report(
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
-    compare_with_untrained(results, settings.evaluation.metric.rpartition("/")[2])
+    metric = settings.evaluation.metric.rpartition("/")[2]
+    compare_with_untrained(results, metric)
     if served:
         results.sections["served"] = served.about
         results.notes.append(str(served))
@@ -398,6 +400,7 @@ def _report(
         if write_index:
             write_index()
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
+        write_text(run.workdir / workdirs.PAGE, results_page(results, run.workdir.folder, metric))
         if model.method.embeds:
             model_card.write_run_card(run.workdir.folder)
 
@@ -409,7 +412,8 @@ def _report(
 
 def _describe(run: Run) -> None:
     """Writes settings, hash of the data and description of the model; removes the results of an earlier run."""
-    (run.workdir / workdirs.RESULTS).unlink(missing_ok=True)
+    for name in (workdirs.RESULTS, workdirs.PAGE):
+        (run.workdir / name).unlink(missing_ok=True)
     questions = {name: len(part.questions) for name, part in vars(run.data).items()}
     about_data = {"sha256": run.data_sha256, "questions": questions}
     if run.model.base:
