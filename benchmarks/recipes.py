@@ -1,175 +1,197 @@
-"""Recipes for pairs on two domains, each ranked on both, beside sentence-transformers' defaults.
+"""Recipes for pairs on many domains, each ranked on its own, beside sentence-transformers' defaults.
 
-`python benchmarks/recipes.py --squad=FOLDER --other=FOLDER --teacher=FOLDER --output=runs/recipes`
+`python benchmarks/recipes.py DOMAINS OUTPUT --peer-python=PYTHON [--half=choose] [--candidate "NAME=RECIPE KEY=VALUE"]`
 
-SQuAD trains on every 43rd paragraph of its train file, the other domain (`dev.json.gz` and `test.json.gz` of SQuAD's
-format, such as PolicyQA) on every second paragraph of its dev file, about 2,000 pairs each. Every fourth paragraph
-of SQuAD's dev file and the other domain's test file are ranked, in the pool `answers`. All systems train on the same
-pairs, those of `endx mine` with seven hard negatives by the untrained model and the teacher's scores, which only
-`distill` reads. Settings are the recipes' own; the peer has the trainer's defaults and its in-batch loss.
+DOMAINS is a folder of JSON-lines files of pairs, as `domains.py` writes it. A domain is split by answers; by questions
+where most of its questions are linked by common answers. All systems train on the same pairs, and rank the held-out
+questions in one pool, the answers of both parts. Answers are cut at `--words` words, for all systems alike, so that
+many trainings fit into hours of a CPU. The peer trains on all pairs, the recipes on 95 % of them; the rest is their
+validation set.
 
-Prints for each system the minutes of a training and MRR on both domains, by the model alone and in a hybrid with BM25,
-in the mean over seeds, from two seeds on each with the 95 % interval of the difference from the untrained model, for
-other seeds and articles or, below 30 of them, answers (`interval_over_runs`). Finished steps are skipped, so the same
-command resumes.
+Each step writes its file at once and is skipped if that is there, so that the same command resumes. The table has the
+MRR of the model alone and of the hybrid, as it would be served, with the differences from `--baseline` and their
+intervals for other answers and their questions, at a confidence of 95 % for all comparisons of the table together
+(Bonferroni).
 """
 
 import argparse
-import gzip
+import dataclasses
 import json
 import pathlib
-import statistics
 import subprocess
 import sys
 import time
 
 import common
 import numpy as np
+from domains import DOMAINS
 
-from endx_jax.experiment.comparison import SystemResults, read_per_question
+from endx_jax.data.sets.records import RetrievalSet
+from endx_jax.data.sets.splits import split, split_questions, take
+from endx_jax.index.index_model import stored_hybrid
+from endx_jax.metrics.significance import CONFIDENCE, paired_difference
+from endx_jax.pretrained.locate import locate
+from endx_jax.ranking.bm25 import BM25
+from endx_jax.ranking.evaluate import evaluate_set
 
 MODEL = "all-MiniLM-L6-v2"
-RECIPES = ("minilm", "pairs", "distill")
-PEER = "sentence-transformers"
+UNTRAINED, PEER = "untrained", "sentence-transformers"
+TEST = 0.3  # share of a domain's questions
+NEAR = 0.1  # distance of the share from TEST above which the domain is split by questions
 
 
-def sample(source: pathlib.Path, every: int, target: pathlib.Path) -> None:
-    """Writes every N-th paragraph of a gzipped file in SQuAD's format."""
-    articles, number = json.loads(gzip.decompress(source.read_bytes()))["data"], 0
-    for article in articles:
-        kept = []
-        for paragraph in article["paragraphs"]:
-            if number % every == 0:
-                kept.append(paragraph)
-            number += 1
-        article["paragraphs"] = kept
-    target.write_text(json.dumps({"version": "1.1", "data": [one for one in articles if one["paragraphs"]]}))
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Split of a domain.
+
+    Attributes:
+      name: name of the domain.
+      held_out_by: what was held out, `answers` or `questions`.
+      pairs: training pairs.
+      test: held-out questions with the pool.
+    """
+
+    name: str
+    held_out_by: str
+    pairs: list[tuple[str, str]]
+    test: RetrievalSet
 
 
-def once(done: pathlib.Path, *command: str) -> None:
-    """Runs a command unless its last output is there."""
-    if not done.exists():
-        print("+", *command, flush=True)
-        subprocess.run(command, check=True)
+def read_task(file: pathlib.Path, *, pairs: int, questions: int, pool: int, words: int) -> Task:
+    """Returns the split of a domain, limited to numbers of pairs, test questions, answers and words of an answer."""
+    rows = map(json.loads, file.read_text().rstrip("\n").split("\n"))
+    whole = RetrievalSet.from_pairs((row["question"], " ".join(row["answer"].split(" ")[:words])) for row in rows)
+    held_out_by, parts = "answers", split(whole, validation=0.0, test=TEST)
+    if abs(len(parts.test.questions) / len(whole.questions) - TEST) > NEAR:
+        held_out_by, parts = "questions", split_questions(whole, validation=0.0, test=TEST)
+    row_of = {name: row for row, name in enumerate(whole.question_ids)}
+    number = {text: row for row, text in enumerate(whole.candidates)}
+    kept = take(parts.test, questions)
+    test = whole.select_questions([row_of[name] for name in kept.question_ids])
+    train = take(parts.train, len(parts.train.questions))
+    # Equal numbers of questions of every domain would be other numbers of pairs.
+    chosen = [(train.questions[q], train.candidates[c]) for q, c in train.pairs][:pairs]
+    right = [candidate for rows in test.qrels for candidate in rows]
+    wanted = dict.fromkeys([*right, *(number[answer] for _, answer in chosen), *range(len(whole.candidates))])
+    return Task(file.stem, held_out_by, chosen, test.with_pool(sorted([*wanted][: max(pool, len({*right}))])))
 
 
-def train_peer(mined: pathlib.Path, target: pathlib.Path, seed: int) -> None:
-    """Trains the peer on the pairs of a mined set, with the defaults of its trainer, and saves the model."""
-    from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
-    from sentence_transformers.sentence_transformer import losses
-
-    from endx_jax.pretrained.locate import locate
-
-    texts = {}
-    for name in ("queries", "corpus"):
-        rows = map(json.loads, (mined / f"{name}.jsonl").read_text().splitlines())
-        texts[name] = {row["_id"]: row["text"] for row in rows}
-    judged = [line.split("\t")[:2] for line in (mined / "qrels" / "train.tsv").read_text().splitlines()[1:]]
-    model = SentenceTransformer(str(locate(MODEL)))
-    SentenceTransformerTrainer(
-        model=model,
-        args=SentenceTransformerTrainingArguments(
-            output_dir=str(target) + "-trainer", seed=seed, save_strategy="no", report_to="none", disable_tqdm=True
-        ),
-        train_dataset=Dataset.from_dict(
-            {
-                "question": [texts["queries"][question] for question, _ in judged],
-                "answer": [texts["corpus"][answer] for _, answer in judged],
-            }
-        ),
-        loss=losses.MultipleNegativesRankingLoss(model),
-    ).train()
-    model.save(str(target))
+def train(task: Task, system: str, recipe: list[str], target: pathlib.Path, seed: int, python: str) -> None:
+    """Trains a system unless that is done; writes the minutes that its process took."""
+    done = target.with_suffix(".minutes")
+    if done.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    file = target.parent / "pairs.jsonl"
+    rows = ({"question": question, "answer": answer} for question, answer in task.pairs)
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    if system == PEER:
+        script = pathlib.Path(__file__).with_name("peer_recipe.py")
+        command = [python, str(script), str(locate(MODEL)), str(file), str(target), str(seed)]
+    else:
+        name, *values = recipe
+        command = [sys.executable, "-m", "endx_jax.main", f"--config={name}", f"--workdir={target}"]
+        command += [f"--config.data.path={file}", "--config.data.test_fraction=0.0", f"--config.seed={seed}"]
+        command += [f"--config.data.held_out_by={task.held_out_by}", *(f"--config.{value}" for value in values)]
+    print("+", *command, flush=True)
+    start = time.monotonic()
+    subprocess.run(command, check=True)
+    done.write_text(str((time.monotonic() - start) / 60))
 
 
-def train(system: str, mined: pathlib.Path, target: pathlib.Path, seed: int) -> float:
-    """Trains a system if it is missing; returns the minutes that its process took."""
-    clock = target.with_suffix(".minutes")
-    if not clock.exists():
-        start = time.monotonic()
-        if system == PEER:
-            command = [sys.executable, __file__, f"--train-peer={mined}", f"--output={target}", f"--seed={seed}"]
-        else:
-            command = [sys.executable, "-m", "endx_jax.main", f"--config={system}", f"--workdir={target}"]
-            command += [f"--config.data.path={mined}", "--config.data.test_fraction=0.0", f"--config.seed={seed}"]
-            if not mined.name.startswith("squad"):  # PolicyQA's questions are all linked by common answers
-                command.append("--config.data.held_out_by=questions")
-        subprocess.run(command, check=True)
-        clock.write_text(str((time.monotonic() - start) / 60))
-    return float(clock.read_text())
+def encode(task: Task, place: str, target: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the embeddings of the test questions and the pool; encodes them unless that is done."""
+    import endx_jax
+
+    if not target.exists():
+        model = endx_jax.load(place)
+        questions, candidates = model.encode_query(task.test.questions), model.encode_document(task.test.candidates)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(target, questions=questions, candidates=candidates)
+    with np.load(target) as stored:
+        return stored["questions"], stored["candidates"]
 
 
-def rank(system: str, place: str, test: pathlib.Path, folder: pathlib.Path) -> list[SystemResults]:
-    """Ranks a test file unless that is done; returns the results of the model and of the hybrid."""
-    flag, name = ("workdir", "trained") if system in RECIPES else ("model", pathlib.Path(place).name)
-    done = folder / "results.json"
-    once(done, "endx", "evaluate", f"--{flag}={place}", f"--data={test}", "--pool=answers", f"--output={folder}")
-    return [read_per_question(folder, one) for one in (name, "hybrid")]
+def rank(task: Task, system: str, place: str, target: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns reciprocal ranks of the test questions by the columns of the table."""
+    records, hybrid = task.test, stored_hybrid(place or MODEL, cosine=True, language=task.test.text_language)
+    lexical = BM25.of_texts(records.candidates, records.text_language).score_block(records.questions)
+    if system == "bm25":
+        return {"alone": evaluate_set(lexical, records).values["mrr"]}
+    questions, candidates = encode(task, place, target)
+    dense = lambda start, stop: questions[start:stop] @ candidates.T  # noqa: E731
+    scorers = {"alone": dense, "hybrid": hybrid.score_block(dense, lexical)}
+    return {column: evaluate_set(scores, records).values["mrr"] for column, scores in scorers.items()}
+
+
+def difference(task: Task, before: np.ndarray, after: np.ndarray, comparisons: int) -> str:
+    """Formats the difference of two systems with its interval, in points."""
+    clusters = [min(rows) for rows in task.test.qrels] if task.held_out_by == "answers" else []
+    confidence = 1 - (1 - CONFIDENCE) / comparisons
+    (found,) = paired_difference(before[:, None], after[:, None], clusters=clusters, confidence=confidence)
+    return f"{100 * found.mean:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
 
 
 def main() -> None:
     """Trains and ranks what is missing, and prints the table."""
-    sys.path.append(str(pathlib.Path(__file__).parents[1]))  # `reproduction` is not installed
-    from reproduction.significance import interval_over_runs
-
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("--squad", type=pathlib.Path, help="folder of SQuAD's gzipped files")
-    options.add_argument("--other", type=pathlib.Path, help="folder of the other domain's gzipped files")
-    options.add_argument("--teacher", help="model whose scores are distilled")
-    options.add_argument("--output", type=pathlib.Path, required=True, help="folder of all files")
-    options.add_argument("--seeds", type=int, default=1, help="runs of each system")
+    options.add_argument("domains", type=pathlib.Path, help="folder of the pairs")
+    options.add_argument("output", type=pathlib.Path, help="folder of all files")
+    options.add_argument("--half", default="choose", help="choose, report or a comma-separated list of domains")
+    options.add_argument("--candidate", action="append", default=[], help="NAME=RECIPE KEY=VALUE ...; may be repeated")
+    options.add_argument("--baseline", default=PEER, help="system with which the others are compared")
+    options.add_argument("--peer-python", default=sys.executable, help="Python with sentence-transformers")
+    options.add_argument("--pairs", type=int, default=600, help="most training pairs of a domain")
+    options.add_argument("--questions", type=int, default=500, help="most test questions")
+    options.add_argument("--pool", type=int, default=1500, help="most answers that are ranked")
+    options.add_argument("--words", type=int, default=64, help="most words of an answer")
+    options.add_argument("--seed", type=int, default=0, help="seed of the trainings")
+    options.add_argument("--rank-only", action="store_true", help="leave out what is not trained yet")
     options.add_argument("--json", type=pathlib.Path, help="file for the results")
-    options.add_argument("--train-peer", type=pathlib.Path, help=argparse.SUPPRESS)
-    options.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     chosen = options.parse_args()
-    if chosen.train_peer:
-        train_peer(chosen.train_peer, chosen.output, chosen.seed)
-        return
-    chosen.output.mkdir(parents=True, exist_ok=True)
-    files = {
-        "squad": (chosen.squad / "train-v1.1.json.gz", 43, chosen.squad / "dev-v1.1.json.gz", 4),
-        "other": (chosen.other / "dev.json.gz", 2, chosen.other / "test.json.gz", 1),
-    }
-    tests = {}
-    for domain, (source, every, test, of_test) in files.items():
-        pairs, tests[domain] = (chosen.output / f"{domain}-{part}.json" for part in ("train", "test"))
-        sample(source, every, pairs)
-        sample(test, of_test, tests[domain])
-        mined = chosen.output / f"{domain}-mined"
-        mine = ["mine", f"--data={pairs}", "--pool=answers", f"--model={MODEL}", "--negatives=7"]
-        once(mined / "mining.json", "endx", *mine, f"--score-with={chosen.teacher}", f"--output={mined}")
-    systems = {("untrained", ""): [MODEL]} | {
-        (system, domain): [str(chosen.output / f"{system}-{domain}-seed{seed}") for seed in range(chosen.seeds)]
-        for domain in files
-        for system in (*RECIPES, PEER)
-    }
-    rows, untrained = [], {}
-    for (system, domain), places in systems.items():
-        row = {"system": system, "trained on": domain, "minutes": 0.0}
-        if domain:
-            mined = chosen.output / f"{domain}-mined"
-            minutes = [train(system, mined, pathlib.Path(place), seed) for seed, place in enumerate(places)]
-            row["minutes"] = round(statistics.mean(minutes), 1)
-        for ranked, test in tests.items():
-            runs = []
-            for place in places:
-                folder = chosen.output / "ranked" / f"{pathlib.Path(place).name if domain else system}-{ranked}"
-                runs.append(rank(system, place, test, folder))
-            for column, results in zip((ranked, f"{ranked}, hybrid"), zip(*runs, strict=True), strict=True):
-                found = np.stack([one.values[:, one.metrics.index("mrr")] for one in results])
-                row[column] = f"{100 * found.mean():.2f}"
-                gains = found - untrained.setdefault(column, found)
-                if len(gains) > 1:
-                    low, high = 100 * interval_over_runs(gains[:, :, None], clusters=results[0].clusters)[:, 0]
-                    row[column] += f" ({low:+.1f} to {high:+.1f})"
+    recipes = {name: recipe.split() for name, _, recipe in (one.partition("=") for one in chosen.candidate)}
+    systems = {"bm25": [], UNTRAINED: [], PEER: []} | (recipes or {"minilm": ["minilm"]})
+    limits = {name: getattr(chosen, name) for name in ("pairs", "questions", "pool", "words")}
+    names = [name for name, one in DOMAINS.items() if chosen.half in (one.half, "all")] or chosen.half.split(",")
+    found: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    tasks, minutes = {}, {}
+    for name in names:
+        task = tasks[name] = read_task(chosen.domains / f"{name}.jsonl", **limits)
+        print(f"{name}: {len(task.pairs)} pairs, split by {task.held_out_by}; {task.test}", flush=True)
+        for system, recipe in systems.items():
+            folder = chosen.output / name
+            target = folder / f"{system}-seed{chosen.seed}" if system in (PEER, *recipes, "minilm") else None
+            if target is not None:
+                if not chosen.rank_only:
+                    train(task, system, recipe, target, chosen.seed, chosen.peer_python)
+                clock = target.with_suffix(".minutes")
+                if not clock.exists():
+                    continue
+                minutes[name, system] = float(clock.read_text())
+            place = str(target or MODEL)
+            vectors = folder / "vectors" / f"{pathlib.Path(place).name}.npz"
+            found[name, system] = rank(task, system, place, vectors)
+            means = {column: round(100 * float(values.mean()), 2) for column, values in found[name, system].items()}
+            print(f"{name} {system}: {means}", flush=True)
+    compared = [key for key in found if key[1] != chosen.baseline and (key[0], chosen.baseline) in found]
+    count = max(1, sum(len(found[key]) for key in compared))
+    rows = []
+    for (name, system), columns in found.items():
+        row: dict[str, object] = {
+            "domain": name,
+            "half": DOMAINS[name].half if name in DOMAINS else "",
+            "system": system,
+        }
+        row["minutes"] = round(minutes[name, system], 1) if (name, system) in minutes else ""
+        for column, values in columns.items():
+            row[column] = f"{100 * values.mean():.2f}"
+            base = found.get((name, chosen.baseline), {}).get(column)
+            if base is not None and system != chosen.baseline:
+                row[f"{column}, difference"] = difference(tasks[name], base, values, count)
         rows.append(row)
     print(common.table(rows))
-    common.write(chosen.json, vars(chosen), rows, versions=common.versions("sentence-transformers", "torch"))
+    counts = {name: {"pairs": len(one.pairs), "split by": one.held_out_by} for name, one in tasks.items()}
+    common.write(chosen.json, vars(chosen), rows, domains=counts, comparisons=count)
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--weight",
         type=float,
-        help="weight of a BM25 point beside the dense score in hybrid search [the model's, else 0.7/30 for cosines; "
+        help="weight of BM25 beside the dense score in hybrid search [the model's, else 0.3 for cosines; "
         "others are fused by reciprocal ranks]",
     )
     add_engine_flag(how)

@@ -2,7 +2,8 @@
 
 1. `prepare_run` reads and checks settings, data and model, makes the settings final, and plans the batches.
 2. `_train` compiles the step, resumes from a checkpoint if there is one, and calls `loop.fit` with its hooks.
-3. `_save_model` writes the towers of the best checkpoint, with the fusion with BM25, for `endx_jax.load`.
+3. `_save_model` writes the towers of the best checkpoint, with the fusion with BM25, for `endx_jax.load`; those before
+   training if validation shows that they are better.
 4. `_report` ranks the test set with BM25 and with the towers before and after training.
 5. `run_index.index_writer` indexes the answers for search.
 """
@@ -32,12 +33,13 @@ from endx_jax.experiment.data import ensure_prepared, read_sets
 from endx_jax.experiment.finalize import finalize, prompts
 from endx_jax.experiment.model import Model, idf_weights, read_processors, read_sources
 from endx_jax.experiment.prepared_run import Run, log_summary
-from endx_jax.experiment.run_index import fit_hybrid, index_writer
+from endx_jax.experiment.results_page import results_page
+from endx_jax.experiment.run_index import Served, choose_served, index_writer
 from endx_jax.experiment.saved_model import best_params, save_adapters, save_description, save_towers
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import plan_training
 from endx_jax.experiment.workdir import Workdir, opened
-from endx_jax.files import expanded, reporting_full_disk
+from endx_jax.files import expanded, reporting_full_disk, write_text
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.head_encoder import HeadEncoder
 from endx_jax.inference.manifest import MANIFEST, MODEL
@@ -52,7 +54,6 @@ from endx_jax.parallel.environment import check_flags, environment, use_compilat
 from endx_jax.parallel.memory import measure
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.parallel.sharding import put, state_shardings, to_global
-from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.results import Results, report
 from endx_jax.ranking.systems import DenseResult
 from endx_jax.settings import flattened, require
@@ -99,7 +100,7 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
 
         params, step = best_params(folder, run.model, run.plan.mesh)
         check_parameters(params, step)
-        params, hybrid = _save_model(run, params, ended)
+        params, served = _save_model(run, params, ended)
         if not ended:
             steps = run.plan.steps
             say(f"stopped at step {reached} of {steps}; run the same command without train.stop_at_step to resume")
@@ -112,7 +113,7 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
                 f"--workdir={folder} --data=FILE, or endx encode --workdir={folder} --corpus=FILE --output=INDEX"
             )
             return None
-        return _report(run, evaluator, params, step, hybrid, began, validate if run.sets else None)
+        return _report(run, evaluator, params, step, served, began, validate if run.sets else None)
 
 
 def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
@@ -321,17 +322,29 @@ def _monitor(run: Run, start: int, began: float) -> Monitor:
     )
 
 
-def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Hybrid | None]:
-    """Writes the model folder; returns the parameters with adapters merged into them, and the fusion with BM25."""
+def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Served | None]:
+    """Writes the model folder; returns the parameters with adapters merged into them, and what is served."""
     model, mesh = run.model, run.plan.mesh
     save_adapters(run.workdir, model, params["dual_encoder"])
     params = model.without_adapters(params, mesh)
     if not model.method.embeds:
         return params, None
-    towers = params["dual_encoder"]
-    hybrid = fit_hybrid(run, towers) if ended else None
-    save_towers(run.workdir, model, towers, mesh, hybrid, run.plan.stream.pairs.teacher_identity)
-    return params, hybrid
+    towers, teacher = params["dual_encoder"], run.plan.stream.pairs.teacher_identity
+    if not ended:
+        save_towers(run.workdir, model, towers, mesh, None, teacher)
+        return params, None
+    served = choose_served(run, towers, lambda: model.without_adapters(_initial(run), mesh)["dual_encoder"])
+    save_towers(run.workdir, model, served.towers, mesh, served.hybrid, "" if served.untrained else teacher)
+    if served.untrained:
+        say(f"warning: {served}")
+    return params, served
+
+
+def _initial(run: Run) -> dict:
+    """Returns the parameters before training."""
+    params = put(run.model.initial_params(), state_shardings(run.model.abstract_params, run.plan.mesh))
+    check_parameters(params)
+    return params
 
 
 def _report(
@@ -339,7 +352,7 @@ def _report(
     evaluator: Evaluator,
     params: dict,
     step: int,
-    hybrid: Hybrid | None,
+    served: Served | None,
     began: float,
     validate: Validate | None,
 ) -> Results:
@@ -354,20 +367,21 @@ def _report(
     primary = test.primary
     if primary.questions:
         say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
-    about = {"dataset": settings.data.test_path or settings.data.path, "split": "test", "hybrid": hybrid}
+    about = {
+        "dataset": settings.data.test_path or settings.data.path,
+        "split": "test",
+        "hybrid": served and served.hybrid,
+    }
     results, _ = report(test, {}, reverse=settings.evaluation.reverse, **about)
-
-    def initial() -> dict:
-        params = put(model.initial_params(), state_shardings(model.abstract_params, run.plan.mesh))
-        check_parameters(params)
-        return params
-
-    reporting, towers = time.perf_counter(), params["dual_encoder"]
+    reporting, initial = time.perf_counter(), functools.partial(_initial, run)
+    towers = served.towers if served else {}
     if primary.questions:
         dense = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
     else:
-        questions, candidates = (run.encoder(towers, side, []) for side in SIDES)
-        dense = DenseResult({}, questions, candidates)
+        dense = DenseResult({}, *(run.encoder(towers, side, []) for side in SIDES))
+    if served and served.untrained:
+        texts = dict(zip(SIDES, (primary.questions, primary.candidates), strict=True))
+        dense = DenseResult({}, *(run.encoder(towers, side, texts[side]) for side in SIDES))
     write_index = None
     if dense is not None:
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
@@ -376,12 +390,17 @@ def _report(
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(initial()) if validate and ranked else None)
-    compare_with_untrained(results, settings.evaluation.metric.rpartition("/")[2])
+    metric = settings.evaluation.metric.rpartition("/")[2]
+    compare_with_untrained(results, metric)
+    if served:
+        results.sections["served"] = served.about
+        results.notes.append(str(served))
 
     def write() -> None:
         if write_index:
             write_index()
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
+        write_text(run.workdir / workdirs.PAGE, results_page(results, run.workdir.folder, metric))
         if model.method.embeds:
             model_card.write_run_card(run.workdir.folder)
 
@@ -393,7 +412,8 @@ def _report(
 
 def _describe(run: Run) -> None:
     """Writes settings, hash of the data and description of the model; removes the results of an earlier run."""
-    (run.workdir / workdirs.RESULTS).unlink(missing_ok=True)
+    for name in (workdirs.RESULTS, workdirs.PAGE):
+        (run.workdir / name).unlink(missing_ok=True)
     questions = {name: len(part.questions) for name, part in vars(run.data).items()}
     about_data = {"sha256": run.data_sha256, "questions": questions}
     if run.model.base:

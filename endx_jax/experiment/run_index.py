@@ -1,10 +1,10 @@
-"""Search after training: the fusion with BM25 that a run fits, the answers and known questions that it indexes."""
+"""Search after training: the model and fusion that a run chooses, the answers and known questions that it indexes."""
 
 import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.formats import read_corpus
 from endx_jax.data.sets.documents import Document, asked_documents
 from endx_jax.data.sets.records import RetrievalSet, known_questions
-from endx_jax.data.sets.splits import limit_questions
+from endx_jax.data.sets.splits import hash_fraction, limit_questions
 from endx_jax.data.settings import DOCUMENTS, DataSettings
 from endx_jax.data.sources import pools
 from endx_jax.errors import InUse
@@ -21,6 +21,8 @@ from endx_jax.experiment.workdir import INDEX
 from endx_jax.index.index import write_index
 from endx_jax.index.index_file import metric_of
 from endx_jax.inference.maxsim import pooled
+from endx_jax.methods.evaluation import UNTRAINED, UNTRAINED_HYBRID
+from endx_jax.metrics.significance import CONFIDENCE, FEWEST, paired_difference
 from endx_jax.parallel.agreement import broadcast
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.ranking.bm25 import BM25
@@ -30,8 +32,9 @@ from endx_jax.ranking.results import Results
 from endx_jax.ranking.search import best_of_groups
 from endx_jax.ranking.systems import DenseResult, dense_scores, mean_maxsim, scores_of
 
-# Largest number of validation questions for which a fusion is fitted; more hardly change it.
-QUESTIONS = 1000
+# Largest number of validation questions for which a fusion is fitted, and of further answers in their pool; more
+# hardly change it.
+QUESTIONS, OTHERS = 1000, 2000
 # Number of answers that are always indexed, since the measured rate of a small evaluation is mostly compilation.
 FEW = 2000
 # Largest number of known questions that are encoded to fit their weight.
@@ -40,24 +43,90 @@ KNOWN = 20_000
 LEAST_SHARE = 0.01
 
 
-def fit_hybrid(run: Run, params: dict) -> Hybrid:
-    """Returns the best fusion with BM25 for the run's validation questions, given the parameters of its towers."""
-    settings, cosine = run.settings, run.settings.model.normalize
-    if len(run.data.validation.questions) < ENOUGH:
-        return default_hybrid(cosine=cosine)
-    records = limit_questions(pools(run.data.validation, settings.data).primary, QUESTIONS)
-    questions = run.encoder(params, "question", records.questions)
-    scores = mean_maxsim(questions, scores_of(questions, run.encoder(params, "answer", records.candidates)))
-    measure = settings.evaluation.metric.rpartition("/")[2]
-    hybrid = fit_fusion(scores, records, measure, cosine=cosine)
+class Served(NamedTuple):
+    """What search uses after a run.
+
+    Attributes:
+      towers: parameters of the dual encoder.
+      hybrid: fusion with BM25.
+      about: the choice, for `results.json`; its `system` is `trained` or `untrained`.
+    """
+
+    towers: dict
+    hybrid: Hybrid
+    about: dict[str, Any]
+
+    @property
+    def untrained(self) -> bool:
+        """True if the model before training is served."""
+        return self.about["system"] == UNTRAINED
+
+    def __str__(self) -> str:
+        used = "the model before training" if self.untrained else "the trained model"
+        line = f"search, serve, encode, export and load use {used}"
+        if "interval" not in self.about:
+            return f"{line}; {self.about['questions']:,} validation questions are too few to compare it with the other"
+        before, after, (low, high) = (self.about[name] for name in (UNTRAINED_HYBRID, "hybrid", "interval"))
+        shown = "" if low > 0 or high < 0 else ": no difference is shown"
+        return (
+            f"{line}: on {self.about['questions']:,} validation questions over {self.about['candidates']:,} answers, "
+            f"{self.about['measure']} in hybrid search is {before:.3f} before and {after:.3f} after training, a "
+            f"difference of {after - before:+.3f}, {CONFIDENCE:.0%} interval {low:+.3f} to {high:+.3f}{shown}"
+        )
+
+
+def choose_served(run: Run, trained: dict, initial: Callable[[], dict]) -> Served:
+    """Returns the trained model, or that before training if validation questions show that search is better with it.
+
+    Both are fused as is best for validation questions, which are ranked against all answers of the data, up to `OTHERS`
+    besides their own. `initial` returns the parameters of the towers before training.
+    """
+    measure = run.settings.evaluation.metric.rpartition("/")[2]
+    records = _searched(run) if run.data.validation.questions else run.data.validation
+    about: dict[str, Any] = {"system": "trained", "questions": len(records.questions)}
+    if len(records.questions) < min(FEWEST, ENOUGH):
+        return Served(trained, default_hybrid(cosine=run.settings.model.normalize), about)
+    hybrid, after = _fitted(run, trained, records, measure)
+    if len(records.questions) < FEWEST:
+        return Served(trained, hybrid, about)
+    towers = initial()
+    default, before = _fitted(run, towers, records, measure)
+    groups = records.groups or ()
+    clusters = groups if len(set(groups)) >= FEWEST else ()
+    (difference,) = paired_difference(before[:, None], after[:, None], clusters=clusters)
+    about |= {"candidates": len(records.candidates), "measure": measure, "interval": [difference.low, difference.high]}
+    about |= {UNTRAINED_HYBRID: float(before.mean()), "hybrid": float(after.mean())}
+    if difference.high < 0:
+        return Served(towers, default, about | {"system": UNTRAINED})
+    return Served(trained, hybrid, about)
+
+
+def _searched(run: Run) -> RetrievalSet:
+    """Returns validation questions with a pool of their own answers and others of the data."""
+    records = limit_questions(pools(run.data.validation, run.settings.data).primary, QUESTIONS)
+    others = sorted(other_answers(run, records.documents), key=lambda document: hash_fraction(document.text))[:OTHERS]
+    candidates = (*records.candidates, *(document.text for document in others))
+    ids = (*records.candidate_ids, *(document.id for document in others))
+    return dataclasses.replace(records, candidates=candidates, candidate_ids=ids)
+
+
+def _fitted(run: Run, towers: dict, records: RetrievalSet, measure: str) -> tuple[Hybrid, np.ndarray]:
+    """Returns the best fusion of a model with BM25 for validation questions, and the measure of each without known."""
+    cosine = run.settings.model.normalize
+    questions = run.encoder(towers, "question", records.questions)
+    scores = mean_maxsim(questions, scores_of(questions, run.encoder(towers, "answer", records.candidates)))
+    enough = len(records.questions) >= ENOUGH
+    hybrid = fit_fusion(scores, records, measure, cosine=cosine) if enough else default_hybrid(cosine=cosine)
+    lexical = BM25.of_texts(records.candidates, records.text_language).share_block(records.questions)
+    values = evaluate_set(hybrid.score_block(scores, lexical), records).values[measure]
     if isinstance(questions, RaggedVectors):  # known questions only help to find what is ranked by tokens
-        return hybrid
+        return hybrid, values
     known = known_questions(records.candidates, _sets(run, "train"), besides=set(records.questions))
     asked = [question for of_text in known for question in of_text]
     if _count_with_known(records, known) < ENOUGH or len(asked) > KNOWN:
-        return hybrid
-    by_question = dense_scores(questions, run.encoder(params, "question", asked))
-    return fit_known(hybrid, scores, *_known_scores(records, known, by_question), records, measure)
+        return hybrid, values
+    by_question = dense_scores(questions, run.encoder(towers, "question", asked))
+    return fit_known(hybrid, scores, *_known_scores(records, known, by_question), records, measure), values
 
 
 def _count_with_known(records: RetrievalSet, known: Sequence[Sequence[str]]) -> int:
@@ -73,7 +142,7 @@ def _known_scores(
     texts = [" ".join([text, *asked]) for text, asked in zip(records.candidates, known, strict=True)]
     return (
         lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), owners, len(texts)),
-        BM25.of_texts(texts, records.text_language).score_block(records.questions),
+        BM25.of_texts(texts, records.text_language).share_block(records.questions),
     )
 
 

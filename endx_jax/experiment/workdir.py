@@ -25,6 +25,7 @@ from endx_jax.parallel.environment import environment
 
 LOCK = ".lock"
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
+PAGE = "results.html"
 INDEX, EVALUATION, PROFILE = "index.sqlite", "evaluation", "profile"
 GROWING = ("metrics.jsonl", "tensorboard/*")  # uploaded every few seconds
 NOT_COPIED = (LOCK, "checkpoints", "tensorboard", "wandb", PROFILE)

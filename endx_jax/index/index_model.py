@@ -18,7 +18,7 @@ from endx_jax.index.index_file import COSINE, FILE
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.manifest import MANIFEST, MODEL, model_folder, read_manifest
 from endx_jax.ranking.bm25 import BM25
-from endx_jax.ranking.hybrid import Hybrid, default_hybrid
+from endx_jax.ranking.hybrid import SHARE, Hybrid, default_hybrid
 from endx_jax.settings import from_mapping
 
 
@@ -40,7 +40,7 @@ def open_index(
       model: path or name of the model, or of one that learned its embeddings and can search only. None: the run whose
         workdir contains the index, else the model that the index names.
       engine: search of embeddings: `exact`, or by faiss `flat`, `ivf` or `hnsw`.
-      weight: weight of a BM25 point beside the dense score in mode `hybrid`; None: the model's, or the default.
+      weight: weight of BM25 beside the dense score in mode `hybrid`; None: the model's, or the default.
 
     Raises:
       EndxError: there is no index, it is damaged, or an argument is not one of these. The first search raises one if
@@ -143,7 +143,7 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: st
     if stored is None:
         return default
     hybrid = from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{MANIFEST}: 'hybrid'")
-    return hybrid if hybrid.bm25 == BM25.description(language) else default
+    return hybrid if hybrid.bm25 == f"{BM25.description(language)}{SHARE}" else default
 
 
 def _home(index: Index) -> pathlib.Path | None:

@@ -100,7 +100,7 @@ class BM25:
         self._lengths = parts[0].lengths if len(parts) == 1 else np.concatenate([part.lengths for part in parts])
         counted = self._lengths if living is None else self._lengths[living]
         self._count, self._mean = len(counted), counted.mean() if len(counted) else 0.0
-        self._known: dict[str, tuple[Any, np.ndarray]] = {}  # columns of the words of earlier questions
+        self._known: dict[str, tuple[Any, np.ndarray, float]] = {}  # columns of the words of earlier questions
 
     @staticmethod
     def description(language: str) -> str:
@@ -134,14 +134,25 @@ class BM25:
             scores = np.zeros((stop - start, len(self._lengths)), np.float32)
             for line, question in zip(scores, words[start:stop], strict=True):
                 for word in question:
-                    texts, values = self._column(word)
+                    texts, values, _ = self._column(word)
                     line[texts] += values
             return scores
 
         return score_block
 
-    def _column(self, word: str) -> tuple[Any, np.ndarray]:
-        """Returns the texts that hold a word, or all, and their scores for it."""
+    def share_block(self, questions):
+        """Returns a scorer like `score_block`, of shares in [0, 1) of each question's highest possible score.
+
+        That is the sum over its words of the factor ln(...), in which df is 0 for a word that no candidate holds. So
+        shares of small and large pools, and of short and long questions, have one scale.
+        """
+        words = [question[:LONGEST] for question in self._tokenizer(questions)]
+        highest = [sum(self._column(word)[2] for word in question) for question in words]
+        scale, score_block = np.maximum(np.array(highest, np.float32), 1e-6)[:, None], self.score_block(questions)
+        return lambda start, stop: score_block(start, stop) / scale[start:stop]
+
+    def _column(self, word: str) -> tuple[Any, np.ndarray, float]:
+        """Returns the texts that hold a word, or all, their scores for it, and its factor ln(...)."""
         if word in self._known:
             return self._known[word]
         found = [part.of_word(word) for part in self._parts]
@@ -152,14 +163,14 @@ class BM25:
         if self._living is not None:
             kept = self._living[texts]
             texts, counts = texts[kept], counts[kept]
+        rarity = math.log(1 + (self._count - len(texts) + 0.5) / (len(texts) + 0.5))
         if not len(texts):
-            return texts, np.zeros(0, np.float32)
-        # Rounded to float32 where bm25s does.
-        idf = np.float32(math.log(1 + (self._count - len(texts) + 0.5) / (len(texts) + 0.5)))
+            return texts, np.zeros(0, np.float32), rarity
+        idf = np.float32(rarity)  # rounded to float32 where bm25s does
         values = (idf * (counts / (K1 * (1 - B + B * self._lengths[texts] / self._mean) + counts))).astype(np.float32)
-        column: tuple[Any, np.ndarray] = texts, values
+        column: tuple[Any, np.ndarray, float] = texts, values, rarity
         if len(texts) > DENSE * len(self._lengths):
-            column = slice(None), np.zeros(len(self._lengths), np.float32)
+            column = slice(None), np.zeros(len(self._lengths), np.float32), rarity
             column[1][texts] = values
         self._known[word] = column
         return column

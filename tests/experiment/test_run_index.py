@@ -46,7 +46,7 @@ def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_i
     config, tmp_path, endx, capsys, monkeypatch
 ):
     monkeypatch.setattr(searched, "ENOUGH", 5)
-    monkeypatch.setattr(hybrid, "GRID", (0.05, 0.0))
+    monkeypatch.setattr(hybrid, "GRID", (0.0, 1.5))
     results = run(config, tmp_path / "run")
     splits = read_splits(read_config(tmp_path / "run").data)
     others = len(splits.train.candidates) + len(splits.validation.candidates)
@@ -61,10 +61,10 @@ def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_i
     assert {found["candidates"] for found in evaluated} == {len(splits.test.candidates)}  # a pool of its own
     stored = json.loads((tmp_path / "run" / "model" / "endx.json").read_text())["hybrid"]
     assert stored["questions"] == len(splits.validation.questions) >= 5
-    assert stored["weight"] == 0.05  # the tiny tower ranks by chance, and the words are always right
+    assert stored["weight"] == 1.5  # the tiny tower ranks by chance, and the words are always right
     systems = results.evaluations["all"]
     assert systems["hybrid"].metrics["mrr"] == 1 > systems["trained"].metrics["mrr"]
-    line = f"dense + {stored['weight']:.4f} x BM25 (weight: fitted on {stored['questions']} validation questions)"
+    line = f"dense + {stored['weight']:.2f} x BM25 (weight: fitted on {stored['questions']} validation questions)"
     assert line in results.tables()
     assert line in endx("search", f"--workdir={tmp_path / 'run'}", "word3").err
     assert line in endx("evaluate", f"--workdir={tmp_path / 'run'}").out
@@ -111,6 +111,41 @@ def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_
     assert first == [("d0", "nowhere"), ("d1", "word3 is on the mat 3")]
     assert len({document.text for document in documents}) == 41
     assert not any("elsewhere" in document.text for document in documents)
+
+
+@pytest.mark.parametrize(
+    ("better", "questions"), [("untrained", 60), ("trained", 60), ("neither", 60), ("untrained", 20)]
+)
+def test_the_model_before_training_is_served_only_where_validation_shows_that_it_is_better(better, questions):
+    pairs = [(f"ask {n}", f"say {n}") for n in range(questions + 40)]
+    whole = RetrievalSet.from_pairs(pairs)
+    parts = {"train": whole.subset(range(questions, len(pairs))), "validation": whole.subset(range(questions))}
+    data = types.SimpleNamespace(**parts, test=whole.subset([]))
+    towers = types.SimpleNamespace(normalize=True)
+    evaluation = types.SimpleNamespace(metric="mrr")
+    settings = types.SimpleNamespace(data=DataSettings(path="p"), model=towers, evaluation=evaluation)
+    pools = []
+
+    def encode(params, side, texts):
+        pools.append(len(texts))
+        numbers = [int(text.split()[1]) for text in texts]  # one of the two confuses half of the questions
+        wrong = side == "question" and params["name"] != better and better != "neither"
+        return np.eye(200, dtype=np.float32)[[n - n % 2 if wrong else n for n in numbers]]
+
+    run = types.SimpleNamespace(data=data, settings=settings, encoder=encode)
+    served = searched.choose_served(run, {"name": "trained"}, lambda: {"name": "untrained"})
+    chosen = "untrained" if (better, questions) == ("untrained", 60) else "trained"
+    assert served.towers["name"] == served.about["system"] == chosen
+    if questions == 60:
+        assert pools == [60, 100] * 2  # the train set's answers are searched too
+        expected = {
+            "untrained": "use the model before",
+            "trained": "use the trained",
+            "neither": "no difference is shown",
+        }
+        assert expected[better] in str(served)
+    else:
+        assert str(served).endswith("20 validation questions are too few to compare it with the other")
 
 
 ASKED = [("how to pay", "by card"), ("what is paid with", "by card"), ("who", "she")]

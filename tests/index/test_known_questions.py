@@ -149,5 +149,5 @@ def test_the_weight_of_known_questions_is_chosen_on_validation():
         return fit_known(Hybrid(), *blocks, records, "mrr").known
 
     right, wrong = np.eye(20, dtype=np.float32), np.roll(np.eye(20, dtype=np.float32), 1, axis=1)
-    assert fitted(none, right) == 1.0  # the default, which no other weight betters
+    assert fitted(none, right) == 0.5  # the smallest one that has all of the gain
     assert fitted(0.6 * right, wrong) == 0.0

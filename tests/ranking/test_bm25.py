@@ -53,6 +53,17 @@ def test_scores_equal_the_formula_and_unknown_words_rank_the_middle(capfd, caplo
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
 
 
+def test_shares_are_scores_over_the_highest_possible_ones():
+    bm25, count = BM25.of_texts(CANDIDATES), len(STEMS)
+    held = [[sum(word in document for document in STEMS) for word in query] for query in QUESTION_STEMS]
+    highest = [sum(math.log(1 + (count - df + 0.5) / (df + 0.5)) for df in row) for row in held]
+    assert any(0 in row for row in held)  # a word that no candidate holds counts too
+    shares = bm25.share_block(QUESTIONS)(0, len(QUESTIONS))
+    np.testing.assert_allclose(shares, bm25.scores(QUESTIONS) / np.array(highest)[:, None], rtol=1e-5)
+    assert 0 < shares.max() < 1
+    assert bm25.share_block(["?"])(0, 1).tolist() == [[0] * count]
+
+
 @pytest.mark.parametrize("candidates", [[], ["", "? !"]])
 def test_a_pool_without_words_is_refused(candidates):
     refused(f"no word in the {len(candidates)} candidates", BM25.of_texts, candidates)

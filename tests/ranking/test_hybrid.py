@@ -12,7 +12,7 @@ from endx_jax.inference.manifest import MANIFEST
 from endx_jax.ranking import hybrid
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import evaluate_scores
-from endx_jax.ranking.hybrid import GRID, WEIGHT, Hybrid, fit_fusion, reciprocal_ranks
+from endx_jax.ranking.hybrid import GRID, Hybrid, fit_fusion, reciprocal_ranks, surest
 from endx_jax.ranking.results import Results
 from endx_jax.ranking.systems import evaluate_dense
 
@@ -35,7 +35,7 @@ def test_the_best_known_question_raises_a_dense_score_by_its_weight():
 
 
 def test_scores_are_summed_as_they_are():
-    assert Hybrid().weight == 0.7 / 30
+    assert (Hybrid().weight, Hybrid().known) == (0.3, 0.65)
     # Item 9 has the lowest dense score. BM25 found all of 3 requested or fewer: the others share no word.
     found = Hybrid(0.01).fuse(DENSE, LEXICAL, depth=3)
     assert found == [(7, 0.9), (3, pytest.approx(0.6 + 0.3)), (9, pytest.approx(0.1 + 0.2)), (5, 0.1)]
@@ -58,6 +58,21 @@ def words_and_meaning(questions: int) -> tuple[RetrievalSet, np.ndarray, np.ndar
     return records, *(rng.standard_normal((2, questions, 8)).astype(np.float32) / 8)
 
 
+def test_the_surest_gain_is_that_with_the_highest_lower_end():
+    draw = np.random.default_rng(0)
+    for size in (2, 5, 200):
+        values = draw.random((6, size)).astype(np.float32)
+        lower = []
+        for row in values.astype(np.float64):
+            gains = [after - before for before, after in zip(values[0].tolist(), row, strict=True)]
+            mean = sum(gains) / size
+            lower.append(mean - (sum((gain - mean) ** 2 for gain in gains) / size / size) ** 0.5)
+        assert surest(values) == lower.index(max(lower))
+    # A gain for one question of two is as large as its error; the same gain for all is sure.
+    assert surest([np.zeros(2), np.array([1.0, 0.0])]) == 0
+    assert surest([np.zeros(2), np.array([1.0, 0.0]), np.full(2, 0.1)]) == 2
+
+
 @pytest.mark.parametrize("weight", [0.3, None])
 def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
     monkeypatch.setattr(hybrid, "FUSED", 7)
@@ -68,7 +83,7 @@ def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
     dense = evaluate_dense(lambda side, _: sides[side], results.pools, fuse=results.fuse)
     results.add_dense("model", dense)
     assert list(results.evaluations["all"]) == ["bm25", "model", "hybrid"]
-    scores, words = asked @ ranked.T, BM25.of_texts(records.candidates).scores(records.questions)
+    scores, words = asked @ ranked.T, BM25.of_texts(records.candidates).share_block(records.questions)(0, 40)
     if weight is None:  # as a search fuses them
         found = np.zeros((40, 40))
         for n in range(40):
@@ -87,15 +102,14 @@ def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
 
 def test_the_weight_is_fitted_on_validation_questions():
     records, asked, ranked = words_and_meaning(60)
-    assert {0.0, WEIGHT} <= {*GRID}
 
     def fitted(dense, **options):
         return fit_fusion(lambda a, b: dense[a:b], records, "mrr", **{"cosine": True, **options})
 
-    # Noise needs the largest weight; scores that are perfect need none, and keep the default.
+    # Noise needs a large weight; scores that are perfect need none.
     noise = fitted(10 * asked @ ranked.T)
     assert noise == Hybrid(max(GRID), 60)
-    assert fitted(np.eye(60, dtype=np.float32)) == Hybrid(WEIGHT, 60)
+    assert fitted(np.eye(60, dtype=np.float32)) == Hybrid(0.0, 60)
     # Words that mislead get none: each answer is perfect but for a small margin.
     misled = dataclasses.replace(records, qrels=tuple(((n + 1) % 60,) for n in range(60)))
     right = np.roll(np.eye(60, dtype=np.float32), 1, axis=1) * 0.001
@@ -114,9 +128,10 @@ def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
         (folder / MANIFEST).write_text(json.dumps({**about, **changed}))
         return stored_hybrid(folder, cosine=True)
 
-    fitted = {"weight": 0.05, "questions": 123, "bm25": BM25.DESCRIPTION}
+    fitted = {"weight": 0.05, "questions": 123, "bm25": Hybrid().bm25}
     assert stored(hybrid=fitted) == Hybrid(0.05, 123)
-    assert str(stored(hybrid=fitted)) == "dense + 0.0500 x BM25 (weight: fitted on 123 validation questions)"
+    assert str(stored(hybrid=fitted)) == "dense + 0.05 x BM25 (weight: fitted on 123 validation questions)"
+    assert stored(hybrid={**fitted, "bm25": BM25.DESCRIPTION}) == Hybrid()  # of scores, by a version before shares
     assert stored(hybrid={**fitted, "weight": None}).weight is None
     assert stored(hybrid={**fitted, "bm25": "with other settings"}) == Hybrid()
     del about["hybrid"]
