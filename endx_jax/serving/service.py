@@ -102,7 +102,7 @@ QUESTIONS = (1, 8, 16, 32, 64)
 K = 10
 
 
-Preparation = tuple[str, Callable[[], object]]  # a step of the warm-up and its description
+Preparation = tuple[str, Callable[[], object]]  # a step and its description
 
 
 class Service:
@@ -137,17 +137,23 @@ class Service:
         return {"dense": dense, "bm25": "BM25", "hybrid": str(self.index.hybrid)}
 
     def preparations(self) -> list[Preparation]:
-        """Returns the steps of the warm-up, which compile all programs of encoding and search."""
+        """Returns the steps after which any question can be answered, by a program for questions of any length."""
+        widest = max(shape for shape in self._encode.shapes if shape[:2] == ("question", 1))
         steps: list[Preparation] = [
-            (f"{rows} {tower} texts of {width} tokens", functools.partial(self._encode.warm_up, (tower, rows, width)))
-            for tower, rows, width in self._encode.shapes
+            ("encoding", functools.partial(self._encode.warm_up, widest)),
+            ("search", self._search("dense", 1)),
         ]
-        for count in QUESTIONS:
-            questions = [SearchJob("warm up", K, "dense")] * count
-            steps.append((f"search for {count} questions", functools.partial(self.run, questions)))
-        if len(self.index) <= WORDS_OF:
-            steps.append(("BM25", functools.partial(self.run, [SearchJob("warm up", K, "bm25")])))
-        return steps
+        return steps + [("BM25", self._search("bm25", 1))] * (len(self.index) <= WORDS_OF)
+
+    def later_preparations(self) -> list[Callable[[], Any]]:
+        """Returns the steps that compile all other programs, of which a request takes those that are there."""
+        shapes = sorted(self._encode.shapes, key=lambda shape: shape[1:])
+        encoding = [functools.partial(self._encode.warm_up, shape) for shape in shapes]
+        return [*encoding, *(self._search("dense", count) for count in QUESTIONS[1:])]
+
+    def _search(self, mode: str, count: int) -> Callable[[], Any]:
+        """Returns the step that compiles the programs of a search for `count` questions."""
+        return functools.partial(self.run, [SearchJob("warm up", K, mode)] * count)
 
     def run(self, jobs: Sequence[Job]) -> list[Result | Exception]:
         """Computes a batch; the result of a job that fails with an `EndxError` is that error."""
