@@ -57,7 +57,11 @@ class EmbeddingFormat:
         embeddings = embeddings[..., : self.width]
         if self.normalize:
             embeddings = l2_normalize(embeddings)
-        return quantize(embeddings) if self.precision == "int8" else embeddings.astype(self.precision)
+        return self.rounded(embeddings)
+
+    def rounded(self, embeddings: Any, xp: Any = jnp) -> Any:
+        """Rounds embeddings to the precision; with `xp=np` on the host."""
+        return quantize(embeddings, xp) if self.precision == "int8" else embeddings.astype(jnp.dtype(self.precision))
 
 
 PLAIN = EmbeddingFormat()

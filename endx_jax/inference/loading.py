@@ -122,6 +122,7 @@ def _load_pretrained(name: str, mesh: Mesh) -> EmbeddingModel:
         named_prompts=usage.prompts,
         default_prompt=usage.default_prompt,
         truncate_dim=usage.truncate_dim,
+        token_pooling=sources["answer"].head.token_pooling,
     )
 
 

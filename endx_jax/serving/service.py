@@ -13,9 +13,11 @@ from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
 from endx_jax.index.index import WORDS_OF, Index
+from endx_jax.index.index_model import pool_factor_of
 from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
+from endx_jax.inference.token_pooling import pool_documents
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import unit_rows
 from endx_jax.ranking.hybrid import FUSED
@@ -184,6 +186,9 @@ class Service:
     def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None) -> None:
         """Adds or replaces documents by n texts, with the model's embeddings [n, E] and those of known questions."""
         vectors = [None if x is None else self._truncated(x) for x in (embeddings, known)]
+        factor = pool_factor_of(self.index)
+        if factor > 1:
+            vectors[0] = pool_documents(vectors[0], dataclasses.replace(self.model.token_pooling, factor=factor))
         self.index.add(documents, vectors[0], known=vectors[1], replace=True)
 
     def delete(self, identifier: str) -> bool:
