@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import pathlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
@@ -44,9 +43,8 @@ def make_app(
 
     async def prepare() -> None:
         await batcher.prepare(_shown(service.preparations()))
-        gc.freeze()
         when_ready()
-        await batcher.run_between([*service.later_preparations(), _settle])
+        await batcher.run_between(service.later_preparations())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -90,12 +88,6 @@ def make_app(
 
     app.mount("/static", StaticFiles(directory=PAGE))
     return app
-
-
-def _settle() -> None:
-    """Excludes the existing objects from garbage collection, which takes 0.3 s for them and blocks all requests."""
-    gc.collect()
-    gc.freeze()
 
 
 def _shown(preparations: Sequence[Preparation]) -> Iterator[Callable[[], object]]:
