@@ -61,9 +61,7 @@ def main(argv: list[str]) -> None:
 
 def _service(arguments: argparse.Namespace) -> "Service":
     """Loads the model and the index, which is made from the corpus if there is one, and logs them."""
-    from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import run_index
-    from endx_jax.index.corpus_encoding import encode_corpus
     from endx_jax.index.index_model import open_index
     from endx_jax.parallel.console import say
     from endx_jax.parallel.environment import keep_programs
@@ -71,8 +69,14 @@ def _service(arguments: argparse.Namespace) -> "Service":
 
     keep_programs()
     source = arguments.model or arguments.workdir
-    pairs = load_pair_scorer(arguments.rerank) if arguments.rerank else None
+    pairs = None
+    if arguments.rerank:
+        from endx_jax.experiment.saved_model import load_pair_scorer  # with all that trains
+
+        pairs = load_pair_scorer(arguments.rerank)
     if arguments.corpus:
+        from endx_jax.index.corpus_encoding import encode_corpus
+
         arguments.index = encode_corpus(source, arguments.corpus, **corpus_options(arguments))
     path = arguments.index or run_index(arguments.workdir)
     index = open_index(path, source, engine=arguments.engine)
