@@ -1,5 +1,6 @@
 """Encoding of a corpus into an index, resumable, whole or in numbered shards that are joined afterwards."""
 
+import contextvars
 import copy
 import dataclasses
 import functools
@@ -10,6 +11,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -90,10 +92,12 @@ def encode_corpus(
     folder = pathlib.Path() if output else expanded(ENCODED, "encode with output=FILE")
     corpus = os.fspath(corpus)
     read = functools.partial(read_corpus, corpus, **reading)
-    surveyed = survey(_bar(read(say=say), desc="reading the corpus"))
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(contextvars.copy_context().run, load, path_or_name)
+        surveyed = survey(_bar(read(say=say), desc="reading the corpus"))
     surveyed = dataclasses.replace(surveyed, language=language or surveyed.language)
     say(f"{surveyed} in {corpus}{f', {surveyed.empty:,} of them empty' if surveyed.empty else ''}")
-    model = load(path_or_name)
+    model = loading.result()
     if encoding.pool_factor is not None:
         require(model.by_token, "pool_factor needs a model with an embedding for each token")
         pooling = dataclasses.replace(model.token_pooling, factor=encoding.pool_factor)
