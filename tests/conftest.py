@@ -16,6 +16,7 @@ from helpers import reader_of
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 from endx_jax.cli.entry import run_verb
+from endx_jax.data import tokenizer_files
 from endx_jax.experiment.run import run
 from endx_jax.methods.pair import PairSettings
 
@@ -77,6 +78,12 @@ def compilation_cache(tmp_path_factory) -> None:
     """Lets tests, of all workers, that compile the same program share it: most of the time would be compilation."""
     jax.config.update("jax_compilation_cache_dir", str(session_folder(tmp_path_factory) / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tokenizer_states(tmp_path_factory) -> None:
+    """Keeps the states of the tests' tokenizers in the session's folder."""
+    tokenizer_files.STATES = str(session_folder(tmp_path_factory) / "tokenizers")
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,7 @@ def encode(
     shard: str = "1/1",
     reuse: str | None = None,
     batch_size: int = 64,
+    pool_factor: float | None = None,
     pool: str = "",
     language: str = "",
     **reading: Any,
@@ -54,6 +55,7 @@ def encode(
       shard: encode the I-th of N parts of the corpus, from 1 [all of it]
       reuse: older index of the same model, whose embeddings of unchanged texts are taken over
       batch_size: texts of maximum length encoded together
+      pool_factor: late interaction keeps about one of this many vectors of a text, means of similar ones [the model's]
       pool: sentences of reading-comprehension data [paragraphs]
       language: language of the texts, for BM25 [detected]
       **reading: split and columns, as for `read_corpus`
@@ -82,7 +84,7 @@ def encode(
         workdir or model,
         corpus,
         output,
-        Encoding(precision, truncate_dim, batch_size),
+        Encoding(precision, truncate_dim, batch_size, pool_factor),
         language=language or (read_config(workdir).data.language if workdir else ""),
         shard=(int(numbers[1]), int(numbers[2])),
         reuse=reuse,

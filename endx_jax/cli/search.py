@@ -32,9 +32,11 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     _check(arguments)
 
-    from endx_jax.cli.answers import NamedQuestion, read_questions
+    from endx_jax.cli.answers import NamedQuestion
 
     if arguments.questions:
+        from endx_jax.cli.questions import read_questions  # with all formats of data
+
         questions = read_questions(arguments.questions)
     else:
         numbered = enumerate(arguments.question, start=1)

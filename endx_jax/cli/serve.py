@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import gc
 import ipaddress
 import os
 import pathlib
@@ -53,8 +52,8 @@ def main(argv: list[str]) -> None:
     with bind(arguments.host, arguments.port) as bound:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         service = _service(arguments)
-        address = f"http://{host}:{bound.getsockname()[1]}"
-        run_server(make_app(service, settings, when_ready=lambda: _settle_and_say(address)), bound, limits)
+        ready = f"ready: open http://{host}:{bound.getsockname()[1]} (Ctrl-C stops the server)"
+        run_server(make_app(service, settings, when_ready=lambda: say(ready)), bound, limits)
     say("stopped")
     sys.stderr.flush()
     os._exit(0)  # do not wait for the compute thread, which may be compiling, or reading from a disconnected disk
@@ -62,9 +61,7 @@ def main(argv: list[str]) -> None:
 
 def _service(arguments: argparse.Namespace) -> "Service":
     """Loads the model and the index, which is made from the corpus if there is one, and logs them."""
-    from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import run_index
-    from endx_jax.index.corpus_encoding import encode_corpus
     from endx_jax.index.index_model import open_index
     from endx_jax.parallel.console import say
     from endx_jax.parallel.environment import keep_programs
@@ -72,8 +69,14 @@ def _service(arguments: argparse.Namespace) -> "Service":
 
     keep_programs()
     source = arguments.model or arguments.workdir
-    pairs = load_pair_scorer(arguments.rerank) if arguments.rerank else None
+    pairs = None
+    if arguments.rerank:
+        from endx_jax.experiment.saved_model import load_pair_scorer  # with all that trains
+
+        pairs = load_pair_scorer(arguments.rerank)
     if arguments.corpus:
+        from endx_jax.index.corpus_encoding import encode_corpus
+
         arguments.index = encode_corpus(source, arguments.corpus, **corpus_options(arguments))
     path = arguments.index or run_index(arguments.workdir)
     index = open_index(path, source, engine=arguments.engine)
@@ -97,15 +100,6 @@ def _follow(index: "Index") -> None:
             say(f"the index was not opened again: {failure}")
 
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reopen, daemon=True).start())
-
-
-def _settle_and_say(address: str) -> None:
-    from endx_jax.parallel.console import say
-
-    # Exclude the existing objects from garbage collection, which takes 0.3 s for them and blocks all requests.
-    gc.collect()
-    gc.freeze()
-    say(f"ready: open {address} (Ctrl-C stops the server)")
 
 
 def _token(file: pathlib.Path | None) -> str | None:

@@ -1,17 +1,15 @@
-"""Tokenizers of transformers, and text processors, which convert texts to token tables."""
+"""Tokenizers, and text processors, which convert texts to token tables."""
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import itertools
 import json
-import logging
 import os
 import pathlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,19 +17,13 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.languages import ENGLISH, detect, is_latin
-from endx_jax.errors import EndxError, first_line
+from endx_jax.data.tokenizer_files import BROKEN, load_with_transformers, read_tokenizer, refusing_broken
+from endx_jax.errors import EndxError
 
 # Number of texts that `describe_unfit` reads, and letters per piece below which it warns; English pieces have about 5.
 SAMPLE, SHORT = 200, 3.0
 MULTILINGUAL = "intfloat/multilingual-e5-small"
 CHUNK = 10_000  # texts that are tokenized at once: enough for all cores, few enough to limit memory
-# The tokenizers library uses memory for each unused id below the largest when it writes a tokenizer.
-LARGEST_ID = 10_000_000
-# Classes that `AutoTokenizer` would load as well, but after importing PyTorch where that is installed.
-NAMED_CLASSES = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
-# Exceptions that transformers raises for broken files, since it checks few values before it uses them.
-BROKEN = (OSError, ValueError, ImportError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-_importing = threading.Lock()  # transformers replaces itself in sys.modules while it is imported
 
 
 class Tokenizer:
@@ -51,7 +43,7 @@ class Tokenizer:
         rows: int | None = None,
         whole: Sequence[str] = (),
     ):
-        """Loads the tokenizer with transformers.
+        """Reads the tokenizer.
 
         Args:
           folder: folder of its files.
@@ -67,23 +59,21 @@ class Tokenizer:
         self._appends_eos, self._rows, self._whole = append_eos, rows, tuple(whole)
         # Without this, the library uses only one core in a forked process.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-        self._loaded = _load(self.folder)
-        self._backend = self._loaded.backend_tokenizer if self._loaded.is_fast else None
+        read = read_tokenizer(self.folder)
+        self._backend, self._special, self._truncation_side = read.backend, read.special, read.truncation_side
         self._lock = threading.Lock()  # truncation is state of the backend, which only one thread may change
         with refusing_broken(self.folder, *BROKEN):
-            self._extend_template()
-            self._keep_whole()
-            self._forget_length()  # files may pad texts to a length beyond the memory
+            self._adapt(self._backend)
             # The special tokens of an encoded text may have ids that are not in the vocabulary.
             around = self._loaded([""])["input_ids"][0] if self._backend is None else self._backend.encode("").ids
-            ids = {*self._loaded.get_vocab().values(), *around}
-            added = set() if rows is None or self._backend is None else {*self._loaded.added_tokens_decoder}
+            ids = {*self._vocabulary.values(), *around}
+            added = set() if rows is None or self._backend is None else {*self._backend.get_added_tokens_decoder()}
             without_row = {id_ for id_ in added - {*around} if id_ >= rows}
-            self._unknown = self._loaded.unk_token_id if without_row else None
+            self._unknown = self._id_of("unk_token") if without_row else None
             self.size = 1 + max(ids if self._unknown is None else ids - without_row, default=-1)
-            if self._loaded.pad_token_id is None and self._backend is not None:  # as for most language models
-                self._loaded.pad_token = self._loaded.eos_token
-            pad_id = self._loaded.pad_token_id
+        pad_id = self._id_of("pad_token")
+        if pad_id is None and self._backend is not None:  # as for most language models
+            pad_id = self._id_of("eos_token")
         if pad_id is None:
             raise EndxError(f"the tokenizer in {folder} has no padding token; set one in its tokenizer_config.json")
         self.pad_id: int = pad_id
@@ -95,6 +85,28 @@ class Tokenizer:
         )
 
     @functools.cached_property
+    def _loaded(self) -> Any:
+        """The tokenizer of transformers, which only some methods need."""
+        loaded = load_with_transformers(self.folder)
+        with refusing_broken(self.folder, *BROKEN):
+            self._adapt(loaded.backend_tokenizer if loaded.is_fast else None)
+            if loaded.pad_token_id is None and loaded.is_fast:
+                loaded.pad_token = loaded.eos_token
+        return loaded
+
+    @property
+    def _vocabulary(self) -> dict[str, int]:
+        return self._loaded.get_vocab() if self._backend is None else self._backend.get_vocab()
+
+    def _token(self, name: str) -> str | None:
+        """Returns a special token, such as `eos_token`."""
+        return self._special.get(name, (None, None))[0]
+
+    def _id_of(self, name: str) -> int | None:
+        """Returns the id of a special token."""
+        return self._special.get(name, (None, None))[1]
+
+    @functools.cached_property
     def fingerprint(self) -> str | None:
         """sha256 of the state that determines its ids; None for tokenizers written in Python."""
         if self._backend is None:
@@ -103,7 +115,7 @@ class Tokenizer:
             self._forget_length()
             special = self._backend.encode_special_tokens
             unknown = "" if self._unknown is None else f" {self._rows}"
-            state = f"{self._loaded.truncation_side} {special} {self._backend.to_str()}{unknown}"
+            state = f"{self._truncation_side} {special} {self._backend.to_str()}{unknown}"
         return hashlib.sha256(state.encode()).hexdigest()
 
     @property
@@ -119,7 +131,7 @@ class Tokenizer:
 
     def ids_of(self, tokens: Sequence[str], what: str) -> tuple[int, ...]:
         """Returns the ids of tokens; raises EndxError, which names them as `what`, if the tokenizer lacks one."""
-        vocabulary = self._loaded.get_vocab()
+        vocabulary = self._vocabulary
         if missing := [token for token in tokens if token not in vocabulary]:
             raise EndxError(
                 f"{what} names {json_files.format_names(missing)}, which the tokenizer in {self.folder} lacks: "
@@ -129,16 +141,17 @@ class Tokenizer:
 
     def tokens_of(self, ids: Sequence[int]) -> list[str]:
         """Returns the tokens of ids."""
-        return self._loaded.convert_ids_to_tokens(list(ids))
+        names = {id_: token for token, id_ in self._vocabulary.items()}
+        return [names[id_] for id_ in ids]
 
     @property
     def mask_id(self) -> int:
         """Id of [MASK]; raises EndxError if there is none."""
-        if self._loaded.mask_token_id is None:
+        if (mask_id := self._id_of("mask_token")) is None:
             raise EndxError(
                 f"the tokenizer in {self.folder} has no [MASK] to fill questions up: set model.tokens.expand=0"
             )
-        return self._loaded.mask_token_id
+        return mask_id
 
     def check_matches(self, vocab_size: int, where: object) -> None:
         """Raises EndxError if the tokenizer has ids beyond the `vocab_size` rows of the encoder in the folder `where`.
@@ -180,7 +193,7 @@ class Tokenizer:
             self._forget_length()
             encoded = [encoding.tokens for encoding in self._backend.encode_batch(texts, add_special_tokens=False)]
         pieces = [piece.removeprefix("##").strip("▁Ġ") for piece in itertools.chain.from_iterable(encoded)]
-        unknown = pieces.count(str(self._loaded.unk_token))
+        unknown = pieces.count(str(self._token("unk_token")))
         pieces = [piece for piece in pieces if any(map(str.isalpha, piece))]
         single = sum(len(piece) == 1 for piece in pieces)
         count, letters = max(len(pieces), 1), sum(map(len, pieces))
@@ -204,7 +217,6 @@ class Tokenizer:
           EndxError: it joins texts in another way.
         """
         with self._lock:
-            self._forget_length()
             alone, pair = self._loaded("a")["input_ids"], self._loaded("a", "a")  # an empty second text is ignored
         joined = pair["input_ids"]
         ending = joined[len(joined) - len(alone) + 1 :]
@@ -235,7 +247,6 @@ class Tokenizer:
     def save(self, folder: pathlib.Path) -> None:
         """Writes the tokenizer's files into `folder`."""
         with self._lock:
-            self._forget_length()
             self._loaded.save_pretrained(str(folder))
 
     def _encode(self, texts: list[str], length: int) -> tuple[list[list[int]], list[bool]]:
@@ -246,7 +257,7 @@ class Tokenizer:
             return self._loaded(texts, truncation=True, max_length=length)["input_ids"], longer
         with self._lock, refusing_broken(self.folder):
             self._backend.no_padding()
-            self._backend.enable_truncation(length, direction=self._loaded.truncation_side)
+            self._backend.enable_truncation(length, direction=self._truncation_side)
             # `encode_batch_fast` omits the offsets of tokens, which would take a third of the time.
             try:
                 encodings = self._backend.encode_batch_fast(texts)
@@ -258,7 +269,18 @@ class Tokenizer:
         longer = [len(encoding) == length and bool(encoding.overflowing) for encoding in encodings]
         return [encoding.ids for encoding in encodings], longer
 
-    def _extend_template(self) -> None:
+    def _adapt(self, backend: Any) -> None:
+        """Changes a tokenizer of the folder, None if it is written in Python, as the arguments of `__init__` ask for.
+
+        It then neither pads nor truncates, which it would write into its file.
+        """
+        self._extend_template(backend)
+        if backend is not None:
+            self._keep_whole(backend)
+            backend.no_padding()
+            backend.no_truncation()
+
+    def _extend_template(self, backend: Any) -> None:
         """Adds BOS and EOS to texts where the settings ask for it, also in the files that `save` writes.
 
         transformers 5 reads `add_bos_token` and `add_eos_token` only if there is no `tokenizer.json`, whose template
@@ -268,69 +290,32 @@ class Tokenizer:
         ends = self._appends_eos or config.get("add_eos_token") is True
         if not ends and config.get("add_bos_token") is not True:
             return
-        begin = self._loaded.bos_token if config.get("add_bos_token") is True else None
-        end = self._loaded.eos_token if ends else None
-        if self._backend is not None and (begin or end):
-            ids = {token: self._backend.token_to_id(token) for token in (begin, end) if token}
-            self._backend.post_processor = _extended(self._backend.post_processor, begin, end, ids)
-        if self._appends_eos and (end is None or self._backend is None):
+        begin = self._token("bos_token") if config.get("add_bos_token") is True else None
+        end = self._token("eos_token") if ends else None
+        if backend is not None and (begin or end):
+            ids = {token: backend.token_to_id(token) for token in (begin, end) if token}
+            backend.post_processor = _extended(backend.post_processor, begin, end, ids)
+        if self._appends_eos and (end is None or backend is None):
             lacks = "has no EOS token" if end is None else "is written in Python and can't append EOS"
             raise EndxError(
                 f"the tokenizer in {self.folder} {lacks}, whose encoding embeds a text: set eos_token in "
                 "tokenizer_config.json, or use a folder of sentence-transformers, which states its pooling"
             )
 
-    def _keep_whole(self) -> None:
+    def _keep_whole(self, backend: Any) -> None:
         """Adds the first token of each text of `whole` as a special token, which is neither split nor normalized."""
-        vocabulary = self._loaded.get_vocab() if self._whole else {}
+        vocabulary = backend.get_vocab() if self._whole else {}
         for text in self._whole:
             token = next((token for token in (text, *text.split(None, 1)[:1]) if token in vocabulary), None)
-            if token is not None and self._loaded.tokenize(token) != [token]:
+            if token is not None and backend.encode(token, add_special_tokens=False).tokens != [token]:
                 import tokenizers
 
-                added = tokenizers.AddedToken(token, normalized=False, special=True)
-                self._loaded.add_tokens([added], special_tokens=True)
+                backend.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)])
 
     def _forget_length(self) -> None:
         """Resets the settings of padding and truncation, which the backend would write into its file."""
-        if self._backend is not None:
-            self._backend.no_padding()
-            self._backend.no_truncation()
-
-
-@contextlib.contextmanager
-def refusing_broken(folder: pathlib.Path, *further: type[Exception]) -> Iterator[None]:
-    """Context that raises EndxError in place of `further` exceptions and those of the tokenizers library.
-
-    The library raises plain `Exception`, or `PanicException`, a `BaseException`, if its Rust code panics.
-    """
-    try:
-        yield
-    except BaseException as failure:
-        bare = type(failure) is Exception or type(failure).__name__ == "PanicException"
-        if isinstance(failure, EndxError) or not (bare or isinstance(failure, further)):
-            raise
-        missing = isinstance(failure, ImportError)  # of a package, such as fugashi for Japanese
-        what = "a tokenizer that can't be loaded" if missing else "no tokenizer that can be used"
-        raise EndxError(f"{folder} holds {what}: {first_line(failure)}") from None
-
-
-def read_specification(file: pathlib.Path) -> dict:
-    """Reads a `tokenizer.json` under limits, before a library does.
-
-    Raises:
-      EndxError: the file can't be read, or an id is negative or above `LARGEST_ID`.
-    """
-    spec = json_files.read_json_file(file)
-    model = json_files.as_object(spec.get("model") or {}, f"{file}: 'model'")
-    words = model.get("vocab")
-    for word, id_ in words.items() if isinstance(words, dict) else ():
-        if type(id_) is not int or not 0 <= id_ <= LARGEST_ID:  # formatting messages for all words would be slow
-            json_files.as_whole(id_, f"{file}: the id of {json_files.shown(word)}", most=LARGEST_ID)
-    for token in json_files.as_list(spec.get("added_tokens") or [], f"{file}: 'added_tokens'"):
-        id_ = json_files.value(token, "id", f"{file}: an added token")
-        json_files.as_whole(id_, f"{file}: the id of an added token", most=LARGEST_ID)
-    return spec
+        self._backend.no_padding()
+        self._backend.no_truncation()
 
 
 def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, int]):
@@ -371,24 +356,6 @@ def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, i
     for token in filter(None, (begin, end)):
         template["special_tokens"][token] = {"id": token, "ids": [ids[token]], "tokens": [token]}
     return tokenizers.Tokenizer.from_str(json.dumps(state)).post_processor
-
-
-def _load(folder: pathlib.Path):
-    """Loads a tokenizer of transformers, imported here since that takes one to two seconds."""
-    if (folder / "tokenizer.json").is_file():
-        read_specification(folder / "tokenizer.json")
-    for file in folder.glob("*.model"):
-        json_files.check_contents(file)
-    name = json_files.read_optional(folder / "tokenizer_config.json").get("tokenizer_class")
-    # Suppresses the warning about frameworks that are not installed.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    with _importing:
-        import transformers
-
-        with refusing_broken(folder, *BROKEN):
-            kind = getattr(transformers, name) if name in list(NAMED_CLASSES) else transformers.AutoTokenizer
-            return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
 @dataclasses.dataclass(frozen=True)

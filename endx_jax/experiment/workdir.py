@@ -11,17 +11,20 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from endx_jax import json_files
 from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, try_writing, url_of
 from endx_jax.errors import EndxError, InUse, RunInterrupted
-from endx_jax.experiment.config import Settings, config_changes, resolve
 from endx_jax.files import expanded, locked, write_text
 from endx_jax.inference.manifest import check_embeds
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import exit_if_distributed, is_primary
 from endx_jax.parallel.environment import environment
+
+if TYPE_CHECKING:
+    from endx_jax.experiment.config import Settings
 
 LOCK = ".lock"
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
@@ -88,7 +91,7 @@ def check_output(folder: pathlib.Path, report: str, verb: str) -> None:
     check_writable(folder, "output")
 
 
-def read_config(workdir: Folder | os.PathLike) -> Settings:
+def read_config(workdir: Folder | os.PathLike) -> "Settings":
     """Reads the settings of the run in a workdir.
 
     Raises:
@@ -101,6 +104,8 @@ def read_config(workdir: Folder | os.PathLike) -> Settings:
     contents = json_files.read_json_file(file)
     if "objective" not in contents:
         raise EndxError(f"{workdir} is a pretrained model, not a run: pass it as model=")
+    from endx_jax.experiment.config import resolve  # with all that trains, which a search does not need
+
     return resolve(contents, finished=True)
 
 
@@ -126,14 +131,16 @@ def run_index(workdir: str | os.PathLike) -> pathlib.Path:
     return workdir / INDEX
 
 
-def check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: str = "") -> None:
+def check_agrees(workdir: Folder, settings: "Settings", fingerprint: str, base: str = "") -> None:
     """Raises EndxError if the workdir holds a run with other settings that affect results, data or base of adapters."""
     on_primary(lambda: _check_agrees(workdir, settings, fingerprint, base), "workdir-checked")
 
 
-def _check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: str) -> None:
+def _check_agrees(workdir: Folder, settings: "Settings", fingerprint: str, base: str) -> None:
     if not (workdir / CONFIG).exists():
         return
+    from endx_jax.experiment.config import config_changes
+
     changed = config_changes(read_config(workdir), settings)
     if changed:
         shown = "; ".join(changed) if len(changed) < 4 else f"{changed[0]}, and {len(changed) - 1} others"
@@ -151,7 +158,7 @@ def _check_agrees(workdir: Folder, settings: Settings, fingerprint: str, base: s
         )
 
 
-def write_config(workdir: Folder, settings: Settings, data: dict) -> None:
+def write_config(workdir: Folder, settings: "Settings", data: dict) -> None:
     """Writes `config.json` (all settings), `data.json` (counts and hash of the data) and `manifest.json`."""
     begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     manifest = {"begun": begun, "seed": settings.seed, "data_sha256": data["sha256"], **environment()}

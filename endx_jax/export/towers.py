@@ -25,6 +25,7 @@ from endx_jax.models.tower import Tower
 from endx_jax.pretrained import PretrainedEncoder, PretrainedTokens
 from endx_jax.pretrained.stored import write_file
 from endx_jax.pretrained.weights import SINGLE_FILE, paths, to_theirs
+from endx_jax.settings import require
 
 GROUPS_OF_ENCODER = ("token_embedder", "encoder")
 
@@ -74,6 +75,11 @@ class Towers:
                 f"{model.name} truncates embeddings to {model.truncate_dim} dimensions (truncate_dim), which exports "
                 "don't support: remove truncate_dim from its configuration, and truncate embeddings where you use them"
             )
+        require(
+            model.token_pooling.factor == 1,
+            f"{model.name} pools token vectors (HierarchicalTokenPooling), which exports don't support: remove it from "
+            "its modules.json, and give pool_factor where you encode documents",
+        )
         question = in_float32(trained.question)
         answer = question if trained.answer == trained.question else in_float32(trained.answer)
         return cls(

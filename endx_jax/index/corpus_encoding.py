@@ -1,5 +1,6 @@
 """Encoding of a corpus into an index, resumable, whole or in numbered shards that are joined afterwards."""
 
+import contextvars
 import copy
 import dataclasses
 import functools
@@ -10,6 +11,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -45,11 +47,13 @@ class Encoding:
       precision: float32, float16 or int8.
       truncate_dim: leading dimensions to keep; None: all.
       batch_size: texts of maximum length encoded together.
+      pool_factor: token vectors of which one is kept, as in `EmbeddingModel.encode_document`; None: the model's own.
     """
 
     precision: Precision = "float32"
     truncate_dim: int | None = None
     batch_size: int = 64
+    pool_factor: float | None = None
 
     def __post_init__(self):
         check_range("batch_size", self.batch_size, 1, 2**31 - 1)
@@ -88,10 +92,16 @@ def encode_corpus(
     folder = pathlib.Path() if output else expanded(ENCODED, "encode with output=FILE")
     corpus = os.fspath(corpus)
     read = functools.partial(read_corpus, corpus, **reading)
-    surveyed = survey(_bar(read(say=say), desc="reading the corpus"))
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(contextvars.copy_context().run, load, path_or_name)
+        surveyed = survey(_bar(read(say=say), desc="reading the corpus"))
     surveyed = dataclasses.replace(surveyed, language=language or surveyed.language)
     say(f"{surveyed} in {corpus}{f', {surveyed.empty:,} of them empty' if surveyed.empty else ''}")
-    model = load(path_or_name)
+    model = loading.result()
+    if encoding.pool_factor is not None:
+        require(model.by_token, "pool_factor needs a model with an embedding for each token")
+        pooling = dataclasses.replace(model.token_pooling, factor=encoding.pool_factor)
+        model = dataclasses.replace(model, token_pooling=pooling)
     width = encoding.truncate_dim
     require(not (model.by_token and width), "truncate_dim needs a model with one vector for each text")
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
@@ -130,10 +140,10 @@ def _encode_with(
     """Encodes the documents that are missing with a progress bar; returns the number of those that were encoded."""
     precision = "int8" if model.by_token else encoding.precision
     options: dict[str, Any] = {"batch_size": encoding.batch_size, "progress": showing_progress()}
-    options["output"] = EmbeddingFormat(info.width, model.cosine, precision)
-    encode = functools.partial(model.encoder, model.params, "answer", **options)
+    output = EmbeddingFormat(info.width, model.cosine, precision)
+    encode = functools.partial(model.encode_side, "answer", output=output, **options)
     # The copy has its own count of truncated texts, so that the model's encoder counts documents only.
-    encode_question = functools.partial(copy.copy(model.encoder), model.params, "question", **options)
+    encode_question = functools.partial(copy.copy(model.encoder), model.params, "question", output=output, **options)
     total, encoded = len(shard_range(info)), 0
     with _bar(desc="encoding", total=total, initial=begin_index(path, info)) as progress:
         for count, new in encode_missing(path, info, documents, encode, encode_question=encode_question, reuse=older):

@@ -118,8 +118,14 @@ class IndexModel:
         """Encodes texts of a side, `question` or `answer`; returns float32 [N, E], or token vectors."""
         encode: Callable = self.model.encode_query if side == "question" else self.model.encode_document
         width, cosine = self._index.snapshot.info.width, self.model.cosine
-        encoded = encode(list(texts), truncate_dim=width, normalize_embeddings=cosine)
+        options = {} if side == "question" or not self.model.by_token else {"pool_factor": pool_factor_of(self._index)}
+        encoded = encode(list(texts), truncate_dim=width, normalize_embeddings=cosine, **options)
         return RaggedVectors.of(encoded, width) if self.model.by_token else encoded
+
+
+def pool_factor_of(index: Index) -> float:
+    """Returns the factor by which the token vectors of an index are pooled."""
+    return index.snapshot.info.model.get("pool_factor", 1)
 
 
 def check_model(index: Index, model: EmbeddingModel, *, to_search: bool = False) -> None:

@@ -25,6 +25,7 @@ def index_differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True
         if ours.get(key) != others.get(key):
             described.append(f"{what} {_named(ours, key)}, not {_named(others, key)}")
     plain = [("product_dtype", *(of.model.get("product_dtype") or "unknown" for of in (stored, info)))]
+    plain += [("pool_factor", *(of.model.get("pool_factor", 1) for of in (stored, info)))]
     plain += [(name, getattr(stored, name), getattr(info, name)) for name in ("width", "precision", "metric")]
     described += [f"{name} {ours}, not {others}" for name, ours, others in plain if ours != others]
     if corpus and stored.corpus.get("shard") != info.corpus.get("shard"):

@@ -13,10 +13,13 @@ import numpy as np
 from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.errors import EndxError, nearest
 from endx_jax.inference.encode import EmbeddingFormat, Precision, TextEncoder
+from endx_jax.inference.token_pooling import pool_documents
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.models.token_embeddings import UNPOOLED, TokenPooling
 from endx_jax.numerics import Quantized, dequantize, unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.pretrained import PretrainedEncoder
+from endx_jax.settings import require
 
 EncodedTexts = np.ndarray | jax.Array | Quantized | list
 
@@ -38,6 +41,8 @@ class EncodeOptions(TypedDict, total=False):
       convert_to_numpy: true, the default, for NumPy arrays, false for JAX arrays.
       precision: precision to which embeddings are rounded on the device: `float32`, the default, `bfloat16`, `float16`
         or `int8`.
+      pool_factor: documents keep about one of this many token vectors, each the mean of similar ones: see
+        `inference.token_pooling`; None for the model's own, by default 1. Only for an embedding for each token.
     """
 
     prompt_name: str | None
@@ -48,6 +53,7 @@ class EncodeOptions(TypedDict, total=False):
     truncate_dim: int | None
     convert_to_numpy: bool
     precision: Precision
+    pool_factor: float | None
 
 
 DEFAULTS = EncodeOptions(
@@ -59,6 +65,7 @@ DEFAULTS = EncodeOptions(
     truncate_dim=None,
     convert_to_numpy=True,
     precision="float32",
+    pool_factor=None,
 )
 
 # Unsupported arguments of sentence-transformers' `encode`: default and alternative.
@@ -103,6 +110,7 @@ class EmbeddingModel:
       default_prompt: prompt of `encode`.
       truncate_dim: default of the number of leading dimensions to keep; None keeps all.
       teacher: identity of the model whose embeddings these approximate; empty if there is none.
+      token_pooling: pooling of the documents' token vectors.
     """
 
     name: str
@@ -114,6 +122,7 @@ class EmbeddingModel:
     default_prompt: str = ""
     truncate_dim: int | None = None
     teacher: str = ""
+    token_pooling: TokenPooling = UNPOOLED
 
     def __repr__(self) -> str:
         count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
@@ -132,8 +141,13 @@ class EmbeddingModel:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Name, identity and data type of products, as an index states them of the model that encoded it."""
-        return {"name": self.name, "identity": self.identity, "product_dtype": self.product_dtype}
+        """Name, identity, data type of products and pooling, as an index states them of the model that encoded it."""
+        return {
+            "name": self.name,
+            "identity": self.identity,
+            "product_dtype": self.product_dtype,
+            **({"pool_factor": self.token_pooling.factor} if self.token_pooling.factor > 1 else {}),
+        }
 
     @property
     def product_dtype(self) -> str | None:
@@ -230,8 +244,21 @@ class EmbeddingModel:
 
     def ranked(self, side: str, texts: Sequence[str]) -> Any:
         """Encodes N texts of a side for `ranking.systems.scores_of`: [N, E], or `RaggedVectors`."""
-        output = EmbeddingFormat(normalize=self.cosine)
-        return self.encoder(self.params, side, texts, progress=showing_progress(), output=output)
+        return self.encode_side(side, texts, EmbeddingFormat(normalize=self.cosine), progress=showing_progress())
+
+    def encode_side(
+        self, side: str, texts: Sequence[str], output: EmbeddingFormat, pool_factor: float | None = None, **options: Any
+    ) -> Any:
+        """Encodes N texts of a side by `encoder` with `options`; the token vectors of answers are pooled."""
+        pooling = self.token_pooling
+        if pool_factor is not None:
+            pooling = dataclasses.replace(pooling, factor=pool_factor)
+            require(self.by_token or pool_factor == 1, f"pool_factor: {self.name} has one vector for each text")
+        if not self.by_token or side != "answer" or pooling.factor == 1:
+            return self.encoder(self.params, side, texts, output=output, **options)
+        whole = dataclasses.replace(output, precision="float32")
+        vectors = pool_documents(self.encoder(self.params, side, texts, output=whole, **options), pooling)
+        return RaggedVectors(output.rounded(vectors.values, np), vectors.offsets)
 
     def similarity(self, a: np.ndarray | Quantized, b: np.ndarray | Quantized) -> np.ndarray:
         """Returns the similarities of every row of `a` with every row of `b`.
@@ -315,19 +342,20 @@ class EmbeddingModel:
         _check_names(given)
         options: EncodeOptions = DEFAULTS | given
         prompt = self._chosen_prompt(options["prompt"], options["prompt_name"])
+        if side == "question":
+            require(options["pool_factor"] is None, "pool_factor is for documents: leave it out for questions")
         if side is None:
             side, prompt = self._side_of_both(prompt), self.default_prompt if prompt is None else prompt
         width, progress = options["truncate_dim"], options["show_progress_bar"]
         texts, cut_before = _check_texts(sentences), self.encoder.cut
-        embeddings: Any = self.encoder(
-            self.params,
+        width = self.truncate_dim if width is None else width
+        embeddings: Any = self.encode_side(
             side,
             texts,
+            EmbeddingFormat(width, options["normalize_embeddings"], options["precision"]),
+            options["pool_factor"],
             batch_size=options["batch_size"],
             progress=showing_progress() if progress is None else progress,
-            output=EmbeddingFormat(
-                self.truncate_dim if width is None else width, options["normalize_embeddings"], options["precision"]
-            ),
             prompt=prompt,
         )
         if cut_before == 0 < self.encoder.cut:

@@ -1,9 +1,10 @@
 """Batched encoding of texts, sorted by length so that little padding is computed."""
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, get_args
 
 import jax
@@ -57,7 +58,11 @@ class EmbeddingFormat:
         embeddings = embeddings[..., : self.width]
         if self.normalize:
             embeddings = l2_normalize(embeddings)
-        return quantize(embeddings) if self.precision == "int8" else embeddings.astype(self.precision)
+        return self.rounded(embeddings)
+
+    def rounded(self, embeddings: Any, xp: Any = jnp) -> Any:
+        """Rounds embeddings to the precision; with `xp=np` on the host."""
+        return quantize(embeddings, xp) if self.precision == "int8" else embeddings.astype(jnp.dtype(self.precision))
 
 
 PLAIN = EmbeddingFormat()
@@ -148,15 +153,12 @@ class TextEncoder:
         towers = self.model.encoding_params(params, side)
         tower = "question" if self.model.question == self.model.answer else side
 
+        programs: dict[tuple[int, ...], Future] = {}
+
         def compile_new(shapes: list[tuple[int, int]]) -> None:
-            """Compiles programs in parallel, since on a GPU each takes seconds of one core; `encode` uses them."""
-            new = [shape for shape in shapes if (tower, *shape) not in self.compiled]
-            if new:
-                bar.set_postfix_str(f"programs to compile (first use): {len(new)}")
-                with ThreadPoolExecutor(cores()) as pool:
-                    list(pool.map(compile_one, new))
-                self.compiled.update((tower, *shape) for shape in new)
-                bar.set_postfix_str("")
+            """Compiles programs ahead of their batches, in parallel, since on a GPU each takes seconds of one core."""
+            new = [shape for shape in shapes if (tower, *shape) not in self.compiled and shape not in programs]
+            programs.update((shape, pool.submit(compile_one, shape)) for shape in new)
 
         # The caller's settings of JAX hold for its thread only.
         precision, device = jax.config.jax_default_matmul_precision, jax.config.jax_default_device
@@ -169,10 +171,17 @@ class TextEncoder:
                 self._encode.lower(towers, tower, tokens).compile()
 
         def encode(tokens: Tokens) -> Array | Quantized:
+            shape = tokens.ids.shape
+            if shape in programs:
+                bar.set_postfix_str(f"programs to compile (first use): {len(programs)}")
+                programs.pop(shape).result()
+                self.compiled.add((tower, *shape))
+                bar.set_postfix_str("")
             return self._finish(output, self._encode(towers, tower, tokens))
 
         prepared = batches(self._counting(processor), texts, shapes, compile_new)
-        results = compute_batches(prepared, encode, self.mesh, bar)
+        with ThreadPoolExecutor(cores()) as pool, contextlib.closing(prepared):
+            results = compute_batches(prepared, encode, self.mesh, bar)
         if results is None:
             shape = self._result_shape(params, side, output)
             one = shape.values if self.model.by_token else shape  # type: ignore[union-attr]

@@ -29,6 +29,7 @@ from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.heads import HEADS, MakeHead
 from endx_jax.models.sharding_hints import platform
 from endx_jax.parallel.agreement import broadcast
+from endx_jax.parallel.environment import keep_programs
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, put, state_shardings
 from endx_jax.pretrained import PretrainedEncoder
@@ -43,11 +44,17 @@ from endx_jax.settings import from_mapping
 # sentence-transformers does not truncate; the token vectors of longer texts would take gigabytes.
 LONGEST, LONGEST_STATIC = 512, 1 << 17
 
+# Seconds of compilation from which on a program is kept, also one that is not ours: those of encoders take longer.
+KEPT_FROM = 0.1
+
 
 def load(
     path_or_name: str | os.PathLike, *, mesh: Mesh | None = None, product_dtype: str | None = None
 ) -> EmbeddingModel:
     """Loads an embedding model.
+
+    The compiled programs are kept in `~/.cache/endx_jax/xla`, unless JAX has a compilation cache already, or the
+    variable `JAX_ENABLE_COMPILATION_CACHE` is `false`.
 
     Args:
       path_or_name: the workdir of a run whose training has ended, or its `model` folder; or a Hugging Face or
@@ -72,6 +79,7 @@ def load(
     name = str(path_or_name)
     if not isinstance(path_or_name, str | os.PathLike) or not name.strip():
         raise EndxError(f"path_or_name is {shown(path_or_name)}; pass a folder or the name of a model")
+    keep_programs(KEPT_FROM)
     mesh = mesh or make_mesh(MeshSettings(), jax.local_devices())
     with products.product_dtype(product_dtype) as factors:
         if factors == products.AUTO and mesh.is_multi_process:  # whose CPUs may differ
@@ -114,6 +122,7 @@ def _load_pretrained(name: str, mesh: Mesh) -> EmbeddingModel:
         named_prompts=usage.prompts,
         default_prompt=usage.default_prompt,
         truncate_dim=usage.truncate_dim,
+        token_pooling=sources["answer"].head.token_pooling,
     )
 
 

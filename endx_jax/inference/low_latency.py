@@ -5,7 +5,7 @@ into the shapes that cost least, so that three short questions are not padded to
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -53,19 +53,31 @@ class Programs(NamedTuple):
         widths = {program_width(length, limit) for length in range(1, min(limit, PREPARED) + 1)}
         return [(rows, width) for width in sorted(widths) for rows in reversed(self.rows_of(width))]
 
-    def split(self, lengths: np.ndarray, limit: int) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Splits texts into the cheapest calls, as `split_by_length`."""
+    def split(
+        self, lengths: np.ndarray, limit: int, compiled: Collection[tuple[int, int]] = ()
+    ) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Splits texts into the cheapest calls of `compiled` programs (rows, width), as `split_by_length`.
+
+        A text that is too long for all of them gets another program.
+        """
+
+        def width_of(length: int) -> int:
+            width = program_width(length, limit)
+            return min((other for _, other in compiled if other >= width), default=width)
+
+        def rows_of(width: int) -> list[int]:
+            rows = self.rows_of(width)
+            return [n for n in rows if (n, width) in compiled] or rows
+
         count = len(lengths)
-        widths = [program_width(length, limit) for length in sorted(lengths.tolist(), reverse=True)]
+        widths = [width_of(length) for length in sorted(lengths.tolist(), reverse=True)]
         # costs[i]: lowest cost of the texts from the i-th on; first_rows[i]: rows of the first of their calls.
         costs, first_rows = [0] * (count + 1), [0] * count
         for i in reversed(range(count)):
             costs[i], first_rows[i] = min(
-                (self.call + rows * widths[i] + costs[min(i + rows, count)], rows) for rows in self.rows_of(widths[i])
+                (self.call + rows * widths[i] + costs[min(i + rows, count)], rows) for rows in rows_of(widths[i])
             )
-        return split_by_length(
-            lengths, lambda length: program_width(length, limit), lambda width, left: first_rows[count - left]
-        )
+        return split_by_length(lengths, width_of, lambda width, left: first_rows[count - left])
 
 
 # On two CPU cores, MiniLM takes 3 ms per call and 0.115 ms per token. Those of accelerators were not measured.
@@ -124,19 +136,21 @@ class LowLatencyEncoder:
             return cast(Array, encoder.converted(output, towers.encode(params, tower, Tokens(ids, mask))))
 
         self._encode = jax.jit(encode, static_argnums=1)
+        self._compiled: dict[str, set[tuple[int, int]]] = {tower: set() for tower in self._limits}
 
     def warm_up(self, shape: tuple[str, int, int]) -> None:
-        """Compiles and runs the program of one of `shapes`."""
+        """Compiles and runs the program of one of `shapes`; from then on, calls take the programs that are warm."""
         tower, rows, width = shape
         side = next(side for side, used in self._tower.items() if used == tower)
         ids, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
         jax.block_until_ready(self._run(side, ids, lengths))
+        self._compiled[tower].add((rows, width))
 
     def __call__(self, side: str, texts: Sequence[str]) -> Encoded:
         """Encodes N >= 1 texts of one side, `question` or `answer`."""
-        table = self._processors[side](texts)
+        table, tower = self._processors[side](texts), self._tower[side]
         results = []
-        for indices, rows, width in self._programs.split(table.lengths, self._limits[self._tower[side]]):
+        for indices, rows, width in self._programs.split(table.lengths, self._limits[tower], self._compiled[tower]):
             padded = np.resize(indices, rows)  # additional rows repeat texts
             lengths = table.lengths[padded].astype(np.int32)
             results.append((indices, self._run(side, table.pad(padded, width).ids, lengths)))

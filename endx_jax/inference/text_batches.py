@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -109,7 +109,7 @@ def batches(
     texts: Sequence[T],
     shapes: Shapes,
     prepare: Callable[[list[tuple[int, int]]], None] = lambda shapes: None,
-) -> Iterator[TextBatch]:
+) -> Generator[TextBatch, None, None]:
     """Iterates over batches of all texts, or of items that `tokenize` takes; threads prepare them ahead of use.
 
     `prepare` is called in a thread, with the (rows, width) of all batches of a window, before its first batch.
@@ -130,7 +130,7 @@ def _split(tables: Iterable[TokenTable], shapes: Shapes, prepare: Callable) -> I
         first += len(table)
 
 
-def prefetch(items: Iterable[T], count: int) -> Iterator[T]:
+def prefetch(items: Iterable[T], count: int) -> Generator[T, None, None]:
     """Iterates over items, up to `count` of which a thread computes ahead of use.
 
     An exception in the thread is raised where its item was due.

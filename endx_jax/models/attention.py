@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from endx_jax.models.dropout import attention_dropout
-from endx_jax.models.layout import Layout, Padded
-from endx_jax.models.packed_attention import BLOCK, Plan, attend_packed, block_size
+from endx_jax.models.layout import BLOCK, Layout, Padded
 from endx_jax.models.sharding_hints import BATCH_AXES, TENSOR, axes_left, platform
 from endx_jax.numerics import round_up
 
@@ -80,6 +79,8 @@ def attend_within(
 
 def _attend_in_kernel(query: Array, key: Array, value: Array, layout: Layout, pattern: Pattern) -> Array:
     """Computes `attend_within` by `attend_packed` on each device, where padded texts are joined with their padding."""
+    from endx_jax.models.packed_attention import Plan, attend_packed, block_size  # with Pallas, for TPUs only
+
     repeats, length = query.shape[-2] // key.shape[-2], query.shape[1]
     key, value = (x if repeats == 1 else jnp.repeat(x, repeats, axis=-2) for x in (key, value))
     window = pattern.window

@@ -15,11 +15,13 @@ import numpy as np
 
 from endx_jax.batch import Packing, Tokens
 from endx_jax.models.dropout import fold, position_keys
-from endx_jax.models.packed_attention import BLOCK
 from endx_jax.models.sharding_hints import platform
 from endx_jax.numerics import round_up
 
 Array = jax.Array
+
+# On TPUs the tokens of all texts together are a multiple of this: a block of `packed_attention`.
+BLOCK = 128
 
 
 @flax.struct.dataclass

@@ -25,12 +25,14 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from endx_jax.models.layout import BLOCK
+
 Array = jax.Array
 
 # Tokens of a block: LARGE_BLOCK for texts that are longer than BLOCK, if it divides T, else BLOCK, which must. The
 # heads of a grid step together are a multiple of LANES wide, and at most MOST_LANES or as many as leave the ring of the
 # backward kernel in RING bytes. Chosen from the hardware's tiles and the compiler's schedules, not measured.
-LARGE_BLOCK, BLOCK, LANES, MOST_LANES, RING = 256, 128, 128, 512, 4 * 2**20
+LARGE_BLOCK, LANES, MOST_LANES, RING = 256, 128, 512, 4 * 2**20
 # Score of masked pairs, and initial value of the running maximum, whose exponential of the difference is 0.
 LOWEST, NO_MAXIMUM = -1e30, -5e29
 

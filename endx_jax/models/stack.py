@@ -1,5 +1,6 @@
 """Stack of layers, unrolled or as a scan; their parameters are `layers_0`, `layers_1`, ... either way."""
 
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
@@ -77,6 +78,12 @@ def run_layers(
     for n, kind in enumerate(kinds[:start]):
         module = first if shared and first else layer(config, dtype, kind, name=f"layers_{n}")
         first = first or module
+        if dropout_keys is None and platform() == "cpu" and not owner.is_initializing():
+            # Equal layers are traced once. Elsewhere attention notes for each trace why it is not fused.
+            params = own_params["layers_0" if shared else f"layers_{n}"]
+            alike = layer(config, dtype, kind, parent=None, name="layers")
+            outputs.append(_apply(alike, params, outputs[-1], *everywhere))
+            continue
         outputs.append(module(outputs[-1], fold(dropout_keys, n), *everywhere))
     if start == len(kinds):
         return outputs if every else outputs[-1:]
@@ -107,6 +114,12 @@ def run_layers(
     if results is None:
         return [last]
     return [*outputs, *(result[n] for n in range(len(repeated)) for result in results)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply(layer: nn.Module, params: Mapping, x: Array, *everywhere: Any) -> Array:
+    """Runs a layer without dropout."""
+    return cast(Array, layer.apply({"params": params}, x, None, *everywhere))
 
 
 def repetition(kinds: Sequence[Hashable]) -> tuple[int, int]:

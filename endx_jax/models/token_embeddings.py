@@ -32,6 +32,27 @@ class TokenSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class TokenPooling:
+    """Pooling of the token vectors of documents after encoding: see `inference.token_pooling`.
+
+    Attributes:
+      factor: vectors are reduced to about one of this many; 1 pools nothing.
+      protected: number of first vectors that are kept, such as that of [CLS].
+      normalize: scales the resulting vectors to unit norm.
+    """
+
+    factor: float = 1.0
+    protected: int = 1
+    normalize: bool = True
+
+    def __post_init__(self):
+        require(self.factor >= 1, f"pool_factor is {self.factor}; it must be 1 or more")
+
+
+UNPOOLED = TokenPooling()
+
+
+@dataclasses.dataclass(frozen=True)
 class TokenChoice:
     """Tokens of one side's texts that have an embedding: all real tokens, except as the attributes say.
 

@@ -150,13 +150,13 @@ def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
     warnings.showwarning = _replace_damaged
 
 
-def keep_programs() -> None:
-    """Caches all programs in training's default folder, for verbs that encode with many small programs.
+def keep_programs(least_seconds: float = 0.0) -> None:
+    """Caches programs as `use_compilation_cache` does in training's default folder, for encoding's many small programs.
 
     If a cache is configured already, such as by `JAX_COMPILATION_CACHE_DIR`, it is used as it is.
     """
     jax.local_devices()  # raises errors about the platform before any work
-    use_compilation_cache("" if jax.config.values["jax_compilation_cache_dir"] else PROGRAMS, least_seconds=0.0)
+    use_compilation_cache("" if jax.config.values["jax_compilation_cache_dir"] else PROGRAMS, least_seconds)
 
 
 _show = warnings.showwarning

@@ -231,10 +231,17 @@ def _check_all_read(
 
 
 def shapes_of(architecture: Architecture, config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the parameters of token table and encoder by path."""
+    """Returns the shapes of the parameters of token table and encoder by path.
+
+    Layers of a kind have the same shapes, so that only the layers up to the first of the last new kind are initialised.
+    """
+    kinds = getattr(config, "kinds", ())
+    first = {kind: kinds.index(kind) for kind in kinds}
+    count = 1 + max(first.values(), default=-1)
     embedder = TokenEmbedder(config.vocab_size, config.table_width)
-    encoder = architecture.encoder(config)
-    key = jax.random.key(0)
+    fewer = {"layers": count, "layer_kinds": kinds[:count]} if kinds else {}
+    encoder = architecture.encoder(dataclasses.replace(config, **fewer))
+    key = jax.eval_shape(jax.random.key, 0)
     embedded = jax.ShapeDtypeStruct((1, 1, config.table_width), np.float32)
     layout = jax.eval_shape(Padded, jax.ShapeDtypeStruct((1, 1), bool))
     expected = {
@@ -242,4 +249,7 @@ def shapes_of(architecture: Architecture, config: EncoderConfig) -> dict[str, tu
         "encoder": jax.eval_shape(encoder.init, key, embedded, layout),
     }
     groups = {group: drawn["params"] for group, drawn in expected.items() if drawn}
+    if kinds and not config.shared_layers:
+        drawn = groups["encoder"]
+        groups["encoder"] = drawn | {f"layers_{n}": drawn[f"layers_{first[kind]}"] for n, kind in enumerate(kinds)}
     return {path: leaf.shape for path, leaf in paths(groups).items()}

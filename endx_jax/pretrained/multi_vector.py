@@ -6,11 +6,12 @@ import string
 from endx_jax import json_files
 from endx_jax.models.config_keys import check_keys
 from endx_jax.models.dual_encoder import TASKS
-from endx_jax.models.token_embeddings import TokenSettings
+from endx_jax.models.token_embeddings import UNPOOLED, TokenPooling, TokenSettings
 
 # Kinds of models in the file that states their use.
 KIND, PYLATE = "MultiVectorEncoder", "ColBERT"
-ORDER = ("Transformer", "Dense", "MultiVectorMask", "Normalize")
+POOLING = "HierarchicalTokenPooling"
+ORDER = ("Transformer", "Dense", "MultiVectorMask", "Normalize", POOLING)
 OVER_TOKENS = ("token_embeddings",)
 # PyLate's own keys in the file that states a model's use, and its lengths by default.
 PREFIXES = {"question": "query_prefix", "answer": "document_prefix"}
@@ -18,6 +19,7 @@ LENGTHS = {"question": ("query_length", 32), "answer": ("document_length", 180)}
 FLAGS = "attend_to_expansion_tokens do_query_expansion skiplist_words"
 PYLATE_KEYS = " ".join([*PREFIXES.values(), *(name for name, _ in LENGTHS.values()), FLAGS])
 MASK = {"skiplist_tasks": (["document"], "document"), "keep_only_token_ids": (None,)}
+POOLED = {"tasks": (["document"], "document"), "normalize_embeddings": (False, True)}
 EXPANSION = {"strategy": ("fixed", "min"), "attend": (False, True), "token": (None, "[MASK]", "<mask>")}
 
 
@@ -54,6 +56,17 @@ def read_tokens(
     elif side == "question" and limit is not None:
         limit = max(limit, expand)
     return TokenSettings(skip, expand, stated.get("attend", False)), limit
+
+
+def read_token_pooling(folder: pathlib.Path | None) -> TokenPooling:
+    """Reads a HierarchicalTokenPooling; without a folder, nothing is pooled."""
+    if folder is None:
+        return UNPOOLED
+    contents = json_files.read_json_file(file := folder / "config.json")
+    check_keys(contents, file, POOLED, "pool_factor num_protected_tokens")
+    factor = json_files.as_number(contents.get("pool_factor", 1.0), f"{file}: 'pool_factor'", least=1, most=1e6)
+    protected = json_files.as_whole(contents.get("num_protected_tokens", 1), f"{file}: 'num_protected_tokens'")
+    return TokenPooling(factor, protected, contents.get("normalize_embeddings", False))
 
 
 def read_pylate(usage: dict, where: object, side: str) -> tuple[TokenSettings, int]:

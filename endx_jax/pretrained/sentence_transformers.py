@@ -11,7 +11,7 @@ from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import check_keys, check_supported
 from endx_jax.models.dual_encoder import TASKS
-from endx_jax.models.token_embeddings import TOKENS, TokenSettings
+from endx_jax.models.token_embeddings import TOKENS, UNPOOLED, TokenPooling, TokenSettings
 from endx_jax.pretrained import multi_vector
 from endx_jax.pretrained.module_list import MODULES, Module, read_list, read_modules
 from endx_jax.pretrained.weights import read_tensors
@@ -128,6 +128,7 @@ class Head:
       normalize: scales embeddings to unit norm.
       max_length: maximum length in tokens, which may exceed the encoder's positions; None if not stated.
       tokens: which tokens have an embedding, for the pooling `tokens`; None for other poolings.
+      token_pooling: pooling of the embeddings of documents' tokens.
     """
 
     encoder: pathlib.Path
@@ -136,6 +137,7 @@ class Head:
     normalize: bool = False
     max_length: int | None = None
     tokens: TokenSettings | None = None
+    token_pooling: TokenPooling = UNPOOLED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +266,7 @@ def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:
         normalize=normalize or late == multi_vector.PYLATE,
         max_length=limit,
         tokens=tokens,
+        token_pooling=multi_vector.read_token_pooling(places.get(multi_vector.POOLING)),
     )
 
 

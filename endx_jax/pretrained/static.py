@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.tokenization import read_specification, refusing_broken
+from endx_jax.data.tokenizer_files import read_specification, refusing_broken
 from endx_jax.errors import EndxError, counted
 from endx_jax.files import expanded, staging_folder, state_of, write_text
 from endx_jax.models.config_keys import check_keys

@@ -33,7 +33,7 @@ def make_app(
     Args:
       service: service with a model and an index, used by this application only.
       settings: limits and access.
-      when_ready: called once all programs are compiled and the server accepts requests.
+      when_ready: called once the server accepts requests.
     """
     telemetry = Telemetry(waiting=lambda: batcher.requests, documents=lambda: len(service.index))
     limits = settings.limits
@@ -41,10 +41,14 @@ def make_app(
         service.run, most_cost=MOST_CHARACTERS, most_requests=limits.max_waiting, seen=telemetry.batch
     )
 
+    async def prepare() -> None:
+        await batcher.prepare(_shown(service.preparations()))
+        when_ready()
+        await batcher.run_between(service.later_preparations())
+
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.preparing = asyncio.create_task(batcher.prepare(_shown(service.preparations())))
-        app.state.preparing.add_done_callback(lambda task: when_ready() if batcher.ready else None)
+        app.state.preparing = asyncio.create_task(prepare())
         yield
         app.state.preparing.cancel()
         batcher.close()

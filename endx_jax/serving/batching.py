@@ -41,7 +41,7 @@ class Batcher(Generic[Job, Result]):
 
     Attributes:
       requests: number of requests that wait or are computed.
-      ready: true once all preparations are done.
+      ready: true once the preparations are done that requests wait for.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Batcher(Generic[Job, Result]):
         """Counts one request, which may submit several jobs, while the block runs.
 
         Raises:
-          Refusal: with 429 if there are too many requests; with 503 before all preparations are done, or after `stop`.
+          Refusal: with 429 if there are too many requests; with 503 before it is ready, or after `stop`.
         """
         if self._stopping:
             raise self._stopping
@@ -105,6 +105,12 @@ class Batcher(Generic[Job, Result]):
         for step in steps:
             await asyncio.get_running_loop().run_in_executor(self._thread, step)
         self.ready = True
+
+    async def run_between(self, jobs: Iterable[Job]) -> None:
+        """Runs jobs one after the other, each between batches of requests, until `stop`."""
+        with contextlib.suppress(Refusal):
+            for job in jobs:
+                await self.submit(job, self._most_cost, bulk=True)
 
     def stop(self) -> None:
         """Refuses all requests with 503, those too that wait or are computed."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +14,11 @@ from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
 from endx_jax.index.index import WORDS_OF, Index
+from endx_jax.index.index_model import pool_factor_of
 from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
+from endx_jax.inference.token_pooling import pool_documents
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import unit_rows
 from endx_jax.ranking.hybrid import FUSED
@@ -102,7 +105,7 @@ QUESTIONS = (1, 8, 16, 32, 64)
 K = 10
 
 
-Preparation = tuple[str, Callable[[], object]]  # a step of the warm-up and its description
+Preparation = tuple[str, Callable[[], object]]  # a step and its description
 
 
 class Service:
@@ -137,17 +140,26 @@ class Service:
         return {"dense": dense, "bm25": "BM25", "hybrid": str(self.index.hybrid)}
 
     def preparations(self) -> list[Preparation]:
-        """Returns the steps of the warm-up, which compile all programs of encoding and search."""
+        """Returns the steps after which any question can be answered, by a program for questions of any length."""
+        widest = max(shape for shape in self._encode.shapes if shape[:2] == ("question", 1))
         steps: list[Preparation] = [
-            (f"{rows} {tower} texts of {width} tokens", functools.partial(self._encode.warm_up, (tower, rows, width)))
-            for tower, rows, width in self._encode.shapes
+            ("encoding", functools.partial(self._encode.warm_up, widest)),
+            ("search", self._search("dense", 1)),
         ]
-        for count in QUESTIONS:
-            questions = [SearchJob("warm up", K, "dense")] * count
-            steps.append((f"search for {count} questions", functools.partial(self.run, questions)))
-        if len(self.index) <= WORDS_OF:
-            steps.append(("BM25", functools.partial(self.run, [SearchJob("warm up", K, "bm25")])))
-        return steps
+        return steps + [("BM25", self._search("bm25", 1))] * (len(self.index) <= WORDS_OF)
+
+    def later_preparations(self) -> list[Callable[[], Any]]:
+        """Returns the steps that compile all other programs, of which a request takes those that are there.
+
+        The last one keeps the objects so far from garbage collection.
+        """
+        shapes = sorted(self._encode.shapes, key=lambda shape: shape[1:])
+        encoding = [functools.partial(self._encode.warm_up, shape) for shape in shapes]
+        return [*encoding, *(self._search("dense", count) for count in QUESTIONS[1:]), _settle]
+
+    def _search(self, mode: str, count: int) -> Callable[[], Any]:
+        """Returns the step that compiles the programs of a search for `count` questions."""
+        return functools.partial(self.run, [SearchJob("warm up", K, mode)] * count)
 
     def run(self, jobs: Sequence[Job]) -> list[Result | Exception]:
         """Computes a batch; the result of a job that fails with an `EndxError` is that error."""
@@ -178,6 +190,9 @@ class Service:
     def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None) -> None:
         """Adds or replaces documents by n texts, with the model's embeddings [n, E] and those of known questions."""
         vectors = [None if x is None else self._truncated(x) for x in (embeddings, known)]
+        factor = pool_factor_of(self.index)
+        if factor > 1:
+            vectors[0] = pool_documents(vectors[0], dataclasses.replace(self.model.token_pooling, factor=factor))
         self.index.add(documents, vectors[0], known=vectors[1], replace=True)
 
     def delete(self, identifier: str) -> bool:
@@ -228,6 +243,12 @@ class Service:
             [search_result(answer, self._max_text) for answer in ranked[: job.k]]
             for job, ranked in zip(questions, answers, strict=True)
         ]
+
+
+def _settle() -> None:
+    """Excludes the existing objects from garbage collection, which takes 0.3 s for them and blocks all requests."""
+    gc.collect()
+    gc.freeze()
 
 
 def truncate_width(embeddings: Any, width: int, cosine: bool) -> Any:

@@ -11,7 +11,8 @@ import pytest
 from helpers import one_line_error, written
 
 import endx_jax
-from endx_jax.cli.answers import NamedQuestion, read_questions, to_jsonl, to_text
+from endx_jax.cli.answers import NamedQuestion, to_jsonl, to_text
+from endx_jax.cli.questions import read_questions
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.index.index import Index, write_index

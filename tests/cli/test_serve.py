@@ -67,7 +67,7 @@ def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workd
     expected = load_pair_scorer(pair_workdir)(["where is the cat 3"], documents)(np.array([[0, 0], [0, 1], [0, 2]]))
     assert len(set(expected.tolist())) == 3
     service = serve._service(arguments)
-    service.preparations = list
+    service.preparations = service.later_preparations = list
     running = Running(service)
     try:
         status, content = running.post("/v1/rerank", {"query": "where is the cat 3", "documents": documents})

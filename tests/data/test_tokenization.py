@@ -14,7 +14,7 @@ import pytest
 from helpers import refused
 from tiny_bert import vocabulary, write_tiny_bert
 
-from endx_jax.data import tokenization
+from endx_jax.data import tokenization, tokenizer_files
 from endx_jax.data.batches.token_tables import TokenTable, padded_length
 from endx_jax.data.tokenization import Tokenizer
 from endx_jax.errors import EndxError
@@ -130,20 +130,38 @@ def test_t5_agrees(test_data):
 PROGRAM = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from endx_jax.data import tokenizer_files
 from endx_jax.data.tokenization import Tokenizer
-assert "transformers" not in sys.modules
+tokenizer_files.STATES = sys.argv[3]
 with ThreadPoolExecutor(3) as pool:
     tokenizer, *_ = pool.map(Tokenizer, [sys.argv[1]] * 3)
 tokenizer(["the cat"], 8)
+read = "transformers" in sys.modules
 tokenizer.save(sys.argv[2])
 assert "transformers" in sys.modules and "torch" not in sys.modules
+print(tokenizer.fingerprint, read)
 """
 
 
-def test_tokenizers_import_transformers_at_first_use_in_several_threads_and_never_torch(folder, tmp_path):
-    command = [sys.executable, "-W", "error", "-c", PROGRAM, folder, tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_transformers_reads_new_files_only_and_its_tokenizer_is_kept(folder, tmp_path):
+    states = tmp_path / "states"
+
+    def run() -> list[str]:
+        command = [sys.executable, "-W", "error", "-c", PROGRAM, folder, tmp_path / "saved", states]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.split()
+
+    first, second = run(), run()
+    assert (first, second) == ([first[0], "True"], [first[0], "False"])
+    for damaged in ("", "{}", '{"backend": "{}", "special": {}}'):
+        next(states.iterdir()).write_text(damaged)
+        assert run() == first
+    assert run() == second
+    change(folder / "tokenizer_config.json", do_lower_case=False, tokenizer_class="BertTokenizer")  # another tokenizer
+    other = run()
+    assert other[0] != first[0]
+    assert other[1] == "True"
 
 
 @pytest.mark.parametrize(
@@ -188,10 +206,11 @@ def test_texts_that_are_cut_are_counted(folder, side):
     assert (table.lengths.tolist(), table.cut) == ([4, 5, 5, 2], 1)
 
 
-def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch):
+def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch, tmp_path):
 
     class Slow:
-        pad_token_id, is_fast = 0, False
+        is_fast, truncation_side, pad_token, pad_token_id = False, "right", "[PAD]", 0
+        bos_token = eos_token = unk_token = mask_token = None
 
         def get_vocab(self):
             return {"a": 8}
@@ -200,7 +219,9 @@ def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch):
             rows = [[1] * len(text) for text in texts]
             return {"input_ids": [row[:max_length] for row in rows] if truncation else rows}
 
-    monkeypatch.setattr(tokenization, "_load", lambda folder: Slow())
+    monkeypatch.setattr(tokenizer_files, "STATES", str(tmp_path / "states"))
+    for module in (tokenization, tokenizer_files):
+        monkeypatch.setattr(module, "load_with_transformers", lambda folder: Slow())
     loaded = Tokenizer(folder)
     table = loaded(["ab", "abc", "abcd"], 3)
     assert (loaded.size, loaded.identity) == (9, None)

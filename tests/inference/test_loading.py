@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -51,6 +52,42 @@ def test_subpackages_are_there_without_importing_them():
     assert callable(endx_jax.losses.in_batch_softmax)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = endx_jax.nothing
+
+
+VERB = """
+import json, sys
+from endx_jax.cli import entry, serve
+if sys.argv[1] == "serve":
+    from endx_jax.serving import app, server
+    service = serve._service(serve._parser().parse_args(sys.argv[2:]))
+    app.make_app(service)
+    for _, step in service.preparations():
+        step()
+else:
+    assert entry.run_verb(sys.argv[1:]) == 0
+sys.stdout.write("\\n" + json.dumps(sorted(sys.modules)))
+"""
+SLOW = ("transformers", "torch", "grain", "optax", "orbax", "pandas", "pyarrow", "huggingface_hub", "tensorflow")
+
+
+def test_verbs_that_answer_import_nothing_that_trains_and_transformers_for_new_tokenizers_only(tiny_bert, tmp_path):
+    (tmp_path / "corpus.txt").write_text("the cat sat on the mat\na dog\n")
+    index, environment = tmp_path / "index.sqlite", os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    encode = ["encode", f"--model={tiny_bert}", f"--corpus={tmp_path / 'corpus.txt'}"]
+    for first, verb in (  # at first, transformers reads a new tokenizer
+        (True, [*encode, f"--output={tmp_path / 'first.sqlite'}"]),
+        (False, [*encode, f"--output={index}"]),
+        (False, ["search", f"--index={index}", "where is the cat"]),
+        (False, ["serve", f"--index={index}"]),
+    ):
+        command = [sys.executable, "-c", VERB, *verb]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
+        modules = json.loads(done.stdout.splitlines()[-1])
+        named = {name.partition(".")[0] for name in modules}
+        assert ("transformers" in named) if first else not named & {*SLOW}, verb[0]
+        training = tuple(f"endx_jax.{part}" for part in ("training", "methods", "experiment.config"))
+        assert [name for name in modules if name.startswith(training)] == [], verb[0]
+    assert [*(tmp_path / "cache" / "endx_jax" / "xla").iterdir()]  # compiled programs
 
 
 ENCODE = """

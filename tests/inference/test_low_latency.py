@@ -52,6 +52,18 @@ def test_texts_share_a_call_where_that_is_cheapest(encoder):
     ]
 
 
+def test_texts_run_in_the_programs_that_are_warm_and_longer_ones_in_their_own(model, encoder):
+    encoder.warm_up(("question", 1, 32))
+    encoder.warm_up(("question", 4, 24))
+    warm = encoder._compiled["question"]
+    found = encoder._programs.split(np.array([10, 30, 11, 12, 60]), 64, warm)
+    assert [(sorted(places.tolist()), rows, width) for places, rows, width in found] == [
+        ([4], 1, 64), ([1], 1, 32), ([0, 2, 3], 4, 24),
+    ]  # fmt: skip
+    found = encoder("question", TEXTS)
+    np.testing.assert_allclose(found.embeddings, model.encode_query(TEXTS), atol=1e-6)
+
+
 def test_one_tower_has_programs_for_the_longer_of_its_sides(model):
     processors = model.encoder.processors | {
         "answer": dataclasses.replace(model.encoder.processors["answer"], length=20)

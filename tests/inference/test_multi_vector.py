@@ -52,7 +52,7 @@ def test_a_document_without_tokens_scores_nothing():
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"modules": MOVED}, "has the modules .*; supported are Transformer, Dense, MultiVectorMask, Normalize, in"),
+        ({"modules": MOVED}, "has the modules .*; supported are Transformer, Dense, MultiVectorMask, Normalize, Hier"),
         ({"dense": {"bias": True}}, "1_Dense/config.json: bias=[Tt]rue is not supported"),
         ({"dense": {"activation_function": "torch.nn.modules.activation.Tanh"}}, "activation_function=.* not supp"),
         ({"dense": {"module_input_name": "sentence_embedding"}}, "module_input_name=.* not supported"),

@@ -24,6 +24,7 @@ from endx_jax.models import (
     Tower,
     attention,
     layout,
+    packed_attention,
 )
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.packed_attention import attend_packed
@@ -156,8 +157,8 @@ def emulate(monkeypatch):
             calls.append(query.shape)
             return attend_packed(query, key, value, bounds, dataclasses.replace(plan, interpret=True))
 
-        monkeypatch.setattr(attention, "attend_packed", emulated)
-        monkeypatch.setattr(attention, "block_size", lambda tokens, width: BLOCK)
+        monkeypatch.setattr(packed_attention, "attend_packed", emulated)
+        monkeypatch.setattr(packed_attention, "block_size", lambda tokens, width: BLOCK)
         for module in (attention, layout):  # no other way: the platform is the mesh's, and no TPU is here
             monkeypatch.setattr(module, "platform", lambda: "tpu")
             monkeypatch.setattr(module, "BLOCK", BLOCK)

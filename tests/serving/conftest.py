@@ -53,6 +53,8 @@ class Gated:
     def preparations(self):
         return ()
 
+    later_preparations = preparations
+
     def run(self, works):
         self.batches.append(works)
         assert self.gate.wait(20)

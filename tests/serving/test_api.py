@@ -107,7 +107,7 @@ def test_documents_with_odd_ids_can_be_read_and_deleted(served, identifier):
 def test_a_model_that_can_only_search_adds_no_documents(service, serve):
     student = dataclasses.replace(service.model, params=jax.tree.map(lambda x: x + 1, service.model.params))
     other = Service(student, service.index)
-    other.preparations = lambda: []
+    other.preparations = other.later_preparations = lambda: []
     status, content = serve(service=other).post("/documents", {"documents": [{"text": "x"}]})
     assert (status, content["error"]["code"]) == (409, "other_model")
     assert "use the former" in content["error"]["message"]
@@ -312,7 +312,7 @@ def prompted(tiny_bert, tmp_path_factory):
     with pytest.MonkeyPatch.context() as fewer_programs:
         fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
         service = Service(model, Index(folder / "index.sqlite", model))
-    service.preparations = list  # compiles no programs but those that are asked for
+    service.preparations = service.later_preparations = list  # compiles no programs but those that are asked for
     running = Running(service)
     yield running
     running.stop()
@@ -399,7 +399,7 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
         return score
 
     other = Service(service.model, service.index, pairs=pairs)
-    other.preparations = lambda: []
+    other.preparations = other.later_preparations = lambda: []
     documents = [*("x" * n for n in (3, 1, 2)), "cat " * 1024]
     _, content = serve(service=other).post("/v1/rerank", {"query": "why", "documents": documents})
     results = [(result["index"], result["relevance_score"]) for result in content["results"]]

@@ -118,6 +118,23 @@ def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):
     wait_for(lambda: running.get("/readyz")[0] == 200)
 
 
+def test_it_answers_while_further_programs_are_compiled(serve, service, monkeypatch):
+    gate, done = threading.Event(), []
+    steps = [lambda: gate.wait(20), lambda: done.append("last")]
+    monkeypatch.setattr(service, "preparations", list, raising=False)
+    monkeypatch.setattr(service, "later_preparations", lambda: steps, raising=False)
+    running = serve(service=service)
+    answers = []
+    client = threading.Thread(target=lambda: answers.append(running.post("/search", QUESTION)[0]))
+    client.start()
+    wait_for(lambda: running.metric("endx_waiting_requests") == 1)
+    assert (answers, done) == ([], [])
+    gate.set()  # the request comes before the next step
+    client.join(10)
+    assert answers == [200]
+    wait_for(lambda: done)
+
+
 def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):
     running = serve(service=gated)
     with running.connect() as asked:

@@ -10,7 +10,8 @@ import numpy as np
 
 from endx_jax import json_files
 from endx_jax.data.batches.token_tables import TokenTable
-from endx_jax.data.tokenization import BROKEN, TextProcessor, Tokenizer, refusing_broken
+from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.data.tokenizer_files import BROKEN, refusing_broken
 from endx_jax.errors import EndxError
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.cross_encoder import TOKENS

@@ -7,7 +7,7 @@ from fuzzing import damaged_bytes, damaged_json, damaged_json_lines, fuzzed, onl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endx_jax.cli.answers import read_questions
+from endx_jax.cli.questions import read_questions
 from endx_jax.data import read, reqa
 from endx_jax.data.formats import read_corpus, registry
 from endx_jax.data.formats.answer_strings import read_answered
