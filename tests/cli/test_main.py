@@ -66,16 +66,3 @@ def test_characters_that_an_encoding_does_not_have_are_printed_as_escapes(monkey
     assert entry.run_verb(["plan"]) == 0
     sys.stdout.flush()
     assert sys.stdout.buffer.getvalue() == printed + b"\n"
-
-
-def test_a_tilde_in_a_flag_is_the_home_folder(tmp_path, monkeypatch, endx):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    said = endx("mine", "--data=~/none.csv", "--bm25", "--output=~/mined", status=2).err
-    assert f"{tmp_path}/none.csv: no such file" in said
-    said = endx("mine", "--data=~user/none.csv", "--bm25", "--output=a~/b", status=2).err
-    assert "~user/none.csv: no such file" in said
-
-
-def test_an_option_has_one_value(endx):
-    error = endx("encode", "--model=m", "--corpus=a", "--corpus", "b", status=2).err
-    assert error == "endx encode: --corpus is given as 'a' and as 'b': give one of them\n"

@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import refused, written
+from helpers import written
 from small_squad import regular
 from tiny_bert import tiny_recipe
 
@@ -71,26 +71,6 @@ def test_options_reach_the_miner(tmp_path, pairs_csv, mine):
     assert settings["margin"] == {"absolute": None, "relative": 0.1}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ((), "set exactly one of bm25=True"),
-        (("--bm25", "--model=x"), "set exactly one of bm25=True"),
-        (("--bm25", "--strata"), "strata=True needs the model of score_with"),
-        (("--bm25", "--questions=-1"), "give a number of questions"),
-        (("--bm25", "--ranks=5-2"), "ranks 5 to 2 are empty"),
-        (("--bm25", "--data=missing.csv"), "and as 'missing.csv': give one of them"),
-    ],
-)
-def test_contradictory_options_are_refused_in_one_line_and_write_nothing(tmp_path, pairs_csv, mine, arguments, reason):
-    assert reason in mine(f"--data={pairs_csv}", f"--output={tmp_path}/out", *arguments, status=2).err
-    assert not any(tmp_path.iterdir())
-
-
-def test_an_output_that_is_a_file_is_refused(pairs_csv):
-    refused("^output=.*pairs.csv is a file", endx_jax.mine, pairs_csv, pairs_csv, bm25=True)
-
-
 def test_mined_rows_are_returned_and_messages_can_be_silenced(tmp_path, pairs_csv, mine, capsys):
     with silenced():
         mined = endx_jax.mine(str(pairs_csv), tmp_path / "out", bm25=True, negatives=2)
@@ -142,23 +122,6 @@ def test_scores_of_a_pair_classifier_are_written_and_distilled(tmp_path, tiny_be
     run(config, tmp_path / "run")
     logged = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert logged.count('"distillation_loss"') == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "options", "message"),
-    [
-        ("x.csv", "asked,answer\nq,a\n", (), "name yours with data.question_column and data.answer_column"),
-        ("x.csv", "question,answer\nq,\n", (), "line 2: 'answer' is empty; data.skip_invalid=True skips such rows"),
-        ("x.csv", "question,answer\n ,a\n", (), "line 2: 'question' is empty; data.skip_invalid=True skips such rows"),
-        ("x.csv", "question,answer\nq,a\n", ("--pool=answers",), "but columns; leave data.pool empty"),
-        ("reqa/squad", None, (), "data.path=reqa/squad needs data.pool, answers or sentences"),
-    ],
-)
-def test_messages_name_the_settings_of_the_data(tmp_path, name, text, options, message, mine):
-    if text is not None:
-        (tmp_path / name).write_text(text)
-        name = tmp_path / name
-    assert message in mine(f"--data={name}", "--bm25", f"--output={tmp_path}/out", *options, status=2).err
 
 
 def test_rows_that_are_not_valid_can_be_skipped(tmp_path, mine):

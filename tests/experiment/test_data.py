@@ -12,12 +12,12 @@ from helpers import one_line_error, refused, written
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
-from endx_jax.data.formats import registry, reqa_dataset
+from endx_jax.data.formats import reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import pools
 from endx_jax.experiment.data import read_records, read_splits
 from endx_jax.methods import config as configs
-from endx_jax.methods.config import load_config, load_recipe
+from endx_jax.methods.config import load_config
 from reproduction.counts import counts_of
 
 
@@ -100,11 +100,6 @@ def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
         read_records("numbers", dataclasses.replace(settings, pool="answers"), None)
 
 
-def test_only_the_quickstart_trains_on_docstrings():
-    assert load_recipe("quickstart").get_config().data.path == "docstrings"
-    assert load_recipe("minilm").get_config().data.path == ""
-
-
 def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):
     file = written(tmp_path / "pairs.csv", "question,answer\n" + "".join(f"q{n},a{n % 20}\n" for n in range(200)))
     settings = DataSettings(path=str(file), validation_fraction=0.0, test_fraction=0.4)
@@ -125,14 +120,6 @@ def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
     assert set(found.train.questions) <= set(read_records(str(pairs_csv), DataSettings(), "").questions)
     refused("is not reading-comprehension data .multireqa, squad", read, pairs_csv, test_path=str(pairs_csv))
-
-
-def test_the_format_of_each_path_is_detected_once(folder, pairs_csv, monkeypatch):
-    seen, place = [], registry.Place
-    monkeypatch.setattr(registry, "Place", lambda path: seen.append(path) or place(path))
-    train, dev = (str(folder / name) for name in ("train-v1.1.json", "dev-v1.1.json.gz"))
-    read(pairs_csv, test_path=dev, mixture=((train, 1.0),))
-    assert sorted(seen) == sorted([str(pairs_csv), dev, train])
 
 
 def write_documents(folder) -> pathlib.Path:
@@ -171,16 +158,6 @@ def test_documents_that_cannot_be_trained_on(changes, message, tmp_path):
     file = str(write_documents(tmp_path))
     with one_line_error(re.escape(message)):
         read_splits(DataSettings(**({"path": file, "format": "documents"} | changes)))
-
-
-def test_counts_as_papers_give_them(folder):
-    dev = str(folder / "dev-v1.1.json.gz")
-    # Three articles of a paragraph, two questions and three sentences, of which two answer.
-    assert counts_of(dev, "answers") == {"questions": 6, "answers": 6, "rows": 6}
-    assert counts_of(dev, "sentences") == {"questions": 6, "answers": 9, "rows": 6}
-    assert counts_of(dev, "paragraphs") == {"questions": 6, "answers": 3, "rows": 6}
-    with one_line_error("the split of reqa/squad is 'dev', which is none of train, validation"):
-        counts_of("reqa/squad:dev", "answers")
 
 
 def test_whole_paragraphs_are_retrieved_for_every_question_apart(tmp_path):
