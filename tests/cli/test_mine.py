@@ -9,9 +9,6 @@ from tiny_bert import tiny_recipe
 
 import endx_jax
 from endx_jax.data.formats import read
-from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import pools
-from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.parallel.console import silenced
@@ -45,19 +42,6 @@ def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, mine):
     about = json.loads((tmp_path / "out" / "mining.json").read_text())
     assert about["source"]["name"] == "bm25"
     assert about["data"] == {"path": str(squad), "pool": "sentences", "split": "train"}
-
-
-def test_the_trainer_reads_them_and_reports_on_another_file(tmp_path, mine):
-    train, dev = tmp_path / "train.json", tmp_path / "dev.json"
-    train.write_text(regular(3))
-    dev.write_text(regular(2, first=10))
-    mine(f"--data={train}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}")
-    settings = DataSettings(path=str(tmp_path / "out"), test_path=str(dev), pool="answers", validation_fraction=0.0)
-    splits = read_splits(settings)
-    assert [len(wrong) for wrong in splits.train.hard_negatives] == [2] * 6
-    assert len(splits.train.candidates) == 6
-    sizes = {name: len(pool.candidates) for name, pool in pools(splits.test, settings).items()}
-    assert sizes == {"answers": 4, "sentences": 6}
 
 
 def test_options_reach_the_miner(tmp_path, pairs_csv, mine):

@@ -261,14 +261,3 @@ def test_control_characters_of_documents_are_shown_as_escapes():
     line = to_jsonl(NamedQuestion("1", text), [FoundDocument(1, 0.5, document)])
     assert all(character.isprintable() for character in (shown + line).replace("\n", ""))
     assert json.loads(line)["answers"][0]["text"] == document.text
-
-
-def test_pairs_are_encoded_with_their_known_questions(trained_workdir, tmp_path, endx):
-    faq = "question,answer\nwho hides,the mat of 7\nwhat purrs,the mat of 7\nwhy,it is so\n"
-    (tmp_path / "faq.csv").write_text(faq)
-    index = f"--index={tmp_path / 'faq.sqlite'}"
-    said = endx("encode", f"--workdir={trained_workdir}", f"--corpus={tmp_path}/faq.csv", f"--output={index[8:]}").out
-    assert "2 documents with 3 known questions in " in said
-    for mode in ("dense", "bm25", "hybrid"):
-        out = endx("search", index, f"--model={trained_workdir}", f"--mode={mode}", "what purrs", "--format=jsonl").out
-        assert json.loads(out)["answers"][0]["text"] == "the mat of 7"
