@@ -104,7 +104,7 @@ def minilm() -> str:
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory) -> pathlib.Path:
-    """A folder with a tiny BERT: see tests/tiny_bert.py."""
+    """A folder with a tiny BERT: see tests/support/tiny_bert.py."""
     return made_once(tmp_path_factory, "bert", write_tiny_bert)
 
 

@@ -3,16 +3,13 @@
 import dataclasses
 import importlib
 import json
-import os
 import pathlib
-import subprocess
 import sys
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import pytest
-from small_squad import write_regular, write_squad
+from small_squad import write_squad
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py") if "--json" in path.read_text()} - {"common"})
@@ -72,49 +69,6 @@ def test_the_formula_of_mfu_agrees_with_the_flops_that_the_compiler_counts(name)
     gradient = jax.jit(jax.grad(lambda p, b: objective(p, b, rng, jnp.int32(0))[0]))
     counted = gradient.lower(params, batch).cost_analysis()["flops"]
     assert mfu.flops(shape, 8, lengths) == pytest.approx(counted, rel=0.05)
-
-
-def test_the_formula_of_mfu_by_hand_and_peaks_of_devices():
-    mfu = importlib.import_module("mfu")
-    bert = mfu.BertConfig(vocab_size=10, width=4, layers=3, heads=2, mlp_width=8, positions=16)
-    layer = 2 * 5 * (4 * 4 * 4 + 2 * 4 * 8) + 4 * 5 * 5 * 4
-    assert mfu.flops(mfu.Shape(bert, 0, "adamw", 2), 2, [5]) == 3 * (2 * 3 * layer + 2 * 2 * 2 * 4)
-    t5 = mfu.T5Config(vocab_size=10, width=4, layers=1, heads=2, head_width=3, mlp_width=8)
-    layer = 2 * 5 * (4 * 4 * 6 + 3 * 4 * 8) + 4 * 5 * 5 * 6
-    assert mfu.flops(mfu.Shape(t5, 7, "adamw", 2), 2, [5]) == 3 * (2 * (layer + 2 * 4 * 7) + 2 * 2 * 2 * 7)
-    kinds = ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "cpu")
-    assert [importlib.import_module("mfu").peak_flops(kind) for kind in kinds] == [756e12, 989e12, None]
-
-
-@pytest.mark.reference
-@pytest.mark.slow
-def test_the_script_for_gpus_runs_everything_at_its_smallest_size(minilm, tmp_path):
-    flags = ["--tiny", f"--data={write_regular(tmp_path)}", f"--model={minilm}", "--seconds=9000"]
-    command = [sys.executable, FOLDER / "gpu.py", "run", tmp_path / "out", *flags]
-    subprocess.run(command, check=True)
-    rows = [json.loads(line) for line in (tmp_path / "out" / "rows.jsonl").read_text().splitlines()]
-    assert {row["status"] for row in rows if "status" in row} == {0}
-    subprocess.run(command, check=True)  # everything is finished
-    assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == len(rows)
-
-
-def test_no_side_has_slower_kernels_than_the_processor_s(monkeypatch):
-    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
-        monkeypatch.setenv(name, "Haswell")
-    importlib.reload(importlib.import_module("common"))
-    assert not {name for name in os.environ if name.startswith("OPENBLAS_C") or name.startswith("OPENBLAS_L")}
-
-
-def test_a_part_for_gpus_that_lacks_memory_goes_on_with_half_its_size(monkeypatch, tmp_path):
-    parts, begun = importlib.import_module("gpu_parts"), []
-    full = mock.Mock(side_effect=jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 16 GB"))
-    monkeypatch.setattr(parts.Part, "train", full)
-    monkeypatch.setattr(parts.os, "execv", lambda program, command: begun.append(command))
-    flags = [f"--data={tmp_path}", f"--model={tmp_path}", f"--state={tmp_path}"]
-    start(monkeypatch, "gpu_parts", "train:1024:dropout", *flags)
-    assert [command[2:] for command in begun] == [["train:512:dropout", *flags]]
-    (row,) = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
-    assert (row["part"], row["goes_on_with"]) == ("train:1024:dropout", "train:512:dropout")
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from helpers import refused
 from loopback import Handler, LoopbackServer
 
 from endx_jax import buckets
-from endx_jax.data import read
 from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.experiment.step_memory import StepMemory, read_choice, write_choice
 
@@ -51,12 +50,6 @@ def test_a_copy_is_made_once_and_follows_what_changes(url, monkeypatch):
     assert fetched == ["a.txt", "skipped/e"]
     assert buckets.local_copy(f"{url}/b/c d.txt").read_text() == "b/c d.txt"
     assert buckets.read_bytes(f"{url}/a.txt") == b"A.txt"
-
-
-def test_data_that_changed_in_the_bucket_is_read_anew(url):
-    for answer in ("a", "b"):
-        buckets.write_bytes(f"{url}/pairs.csv", f"question,answer\nq,{answer}\n".encode())
-        assert read(f"{url}/pairs.csv").candidates == (answer,)
 
 
 def test_a_copy_follows_what_is_deleted(url):

@@ -103,17 +103,6 @@ def test_texts_of_no_kind_are_refused_where_the_towers_differ(tiny_bert):
         wrapped.encode(batches(list(DOCUMENTS.values())), task_metadata=STS, **PLACE)
 
 
-@pytest.mark.reference
-@pytest.mark.slow
-def test_queries_and_documents_are_encoded_as_such(mteb, prompted):
-    texts, about = list(DOCUMENTS.values()), {"task_metadata": NFCORPUS, **PLACE}
-    wrapped = endx_jax.mteb.wrap(prompted)
-    for kind, encode in (("query", prompted.encode_query), ("document", prompted.encode_document)):
-        for prompt_type in (kind, mteb.types.PromptType(kind)):
-            found = wrapped.encode(batches(texts), prompt_type=prompt_type, batch_size=2, **about)
-            np.testing.assert_allclose(found, encode(texts), atol=1e-6)
-
-
 def test_similarities_are_the_model_s(model, prompted):
     a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
     for loaded in (model, prompted):

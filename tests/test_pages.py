@@ -82,65 +82,56 @@ def test_a_number_that_differs_is_found():
     assert not page_tables.differences(table[2], full)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_settings_that_pages_name_exist(page):
-    text, known = page.read_text(), settings()
+# Flags of other programs, which pages name with their commands.
+OTHERS = re.compile(
+    r"(--)?(help|cov|editable|no-deps|wheel-dir|build-arg|file|tag|strict|logdir|preload|nodes|signal|cluster|location|"
+    r"node-locations|machine-type|tpu-topology|num-nodes|spot|accelerator|role|member|server-side|prefix|"
+    r"max-log-requests|grad_cache|gc_q_chunk_size|xla_[a-z_]+|gpu-driver-version|knowledge_distillation)"
+)
+
+
+def unknown_settings(text: str) -> set[str]:
+    known = settings()
     named = set(re.findall(r"--config\.([a-z_]+(?:\.[a-z_]+)+|seed)\b", text))
     named |= set(re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z0-9_.]+)(?:=[^`]*)?`", text))
-    prefixes = {name.rpartition(".")[0] for name in known}
     named = {name.rstrip(".") for name in named if not name.endswith((".json", ".safetensors"))}
-    assert not named - known - prefixes - {"seed"}
+    return named - known - {name.rpartition(".")[0] for name in known} - {"seed"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_verbs_and_recipes_that_pages_name_exist(page):
-    text = page.read_text()
-    assert not set(re.findall(r"(?:^|`|    )endx ([a-z]+)\b", text, re.MULTILINE)) - {*VERBS}
-    recipes = set(re.findall(r"--config=([a-z0-9_]+)(?=[\s:,`]|$)", text, re.MULTILINE))
-    assert not recipes - {*recipe_files()}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_flags_that_pages_name_exist(page):
+def unknown_flags(text: str) -> set[str]:
     files = [file for folder in ("benchmarks", "reproduction", "launch") for file in (ROOT / folder).rglob("*.*")]
-    programs = "\n".join(file.read_text() for file in files if file.suffix in (".py", ".sh", ".yaml", ".md"))
-    # Flags of other programs, which pages name with their commands.
-    others = re.compile(
-        r"(--)?(help|cov|editable|no-deps|wheel-dir|build-arg|file|tag|strict|logdir|preload|nodes|signal|cluster|location|"
-        r"node-locations|machine-type|tpu-topology|num-nodes|spot|accelerator|role|member|server-side|prefix|"
-        r"max-log-requests|grad_cache|gc_q_chunk_size|xla_[a-z_]+|gpu-driver-version|knowledge_distillation)"
-    )
-    text = re.sub(r"^(?:    )?(?:gcloud|kubectl|docker|pip|sbatch) .*$", "", page.read_text(), flags=re.MULTILINE)
-    flags = {flag for flag in re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]+)", text) if not others.fullmatch(flag)}
-    known = SOURCE + programs
+    known = SOURCE + "\n".join(file.read_text() for file in files if file.suffix in (".py", ".sh", ".yaml", ".md"))
+    text = re.sub(r"^(?:    )?(?:gcloud|kubectl|docker|pip|sbatch) .*$", "", text, flags=re.MULTILINE)
+    flags = {flag for flag in re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]+)", text) if not OTHERS.fullmatch(flag)}
     # A flag is spelled in a parser, or it is made from a field's name.
     spelled = {f for f in flags if re.search(rf"--{f}\b|\"{f}\"|\b{f.replace('-', '_')}: ", known)}
-    assert not {flag for flag in flags - spelled if not flag.startswith("config")}
+    return {flag for flag in flags - spelled if not flag.startswith("config")}
+
+
+def unknown_functions(text: str) -> set[str]:
+    found = set()
+    for package, called in ((losses, r"\b(?:endx_jax\.)?losses\.([a-z_]+)\(?"), (metrics, r"\bmetrics\.([a-z_]+)\b")):
+        folder = pathlib.Path(package.__file__).parent
+        named = set(re.findall(called, text)) - {"py", "md", "json", "jsonl"}
+        found |= {name for name in named if not (hasattr(package, name) or (folder / f"{name}.py").exists())}
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_tests_that_pages_name_exist(page):
-    defined = {n for file in (ROOT / "tests").rglob("*.py") for n in re.findall(r"def (test_\w+)", file.read_text())}
-    assert not set(re.findall(r"`(test_\w+)`", page.read_text())) - defined
-
-
-@pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_files_that_pages_name_exist(page):
+def test_what_pages_name_exists(page):
     text, ends = page.read_text(), r"[\w./-]+\.(?:py|toml|md|sh|yaml|json|ipynb|svg|png)"
-    folders = "benchmarks|configs|docs|endx_jax|examples|launch|reproduction|tests"
-    named = re.findall(rf"(?<![\w/.-])((?:{folders})/{ends})", text)
+    assert not unknown_settings(text)
+    assert not unknown_flags(text)
+    assert not unknown_functions(text)
+    assert not set(re.findall(r"(?:^|`|    )endx ([a-z]+)\b", text, re.MULTILINE)) - {*VERBS}
+    assert not set(re.findall(r"--config=([a-z0-9_]+)(?=[\s:,`]|$)", text, re.MULTILINE)) - {*recipe_files()}
+    defined = {n for file in (ROOT / "tests").rglob("*.py") for n in re.findall(r"def (test_\w+)", file.read_text())}
+    assert not set(re.findall(r"`(test_\w+)`", text)) - defined
+    named = re.findall(
+        rf"(?<![\w/.-])((?:benchmarks|configs|docs|endx_jax|examples|launch|reproduction|tests)/{ends})", text
+    )
     inside = re.findall(r"`((?:losses|models|planning|methods|data|metrics)/[\w/]+\.py)`", text)
-    named += [f"endx_jax/{path}" for path in inside]
-    assert not {path for path in named if not (ROOT / path).exists()}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_functions_that_pages_name_exist(page):
-    text = page.read_text()
-    for name in set(re.findall(r"\b(?:endx_jax\.)?losses\.([a-z_]+)\(?", text)) - {"py", "md", "json"}:
-        assert hasattr(losses, name) or (ROOT / f"endx_jax/losses/{name}.py").exists(), name
-    for name in set(re.findall(r"\bmetrics\.([a-z_]+)\b", text)) - {"jsonl", "json"}:
-        assert hasattr(metrics, name) or (ROOT / f"endx_jax/metrics/{name}.py").exists(), name
+    assert not {path for path in [*named, *(f"endx_jax/{path}" for path in inside)] if not (ROOT / path).exists()}
 
 
 def test_messages_of_the_page_about_messages_are_printed():

@@ -1,5 +1,4 @@
 import inspect
-import os
 import sysconfig
 
 import pytest
@@ -110,43 +109,6 @@ def test_ambiguous_questions_and_answers_are_dropped_and_equal_pairs_kept_once(p
     )
     write(package / "longer.py", ("kept", "Return the kept of all.", f"Kept {TAIL}"))
     assert docstring_pairs().question_ids == ("made_up.a.kept",)
-
-
-@pytest.mark.slow
-def test_every_installation_has_thousands_of_clean_pairs():
-    records = docstring_pairs()
-    assert 5000 < len(records.questions) <= 8000
-    assert records.qrels == tuple((row,) for row in range(len(records.questions)))
-    assert len({text.casefold() for text in records.questions}) == len(records.questions)
-    assert len(set(records.candidates)) == len(records.candidates) == len(set(records.candidate_ids))
-    texts = [*records.questions, *records.candidates]
-    for leftover in (">>>", "```", "`", ".. math", ":class:", ":param", "%("):
-        assert not [text for text in texts if leftover in text], leftover
-    for question, answer in zip(records.questions, records.candidates, strict=True):
-        assert 4 <= len(question.split()) <= 40
-        assert question.casefold() not in answer.casefold()
-
-
-def test_the_key_follows_sources_names_and_code(tmp_path):
-    source, code = tmp_path / "a.py", tmp_path / "code.py"
-    source.write_text("1")
-    code.write_text("2")
-    sources = [(str(source), ("a",))]
-    keys = [sources_key(sources, str(code))]
-    keys.append(sources_key([(str(source), ("b",))], str(code)))
-    keys.append(sources_key([*sources, (str(tmp_path / "gone.py"), ("gone",))], str(code)))
-    source.write_text("12")
-    keys.append(sources_key(sources, str(code)))
-    os.utime(source, (1, 1))
-    keys.append(sources_key(sources, str(code)))
-    (fresh := tmp_path / "fresh.py").write_text("21")
-    os.utime(fresh, (1, 1))
-    fresh.replace(source)  # of one size and time
-    keys.append(sources_key(sources, str(code)))
-    code.write_text("3")
-    keys.append(sources_key(sources, str(code)))
-    assert len(set(keys)) == len(keys)
-    assert sources_key(sources, str(code)) == keys[-1]
 
 
 def pair(docstring: str):

@@ -3,7 +3,6 @@ import io
 import json
 import shutil
 
-import numpy as np
 import pytest
 from helpers import written
 from pyarrow import csv
@@ -11,17 +10,15 @@ from small_squad import write_squad
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
-from endx_jax.data.sets.documents import Document
-from endx_jax.index.index import Index, write_index
+from endx_jax.index.index import Index
 
 
 def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_path, endx):
     printed = endx("evaluate", f"--workdir={trained_workdir}", f"--output={tmp_path}").out
     again = json.loads((tmp_path / "results.json").read_text())["systems"]
     first = json.loads((trained_workdir / "results.json").read_text())["systems"]
-    assert again["bm25"] == first["bm25"]
-    assert again["trained"] == pytest.approx(first["trained"], abs=1e-6)
-    assert again["hybrid"] == pytest.approx(first["hybrid"], abs=1e-6)
+    for system in ("bm25", "trained", "hybrid"):
+        assert again[system] == pytest.approx(first[system], abs=1e-6)
     files = sorted(trained_workdir.rglob("*"))
     results = endx_jax.evaluate(workdir=trained_workdir)
     assert f"\n\n{results!r}\nresults are in" in printed
@@ -43,41 +40,13 @@ def test_other_data_with_a_pretrained_model(tiny_bert, tmp_path, endx):
     assert run[0].split()[:4] == ["q0", "Q0", "d0", "1"]
 
 
-@pytest.mark.parametrize(("pool", "candidates"), [(None, 2), ("sentences", 3)])
-def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, endx, pool, candidates):
+def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, endx):
     data = write_squad(tmp_path / "squad") / "dev-v1.1.json"
     arguments = [f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}"]
-    endx("evaluate", *arguments, *([f"--pool={pool}"] if pool else []))
-    (bm25, dense, hybrid) = json.loads((tmp_path / "out" / "results.json").read_text())["evaluations"]
-    assert bm25["pool"] == dense["pool"] == hybrid["pool"] == (pool or "all")
-    assert dense["candidates"] == candidates
-
-
-def test_a_pretrained_model_needs_data(tiny_bert, endx, tmp_path, monkeypatch):
-    for part in ("a", "b"):  # a suite in the current folder, which no flag names
-        for kind in ("corpus", "qrels"):
-            (tmp_path / kind).mkdir(exist_ok=True)
-            (tmp_path / kind / f"{part}.parquet").touch()
-    monkeypatch.chdir(tmp_path)
-    assert "model needs data=FILE" in endx("evaluate", f"--model={tiny_bert}", status=2).err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ([], "set workdir=RUN or model=NAME"),
-        (["--model=x", "--workdir=x"], "set workdir=RUN or model=NAME, not both"),
-        (["--model=x", "--top=-1"], "top=-1: give a number of answers"),
-        (["--model=x", "--min-questions", "0"], "min_questions takes whole numbers"),
-        (["--model=x", "--data=pairs.csv", "--output=pairs.csv/out"], "choose another output"),
-        (["--index=x"], "index needs data"),
-        (["--index=x", "--data=pairs.csv", "--reverse"], "rerank and reverse can't be used with index"),
-    ],
-)
-def test_messages_name_the_arguments(tmp_path, pairs_csv, monkeypatch, endx, flags, message):
-    shutil.copy(pairs_csv, tmp_path / "pairs.csv")
-    monkeypatch.chdir(tmp_path)
-    assert message in endx("evaluate", *flags, status=2).err
+    for pool, candidates in (("all", 2), ("sentences", 3)):
+        endx("evaluate", *arguments, *([f"--pool={pool}"] if pool != "all" else []))
+        found = json.loads((tmp_path / "out" / "results.json").read_text())["evaluations"]
+        assert [(one["pool"], one["candidates"]) for one in found] == [(pool, candidates)] * 3
 
 
 def test_a_pair_classifier_re_orders_the_best_of_a_dual_encoder(trained_workdir, pair_workdir, tmp_path, endx):
@@ -134,15 +103,6 @@ def test_a_whole_index_is_ranked_by_answers(index, tmp_path, endx):
     assert found == {"accuracy@5": 0.5, "accuracy@20": 0.5, "accuracy@100": 0.5}
     first, second = map(json.loads, (output / "index.per_question.jsonl").read_text().splitlines())
     assert (first["id"], first["accuracy@5"], second["ranks"], second["accuracy@100"]) == ("q0", 1.0, [], 0.0)
-
-
-def test_a_whole_index_needs_data_that_fit_it(tmp_path, endx):
-    index = tmp_path / "index"
-    write_index(index, np.ones((1, 2), np.float32), [Document("d7", "x")], metric="cosine", model={"name": "x"})
-    data = written(tmp_path / "x.csv", "question,answer\nwhere is the mat,on the sofa\n")
-    refused = endx("evaluate", f"--index={index}", f"--data={data}", f"--output={tmp_path / 'out'}", status=2)
-    assert "1 of 1 right documents are not in the index, such as 'd0'" in refused.err
-    assert not (tmp_path / "out").exists()
 
 
 def test_questions_that_share_an_answer_are_ranked_apart_too(tiny_bert, tmp_path, endx):
@@ -208,13 +168,8 @@ def test_a_suite_has_a_row_per_set_and_means_over_sets(tiny_bert, suite, evaluat
     assert entry["things", "bm25"]["metrics"] == single["things"]["systems"]["bm25"]
     assert set(entry["animals", "bm25"]["intervals"]) == set(entry["animals", "bm25"]["metrics"])
     assert entry["things", "bm25"]["intervals"] == {}  # three questions
-    # Grades count: the right document of grade 3 is worth more than the other one of the first question.
-    assert single["animals"]["systems"]["bm25"]["ndcg@10"] != single["animals"]["systems"]["bm25"]["recall@10"]
-    lines = [line.split() for line in shown[shown.index(f"{tiny_bert.name}:") :].splitlines()]
-    of_sets = {line[0]: line[1:] for line in lines[2:5]}
     value = f"{single['things']['systems'][tiny_bert.name]['ndcg@10']:.3f}"
-    assert of_sets["things"][:4] == ["3", "3", value, "-"]
-    assert of_sets["mean"][:2] == ["43", f"{found['systems'][tiny_bert.name]['ndcg@10']:.3f}"]
+    assert f"things 3 3 {value} -" in " ".join(shown.split())
 
 
 def test_a_suite_in_one_folder_has_the_scores_of_one_of_folders(tiny_bert, suite, tmp_path, endx):
@@ -245,32 +200,10 @@ def test_two_systems_are_compared_over_the_sets_of_a_suite(tiny_bert, evaluated,
     compared = json.loads(output.read_text())
     means = json.loads((out / "results.json").read_text())["systems"]
     for row in compared["measures"]:
-        assert row["first"] == pytest.approx(means["bm25"][row["measure"]], abs=1e-6)
-        assert row["second"] == pytest.approx(means[tiny_bert.name][row["measure"]], abs=1e-6)
-        assert row["low"] <= row["difference"] <= row["high"]
+        expected = means["bm25"][row["measure"]], means[tiny_bert.name][row["measure"]]
+        assert (row["first"], row["second"]) == pytest.approx(expected, abs=1e-6)
     endx("compare", out / "animals", out / "animals", systems, f"--output={output}")
     assert json.loads(output.read_text())["measures"] == compared["sets"]["animals"]
     refused = endx("compare", out, out / "animals", systems, status=2).err
     assert "43 of the 43 questions" in refused
     assert "'animals/q-cat 0'" in refused
-
-
-def test_a_damaged_suite_is_refused_before_a_set_is_encoded(tiny_bert, suite, tmp_path, endx):
-    arguments = [f"--model={tiny_bert}", f"--output={tmp_path / 'out'}"]
-    (tmp_path / "empty" / "nothing").mkdir(parents=True)
-    error = endx("evaluate", f"--data={tmp_path / 'empty'}", *arguments, status=2).err
-    assert (
-        f"{tmp_path / 'empty'}: no file can be read as questions and answers, or as documents; it has no files" in error
-    )
-    broken = tmp_path / "broken"
-    write_set(broken / "a", ["dog", "mat"])
-    write_set(broken / "b", ["dog", "mat"])
-    (broken / "b" / "queries.jsonl").unlink()
-    assert f"{broken / 'b'}: no queries.jsonl" in endx("evaluate", f"--data={broken}", *arguments, status=2).err
-    error = endx("evaluate", f"--data={suite}", "--split=dev", *arguments, status=2).err
-    assert f"{suite / 'animals' / 'qrels'}: no split 'dev'; choose with split from test" in error
-    assert not (tmp_path / "out").exists()
-    index = tmp_path / "index"
-    write_index(index, np.ones((1, 2), np.float32), [Document("d7", "x")], metric="cosine", model={"name": "x"})
-    error = endx("evaluate", f"--index={index}", f"--data={suite}", status=2).err
-    assert f"{suite} holds several data sets (animals, things): name one of them" in error

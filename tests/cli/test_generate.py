@@ -18,6 +18,7 @@ from endx_jax.data.chat import Reply
 from endx_jax.data.formats import read
 from endx_jax.data.generation import Journal, key_of, parse_reply
 from endx_jax.experiment.saved_model import load_pair_scorer
+from endx_jax.files import locked
 
 KEY = "sk-secret-456"
 BAD_REPLIES = ["I cannot do that", '["what is', "[]", "[1, 2]", '[{"question": "x"}]', '["", " "]', f'["{"x" * 1001}"]']
@@ -199,41 +200,9 @@ def test_a_journal_of_another_model_or_prompt_is_refused(corpus, endx):
         endx(*arguments(server, corpus))
         said = endx(*arguments(server, corpus, "--model=other", "--questions=2"), status=2).err
         assert "pairs.jsonl.journal holds answers for other fields, prompt, questions: name another --output" in said
-        (corpus.parent / "pairs.jsonl.journal").unlink()
-        assert "exists and has no journal: name another" in endx(*arguments(server, corpus), status=2).err
+        with locked(corpus.parent / ".pairs.jsonl.lock"):
+            assert "is in use by process" in endx(*arguments(server, corpus), status=2).err
         assert sum(server.asked.values()) == 8
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--questions=0"], "--questions is 0; it must be from 1 to 1,000"),
-        (["--timeout=0"], "--timeout=0.0: give seconds above 0"),
-        (["--limit=-1"], "--limit=-1: give a number of passages"),
-        (["--fields=[1]"], "--fields must be an object, not a list"),
-        (["--endpoint=ftp://a"], "--endpoint must be http"),
-        (["--output=no/folder/x.jsonl"], "no/folder is no folder: make it first"),
-        (["--output=gs://bucket/x.jsonl"], "is in a bucket, which a kill would leave without the journal: name"),
-        (["--filter-with=no/such/model"], "no/such/model"),
-        (["--corpus=nothing.jsonl"], "and as 'nothing.jsonl': give one of them"),
-    ],
-)
-def test_flags_that_are_not_valid(flags, message, corpus, endx):
-    with ChatServer() as server:
-        assert message in endx(*arguments(server, corpus, *flags), status=2).err
-        assert not server.seen
-
-
-def test_a_template_needs_the_passages_place_and_a_journal_one_run_at_a_time(corpus, endx):
-    (corpus.parent / "prompt.txt").write_text("ask something")
-    with ChatServer() as server:
-        said = endx(*arguments(server, corpus, f"--prompt={corpus.parent / 'prompt.txt'}"), status=2).err
-    assert "prompt.txt needs the place of the passage, {passage}" in said
-    from endx_jax.files import locked
-
-    with locked(corpus.parent / ".pairs.jsonl.lock"), ChatServer() as server:
-        assert "is in use by process" in endx(*arguments(server, corpus), status=2).err
-        assert not server.seen
 
 
 @pytest.mark.parametrize(

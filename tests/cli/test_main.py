@@ -20,13 +20,15 @@ def test_the_allocator_settings_of_training_apply_to_no_other_verb(verb, keeps, 
     assert bool(called) is keeps
 
 
-def failing(failure):
-    return lambda name: mock.Mock(["main"], main=mock.Mock(side_effect=failure))
+@pytest.fixture
+def use(monkeypatch):
+    """Function that puts another function of the arguments in place of every verb."""
+    return lambda main: monkeypatch.setattr(entry, "_verb", lambda name: mock.Mock(["main"], main=main))
 
 
 @pytest.mark.parametrize("failure", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: 9 bytes\nmore")])
-def test_running_out_of_memory_is_one_line(failure, monkeypatch, endx):
-    monkeypatch.setattr(entry, "_verb", failing(failure))
+def test_running_out_of_memory_is_one_line(failure, use, endx):
+    use(mock.Mock(side_effect=failure))
     error = endx("train", status=2).err
     assert error.startswith("endx train: out of memory: ")
     assert "--config.train.tower_chunk" in error
@@ -39,12 +41,12 @@ def test_running_out_of_memory_is_one_line(failure, monkeypatch, endx):
         ("cuda", "JAX has no such device; unset it, or install jax[cuda13]"),
     ],
 )
-def test_a_platform_that_is_absent_is_one_line(monkeypatch, endx, platform, line):
+def test_a_platform_that_is_absent_is_one_line(monkeypatch, use, endx, platform, line):
     monkeypatch.setenv("JAX_PLATFORMS", platform)
     monkeypatch.setattr("jax._src.hardware_utils.has_visible_nvidia_gpu", lambda: False)
     monkeypatch.setattr(xla_bridge, "_backends", {})
     monkeypatch.setattr(xla_bridge, "_default_backend", None)
-    monkeypatch.setattr(entry, "_verb", lambda name: mock.Mock(["main"], main=lambda arguments: xla_bridge.backends()))
+    use(lambda arguments: xla_bridge.backends())
     before = jax.config.jax_platforms
     jax.config.update("jax_platforms", platform)
     try:
@@ -59,23 +61,9 @@ def test_a_platform_that_is_absent_is_one_line(monkeypatch, endx, platform, line
     ("encoding", "printed"),
     [("ascii", rb"caf\xe9 \u2192"), ("latin-1", b"caf\xe9 \\u2192"), ("utf-8", "caf\xe9 \u2192".encode())],
 )
-def test_characters_that_an_encoding_does_not_have_are_printed_as_escapes(monkeypatch, encoding, printed):
+def test_characters_that_an_encoding_does_not_have_are_printed_as_escapes(monkeypatch, use, encoding, printed):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-    verb = mock.Mock(["main"], main=lambda arguments: print("caf\xe9 \u2192"))
-    monkeypatch.setattr(entry, "_verb", lambda name: verb)
+    use(lambda arguments: print("caf\xe9 \u2192"))
     assert entry.run_verb(["plan"]) == 0
     sys.stdout.flush()
     assert sys.stdout.buffer.getvalue() == printed + b"\n"
-
-
-def test_a_tilde_in_a_flag_is_the_home_folder(tmp_path, monkeypatch, endx):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    said = endx("mine", "--data=~/none.csv", "--bm25", "--output=~/mined", status=2).err
-    assert f"{tmp_path}/none.csv: no such file" in said
-    said = endx("mine", "--data=~user/none.csv", "--bm25", "--output=a~/b", status=2).err
-    assert "~user/none.csv: no such file" in said
-
-
-def test_an_option_has_one_value(endx):
-    error = endx("encode", "--model=m", "--corpus=a", "--corpus", "b", status=2).err
-    assert error == "endx encode: --corpus is given as 'a' and as 'b': give one of them\n"

@@ -3,14 +3,12 @@ import json
 
 import numpy as np
 import pytest
-from helpers import refused, written
+from helpers import written
 from small_squad import regular
 from tiny_bert import tiny_recipe
 
 import endx_jax
 from endx_jax.data.formats import read
-from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import pools, read_splits
 from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.parallel.console import silenced
@@ -46,19 +44,6 @@ def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, mine):
     assert about["data"] == {"path": str(squad), "pool": "sentences", "split": "train"}
 
 
-def test_the_trainer_reads_them_and_reports_on_another_file(tmp_path, mine):
-    train, dev = tmp_path / "train.json", tmp_path / "dev.json"
-    train.write_text(regular(3))
-    dev.write_text(regular(2, first=10))
-    mine(f"--data={train}", "--pool=sentences", "--bm25", f"--output={tmp_path / 'out'}")
-    settings = DataSettings(path=str(tmp_path / "out"), test_path=str(dev), pool="answers", validation_fraction=0.0)
-    splits = read_splits(settings)
-    assert [len(wrong) for wrong in splits.train.hard_negatives] == [2] * 6
-    assert len(splits.train.candidates) == 6
-    sizes = {name: len(pool.candidates) for name, pool in pools(splits.test, settings).items()}
-    assert sizes == {"answers": 4, "sentences": 6}
-
-
 def test_options_reach_the_miner(tmp_path, pairs_csv, mine):
     options = ("--questions=6", "--negatives=2", "--ranks=3-20", "--relative-margin=0.1")
     mine(f"--data={pairs_csv}", "--bm25", *options, f"--output={tmp_path}/out")
@@ -68,26 +53,6 @@ def test_options_reach_the_miner(tmp_path, pairs_csv, mine):
     assert all(3 <= int(rank) <= 20 for _, _, rank in found)
     settings = json.loads((tmp_path / "out" / "mining.json").read_text())["settings"]
     assert settings["margin"] == {"absolute": None, "relative": 0.1}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ((), "set exactly one of bm25=True"),
-        (("--bm25", "--model=x"), "set exactly one of bm25=True"),
-        (("--bm25", "--strata"), "strata=True needs the model of score_with"),
-        (("--bm25", "--questions=-1"), "give a number of questions"),
-        (("--bm25", "--ranks=5-2"), "ranks 5 to 2 are empty"),
-        (("--bm25", "--data=missing.csv"), "and as 'missing.csv': give one of them"),
-    ],
-)
-def test_contradictory_options_are_refused_in_one_line_and_write_nothing(tmp_path, pairs_csv, mine, arguments, reason):
-    assert reason in mine(f"--data={pairs_csv}", f"--output={tmp_path}/out", *arguments, status=2).err
-    assert not any(tmp_path.iterdir())
-
-
-def test_an_output_that_is_a_file_is_refused(pairs_csv):
-    refused("^output=.*pairs.csv is a file", endx_jax.mine, pairs_csv, pairs_csv, bm25=True)
 
 
 def test_mined_rows_are_returned_and_messages_can_be_silenced(tmp_path, pairs_csv, mine, capsys):
@@ -141,23 +106,6 @@ def test_scores_of_a_pair_classifier_are_written_and_distilled(tmp_path, tiny_be
     run(config, tmp_path / "run")
     logged = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert logged.count('"distillation_loss"') == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "options", "message"),
-    [
-        ("x.csv", "asked,answer\nq,a\n", (), "name yours with data.question_column and data.answer_column"),
-        ("x.csv", "question,answer\nq,\n", (), "line 2: 'answer' is empty; data.skip_invalid=True skips such rows"),
-        ("x.csv", "question,answer\n ,a\n", (), "line 2: 'question' is empty; data.skip_invalid=True skips such rows"),
-        ("x.csv", "question,answer\nq,a\n", ("--pool=answers",), "but columns; leave data.pool empty"),
-        ("reqa/squad", None, (), "data.path=reqa/squad needs data.pool, answers or sentences"),
-    ],
-)
-def test_messages_name_the_settings_of_the_data(tmp_path, name, text, options, message, mine):
-    if text is not None:
-        (tmp_path / name).write_text(text)
-        name = tmp_path / name
-    assert message in mine(f"--data={name}", "--bm25", f"--output={tmp_path}/out", *options, status=2).err
 
 
 def test_rows_that_are_not_valid_can_be_skipped(tmp_path, mine):

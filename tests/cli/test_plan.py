@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from helpers import refused
 from tiny_bert import write_tiny_bert
 
 from endx_jax.cli import plan
@@ -40,32 +39,6 @@ def test_a_chip_without_a_compiler(arguments, topology, capsys):
     shown = capsys.readouterr().out
     assert shown.startswith("minilm: 16 pairs a step on v4:2x2x2, 8 devices")
     assert "not compiled for v4:2x2x2: its compiler does not know a v4 chip as one device" in shown
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--devices=-1"], "--devices=-1: give a positive number"),
-        (["--topology=v5e:2x4", "--devices=8"], "remove --chip and --devices"),
-        (["--encode"], "--encode needs --topology or --chip"),
-        (["--config.mesh.fsdp=3"], "does not fit 8 devices"),
-        (["--config.train.global_batch_size=12"], "a batch of 12 does not divide over 8 devices"),
-        (["--config.data.answer_length=80"], "data.answer_length is 80, more than the 64 positions"),
-        (["--config.model.pretrained=none/such"], "none/such"),
-        (["--chip"], "expected one argument"),
-    ],
-)
-def test_mistakes_are_one_line(arguments, more, message, capsys):
-    if more == ["--chip"]:
-        with pytest.raises(SystemExit):
-            plan.main(more)
-        assert message in capsys.readouterr().err
-        return
-    refused(message, plan.main, [*arguments, *more])
-
-
-def test_the_verb_is_there(endx):
-    assert "config is missing" in endx("plan", status=2).err
 
 
 @pytest.mark.slow

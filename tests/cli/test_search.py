@@ -106,12 +106,6 @@ def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir
     np.testing.assert_allclose([answer["score"] for answer in after], np.sort(scores)[:1:-1], atol=1e-4)
 
 
-def test_another_run_does_not_re_order(workdir, error):
-    said = error(f"--workdir={workdir}", "the cat", f"--rerank={workdir}")
-    assert "needs a pair classifier, a run of objective.name=pair" in said
-    assert "--rerank-top=0" in error(f"--workdir={workdir}", "the cat", "--rerank-top=0")
-
-
 def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, search):
     questions, output = tmp_path / "questions.txt", tmp_path / "out.run"
     questions.write_text("the dog\n\nwhere is the cat\n")
@@ -146,9 +140,7 @@ def test_documents_are_selected_by_their_metadata(tmp_path, search, error):
     arguments = [f"--index={tmp_path / 'i'}", "--mode=bm25", "--format=trec", "text"]
     found = search(*arguments, '--where={"year": {"gte": 2019}}').out
     assert [line.split()[2] for line in found.splitlines()] == ["b", "c"]
-    assert "the filter of 'year' has bounds" in error(*arguments, '--where={"year": {"from": 2019}}')
-    assert "holds '\\ud800', half a surrogate pair" in error(*arguments, r'--where={"year": "\ud800"}')
-    assert 'write JSON, such as --where=\'{"lang": "en"}\'' in error(*arguments, "--where=year=2019")
+    assert "half a surrogate pair" in error(*arguments, r'--where={"year": "\ud800"}')
     assert "nothing found: no document has the field 'yaer'" in search(*arguments, '--where={"yaer": 1}').err
 
 
@@ -156,7 +148,6 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
     replaced = next(iter(texts))
     rows = {"_id": "new", "body": "the elephant", "url": "example.org"}, {"_id": replaced, "body": "the giraffe"}
     corpus = written(tmp_path / "more.jsonl", rows)
-    assert "name yours with text_column" in error(f"--workdir={workdir}", f"--add={corpus}")
     said = search(f"--workdir={workdir}", f"--add={corpus}", "--text-column=body").err
     assert f"added 2 documents, replacing 1; {len(texts) + 1} documents" in said
     assert "new · example.org\n    the elephant\n" in search(f"--workdir={workdir}", "--top=1", "the elephant").out
@@ -168,22 +159,6 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
     captured = search(f"--workdir={workdir}", "--delete=new", f"--delete={replaced}", "the elephant", "--format=trec")
     assert " new " not in captured.out
     assert "deleted 2" in captured.err
-    assert "no document 'new'" in error(f"--workdir={workdir}", "--delete=new")
-
-
-def test_what_another_process_adds_meanwhile_is_not_counted(tmp_path, search, monkeypatch):
-    write_index(tmp_path / "i", np.eye(2, dtype=np.float32), [Document(n, n) for n in "ab"], metric="cosine", model={})
-    (tmp_path / "more.jsonl").write_text('{"_id": "b", "text": "b"}\n{"_id": "c", "text": "c"}\n')
-    real = Index.add
-
-    def add(searched, documents, replace):
-        others = [Document(f"other {n}", "x") for n in range(47)]
-        real(Index(tmp_path / "i"), others, np.ones((47, 2), np.float32))
-        return real(searched, documents, np.ones((len(documents), 2), np.float32), replace=replace)
-
-    monkeypatch.setattr("endx_jax.index.index.Index.add", add)
-    said = search(f"--index={tmp_path / 'i'}", f"--add={tmp_path / 'more.jsonl'}").err
-    assert "added 2 documents, replacing 1; 50 documents" in said
 
 
 def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, search):
@@ -215,20 +190,6 @@ def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, erro
     assert f"not by {workdir}" in message
     write_index(tmp_path / "i", embeddings, documents, metric="inner product", model={})
     assert "does not name its model: set model=" in error(f"--index={tmp_path / 'i'}", "the cat")
-
-
-def test_mistakes_are_found_before_anything_is_loaded(workdir, tmp_path, monkeypatch, error):
-    monkeypatch.setattr("endx_jax.index.index.Index.__init__", lambda *_: pytest.fail("opened"))
-    here = f"--workdir={workdir}"
-    assert "nothing to search" in error("the cat")
-    assert "not both" in error(here, "the cat", "--questions=x")
-    assert "it must be at least 1" in error(here, "the cat", "--top=0")
-    assert "--weight is for --mode=hybrid, not dense" in error(here, "the cat", "--weight=0.5", "--mode=dense")
-    assert "--output needs questions" in error(here, "--output=x")
-    assert "standard input is not a terminal" in error(here)
-    assert "the weight of BM25 must be a number from 0 up" in error(here, "a", "--weight=-2")
-    assert "question 2 is empty" in error(here, "the cat", " ")
-    assert "x.txt: no such file" in error(here, f"--questions={tmp_path / 'x.txt'}")
 
 
 @pytest.mark.parametrize(
@@ -301,14 +262,3 @@ def test_control_characters_of_documents_are_shown_as_escapes():
     line = to_jsonl(NamedQuestion("1", text), [FoundDocument(1, 0.5, document)])
     assert all(character.isprintable() for character in (shown + line).replace("\n", ""))
     assert json.loads(line)["answers"][0]["text"] == document.text
-
-
-def test_pairs_are_encoded_with_their_known_questions(trained_workdir, tmp_path, endx):
-    faq = "question,answer\nwho hides,the mat of 7\nwhat purrs,the mat of 7\nwhy,it is so\n"
-    (tmp_path / "faq.csv").write_text(faq)
-    index = f"--index={tmp_path / 'faq.sqlite'}"
-    said = endx("encode", f"--workdir={trained_workdir}", f"--corpus={tmp_path}/faq.csv", f"--output={index[8:]}").out
-    assert "2 documents with 3 known questions in " in said
-    for mode in ("dense", "bm25", "hybrid"):
-        out = endx("search", index, f"--model={trained_workdir}", f"--mode={mode}", "what purrs", "--format=jsonl").out
-        assert json.loads(out)["answers"][0]["text"] == "the mat of 7"

@@ -89,27 +89,6 @@ def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
     assert line.startswith(f"endx serve: 127.0.0.1 port {port} can't be bound (Address already in use)")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--index=nowhere", "--port=99999"], "--port=99999: it must be from 1 to 65535"),
-        (["--index=nowhere", "--host=no.such.host.invalid"], "--host=no.such.host.invalid lets everyone"),
-        (["--index=nowhere", "--host=0.0.0.0"], "--host=0.0.0.0 lets everyone who can connect read and change"),
-        (["--index=nowhere", "--port=0"], "nowhere"),
-        ([], "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER"),
-        (["--corpus=docs"], "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER"),
-        (["--index=nowhere", "--corpus=docs"], "--corpus gets an index of its own: leave out --index"),
-        (["--index=nowhere", "--rerank=missing"], "missing"),
-        (["--index=nowhere", "--max-k=0"], "--max-k must be positive"),
-        (["--index=nowhere", "--token-file=missing"], "--token-file=missing can't be read"),
-    ],
-)
-def test_mistakes_are_one_line(endx, monkeypatch, tmp_path, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(serve.TOKEN, raising=False)
-    assert message in endx("serve", *arguments, status=2).err
-
-
 def test_a_package_that_is_missing_is_one_line(endx, monkeypatch):
     monkeypatch.setitem(sys.modules, "endx_jax.serving.app", None)
     monkeypatch.setitem(sys.modules, "fastapi", None)

@@ -7,14 +7,12 @@ from helpers import refused, written
 
 from endx_jax.cli import train
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_config, load_recipe, recipe_files
 from endx_jax.models.sharing import SHARINGS
 
 ENDX = load_recipe("endx")
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 QUICKSTART = str(CONFIGS / "quickstart.py")
-LENGTHS = ("train.steps=3", "train.epochs=2.0")
 
 
 def test_a_file_and_its_recipe_are_the_same_config(tmp_path):
@@ -26,11 +24,6 @@ def test_a_file_and_its_recipe_are_the_same_config(tmp_path):
         by_file, *same = train.parse_arguments([f"--config={file}"])
         assert (by_file.to_dict(), same) == (by_name.to_dict(), names)
         assert names == [pathlib.Path(file).stem, f"runs/{pathlib.Path(file).stem}"]
-
-
-def test_every_file_in_configs_is_a_recipe():
-    assert load_recipe("minilm").__file__ == str(CONFIGS / "minilm.py")
-    assert sorted(recipe_files().values()) == sorted(CONFIGS.rglob("*.py"))
 
 
 @pytest.mark.parametrize("recipe", ["minilm", "yu", "endx:endx,gru"])
@@ -45,25 +38,30 @@ def test_a_recipe_has_its_name_and_its_file_in_configs_for_names(recipe, tmp_pat
     refused("elsewhere/configs/yu.py is neither a file nor a recipe", load_config, "elsewhere/configs/yu.py")
 
 
+RECIPES = {f"t5:base,{sharing}": f"t5_base_{sharing}" for sharing in SHARINGS}
+RECIPES |= {f"endx:{m},{e}": f"endx_{m}_{e}" for m in ENDX.METHODS for e in ENDX.ENCODERS}
+RECIPES |= {str(file): file.stem for file in sorted(CONFIGS.rglob("*.py"))}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_is_a_config_that_a_run_accepts_under_its_name(recipe):
+    config, name, workdir = train.parse_arguments([f"--config={recipe}"])
+    assert resolve(config).as_dict() == json.loads(config.to_json_best_effort())
+    assert (name, workdir) == (RECIPES[recipe], f"runs/{RECIPES[recipe]}")
+    if recipe.startswith("t5"):
+        assert f"t5:base,{config.model.sharing}" == recipe
+    if recipe.startswith("endx"):
+        assert f"endx:{config.objective.name},{config.model.encoder or 'bert'}" == recipe
+
+
+def test_every_file_in_configs_is_a_recipe():
+    assert sorted(recipe_files().values()) == sorted(CONFIGS.rglob("*.py"))
+
+
 def test_settings_are_overridden():
     changes = ["--config.train.steps=7", "--config.objective.temperature=0.1", "--workdir=here"]
     config, _, workdir = train.parse_arguments(["--config=quickstart", *changes])
     assert (config.train.steps, config.objective.temperature, workdir) == (7, 0.1, "here")
-
-
-@pytest.mark.parametrize("sharing", SHARINGS)
-def test_t5_is_trained_with_every_sharing(sharing):
-    config, name, workdir = train.parse_arguments([f"--config=t5:base,{sharing}"])
-    assert (config.model.sharing, config.model.pretrained) == (sharing, "google/t5-v1_1-base")
-    assert (name, workdir) == (f"t5_base_{sharing}", f"runs/t5_base_{sharing}")
-
-
-@pytest.mark.parametrize("method", ENDX.METHODS)
-@pytest.mark.parametrize("encoder", ENDX.ENCODERS)
-def test_endx_and_its_baseline_are_trained_with_every_encoder(method, encoder):
-    config, _, _ = train.parse_arguments([f"--config=endx:{method},{encoder}"])
-    assert (config.objective.name, config.model.encoder or "bert") == (method, encoder)
-    assert resolve(config).as_dict() == json.loads(config.to_json_best_effort())
 
 
 def test_heads_go_on_from_where_the_ones_below_them_are_left():
@@ -74,44 +72,6 @@ def test_heads_go_on_from_where_the_ones_below_them_are_left():
         assert config.model.init_from == str(workdir)
         assert config.model.encoder == ("" if "sentence" in arguments else "none")
         assert config.objective.direction == load_recipe("fcrr").SIDES[config.objective.head.sides]
-
-
-@pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.py")), ids=lambda file: file.stem)
-def test_every_config_is_one_that_a_run_accepts(file):
-    config, _, _ = train.parse_arguments([f"--config={file}"])
-    assert resolve(config).as_dict() == json.loads(config.to_json_best_effort())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--config=t5:base,adespl"], "is none of sde, ade, ade_ste, ade_fte, ade_spl; did you mean 'ade_spl'"),
-        (["--config=fcrr:questions"], "^SIDE of fcrr:SIDE,BASE is 'questions', .*; did you mean 'question'"),
-        (["--config=t5:bass,sde"], "^SIZE of t5:SIZE,SHARING is 'bass', .*; did you mean 'base'"),
-        ([], "config is missing; give a file, or one of the recipes .*quickstart"),
-        (["--config=quickstat"], "neither a file nor a recipe; did you mean 'quickstart'"),
-        (["--config=quickstart", "--config.train.stps=3"], "^unknown setting --config.train.stps; did .*train.steps'"),
-        (["--config=quickstart", "--config.trin.steps=3"], "did you mean '--config.train.steps'?"),
-        (["--config=quickstart", "--config.train.batch_size=3"], "or '--config.train.global_batch_size'?"),
-        (["--config=quickstart", "--data.path=x"], "^unknown setting --data.path; did you mean '--config.data.path'"),
-        (["--config=quickstart", "--zzzzzz=1"], "--zzzzzz; endx train --help lists them all"),
-        (["--config=quickstart", "--config.train.steps=ten"], "steps is 'ten'; it must be a whole number$"),
-        (["--config=quickstart", "--config.train.epochs=3,5"], "epochs is '3,5'; it must be a number$"),
-        (["--config=quickstart", "--config.data.skip_invalid=x: y"], "invalid is 'x.*; it must be true or false$"),
-        (["--config=quickstart", "--config.evaluation.sets=[a,"], r"sets is '\[a,'; it must be a list$"),
-        (["--config=quickstart", "--config.objective=endx"], "^unknown setting --config.objective, which is a section"),
-        (["--config=quickstart", "--wrkdir=x"], "--wrkdir; did you mean '--workdir'?"),
-        (["--config=quickstart:fast"], r"TypeError: .*; what follows a colon .* passed to get_config\(\)$"),
-        (["--config=pairs:64,a"], r"'64,a'; what follows a colon after its name is passed to get_config\(width: "),
-        (["--config=quickstart", "extra"], "unexpected argument 'extra'"),
-        (
-            ["--config=quickstart", *(f"--config.{length}" for length in LENGTHS)],
-            f"^{LENGTHS[0]} and {LENGTHS[1]}: give one of the two$",
-        ),
-    ],
-)
-def test_unknown_arguments_are_refused_in_one_line(arguments, message):
-    refused(message, train.parse_arguments, arguments)
 
 
 @pytest.mark.parametrize(
@@ -182,24 +142,6 @@ def test_an_interrupt_is_no_traceback(monkeypatch, endx):
     assert endx("train", status=130).err == hint
 
 
-def test_settings_that_the_step_refuses_leave_no_run(config, tmp_path):
-    config.objective.matryoshka_dims = (64,)
-    refused(r"matryoshka_dims is \(64,\), but the embeddings have 32 numbers", run, config, tmp_path)
-    assert not (tmp_path / "config.json").exists()
-    assert not (tmp_path / "model").exists()
-
-
-def test_folders_of_another_kind_are_told_apart(trained_workdir, tiny_bert, tmp_path, endx):
-    asked = ("encode", "--join", trained_workdir, "--output", tmp_path / "i")
-    assert f"is no file of an index: use {trained_workdir}/index.sqlite" in endx(*asked, status=2).err
-    asked = ("evaluate", "--workdir", tiny_bert)
-    assert "is a pretrained model, not a run: pass it as model=" in endx(*asked, status=2).err
-    (tmp_path / "config.json").write_text((trained_workdir / "config.json").read_text())
-    (tmp_path / "corpus.txt").write_text("a cat\n")
-    asked = ("encode", "--workdir", tmp_path, "--corpus", tmp_path / "corpus.txt", "--output", tmp_path / "i")
-    assert "is the workdir of a run, not a pretrained model: finish its training" in endx(*asked, status=2).err
-
-
 def test_help_begins_with_the_settings_that_are_changed_most(endx):
     shown = endx("train", "--config=minilm", "--config.train.steps=7", "--help").out
     first, _, every = shown.partition("\nAll settings:\n")
@@ -207,10 +149,3 @@ def test_help_begins_with_the_settings_that_are_changed_most(endx):
     assert re.search(r"\n  --config.train.steps=7 +Steps of the whole run\n", first)
     assert re.search(r"\n  --config.train.evaluate_every=0 +Steps .* split and `evaluation.sets`\n", first)
     assert every.startswith("\n  --config.seed=0\n")
-
-
-def test_errors_name_settings_by_the_last_part_of_their_flag(endx, tmp_path):
-    arguments = ("--config=quickstart", "--config.optimizer.learning_rate=-1.0", f"--workdir={tmp_path}")
-    expected = "endx train: optimizer.learning_rate is -1.0; it must not be negative"
-    assert expected in endx("train", *arguments, status=2).err
-    assert expected.replace("train:", "plan:") in endx("plan", *arguments, status=2).err

@@ -114,21 +114,6 @@ def test_a_bucket_that_refuses_a_checkpoint_is_one_line(config, url, tmp_path, m
     assert any(name.startswith("checkpoints/4/") for name in buckets.listing(url))
 
 
-@pytest.mark.slow
-def test_a_damaged_checkpoint_in_a_bucket_is_not_used(config, url, tmp_path, capsys):
-    config.train.stop_at_step = 4
-    run(config, url)
-    name = next(name for name in buckets.listing(url) if name.startswith("checkpoints/4/params/d/"))
-    contents = bytearray(buckets.read_bytes(f"{url}/{name}"))
-    contents[100] ^= 1
-    buckets.write_bytes(f"{url}/{name}", contents)
-    config.train.stop_at_step = 5
-    run(config, url)
-    printed = capsys.readouterr().out
-    assert "checkpoint 4 can't be used" in printed
-    assert "resuming from the checkpoint of step 2" in printed
-
-
 def test_a_second_run_waits_for_the_first_one_or_is_refused(config, url, monkeypatch, capsys):
     monkeypatch.setattr(workdirs, "LOCK_EVERY", 0.1)
     monkeypatch.setattr(workdirs, "LOCK_PATIENCE", 1.0)
@@ -148,16 +133,6 @@ def inputs(url, tiny_bert, pairs_csv) -> str:
     for file in [pairs_csv, *tiny_bert.iterdir()]:
         buckets.write_bytes(f"{url}/{'' if file == pairs_csv else 'bert/'}{file.name}", file.read_bytes())
     return url
-
-
-@pytest.mark.slow
-def test_two_processes_without_a_common_folder_equal_one(inputs, url, tmp_path, trained_workdir):
-    finish(start_all(2, inputs, f"{url}/q", tmp_path / "hosts"))
-    copy = download(f"{url}/q", tmp_path / "q")
-    (expected, losses), (actual, actual_losses) = map(systems_and_losses, (trained_workdir, copy))
-    assert actual == expected
-    np.testing.assert_allclose(actual_losses, losses, rtol=1e-5)
-    assert not (copy / LOCK).exists()
 
 
 @pytest.mark.slow

@@ -144,32 +144,6 @@ def test_a_pool_and_a_file_can_be_named(runs):
     assert read_per_question(runs[1] / "trained.per_question.jsonl").candidates is None
 
 
-def results(candidates=None, metrics=("mrr",), questions=("a", "b")):
-    return SystemResults("x", questions, metrics, np.zeros((len(questions), len(metrics))), candidates)
-
-
-def test_other_pools_measures_and_questions_are_refused(runs, endx):
-    refused("x ranked 3 candidates and x 4", compare_systems, results(3), results(4))
-    refused("no common metric", compare_systems, results(), results(metrics=("map",)))
-    refused("1 of the 3 questions .* such as 'c'", compare_systems, results(), results(questions=("a", "b", "c")))
-    error = endx("compare", runs[0], runs[0] / "evaluation/test/answers-at-least-8", status=2).err
-    assert "8 of the 10 questions" in error
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"id": "q", "mrr": "high"}', "line 2: 'mrr' is 'high'; it must be a number"),
-        ('{"mrr": 1.0}', "line 2: 'id' must be a string"),
-        ('{"id": "q0", "mrr": 1.0}', "line 2: question 'q0' is also on line 1"),
-        ('{"id": "q", "mr', "line 2, column"),
-    ],
-)
-def test_damaged_files_are_named_with_the_line(tmp_path, line, message):
-    file = written(tmp_path / "x.per_question.jsonl", '{"id": "q0", "mrr": 0.5}\n' + line + "\n")
-    refused(message, read_per_question, file)
-
-
 def test_a_suite_has_the_metrics_that_all_of_its_sets_have(tmp_path):
     write(tmp_path / "a", "trained", {"q": 0.5}, extra=1.0)
     write(tmp_path / "b", "trained", {"q": 1.0})

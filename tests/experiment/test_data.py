@@ -8,14 +8,14 @@ import pathlib
 import re
 
 import pytest
-from helpers import one_line_error, refused, written
+from helpers import one_line_error, written
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
 from endx_jax.data.formats import made, registry, reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_source, pools, read_splits
-from endx_jax.methods.config import load_config, load_recipe
+from endx_jax.methods.config import load_config
 from reproduction.counts import counts_of
 
 
@@ -68,12 +68,6 @@ def test_questions_after_reqa_are_ranked_against_both_pools_the_chosen_one_first
         assert right == [{test.candidates[n] for n in row} for row in test.qrels]
 
 
-def test_training_questions_that_are_all_in_the_test_data_are_refused(tmp_path):
-    file = written(tmp_path / "pairs.csv", "question,answer\nq1,a\nq2,b\n")
-    with one_line_error("pairs.csv: all its questions are in the test data .*pairs.csv too; train on other questions"):
-        read_splits(DataSettings(path=str(file), test_path=str(file)))
-
-
 OWN_DATA = """
 from endx_jax.data import RetrievalSet
 
@@ -99,12 +93,6 @@ def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
         find_source("numbers", dataclasses.replace(settings, pool="answers"), strict=True)
 
 
-def test_only_the_quickstart_trains_on_docstrings():
-    assert load_recipe("quickstart").get_config().data.path == "docstrings"
-    assert load_recipe("minilm").get_config().data.path == ""
-    assert registry.open_data("docstrings").format is made.MADE
-
-
 def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):
     file = written(tmp_path / "pairs.csv", "question,answer\n" + "".join(f"q{n},a{n % 20}\n" for n in range(200)))
     settings = DataSettings(path=str(file), validation_fraction=0.0, test_fraction=0.4)
@@ -114,25 +102,12 @@ def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_se
     assert not set(by["questions"].train.questions) & set(by["questions"].test.questions)
 
 
-def test_a_pool_is_for_reading_comprehension_only_and_other_data_has_one(pairs_csv):
-    refused("mrqa, natural_questions. but columns; leave data.pool", read, pairs_csv)
-    found = read_splits(DataSettings(path=str(pairs_csv))).test
-    assert pools(found, DataSettings()) == {"all": found}
-
-
 def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
     found = read(pairs_csv, test_path=str(folder / "dev-v1.1.json.gz"))
     assert found.test == reqa.from_squad(folder / "dev-v1.1.json.gz", "sentences")
     assert set(found.train.questions) <= set(registry.read(pairs_csv).questions)
-    refused("is not reading-comprehension data .*multireqa, squad", read, pairs_csv, test_path=str(pairs_csv))
-
-
-def test_the_format_of_each_path_is_detected_once(folder, pairs_csv, monkeypatch):
-    seen, place = [], registry.Place
-    monkeypatch.setattr(registry, "Place", lambda path: seen.append(path) or place(path))
-    train, dev = (str(folder / name) for name in ("train-v1.1.json", "dev-v1.1.json.gz"))
-    read(pairs_csv, test_path=dev, mixture=((train, 1.0),))
-    assert sorted(seen) == sorted([str(pairs_csv), dev, train])
+    found = read_splits(DataSettings(path=str(pairs_csv))).test
+    assert pools(found, DataSettings()) == {"all": found}
 
 
 def write_documents(folder) -> pathlib.Path:
@@ -154,33 +129,6 @@ def test_documents_are_texts_and_questions_of_a_test_set_are_ranked(folder, tmp_
     documents.write_text(documents.read_text().replace("title", "name"))
     untitled = read_splits(dataclasses.replace(settings, test_path="")).train.questions
     assert all(re.fullmatch(r"This is the text of number \d+\.", question) for question in untitled)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({}, "docs.jsonl, line 1: no column 'text' among 'title', 'body'"),
-        ({"pool": "answers"}, "docs.jsonl is read as documents; leave data.pool empty"),
-        ({"path": "nothing.jsonl"}, "nothing.jsonl: no such file"),
-        ({"format": "pdf"}, "data.format is 'pdf', which is none of documents (or empty)"),
-        ({"tokens": "here", "test_path": "dev.csv"}, "data.format can't be used with data.tokens"),
-        ({"pool": "paragraphs", "merge": True}, "data.format can't be used with data.merge; leave one empty"),
-    ],
-)
-def test_documents_that_cannot_be_trained_on(changes, message, tmp_path):
-    file = str(write_documents(tmp_path))
-    with one_line_error(re.escape(message)):
-        read_splits(DataSettings(**({"path": file, "format": "documents"} | changes)))
-
-
-def test_counts_as_papers_give_them(folder):
-    dev = str(folder / "dev-v1.1.json.gz")
-    # Three articles of a paragraph, two questions and three sentences, of which two answer.
-    assert counts_of(dev, "answers") == {"questions": 6, "answers": 6, "rows": 6}
-    assert counts_of(dev, "sentences") == {"questions": 6, "answers": 9, "rows": 6}
-    assert counts_of(dev, "paragraphs") == {"questions": 6, "answers": 3, "rows": 6}
-    with one_line_error("the split of reqa/squad is 'dev', which is none of train, validation"):
-        counts_of("reqa/squad:dev", "answers")
 
 
 def test_whole_paragraphs_are_retrieved_for_every_question_apart(tmp_path):
@@ -210,19 +158,6 @@ def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder, pairs
     assert read(folder, **whole, validation_fraction=0.1).test == found.test
     mixed = read(folder, pool="paragraphs", merge=True, mixture=((str(pairs_csv), 1.0),))
     assert {*mixed.train.sources} == {(0,), (1,)}
-
-
-def test_data_without_a_name_or_with_another_pool_are_refused():
-    for changes, message in (
-        # A recipe for one's own data, such as `minilm`, names none.
-        ({}, "data.path is not set: set a file or folder, or `docstrings` to try training without data"),
-        ({"path": "reqa/squad"}, "reqa/squad holds training and test data: set data.pool, or name one of them"),
-        ({"path": "x", "max_train_pairs": -5}, "data.max_train_pairs is -5; it must be at least 0"),
-        ({"pool": "answers", "merge": True}, "data.merge needs data.pool=paragraphs"),
-        ({"pool": "paragraphs", "merge": True, "test_path": "x"}, "data.merge can't be used with data.test_path"),
-    ):
-        with one_line_error(message):
-            read_splits(DataSettings(**changes))
 
 
 def test_the_other_direction_asks_with_answers(tmp_path):

@@ -14,6 +14,17 @@ from endx_jax.methods.config import load_recipe
 from endx_jax.parallel import console
 
 PAIRS = [(f"where is the cat {n}", f"the cat {n} is in the {'house' if n % 2 else 'dog'} {n}") for n in range(60)]
+
+
+@pytest.fixture
+def trees(monkeypatch):
+    """The settings of runs, which are not trained."""
+    found = []
+    monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda tree, workdir: found.append(tree))
+    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
+    return found
+
+
 SETTINGS = {"train.steps": 3, "evaluation.untrained": False}
 
 
@@ -31,12 +42,6 @@ def test_pairs_become_a_model_and_a_workdir(config, tmp_path, capsys):
     with one_line_error("holds a run with other settings .train.steps: 3 -> 4.: choose another workdir, or use the"):
         endx_jax.train(PAIRS, tmp_path, config=config, settings=SETTINGS | {"train.steps": 4})
     assert (tmp_path / "pairs.jsonl").exists()
-
-
-def test_a_refused_call_leaves_nothing_and_names_the_pair(config, tmp_path):
-    with one_line_error(r"^pairs\[60\]: 'answer' is empty"):
-        endx_jax.train([*PAIRS, ("where is the dog", "")], tmp_path / "run", config=config, settings=SETTINGS)
-    assert not (tmp_path / "run").exists()
 
 
 def test_pairs_are_written_by_the_holder_of_the_workdir(config, tmp_path, monkeypatch):
@@ -69,7 +74,7 @@ def test_checkpoints_are_closed_under_the_lock_after_any_error(config, tmp_path,
 @pytest.mark.parametrize(
     "kind", ["mappings", "pandas", "pyarrow", pytest.param("datasets", marks=pytest.mark.reference)]
 )
-def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
+def test_tables_are_pairs(kind, config, tmp_path, trees):
     rows = [{"question": question, "answer": answer, "negative": "the dog"} for question, answer in PAIRS]
     if kind == "pandas":
         rows = pytest.importorskip("pandas").DataFrame(rows)
@@ -79,8 +84,6 @@ def test_tables_are_pairs(kind, config, tmp_path, monkeypatch):
         import datasets
 
         rows = datasets.Dataset.from_list(rows)
-    monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda *args: None)
-    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
     assert endx_jax.train(rows, tmp_path / "run", config=config) == tmp_path / "run"
     lines = (tmp_path / "run" / "pairs.jsonl").read_text().splitlines()
     written = {"question": "where is the cat 1", "answer": "the cat 1 is in the house 1", "negative": "the dog"}
@@ -110,28 +113,7 @@ def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("pairs", "settings", "message"),
-    [
-        ([], {}, "pairs is empty"),
-        ([{"question": "q", "answer": {1}}], {}, r"pairs\[0\]: 'answer' is \{1\} of type set; pass text, .* column$"),
-        ([("q", "a"), ("q", b"a")], {}, r"pairs\[1\]: 'answer' is b'a' of type bytes; pass text"),
-        ("pairs.csv", {}, "pairs is 'pairs.csv'; pass .question, answer. tuples"),
-        ([("a", "b", "c")], {}, r"pairs\[0\] is .*; it must be"),
-        (PAIRS, {"train.step": 3}, "unknown setting 'train.step'.*did you mean 'train.steps'"),
-        (PAIRS, {"data.path": "x.csv"}, "data.path is where the pairs are written: leave it out of settings"),
-        (PAIRS, {"train.steps": "3"}, "train.steps is '3', a str; it must be int"),
-    ],
-)
-def test_what_does_not_fit_is_refused_before_anything_is_written(pairs, settings, message, config, tmp_path):
-    refused(message, endx_jax.train, pairs, tmp_path / "run", config=config, settings=settings)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_config_is_a_file_a_recipe_or_a_tree(config, tmp_path, monkeypatch):
-    trees = []
-    monkeypatch.setattr("endx_jax.experiment.from_python.run", lambda tree, workdir: trees.append(tree))
-    monkeypatch.setattr("endx_jax.experiment.from_python.load", lambda path: path)
+def test_a_config_is_a_file_a_recipe_or_a_tree(tmp_path, trees):
     file = tmp_path / "mine.py"
     file.write_text('from endx_jax.methods.config import load_recipe\nget_config = load_recipe("t5").get_config\n')
     for source in ("t5:base,ade", f"{file}:base,ade", load_recipe("t5").get_config("base,ade")):

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 from fuzzing import damaged_json, damaged_json_lines, fuzzed, only_user_errors
-from helpers import one_line_error, refused
+from helpers import one_line_error
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,16 +168,6 @@ def test_no_file_of_a_workdir_gives_a_traceback(tmp_path, name, contents, read, 
     (tmp_path / name).write_bytes(data.draw(contents))
     with only_user_errors():
         read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("contents", "message"), [("[]", "must be an object, not a list"), ("", "column 1: broken JSON")]
-)
-def test_an_empty_file_and_a_list_are_refused(tmp_path, contents, message):
-    (tmp_path / workdirs.CONFIG).write_text(contents)
-    (tmp_path / workdirs.DATA).write_text(contents)
-    for name, read in ((workdirs.CONFIG, workdirs.read_config), (workdirs.DATA, workdirs.read_data)):
-        refused(f"{name}.* {message}|{name}, {message}", read, tmp_path)
 
 
 def test_a_workdir_at_home_is_no_folder_named_tilde(tmp_path, monkeypatch):

@@ -21,7 +21,6 @@ from endx_jax.index.index import Index
 from endx_jax.methods.config import base_config
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.pair import PairSettings
-from endx_jax.methods.residual import ResidualSettings
 from endx_jax.models.lora import is_adapter
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, put, to_global
@@ -185,18 +184,3 @@ def test_the_base_may_be_bfloat16(decoder, pairs_csv, tmp_path):
             assert leaf.dtype == ("bfloat16" if low else "float32"), path
     merged = prepared.model.without_adapters(initial, plan.mesh)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(merged)} == {"float32"}
-
-
-def test_settings_that_do_not_fit_are_refused(decoder, pairs_csv, tmp_path):
-    with one_line_error("targets is 'attn', which matches none of the linear layers, such as shared/encoder"):
-        prepare_run(recipe(decoder, pairs_csv, targets="attn"), tmp_path)
-    with one_line_error("model.lora.targets is '\\(', which is no regular expression"):
-        prepare_run(recipe(decoder, pairs_csv, targets="("), tmp_path)
-    config = recipe(decoder, pairs_csv)
-    residual = base_config(ResidualSettings())
-    residual.update({name: config[name] for name in ("data", "model", "optimizer", "train")})
-    with one_line_error("objective.name=residual trains heads on frozen towers: set model.lora.rank=0"):
-        prepare_run(residual, tmp_path)
-    config.model.encoder, config.model.pooling = "none", "mean"
-    with one_line_error("which matches none of the linear layers: a new encoder, or none, is trained without"):
-        prepare_run(config, tmp_path)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import refused
-from tiny_bert import WIDTH, tiny_recipe, write_tiny_bert
+from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
 from endx_jax.experiment import finalize as finals
@@ -88,15 +88,9 @@ def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
     assert {path.split("/")[2] for path in trained} == {"encoder", "pooling"}
 
 
-def test_only_encoders_with_positions_limit_the_length(config):
+def test_a_recurrent_encoder_does_not_limit_the_length(config):
     config.data.answer_length = 65
     assert build_model(resolve(config)).processors["answer"].length == 65
-    config.model.new_encoder.width, config.model.new_encoder.heads = 0, 4
-    for encoder in ("transformer", ""):
-        config.model.encoder = encoder
-        refused("data.answer_length is 65, more than the 64 positions", build_model, resolve(config))
-    config.model.encoder, config.model.new_encoder.heads = "transformer", 12
-    refused(f"model.new_encoder.heads is 12, which does not divide the width {WIDTH}", build_model, resolve(config))
 
 
 def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_csv):

@@ -237,14 +237,6 @@ def test_resumed_on_other_devices_the_losses_agree(trained_workdir, stopped, con
     np.testing.assert_allclose([*logged_losses(stopped).values()], expected, rtol=1e-5)
 
 
-def test_training_lowers_the_loss(config, tmp_path):
-    config.optimizer.learning_rate = 5e-3
-    config.train.update(steps=41, stop_at_step=40, checkpoint_every=40)
-    run(config, tmp_path)
-    found = [*logged_losses(tmp_path).values()]
-    assert np.mean(found[-5:]) < 0.7 * np.mean(found[:5])
-
-
 def test_a_damaged_checkpoint_is_passed_over(trained_workdir, stopped, config, capsys):
     flip_a_bit(stopped, 3)
     config.train.stop_at_step = 5
@@ -269,8 +261,6 @@ def test_another_evaluation_makes_a_missing_index_again(finished, config):
     [
         ({"optimizer.learning_rate": 2e-3, "seed": 1}, "seed: 0 -> 1; optimizer.learning_rate: 0.001 -> 0.002"),
         ({"model.product_dtype": "bfloat16"}, "model.product_dtype: 'float32' -> 'bfloat16'"),
-        ({"model.encoder": "", "data.answer_length": 65}, "data.answer_length is 65, more than the 64 positions"),
-        ({"model.pretrained": "nowhere", "data.path": "nowhere.csv"}, "nowhere.*; and nowhere.csv: no such file"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(stopped, config, changes, message):

@@ -6,7 +6,6 @@ import types
 
 import numpy as np
 import pytest
-from helpers import refused
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.documents import Document
@@ -84,11 +83,6 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     encode, search = re.search(r"To search all: endx (.*); endx search (.*)\n", said).groups()
     endx(*shlex.split(encode))
     assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
-
-
-def test_documents_alone_train_only_a_method_that_needs_no_answers(config, tmp_path):
-    config.data.format = "documents"
-    refused("data.format=documents has no questions to train objective.name=dual on", run, config, tmp_path / "run")
 
 
 def test_shard_range_two_files_with_one_id_are_both_searched(monkeypatch):

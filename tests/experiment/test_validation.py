@@ -9,13 +9,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.experiment.run import run
 from endx_jax.methods.evaluation import add_validation, compare_with_untrained
-from endx_jax.ranking.evaluate import MEASURES, Evaluation, EvaluationSettings
+from endx_jax.ranking.evaluate import MEASURES, Evaluation
 from endx_jax.ranking.results import Results
 from endx_jax.training.checkpoints import best_validation
 from endx_jax.training.hooks import EarlyStopping
@@ -146,34 +145,6 @@ def test_early_stopping_counts_validations_and_not_steps():
     assert stopping.best == (60, 0.7)
     assert not EarlyStopping("mrr", patience=0, every=10, best=(10, 0.5)).stops_at(1000)
     assert EarlyStopping("mrr", patience=2, every=10, best=(15, 0.5)).stops_at(30)  # the best is between two
-
-
-def test_settings_that_contradict_each_other_are_refused(config, beir, tmp_path):
-    for sets, metric, said in (
-        ((), "mats/mrr", "evaluation.metric=mats/mrr names a set, and evaluation.sets is empty: set both"),
-        (("dogs",), "mats/mrr", "the set of evaluation.metric is 'mats', which is none of dogs, mean"),
-        (
-            ("a/mats", "b/mats"),
-            "mrr",
-            "have the names mats, mats, .*: rename files, so that names differ from each other and from mean",
-        ),
-        (("mats",), "mats/speed", "the measure of evaluation.metric is 'speed'"),
-    ):
-        refused(said, EvaluationSettings, sets=sets, metric=metric)
-    config.evaluation.sets = (str(beir),)
-    with one_line_error(
-        r"evaluation.sets, as PATH or PATH:SPLIT: .*qrels: several splits; choose one with split: dev, test"
-    ):
-        run(config, tmp_path / "run")
-    config.evaluation.sets = (f"{beir}:test",)
-    config.data.validation_fraction = 0.0
-    refused("a measure of the validation split, which is empty: set it to mats:test/mrr", run, config, tmp_path / "run")
-    config.evaluation.sets = ()
-    config.train.update(evaluate_every=2, patience=1)
-    refused("train.patience needs validation data", run, config, tmp_path / "run")
-    config.train.update(evaluate_every=0, patience=1)
-    refused("needs train.evaluate_every", run, config, tmp_path / "run")
-    assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_without_sets_there_is_no_section_and_without_an_evaluation_before_training_none_of_it():

@@ -2,19 +2,9 @@ import json
 import re
 
 import pytest
-from helpers import one_line_error, refused
 
 from endx_jax.export.run import export
 from endx_jax.export.sentence_transformers import NAME
-
-
-def test_other_folders_are_not_replaced_by_an_export(models, tmp_path):
-    mine = tmp_path / "thesis.txt"
-    mine.write_text("mine")
-    with one_line_error("holds files that `endx export` did not write; name a new folder, or empty it"):
-        export(models["sde"], NAME, tmp_path)
-    refused("thesis.txt is a file; name a folder", export, models["sde"], NAME, mine)
-    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_an_older_export_is_replaced_as_a_whole(models, tmp_path):

@@ -2,7 +2,6 @@ import json
 
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
 from tiny_bert import write_tiny_bert
 from tiny_models import TEXTS, embeddings
 
@@ -92,9 +91,6 @@ def test_truncation_is_a_default_of_the_export_alone(models, tmp_path):
     whole = models["ade_spl"].encode_query(TEXTS)
     np.testing.assert_allclose(found.encode_query(TEXTS), whole[:, :3], atol=1e-5)
     np.testing.assert_allclose(found.encode_query(TEXTS, truncate_dim=8), whole, atol=1e-5)
-    refused("--truncate-dim is 9; it must be from 1 to 8", export, models["ade_spl"], NAME, tmp_path, truncate_dim=9)
-    with one_line_error("--truncate-dim needs --format=sentence-transformers"):
-        export(models["ade_spl"], "stablehlo", tmp_path, truncate_dim=3)
 
 
 def test_named_prompts_and_the_default_one_are_kept(tmp_path):

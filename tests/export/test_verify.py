@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import subprocess
 
 import numpy as np
 import pytest
@@ -60,20 +59,6 @@ def test_an_export_that_differs_is_put_aside_and_named(models, tmp_path, monkeyp
         report = read_report(tmp_path / "out.failed")
         assert (report["passed"], report["tolerance"]) == (False, 1e-5)
         assert sorted(folder.name for folder in tmp_path.iterdir()) == ["out", "out.failed"]
-
-
-def test_a_runtime_that_is_not_installed_is_named_before_anything_is_written(models, tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with one_line_error("needs the runtime of .*sentence-transformers: pip install 'sentence-transformers>=6.2'"):
-        export(models["sde"], "sentence-transformers", tmp_path / "out", tolerance=1e-5)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_runtime_that_fails_is_one_line(tmp_path, monkeypatch):
-    failed = subprocess.CompletedProcess([], 1, "", "Traceback ...\nKeyError: 'encoder.weight'\n")
-    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
-    with one_line_error("the export failed in its runtime: KeyError: 'encoder.weight'"):
-        verify.encoded_elsewhere("sentence-transformers", tmp_path, ["a"])
 
 
 def test_texts_are_the_runs_own_and_others_where_those_are_few(trained_workdir):

@@ -1,7 +1,5 @@
 """`endx_jax.load` beside sentence-transformers: the real model on real text, and folders that the library writes."""
 
-import gzip
-import json
 import types
 
 import numpy as np
@@ -10,7 +8,6 @@ from tiny_bert import WIDTH, write_tiny_bert
 from tiny_models import write_tiny_t5
 
 import endx_jax
-from endx_jax import pretrained
 
 pytestmark = [pytest.mark.slow, pytest.mark.reference]
 
@@ -26,26 +23,6 @@ def reference():
     from sentence_transformers.sentence_transformer import modules
 
     return types.SimpleNamespace(torch=torch, SentenceTransformer=SentenceTransformer, modules=modules)
-
-
-def squad_sentences(folder, count: int) -> list[str]:
-    """Questions of SQuAD's development set and sentences of their contexts, those of up to 80 characters."""
-    with gzip.open(folder / "data" / "squad" / "dev-v1.1.json.gz", "rt", encoding="utf-8") as stream:
-        paragraphs = [p for article in json.load(stream)["data"] for p in article["paragraphs"][:20]]
-    found = dict.fromkeys(
-        text.strip()
-        for paragraph in paragraphs
-        for text in (paragraph["qas"][0]["question"], *paragraph["context"].split(". "))
-        if len(text) <= 80
-    )
-    return list(found)[:count]
-
-
-def test_a_thousand_sentences_of_squad(reference, minilm, test_data):
-    sentences = squad_sentences(test_data, 1000)
-    assert len(sentences) == 1000
-    theirs = reference.SentenceTransformer(str(pretrained.locate(minilm)), device="cpu").encode(sentences)
-    np.testing.assert_allclose(endx_jax.load(minilm).encode(sentences), theirs, rtol=0, atol=1e-5)
 
 
 # The modules of a model, given their library (`of`) and a folder.

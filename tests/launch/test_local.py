@@ -78,13 +78,6 @@ def test_every_process_knows_its_place_and_gets_the_arguments_of_train_or_of_ano
     assert lines == ["[0] ['evaluate', '--workdir=a']"]
 
 
-@pytest.mark.slow
-def test_the_processes_find_each_other(tmp_path):
-    program = f"del sys.modules['endx_jax']\nsys.path[0] = {str(ROOT)!r}\nfrom endx_jax.parallel import distributed\n"
-    program += "distributed.initialize()\nimport jax\nsay(jax.device_count())"
-    assert run(tmp_path, (program,) * 2, "--devices=2") == (0, ["[0] 4", "[1] 4"])
-
-
 # Programs of the processes, number of restarts that is allowed, status of the launcher, and its lines.
 ENDINGS = {
     "a failure ends the run, and the others end by themselves": (
@@ -98,10 +91,6 @@ ENDINGS = {
     "a user error comes before the stop that follows": (
         ("sys.exit(75)", "time.sleep(0.3)\nsay('no such file')\nsys.exit(2)"), 3, 2, ["[1] no such file"],
     ),
-    "a user error comes before the abort that follows": (
-        ("wait_for('refused')\ntime.sleep(0.1)\nos.abort()", "pathlib.Path('refused').touch()\nsys.exit(2)"),
-        3, 2, None,
-    ),
     "a stopped run is restarted until it ends well": (
         ("sys.exit(75) if starts() < 3 else say('done')",), 5, 0,
         ["[0] done", RESTARTED.format(75, 1, 5), RESTARTED.format(75, 2, 5)],
@@ -113,7 +102,6 @@ ENDINGS = {
     "restarts are counted": (
         ("say('x')\nsys.exit(75)",), 2, 75, ["[0] x"] * 3 + [RESTARTED.format(75, n, 2) for n in (1, 2)],
     ),
-    "a bug is not restarted": (("say('x')\nsys.exit(1)",), 2, 1, ["[0] x"]),
     "a user error is not restarted": (("say('x')\nsys.exit(2)",), 2, 2, ["[0] x"]),
 }  # fmt: skip
 
@@ -121,8 +109,7 @@ ENDINGS = {
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_run_ends(name, tmp_path):
     programs, restarts, status, lines = ENDINGS[name]
-    found = run(tmp_path, programs, f"--restarts={restarts}")
-    assert found == (status, found[1] if lines is None else lines)
+    assert run(tmp_path, programs, f"--restarts={restarts}") == (status, lines)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +141,5 @@ def test_a_process_that_does_not_stop_or_save_in_time_is_killed(told, status, gr
 @pytest.mark.parametrize(("option", "least"), [("--devices=1.5", 1), ("--processes=0", 1), ("--restarts=-1", 0)])
 def test_an_option_that_is_no_number_is_refused(option, least):
     done = subprocess.run([*LOCAL, option], capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 2
-    assert (
-        f"{option.partition('=')[0]}: {option.partition('=')[2]} is not a whole number of at least {least}"
-        in done.stderr
-    )
+    name, value = option.split("=")
+    assert (done.returncode, f"{name}: {value} is not a whole number of at least {least}" in done.stderr) == (2, True)

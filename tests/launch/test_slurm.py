@@ -101,12 +101,6 @@ def test_told_to_stop_all_processes_save_and_the_job_is_requeued(start):
     ]
 
 
-def test_the_job_is_told_to_stop_before_its_time_is_over_and_may_be_requeued():
-    options = re.findall(r"^#SBATCH --(.*)$", SCRIPT.read_text(), re.MULTILINE)
-    assert {"ntasks-per-node=1", "exclusive", "open-mode=append", "requeue", "signal=TERM@120"} <= {*options}
-    assert {option.partition("=")[0] for option in options} >= {"job-name", "nodes", "gpus-per-node", "time", "output"}
-
-
 def test_without_a_verb_nothing_is_started(start):
     with start() as job:
         assert job.communicate(timeout=60)[0].startswith("launch/slurm.sh: no verb; give the arguments of endx")

@@ -141,14 +141,6 @@ def test_run_starts_the_very_arguments(slice_):
     assert "systemctl restart endx" in command
 
 
-def test_status_is_a_line_a_worker(slice_):
-    slice_.do("status", looks=[[DONE]])
-    shown = "SubState=exited ExecMainCode=1 ActiveState=active Result=success ExecMainStatus=0"
-    stand_ins = f"hostname() {{ echo w-0; }}; systemctl() {{ printf '%s\\n' {shown}; }}; "
-    command = stand_ins + slice_.remote()[0]
-    assert subprocess.run(["bash", "-c", command], capture_output=True, text=True).stdout == DONE.format(0) + "\n"
-
-
 # States of the slice, what its workers show, whether it is created and deleted or what else, status, and other lines.
 NEW, OLD = [CREATE, DELETE], [DELETE]
 KEPT = {

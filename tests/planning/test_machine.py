@@ -3,8 +3,6 @@
 import dataclasses
 import types
 
-import pytest
-
 from endx_jax.experiment.config import resolve
 from endx_jax.parallel.memory import DeviceMemory
 from endx_jax.planning import machine as machines
@@ -62,13 +60,3 @@ def test_a_step_that_does_not_fit_is_not_timed(config, monkeypatch):
     monkeypatch.setattr(runs, "measure", lambda: DeviceMemory(10**6))
     machine = plan_machine(resolve(config), NO_DATA)
     assert (machine.fits, machine.seconds) == (False, None)
-
-
-GUIDED = {"objective.contrastive.guide": "all-MiniLM-L6-v2", "mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2}
-DISTILLED = {"data.hard_negatives": 2, "objective.distillation.loss": "margin_mse", "train.global_batch_size": 8}
-
-
-@pytest.mark.parametrize("change", [GUIDED, DISTILLED])
-def test_other_batches_are_timed_without_their_data(config, change):
-    config.update_from_flattened_dict(change)
-    assert plan_machine(resolve(config), NO_DATA).seconds > 0

@@ -12,8 +12,7 @@ from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import prepare_run
 from endx_jax.methods.config import load_recipe
-from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, to_global
-from endx_jax.parallel.memory import bytes_held
+from endx_jax.parallel import to_global
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.compiled import compile_step
 from endx_jax.planning.plan import on_chip
@@ -121,11 +120,6 @@ def test_with_data_the_batches_and_hard_negatives_are_those_that_training_plans(
     planned = plan_run(settings, read_texts(settings))
     assert planned.largest_batch.hard_negatives is not None
     assert planned.stream.profiles() == prepare_run(config, tmp_path / "run").plan.stream.profiles()
-
-
-def test_bytes_are_those_of_a_device():
-    rows = batch_sharding(make_mesh(MeshSettings()))
-    assert bytes_held(jax.ShapeDtypeStruct((16, 3), jnp.float32, sharding=rows)) == 4 * 2 * 3
 
 
 def test_split_matrices_are_not_expected_whole():

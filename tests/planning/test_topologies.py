@@ -42,11 +42,3 @@ def test_other_numbers_of_chips_are_refused_and_the_missing_extra_is_named(monke
         refused(f"install the extra {extra}", devices_of, topology_of(CHIPS[chip], 8))
     assert "does not know a v4 chip" in missing_compiler(CHIPS["v4"])
     assert "no bfloat16: set model.dtype=float32" in missing_compiler(CHIPS["T4"])
-
-
-@pytest.mark.parametrize("name", [name for name, chip in CHIPS.items() if chip.platform == "gpu" and name != "T4"])
-def test_the_compiler_is_told_the_properties_of_every_gpu(name):
-    text = topologies._target_config(CHIPS[name])
-    keys = "core_count clock_rate_ghz threads_per_core_limit cuda_compute_capability memory_bandwidth"
-    for key in keys.split():
-        assert text.count(f"{key}: ") + text.count(f"{key} {{") == 1

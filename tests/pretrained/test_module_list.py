@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from helpers import refused
 
 from endx_jax.pretrained.module_list import Module, read_modules
 
@@ -62,36 +61,3 @@ def test_routes_are_found_in_the_order_of_sentence_transformers(tmp_path, mappin
     write(tmp_path, routes, mappings=mappings, types=dict.fromkeys(routes, BASE + "x.Transformer"))
     for side, route in (("question", question), ("answer", answer)):
         assert read_modules(tmp_path, side) == [Module("Transformer", tmp_path / "routes" / route)]
-
-
-@pytest.mark.parametrize(
-    ("structure", "types", "message"),
-    [
-        ({"text": ["Q"]}, TYPES, r"router_config\.json has no route for the task 'query'; its routes are 'text'"),
-        ({"query": ["X"]}, TYPES, r"router_config\.json: 'types': no 'X' among"),
-        ({"query": ["../Q"]}, {"../Q": TYPES["Q"]}, r"router_config\.json: .* '\.\./Q', which is not in"),
-        ({"query": ["/Q"]}, {"/Q": TYPES["Q"]}, r"router_config\.json: .* '/Q', which is not in"),
-    ],
-)
-def test_a_router_that_leads_nowhere_is_refused(tmp_path, structure, types, message):
-    write(tmp_path, structure, types=types)
-    refused(message, read_modules, tmp_path, "question")
-
-
-@pytest.mark.parametrize("name", ["", ".", "loop"])
-def test_a_router_that_names_itself_is_refused(tmp_path, name):
-    write(tmp_path, {"query": [name]}, types={name: BASE + "x.Router"})
-    (tmp_path / "routes" / "loop").symlink_to(".", target_is_directory=True)
-    refused(r"router_config\.json is named twice as a module", read_modules, tmp_path, "question")
-
-
-def test_routers_that_name_one_router_again_and_again_are_refused_at_once(tmp_path):
-    write(tmp_path, {"query": ["R"] * 20}, types={"R": BASE + "x.Router"})
-    router = (tmp_path / "routes" / "router_config.json").read_text()
-    folder = tmp_path / "routes"
-    for _ in range(20):
-        folder = folder / "R"
-        folder.mkdir()
-        (folder / "router_config.json").write_text(router)
-    (folder / "router_config.json").write_text(router.replace('"R"' + 19 * ', "R"', ""))
-    refused(r"router_config\.json is named twice as a module", read_modules, tmp_path, "question")

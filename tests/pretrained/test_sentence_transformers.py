@@ -21,7 +21,6 @@ NEW = {  # as version 6 writes them
 FLAGS = {f"pooling_mode_{name}": name == "mean_tokens" for name in ("cls_token", "mean_tokens", "max_tokens")}
 FLAGS["word_embedding_dimension"] = 32
 USAGE_FILE = "config_sentence_transformers.json"
-NO_MEAN = FLAGS | {"pooling_mode_mean_tokens": False}
 
 
 def write_head(folder, *, types, pooling, normalize=True, encoder="", limits=None) -> None:
@@ -51,11 +50,6 @@ def test_a_plain_folder_states_no_pooling_and_is_not_normalised(tmp_path):
         read_head(tmp_path)
     write_json(tmp_path / "config.json", {})
     assert read_head(tmp_path) == Head(tmp_path, pooling="", normalize=False, max_length=None)
-
-
-def test_the_real_model_states_its_head(minilm):
-    source = pretrained.load_encoder(minilm)
-    assert source.head == Head(source.folder, pooling="mean", normalize=True, max_length=256)
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -103,36 +97,6 @@ def test_an_encoder_in_a_folder_within_is_found_with_its_tokenizer(tiny_bert, tm
     assert source.params()
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "WordEmbeddings", "Dropout"])
-def test_a_module_we_do_not_have_is_refused(tmp_path, kind):
-    write_json(tmp_path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": OLD + kind}])
-    with one_line_error(rf"module '{kind}' is not supported; take a model with no modules but Transformer, Pooling, D"):
-        read_head(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        (
-            {"type": "custom_st.Transformer"},
-            "'custom_st.Transformer' is not supported, as its own code is never run; ta",
-        ),
-        ({"type": OLD + "Transformer", "kwargs": ["task"]}, r"item 0: kwargs=\['task'\] is not supported: the key is"),
-    ],
-)
-def test_a_module_of_other_code_or_with_arguments_is_refused(tmp_path, entry, message):
-    write_json(tmp_path / "modules.json", [{"idx": 0, "name": "0", "path": ""} | entry])
-    refused(message, read_head, tmp_path)
-
-
-@pytest.mark.parametrize("kinds", ["Pooling", "Transformer Dense Pooling", "Transformer Pooling Normalize Dense"])
-def test_modules_in_another_order_than_a_tower_s_are_refused(tmp_path, kinds):
-    kinds = kinds.split()
-    write_json(tmp_path / "modules.json", [{"path": kind, "type": OLD + kind} for kind in kinds])
-    with one_line_error(rf"has the modules {', '.join(kinds)}; supported are Transformer, Pooling, Dense, Norm"):
-        read_head(tmp_path)
-
-
 def write_dense(folder, weight, **config) -> None:
     dense = {
         "in_features": 32,
@@ -158,21 +122,6 @@ def test_a_linear_dense_is_the_projection(tmp_path):
     refused(r"2_Dense has no linear\.weight", projection.kernel, 32)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"bias": 1.5}, "bias=1.5 is not supported; supported: "),
-        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "activation_function='.*ReLU' is not supported"),
-        ({"use_residual": True}, "use_residual=True is not supported; supported: "),
-        ({"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings' is not supported"),
-        ({"out_features": None}, "'out_features' is None; it must be a whole number"),
-    ],
-)
-def test_a_dense_of_another_kind_is_refused(tmp_path, config, message):
-    write_dense(tmp_path, np.zeros((6, 32), np.float32), **config)
-    refused(rf"2_Dense/config\.json:? {message}", read_head, tmp_path)
-
-
 def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):
     draw = np.random.default_rng(0)
     first, second = draw.normal(size=(8, 32)).astype(np.float32), draw.normal(size=(6, 8)).astype(np.float32)
@@ -190,26 +139,6 @@ def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):
     np.testing.assert_allclose(pooled @ found["kernel"] + found["bias"], expected, rtol=1e-5, atol=1e-5)
     write_json(tmp_path / "modules.json", [*modules[:2], {"path": "3_Dense", "type": OLD + "Dense"}, modules[2]])
     refused("3_Dense/config.json: an activation_function between two Dense is not supported", read_head, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("own", "tokenizer", "message"),
-    [
-        ({"do_lower_case": True}, {}, "do_lower_case with a cased tokenizer is not supported"),
-        ({"transformer_task": "fill-mask"}, {}, "transformer_task='fill-mask' is not supported; supported: "),
-        ({"query_expansion": {"length": 32}}, {}, "query_expansion"),
-        ({"config_kwargs": {"hidden_act": "relu"}}, {}, "'config_kwargs': hidden_act='relu' is not supported: the key"),
-        ({"model_args": {"default_task": "x"}}, {}, "'model_args': default_task='x' is not supported: the key is"),
-        ({"tokenizer_args": {"add_eos_token": True}}, {}, "'tokenizer_args': add_eos_token=True is not supported"),
-        ({"modality_config": {"message": {"method": "forward"}}}, {}, "modality_config=.* is not supported"),
-        ({"tokenizer_name_or_path": "x"}, {}, "tokenizer_name_or_path='x' is not supported: the key is unknown"),
-        ({"processing_kwargs": {"text": {"max_length": 8}}}, {}, "processing_kwargs"),
-    ],
-)
-def test_settings_of_the_encoder_that_we_do_not_have_are_refused(tmp_path, own, tokenizer, message):
-    limits = {"sentence_bert_config.json": own, "tokenizer_config.json": tokenizer}
-    write_head(tmp_path, types=NEW, pooling={"pooling_mode": "mean"}, limits=limits)
-    refused(rf"sentence_bert_config\.json: {message}", read_head, tmp_path)
 
 
 def test_each_side_may_have_a_length_and_lower_case_is_the_tokenizer_s_matter(tmp_path):
@@ -253,46 +182,3 @@ def test_prompts_and_similarity_are_read_from_the_folder(tmp_path):
     contents = {"prompts": {"query": "q: "}, "default_prompt_name": "query", "similarity_fn_name": "dot"}
     write_json(tmp_path / USAGE_FILE, contents | {"truncate_dim": 8, "model_type": "SentenceTransformer"})
     assert read_usage(tmp_path) == Usage({"query": "q: "}, "q: ", cosine=False, truncate_dim=8)
-
-
-@pytest.mark.parametrize(
-    ("contents", "message"),
-    [
-        ({"model_type": "CrossEncoder"}, "model_type='CrossEncoder' is not supported; supported: "),
-        ({"similarity_fn_name": "manhattan"}, "similarity_fn_name='manhattan' is not supported; supported: "),
-        ({"default_prompt_name": "q"}, "default_prompt_name is 'q', which is not in its prompts"),
-    ],
-)
-def test_a_use_that_we_do_not_have_is_refused(tmp_path, contents, message):
-    write_json(tmp_path / USAGE_FILE, contents)
-    refused(rf"config_sentence_transformers\.json: {message}", read_usage, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "pooling",
-    [
-        FLAGS | {"pooling_mode_max_tokens": True},
-        NO_MEAN,
-        NO_MEAN | {"pooling_mode_mean_sqrt_len_tokens": True},
-        {"pooling_mode": "max"},
-        {"pooling_mode": ["mean", "cls"]},
-        {"pooling_mode": []},
-    ],
-)
-def test_another_pooling_is_refused(tmp_path, pooling):
-    write_head(tmp_path, types=OLD, pooling=pooling)
-    refused(r"1_Pooling/config\.json: pooling .* is not supported; choose one of", read_head, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("modules", "message"),
-    [
-        ({"type": "x"}, r"modules\.json must be a list, not an object"),
-        ([{"path": ""}], r"modules\.json, item 0: no 'type' among 'path'"),
-        (["Transformer"], r"modules\.json, item 0 must be an object, not a string"),
-        ([{"type": OLD + "Transformer", "path": "../other"}], r"modules\.json, item 0: 'path' is '\.\./other'"),
-    ],
-)
-def test_a_broken_list_of_modules_is_named(tmp_path, modules, message):
-    write_json(tmp_path / "modules.json", modules)
-    refused(message, read_head, tmp_path)

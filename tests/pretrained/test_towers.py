@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import initial_params, one_line_error, padded, refused, texts
+from helpers import initial_params, padded, texts
 from tiny_bert import WIDTH, write_tiny_bert
 
 from endx_jax import pretrained
 from endx_jax.models import SIDES, MultiHopAttention, RecurrentConfig, TransformerEncoder
 from endx_jax.models.pooling import first, mean
 from endx_jax.pretrained.sentence_transformers import Head
-from endx_jax.pretrained.settings import ModelSettings, NewEncoderSettings
+from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in
 from endx_jax.settings import from_mapping
 
@@ -130,18 +130,6 @@ def test_positions_of_new_encoders_on_tokens_without_a_limit(tmp_path):
     assert encoder_config(ModelSettings(encoder="gru"), tokens).positions is None
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"width": 8}, f"model.new_encoder.width is 8; a transformer has the width .*, {WIDTH} in .*: set it to 0"),
-        ({"heads": 12}, f"model.new_encoder.heads is 12, which does not divide the width {WIDTH}"),
-    ],
-)
-def test_a_transformer_that_does_not_fit_the_token_table_is_refused(source, settings, message):
-    with one_line_error(message):
-        encoder_config(ModelSettings(encoder="transformer", new_encoder=NewEncoderSettings(**settings)), source)
-
-
 def test_a_token_table_alone_is_a_tower_of_any_token_weights(source):
     tokens = pretrained.load_tokens(str(source.folder))
     weights = {side: np.arange(tokens.config.vocab_size, dtype=np.float32) for side in SIDES}
@@ -152,32 +140,3 @@ def test_a_token_table_alone_is_a_tower_of_any_token_weights(source):
     for side in SIDES:
         assert set(params[side]) == {"token_embedder", "token_weights"}
         np.testing.assert_array_equal(params[side]["token_weights"]["weight"], weights[side])
-
-
-def test_a_mixture_needs_a_weight_for_each_layer(source):
-    model, *_ = build(source, layer_weights=(0.33, 0.33, 0.33))  # as RR has it
-    assert model.question.layer_weights == (0.33, 0.33, 0.33)
-    with one_line_error("has 2 weights for the 3 layers of .*: token table, encoder input, layer 1"):
-        build(source, layer_weights=(0.5, 0.5))
-
-
-@pytest.mark.parametrize(
-    ("mapping", "message"),
-    [
-        ({"dtype": "float16"}, "model.dtype is 'float16', which is none of auto, float32, bfloat16"),
-        ({"pooling": "max"}, "model.pooling is 'max', which is none of"),
-        ({"encoder": "gur"}, "model.encoder is 'gur', which is none of none, rnn, .*, transformer .or empty"),
-        ({"new_encoder": {"width": -1}}, "model.new_encoder.width is -1; it must be from 0 to 16,777,216"),
-        ({"multi_hop": {"hops": 0}}, "model.multi_hop.hops is 0; it must be from 1 to 16,777,216"),
-        ({"new_encoder": {"layers": 10**9}}, "model.new_encoder.layers is 1000000000; it must be from 1 to 1,000"),
-        ({"token_weights": "tfidf"}, "model.token_weights is 'tfidf', which is none of idf .or empty."),
-        ({"layer_weights": (0.5, 0.4, 0.0)}, "model.layer_weights sum to 0.9; they must sum to one"),
-        ({"layer_weights": (1.0,), "encoder": "none"}, "mix pretrained layers, which encoder=none has not"),
-        ({"projection": -1}, "model.projection is -1; it must be from 0 to 16,777,216"),
-        ({"dropout": 1.0}, r"model.dropout is 1.0; it must be in \[0, 1\), or -1"),
-        ({"attention_dropout": -0.5}, r"model.attention_dropout is -0.5; it must be in \[0, 1\), or -1"),
-        ({"projectoin": 3}, "unknown setting model.projectoin; did you mean 'projection'?"),
-    ],
-)
-def test_wrong_settings_are_refused(mapping, message):
-    refused(message, from_mapping, ModelSettings, mapping, "model")

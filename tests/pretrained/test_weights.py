@@ -62,25 +62,12 @@ def test_a_single_file_and_shards_are_read_bit_for_bit(tmp_path):
     chex.assert_trees_all_equal(read_tensors(tmp_path), tensors())
 
 
-def test_a_folder_without_weights_says_what_it_lacks(tmp_path):
-    refused(r"has no model\.safetensors, the only format that is read$", read_tensors, tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with one_line_error(r"pytorch_model\.bin is never read.*convert it with transformers: .*save_pretrained"):
-        read_tensors(tmp_path)
-
-
 @pytest.mark.parametrize("length", [0, 4, 200, -1], ids=["empty", "in the size", "in the header", "in the data"])
 def test_a_truncated_file_is_named(tmp_path, length):
     file = tmp_path / SINGLE_FILE
     save_file(tensors(), file)
     file.write_bytes(file.read_bytes()[:length])
     refused(rf"{file} can't be read as safetensors: ", read_tensors, tmp_path)
-
-
-def test_a_missing_shard_is_named(tmp_path):
-    write_shards(tmp_path, [tensors(), {"more": np.zeros(2, np.float32)}])
-    (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    refused("has no model-00002-of-00002.safetensors", read_tensors, tmp_path)
 
 
 def test_a_tensor_is_that_of_the_file_which_the_index_names(tmp_path):
@@ -95,23 +82,6 @@ def test_a_tensor_is_that_of_the_file_which_the_index_names(tmp_path):
     refused(f"c.safetensors has no tensor 'u', which {SHARD_INDEX} assigns to it: take", read_tensors, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("contents", "reason"),
-    [
-        ("{", ", column 2: broken JSON"),
-        ("[]", " must be an object, not a list"),
-        ("{}", ": no 'weight_map' among"),
-        ('{"weight_map": []}', ": 'weight_map' must be an object, not a list"),
-        ('{"weight_map": {"a": 5}}', ": the file of 'a' must be a string, not a whole number"),
-        ('{"weight_map": {"a": "../x"}}', ": the file of 'a' is '../x', which is not in the folder of the file"),
-        ('{"weight_map": {"a": "/x"}}', ": the file of 'a' is '/x', which is not in the folder of the file"),
-    ],
-)
-def test_a_broken_index_is_named(tmp_path, contents, reason):
-    (tmp_path / SHARD_INDEX).write_text(contents)
-    refused(f"{SHARD_INDEX}{reason}", read_tensors, tmp_path)
-
-
 def test_ours_are_where_the_rules_say_and_go_back_bit_for_bit():
     found, ours = tensors(), read_into_ours(tensors())
     np.testing.assert_array_equal(ours["top"]["table"], found["embed.weight"])
@@ -119,21 +89,9 @@ def test_ours_are_where_the_rules_say_and_go_back_bit_for_bit():
     np.testing.assert_array_equal(ours["layers_11"]["bias"], found["layer.11.dense.bias"])
     assert set(ours) == {"top", *(f"layers_{i}" for i in range(12))}
     chex.assert_trees_all_equal(to_theirs(read_into_ours(tensors()), RULES), tensors())
-
-
-def test_a_prefix_and_the_tensors_of_heads_are_left_out():
     found = {f"bert.{name}": tensor for name, tensor in tensors().items()}
     found |= {"bert.pooler.dense.weight": np.ones((3, 3)), "cls.predictions.bias": np.ones(5)}
-    chex.assert_trees_all_equal(read_into_ours(found), read_into_ours(tensors()))
-
-
-def test_missing_tensors_and_those_of_another_shape_are_named():
-    found = tensors()
-    del found["layer.3.dense.bias"]
-    with one_line_error(r"the folder: the weights have no tensor 'layer\.3\.dense\.bias' \(they lack 1 of \d+ that"):
-        read_into_ours(found)
-    with one_line_error(r"the folder: embed\.weight has shape \(4, 3\); config\.json requires \(5, 3\)"):
-        read_into_ours(tensors() | {"embed.weight": np.zeros((4, 3))})
+    chex.assert_trees_all_equal(read_into_ours(found), ours)  # a prefix and heads are left out
 
 
 @pytest.mark.parametrize("in_files", [False, True])

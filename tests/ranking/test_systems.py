@@ -38,17 +38,6 @@ def test_scores_are_float32_inner_products():
         dense_scores(np.zeros((3, 8)), np.zeros((4, 9)))
 
 
-def test_every_block_size_gives_the_same_bits():
-    question, candidate, qrels = draw()
-    score_block = dense_scores(question, candidate)
-    expected = evaluate_scores(score_block, qrels, candidates=704)
-    found = evaluate_scores(score_block, qrels, candidates=704, block=7)
-    np.testing.assert_array_equal(found.ranks, expected.ranks)
-    np.testing.assert_array_equal(found.top_ids, expected.top_ids)
-    np.testing.assert_array_equal(found.top_scores, expected.top_scores)
-    assert found.metrics == expected.metrics
-
-
 @pytest.mark.parametrize("candidates", [37, 704])
 def test_equal_candidates_have_equal_scores_wherever_they_stand(candidates):
     question, candidate, _ = draw(candidates=candidates)

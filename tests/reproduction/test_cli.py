@@ -7,12 +7,6 @@ import pytest
 from small_squad import write_squad, write_words
 
 
-def test_without_a_table_all_are_listed(reproduce):
-    listed = reproduce("table").out.splitlines()
-    assert any(line.startswith("endx-table2 ") for line in listed)
-    assert any(line.startswith("dong-figure2 ") for line in listed)
-
-
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [

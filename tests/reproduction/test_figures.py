@@ -18,7 +18,7 @@ from endx_jax.experiment.workdir import write_config
 from endx_jax.methods.endx import EndxSettings
 from reproduction import figures
 from reproduction.figures import FigureSource, Study, dong, endx, make, rr, yu
-from reproduction.figures.drawing import save, tsne
+from reproduction.figures.drawing import save
 from reproduction.figures.study import with_at_least
 from reproduction.outcome import Outcome
 from reproduction.runs import Options
@@ -128,17 +128,6 @@ def test_svd_keeps_inner_products_of_rows_in_a_plane():
     assert (places.mean(axis=0) >= 0).all()
 
 
-def test_tsne_keeps_two_clusters_apart_and_is_the_same_again():
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([rng.normal(size=(15, 5)), 20 + rng.normal(size=(15, 5))])
-    places = tsne(rows, perplexity=30)
-    assert np.abs(places).max() == pytest.approx(1)
-    between = np.linalg.norm(places[:15].mean(0) - places[15:].mean(0))
-    within = max(np.linalg.norm(part - part.mean(0), axis=1).max() for part in (places[:15], places[15:]))
-    assert between > within
-    np.testing.assert_array_equal(places, tsne(rows, perplexity=30))
-
-
 def made_run(folder, mrr=0.0, log=""):
     """A folder with what figures of results read of a run."""
     folder.mkdir()
@@ -239,7 +228,3 @@ def test_a_teacher_sees_each_question_beside_its_own_answer(tmp_path, tiny_bert,
     np.testing.assert_allclose(every[2], alone[0], atol=1e-5)
     beside_another = endx.teacher_embeddings(source, QUESTIONS[2:], ANSWERS[1:2])
     assert np.abs(beside_another - alone).max() > 1e-3
-
-
-def test_runs_without_a_teacher_give_no_teacher_embeddings(trained_workdir):
-    assert endx.teacher_embeddings(FigureSource("dual", str(trained_workdir)), QUESTIONS, ANSWERS) is None

@@ -287,20 +287,6 @@ def test_a_long_text_is_cut_and_counted_as_by_encode(served):
     assert served.ask("DELETE", "/documents/long")[0] == 200
 
 
-def test_the_schema_of_requests_has_their_sizes_and_that_null_is_as_absent(served):
-    schemas = served.get("/openapi.json")[1]["components"]["schemas"]
-    fields = {name: schemas[f"{name}Request"]["properties"] for name in ("Embeddings", "Search", "Documents", "Rerank")}
-    assert [form.get("minItems") for form in fields["Embeddings"]["input"]["anyOf"]] == [None, 1]
-    assert fields["Rerank"]["documents"]["minItems"] == fields["Documents"]["documents"]["minItems"] == 1
-    assert fields["Search"]["query"]["pattern"] == r"\S"
-    k, null = fields["Search"]["k"]["anyOf"]
-    assert (k["minimum"], null) == (1, {"type": "null"})
-    assert {"type": "null"} in fields["Embeddings"]["encoding_format"]["anyOf"]
-    identifier = re.compile(schemas["NewDocument"]["properties"]["id"]["anyOf"][0]["pattern"])
-    names = ("a b", "..a", "", ".", "..", "a\nb", "\u2028")
-    assert [name for name in names if identifier.search(name)] == ["a b", "..a"]
-
-
 @pytest.fixture(scope="module")
 def prompted(tiny_bert, tmp_path_factory):
     """A server of a model with prompts, and an index of two documents."""

@@ -125,18 +125,10 @@ def test_a_question_is_answered_by_each_way_of_ranking_and_the_browser_goes_back
         assert_shown(page, served, QUESTION, mode)
         assert answers(page) != default
         assert parse_qs(urlsplit(page.url).query) == {"q": [QUESTION], "mode": [mode], "k": ["10"]}
-    for name in ("BM25", "Hybrid"):
-        page.go_back()
-        expect(page.get_by_label(name)).to_be_checked()
-    expect(page.locator("#answers data").first).to_have_text(f"{max(default.values()):.4f}")
     page.go_back()
-    expect(page.locator("#intro")).to_be_visible()
-    expect(page.get_by_label("Your question")).to_have_value("")
+    expect(page.get_by_label("BM25")).to_be_checked()
     page.goto(f"{served.url}/?q={quote(QUESTION)}&mode=bm25&k=5")
     expect(page.locator("#answers > li")).to_have_count(5)
-    page.get_by_role("combobox", name="Answers").select_option("10")
-    expect(page.locator("#answers > li").nth(5)).to_be_visible()
-    assert_shown(page, served, QUESTION, "bm25")
 
 
 def test_answers_are_restricted_by_their_metadata_and_a_wrong_filter_is_named(open_page, documents):
@@ -179,34 +171,14 @@ def test_a_document_is_added_found_deleted_and_brought_back(open_page, served):
     ask(page, "Zebra crossing the road. Again.")  # in its own words, so that it is first
     delete = page.get_by_role("button", name="Delete Zebra")
     undo = page.get_by_role("button", name="Undo the deletion of Zebra")
-    for _ in range(2):
-        assert next(iter(answers(page))) == "Zebra"
-        delete.click()
-        expect(undo).to_be_focused()
-        expect(page.locator("#documents")).to_have_text(f"{before:,} documents")
-        assert served.get("/documents/page-1%2Fzebra%3F")[0] == 404
-        undo.click()
-        expect(delete).to_be_focused()
+    delete.click()
+    expect(page.locator("#documents")).to_have_text(f"{before:,} documents")
+    assert served.get("/documents/page-1%2Fzebra%3F")[0] == 404
+    undo.click()
+    expect(delete).to_be_focused()
     served.ask("DELETE", "/documents/page-1%2Fzebra%3F")
     delete.click()  # of a document that is gone already
     expect(page.locator("#failure")).to_be_hidden()
-    ask(page, "Zebra crossing the road. Again.")
-    assert "Zebra" not in answers(page)
-
-
-def test_a_passage_is_deleted_and_brought_back_with_its_document(open_page, served, documents):
-    text = "\n\n".join(f"Whale {n} {'swims ' * 100}" for n in range(4))
-    documents(id="page-split", text=text, metadata={"title": "Whales", "lang": "en"}, split=True)
-    page, before = open_page("/?q=whale&mode=bm25"), served.get("/documents/page-split")
-    assert list(answers(page)) == ["Whales"]
-    expect(page.locator(".facts")).to_contain_text("passage: ")
-    page.get_by_role("button", name="Delete Whales").click()
-    undo = page.get_by_role("button", name="Undo the deletion of Whales")
-    expect(undo).to_be_focused()
-    assert served.get("/documents/page-split")[0] == 404
-    undo.click()
-    expect(page.get_by_role("button", name="Delete Whales")).to_be_focused()
-    assert served.get("/documents/page-split") == before
 
 
 def test_documents_are_shown_as_text_and_never_run_and_long_ones_are_folded(open_page, documents):
@@ -228,12 +200,6 @@ def test_documents_are_shown_as_text_and_never_run_and_long_ones_are_folded(open
     assert other.locator(".text").inner_text() == "A giraffe."  # headings are no markdown
     expect(page.locator(".facts").filter(has_text="height: 5.5")).to_be_visible()
     assert page.title() == "giraffe · endx"
-    text, more = page.locator(".text").filter(has_text="leaves"), page.get_by_role("button", name="Show more of page-3")
-    folded = text.bounding_box()["height"]
-    more.click()
-    assert text.bounding_box()["height"] > 3 * folded
-    page.get_by_role("button", name="Show less of page-3").click()
-    assert text.bounding_box()["height"] == folded
 
 
 def test_a_refusal_and_a_server_that_is_gone_are_told_until_the_next_answer(open_page, served):
@@ -253,19 +219,6 @@ def test_a_refusal_and_a_server_that_is_gone_are_told_until_the_next_answer(open
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_a_slow_answer_does_not_replace_a_later_one(open_page, served):
-    page, held = open_page(), []
-    page.route("**/search", lambda route: route.continue_() if held else held.append(route))
-    page.get_by_label("Your question").fill("slow")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("status")).to_have_text("Searching…")
-    expect(page.locator("#results")).to_have_attribute("aria-busy", "true")
-    ask(page, QUESTION)
-    held[0].fulfill(json={"results": [], "mode": "dense", "took_ms": 1.0, "documents": 1})
-    page.wait_for_load_state("networkidle")
-    assert_shown(page, served, QUESTION, "hybrid")
-
-
 def test_a_token_is_asked_for_and_kept(open_page, serve):
     page = open_page(f"/?q={quote(QUESTION)}", server=serve(ServingSettings(token="right")))
     dialog = page.get_by_role("dialog", name="A token, please")
@@ -281,16 +234,3 @@ def test_a_token_is_asked_for_and_kept(open_page, serve):
     page.reload()
     dialog.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("alert")).to_contain_text("only to those who have its token")
-
-
-def test_an_empty_index_asks_for_documents_and_keys_lead_to_the_question(open_page, served):
-    info = served.get("/info")[1] | {"documents": 0, "modes": ["dense"]}
-    page = open_page(routes=[("**/info", lambda route: route.fulfill(json=info))])
-    expect(page.get_by_text("There are no documents yet.")).to_be_visible()
-    expect(page.get_by_label("BM25")).to_be_disabled()
-    page.get_by_role("button", name="Add the first").click()
-    expect(page.get_by_label("Text")).to_be_focused()
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_be_hidden()
-    page.keyboard.press("/")
-    expect(page.get_by_label("Your question")).to_be_focused()

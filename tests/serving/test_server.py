@@ -1,4 +1,3 @@
-import asyncio
 import contextlib
 import re
 import signal
@@ -132,41 +131,6 @@ def test_a_burst_of_connections_is_taken_while_the_event_loop_is_busy(serve):
         connections.callback(done.set)
         for _ in range(200):
             connections.enter_context(socket.create_connection(("127.0.0.1", running.port), 2))
-
-
-def test_slow_clients_starve_nobody(serve):
-    running = serve(ServingSettings(Limits(max_seconds=0.5)))
-    statuses = []
-
-    async def slow(request):
-        while True:
-            _, writer = await asyncio.open_connection("127.0.0.1", running.port, limit=256)
-            with contextlib.closing(writer), contextlib.suppress(ConnectionError):
-                while not writer.is_closing():
-                    writer.write(request)
-                    await writer.drain()
-                    await asyncio.sleep(0.05)
-
-    async def ask():
-        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-        for _ in range(20):
-            writer.write(ASK)
-            head = await reader.readuntil(b"\r\n\r\n")
-            statuses.append(head.split(b" ")[1])
-            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]))
-            await asyncio.sleep(0.1)
-        writer.close()
-
-    async def all_of_them():
-        drip = f"POST /search HTTP/1.1\r\n{HOST}{JSON}Content-Length: 100000\r\n\r\n".encode()
-        tasks = [asyncio.create_task(slow(request)) for request in 20 * (drip, b"X")]
-        await asyncio.gather(*(ask() for _ in range(3)))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(asyncio.wait_for(all_of_them(), 30))
-    assert statuses == [b"200"] * 60
 
 
 def test_requests_that_outlast_the_grace_period_are_cut_off(serve, gated, monkeypatch, caplog):

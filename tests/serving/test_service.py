@@ -5,8 +5,7 @@ import pytest
 
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
-from endx_jax.index.snapshot import Snapshot
-from endx_jax.serving.service import EncodeJob, SearchJob, Service, search_result, truncate_width
+from endx_jax.serving.service import EncodeJob, SearchJob, search_result, truncate_width
 
 TEXTS = ["where is the cat 3", "the mat of 7"]
 
@@ -56,16 +55,6 @@ def test_embeddings_that_are_cut_keep_to_what_they_are_compared_by(cosine, expec
     assert truncate_width(whole, 3, cosine) is whole
 
 
-def test_hits_hold_the_beginnings_of_long_documents(service):
-    short = Service(service.model, service.index, max_text=9)
-    (hits,) = short.run([SearchJob("where is the mat of 7", 3, "bm25")])
-    (expected,) = service.index.search(["where is the mat of 7"], 3, mode="bm25")
-    assert [hit["id"] for hit in hits] == [answer.document.id for answer in expected]
-    assert [hit["text"] for hit in hits] == [answer.document.text[:9] for answer in expected]
-    assert [hit["truncated"] for hit in hits] == [len(answer.document.text) > 9 for answer in expected]
-    assert any(hit["truncated"] for hit in hits)
-
-
 @pytest.mark.parametrize(
     ("text", "metadata", "expected"),
     [
@@ -84,12 +73,3 @@ def test_known_questions_of_a_hit_are_whole_or_left_out():
     found = search_result(FoundDocument(1, 0.5, Document("x", "t", {}, ("abc", "de", "f"))), 5)
     assert (found["questions"], found["truncated"]) == (["abc", "de"], True)
     assert "questions" not in search_result(FoundDocument(1, 0.5, Document("x", "t")), 5)
-
-
-def test_a_document_is_read_once_for_all_questions_of_a_batch(service, monkeypatch):
-    read = []
-    documents = Snapshot.documents
-    monkeypatch.setattr(Snapshot, "documents", lambda self, rows: read.extend(rows) or documents(self, rows))
-    found = service.run([SearchJob(TEXTS[0], 5, "dense")] * 8)
-    assert [len(hits) for hits in found] == [5] * 8
-    assert len(read) == len(set(read)) == 5

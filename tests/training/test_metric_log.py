@@ -21,14 +21,6 @@ def lines(workdir):
     return [json.loads(line) for line in (workdir / FILE).read_text().splitlines()]
 
 
-def test_one_object_a_line(tmp_path):
-    log = MetricLog(tmp_path, resume_step=0)
-    log.write(1, {"loss": 0.5})
-    log.write(2, {"mrr": 0.7}, prefix="validation/")
-    log.close()
-    assert lines(tmp_path) == [{"step": 1, "loss": 0.5}, {"step": 2, "validation/mrr": 0.7}]
-
-
 def test_a_resumed_run_drops_what_it_will_do_again_and_what_a_crash_cut(tmp_path):
     text = '{"step": 1, "loss": 1.0}\n{"step": 2, "loss": 2.0}\n{"step": 3, "loss": 3.0}\n{"step": 4, "lo'
     (tmp_path / FILE).write_text(text)
@@ -78,14 +70,6 @@ def test_tensorboard_on_a_full_disk_is_one_line(tmp_path, monkeypatch):
     full = mock.Mock(write=mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     monkeypatch.setattr(writer, "open_file", lambda path: full)
     refused("can't write .*/tensorboard: No space left", TensorBoard, tmp_path, resume_step=0)
-
-
-def test_without_tensorboards_writer_there_are_no_events(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    log = MetricLog(tmp_path, resume_step=0)
-    log.write(1, {"loss": 0.5})
-    log.close()
-    assert [file.name for file in tmp_path.iterdir()] == [FILE]
 
 
 class Refused(Exception):

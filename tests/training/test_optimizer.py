@@ -14,9 +14,7 @@ from refusals import check_refusal
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.parallel import MeshSettings, make_mesh, put, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.training.checkpoints import Checkpoints, abstract
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
-from endx_jax.training.step import TrainState
 
 # A matrix, a bias, a norm, a table and a scalar, each with its own value; 6 + 3 + 2 + 8 + 1 = 20 numbers.
 LAYER = {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 3.0)}
@@ -148,14 +146,6 @@ def test_it_is_optax_adafactor():
     chex.assert_trees_all_close(found, trained(THEIRS, params, gradients), rtol=1e-5, atol=1e-7)
 
 
-def test_the_moments_are_kept_by_row_and_column_where_both_sides_are_wide():
-    params = drawn(SHAPES, seed=0)
-    state = make_optimizer(SETTINGS, STEPS, params).init(params)
-    shapes = {path: np.shape(leaf) for path, leaf in parameter_paths(state).items()}
-    assert [shapes[f"0/{v}/wide/kernel"] for v in ("v_row", "v_col", "v")] == [(128,), (160,), (1,)]
-    assert [shapes[f"0/{v}/narrow/kernel"] for v in ("v_row", "v_col", "v")] == [(1,), (1,), (127, 160)]
-
-
 def test_frozen_leaves_are_absent():
     def freeze(params):
         return jax.tree_util.tree_map_with_path(lambda path, leaf: None if "question" in str(path) else leaf, params)
@@ -168,20 +158,6 @@ def test_frozen_leaves_are_absent():
     optimizer = make_optimizer(SETTINGS, STEPS, part)
     assert not [path for path in parameter_paths(optimizer.init(part)) if "question" in path]
     chex.assert_trees_all_equal(trained(optimizer, part, [freeze(g) for g in gradients]), freeze(whole))
-
-
-def test_its_state_comes_back_from_a_checkpoint_on_another_mesh(tmp_path):
-    params = encoder(2, seed=0)
-    trained_part = params | {"position_embedding": None}
-    optimizer = make_optimizer(SETTINGS, STEPS, trained_part)
-    _, opt_state = jax.jit(lambda part: optimizer.update(part, optimizer.init(part), part))(trained_part)
-    state = jax.tree.map(jnp.asarray, TrainState(step=jnp.int32(1), params=params, opt_state=opt_state))
-    checkpoints = Checkpoints(tmp_path, keep=1, metric="mrr", report=lambda line: None)
-    checkpoints.save(1, state)
-    checkpoints.wait()
-    restored = checkpoints.restore(1, abstract(state, state_shardings(state, make_mesh(MeshSettings(fsdp=2)))))
-    checkpoints.close()
-    chex.assert_trees_all_equal(restored, state)
 
 
 def test_a_sharded_update_is_the_whole_one():

@@ -138,14 +138,6 @@ def test_hard_negatives_are_drawn_from_the_questions_own_without_repetition(arti
     assert seen[15] == {-1}
 
 
-def test_a_question_gets_other_hard_negatives_at_each_step(tiny_bert):
-    # The only question has the other 8 answers as hard negatives: 20 draws from them are not all equal.
-    records = RetrievalSet.from_pairs([("where is the cat", f"the cat sat on {i}") for i in range(9)])
-    records = dataclasses.replace(records, qrels=((0,),), hard_negatives=(tuple(range(1, 9)),))
-    source = stream(records.tokenize(processors(tiny_bert)), hard_negatives=1, global_batch_size=1)
-    assert len({int(source[step].hard_negative_ids[0, 0]) for step in range(20)}) > 4
-
-
 def test_prompts_stand_before_every_text_and_count_for_its_length(tiny_bert):
     tokenizer = Tokenizer(tiny_bert)
     with_prompt, by_hand = TextProcessor(tokenizer, 8, "the "), TextProcessor(tokenizer, 8)

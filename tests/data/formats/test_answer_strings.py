@@ -47,22 +47,6 @@ def test_questions_with_answers(tmp_path, name, text, packed):
     assert found == [("q0", "who", ('A "B"', "C")), ("q1", "when", ("D's",))]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "reason"),
-    [
-        ("a.tsv", "q\t['a']\nr\t[]\n", "line 2: the question has no answer"),
-        ("a.tsv", "q\t['a']\nr\n", "line 2: 1 tab-separated columns; each line must have a question and its answers"),
-        ("a.tsv", "q\t['a']\n\t['b']\n", "line 2: the question is empty"),
-        ("a.jsonl", '{"question": "q", "answer": ["a"]}\n{"question": "q"}\n', "line 2: no column 'answer' among 'q"),
-        ("a.jsonl", '{"question": "q", "answer": ["a", 1]}', "line 1: 'answer', item 1 must be a string, not a whole"),
-        ("a.jsonl", '{"question": "q", "answer": ["a"', "line 1, column 33: broken JSON"),
-    ],
-)
-def test_broken_lines_are_refused_by_number(tmp_path, name, text, reason):
-    path = written(tmp_path / name, text)
-    assert refusal(lambda: read_answered(str(path))).startswith(f"{path}, {reason}")
-
-
 def test_tokens_are_runs_of_letters_digits_and_marks_and_single_other_characters():
     assert tokens("U.S.A.'s 1,000 cafés_x") == [
         *("u", ".", "s", ".", "a", ".", "'", "s", "1", ",", "000", "cafe\N{COMBINING ACUTE ACCENT}s", "_", "x")

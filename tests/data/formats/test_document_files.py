@@ -122,14 +122,6 @@ def test_a_path_may_be_as_long_as_an_id(tmp_path):
     assert "skipped 1 whose ids, their paths, would have over 512 bytes (such as 'part-" in line
 
 
-def test_a_folder_is_walked_once(tmp_path, monkeypatch):
-    fill(tmp_path, {"a.md": "a", "b/c.md": "c"})
-    scan, scanned = os.scandir, []
-    monkeypatch.setattr(os, "scandir", lambda place: scanned.append(place) or scan(place))
-    assert len(documents(tmp_path)[0]) == 2
-    assert scanned == [str(tmp_path), f"{tmp_path}/b"]
-
-
 def test_what_is_skipped_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "MOST", 1000)
     folder = fill(

@@ -66,38 +66,6 @@ def test_a_line_is_in_memory_at_a_time(write):
     refused(r"x\.jsonl, line 3, column 2: broken JSON", next, found)
 
 
-def broken(key: str, value: object) -> dict:
-    question = asked("q1", "who?", "Ann sings.", ("Ann",))
-    found = line("Ann sings.", question)
-    match key.split("."):
-        case [name]:
-            found[name] = value
-        case ["qas", name]:
-            question[name] = value
-        case ["answer", name]:
-            question["detected_answers"][0][name] = value
-    return found
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("context", 7, "'context' must be a string, not a whole number"),
-        ("context", "\ud800", "'context' holds '.ud800', half a surrogate pair"),
-        ("qas", {}, "'qas' must be a list, not an object"),
-        ("qas.qid", "", r"qas\[0\]: 'qid' is empty"),
-        ("qas.question", None, r"qas\[0\]: 'question' must be a string, not null"),
-        ("qas.detected_answers", None, r"qas\[0\]: 'detected_answers' must be a list, not null"),
-        ("answer.char_spans", [[0]], r"qas\[0\].detected_answers\[0\].char_spans\[0\] is \[0\]; it must be a first"),
-        ("answer.char_spans", [[0, 10]], r".*char_spans\[0\] is \[0, 10\]; .* last position of the context's 10"),
-        ("answer.char_spans", [[5, 4]], r".*char_spans\[0\] is \[5, 4\]"),
-        ("answer.char_spans", [[-1, 4]], r".*char_spans\[0\] is \[-1, 4\]"),
-    ],
-)
-def test_a_broken_line_is_named(write, key, value, message):
-    refused(rf"x\.jsonl, line 2: {message}", list, mrqa.mrqa_paragraphs(write(broken(key, value))))
-
-
 def test_marks_go_and_each_character_is_found_where_it_has_gone():
     marked = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."
     found = unmark(marked)

@@ -2,7 +2,7 @@ import gzip
 import pathlib
 
 import pytest
-from helpers import one_line_error, written
+from helpers import written
 from small_natural_questions import NO_ANSWER, annotation, full, page, simplified, span
 
 from endx_jax.data import read
@@ -20,7 +20,6 @@ SECOND = span(TOKENS, "<P> It stings . </P>")
 TABLE = {"start_token": span(TOKENS, "<Table>")["start_token"], "end_token": span(TOKENS, "</Table>")["end_token"]}
 APIS, KAESE, STINGS = span(TOKENS, "Apis"), span(TOKENS, "Käse"), span(TOKENS, "stings")
 FOUR = span(TOKENS, "four")
-AT = r"it must be a whole number from 0 to \d+"
 
 
 @pytest.fixture
@@ -89,23 +88,3 @@ def test_whole_paragraphs_and_packed_files(write, tmp_path):
     del row["document_title"], row["document_url"]
     (found,) = natural_questions.natural_paragraphs(write(row))
     assert found.article == "page of 9"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"annotations": None}, "'annotations' must be a list, not null"),
-        ({"question_text": ""}, "'question_text' is empty"),
-        ({"example_id": 1.5}, "'example_id' must be a string, not a fractional number"),
-        ({"annotations": [annotation(FIRST | {"end_token": 999}, APIS)]}, rf".*long_answer.end_token is 999; {AT}"),
-        ({"annotations": [annotation(SECOND, APIS)]}, r".*short_answers\[0\] is from token .*, not within \d+ to"),
-        ({"annotations": [{"short_answers": [APIS]}]}, r"annotations\[0\]: no 'long_answer' among 'short_answers'"),
-        ({"document_tokens": [{}] * len(TOKENS)}, r"document_tokens\[\d+\]: no 'token' among "),
-        ({"document_tokens": [token | {"end_byte": 10**6} for token in TOKENS]}, rf".*end_byte is 1000000; {AT}"),
-        ({"document_text": None}, "'document_text' must be a string, not null"),
-    ],
-)
-def test_a_broken_line_is_named(write, change, message):
-    row = full(1, "what are bees", HTML, annotation(FIRST, APIS))
-    with one_line_error(rf"x\.jsonl, line 2: {message}"):
-        list(natural_questions.natural_paragraphs(write(full(2, "?", HTML, annotation(FIRST, APIS)), row | change)))

@@ -85,15 +85,6 @@ def test_natural_questions_in_parts_are_one_set(tmp_path):
         prepare("reqa/nq", source=tmp_path / "nq", data_dir=tmp_path / "data")
 
 
-def test_progress_is_shown_where_it_is_wanted(source, tmp_path, capfd):
-    prepare(source=source, data_dir=tmp_path / "quiet")
-    assert capfd.readouterr() == ("", "")
-    prepare(source=source, data_dir=tmp_path / "shown", progress=True)
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "Generating train examples" in err
-
-
 def test_a_second_time_nothing_is_converted(data, source, no_conversion):
     no_conversion()
     folder = data / "reqa" / "squad" / "1.2.0"

@@ -1,8 +1,5 @@
-import copy
-import functools
 import json
 
-import helpers
 import pytest
 from helpers import written
 from small_squad import article, asked
@@ -11,13 +8,7 @@ from endx_jax.data import read, reqa
 from endx_jax.data.formats import read_corpus, squad
 from endx_jax.data.sets.paragraphs import AnswerSpan, Question
 
-refusal = functools.partial(helpers.refusal, read)
-PLACE = ["data", 0, "paragraphs", 0]
-PARAGRAPH = "data[0].paragraphs[0]"
-QUESTION = f"{PARAGRAPH}.qas[1]"
-ANSWER = f"{QUESTION}.answers[0]"
 KEYS = ("text", "answer_start")
-MARKED, START = "marked is_impossible", "it must be a whole number from 0 to 8"
 
 
 def example() -> dict:
@@ -54,52 +45,6 @@ def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
     assert read(write(tmp_path, tree)).candidates == ("A first.", "A second.")
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "reason"),
-    [
-        (["data", 1], "x", "data[1] must be an object, not a string"),
-        (["data", 0, "title"], "\ud800", r"data[0]: 'title' holds '\ud800', half a surrogate pair, which is not text"),
-        (["data", 0, "paragraphs"], {}, "data[0]: 'paragraphs' must be a list, not an object"),
-        ([*PLACE, "context"], "\n", f"{PARAGRAPH}: 'context' is empty"),
-        ([*PLACE, "qas", 1, "question"], " ", f"{QUESTION}: 'question' is empty"),
-        ([*PLACE, "qas", 1, "question"], None, f"{QUESTION}: 'question' must be a string, not null"),
-        ([*PLACE, "qas", 1, "id"], None, f"{QUESTION}: 'id' must be a string, not null"),
-        ([*PLACE, "qas", 1, "is_impossible"], "no", f"{QUESTION}: 'is_impossible' must be true or false, not a string"),
-        ([*PLACE, "qas", 1, "answers"], [], f"{QUESTION}: 'answers' is empty and the question is not {MARKED}"),
-        ([*PLACE, "qas", 1, "answers", 0, "text"], "", f"{ANSWER}: 'text' is empty"),
-        ([*PLACE, "qas", 1, "answers", 0, "answer_start"], True, f"{ANSWER}: 'answer_start' is True; {START}"),
-        ([*PLACE, "qas", 1, "answers", 0, "answer_start"], 9, f"{ANSWER}: 'answer_start' is 9; {START}"),
-        ([*PLACE, "qas", 1, "id"], "i1", "the question id 'i1' belongs to two texts, 'What?' and ' Who? '"),
-    ],
-)
-def test_broken_values_are_refused_with_the_path_of_the_key(tmp_path, place, value, reason):
-    tree = copy.deepcopy(example())
-    holder = tree
-    for step in place[:-1]:
-        holder = holder[step]
-    holder[place[-1]] = value
-    path = write(tmp_path, tree)
-    assert refusal(path) == f"{path}: {reason}"
-
-
-def test_missing_keys_and_broken_json_are_refused_with_their_place(tmp_path):
-    path = write(tmp_path, {"rows": []})
-    assert f"{path} is one object with the keys 'rows', not SQuAD's 'data': write objects, [" in refusal(path)
-    path = write(tmp_path, 7)
-    assert refusal(path) == f"{path} must be an object, not a whole number"
-    tree = example()
-    del tree["data"][0]["paragraphs"][1]["qas"][0]["answers"]
-    path = write(tmp_path, tree)
-    assert refusal(path) == f"{path}: data[0].paragraphs[1].qas[0]: no 'answers' among 'id', 'question'"
-    path = write(tmp_path, '{\n "data": [\n')
-    assert refusal(path) == f"{path}, line 3, column 1: broken JSON: Expecting value"
-    path = write(tmp_path, '{\n "data": [}\n')
-    assert refusal(path) == f"{path}, line 2, column 11: broken JSON: Expecting value"
-    path = write(tmp_path, '{"a": 1}\n{"a": 2}\n')
-    reason = "broken JSON: Extra data; a file of one object a line is named .jsonl"
-    assert refusal(path) == f"{path}, line 2, column 1: {reason}"
-
-
 def test_invalid_questions_can_be_skipped_and_ids_may_be_whole_numbers(tmp_path, caplog):
     tree = example()
     tree["data"][0]["paragraphs"][0]["qas"][1]["id"] = 262
@@ -108,7 +53,7 @@ def test_invalid_questions_can_be_skipped_and_ids_may_be_whole_numbers(tmp_path,
     tree["data"][0]["paragraphs"][0]["qas"][1]["answers"][0]["text"] = ""
     path = write(tmp_path, tree)
     assert "Who?" not in read(path, skip_invalid=True).questions
-    reason = f"{path}: {ANSWER}: 'text' is empty"
+    reason = f"{path}: data[0].paragraphs[0].qas[1].answers[0]: 'text' is empty"
     assert caplog.messages == [f"{path}: skipped 1 invalid row, the first: {reason}"]
 
 
@@ -145,20 +90,10 @@ def test_rows_of_a_split_are_found_in_a_folder(tmp_path):
     assert len(reqa.convert(tmp_path, split="validation").records.questions) == 3
 
 
-@pytest.mark.parametrize(
-    ("answers", "reason"),
-    [
-        ({"text": ["A"], "answer_start": [9]}, f"answers[0]: 'answer_start' is 9; {START}"),
-        ({"text": ["A"], "answer_start": []}, "answers have 1 'text' and 0 'answer_start'"),
-        ("A", "'answers' must be a list, not a string"),
-    ],
-)
-def test_broken_rows_are_refused_with_their_line(tmp_path, answers, reason):
+def test_broken_rows_can_be_skipped(tmp_path):
     rows = rows_of(example())
-    rows[1]["answers"] = answers
-    path = written(tmp_path / "rows.jsonl", rows)
-    assert refusal(path) == f"{path}, line 2: {reason}"
-    assert read(path, skip_invalid=True).question_ids == ("i1", "i4")
+    rows[1]["answers"] = "A"
+    assert read(written(tmp_path / "rows.jsonl", rows), skip_invalid=True).question_ids == ("i1", "i4")
 
 
 def test_the_real_development_set_has_its_published_counts(test_data):

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import drawn, one_line_error
+from helpers import drawn
 
 from endx_jax import losses
 from endx_jax.batch import Batch, Tokens
@@ -156,11 +156,6 @@ def test_distillation_of_prefixes_is_their_weighted_sum():
     np.testing.assert_allclose(both, 0.5 * short + 3.0 * whole, rtol=1e-5)
     np.testing.assert_allclose(whole, plain, rtol=1e-5)
     assert abs(short - whole) > 1e-3
-
-
-def test_prefixes_wider_than_the_embeddings_are_refused():
-    with one_line_error(r"objective.matryoshka_dims is \(2, 8\), but the embeddings have 4 numbers"):
-        evaluate(make_batch(), DualSettings(matryoshka_dims=(2, 8)))
 
 
 def test_a_learned_temperature_starts_where_told_and_has_a_gradient():

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, random_params
+from helpers import random_params
 
 from endx_jax.methods.endx.teacher import CrossEncoder
 from endx_jax.models.pooling import mean
@@ -72,9 +72,3 @@ def test_it_is_the_paper_s_equations(residual):
 def test_embeddings_can_have_unit_norm():
     for embedding in build(normalize=True)[1](*ENCODINGS):
         np.testing.assert_allclose(jnp.linalg.norm(embedding, axis=1), 1.0, rtol=1e-6)
-
-
-def test_heads_that_do_not_divide_the_width_are_named():
-    x, mask = jnp.zeros((1, 2, D)), jnp.ones((1, 2), bool)
-    with one_line_error("encoding width 8 is not divisible by objective.cross_heads=3"):
-        CrossEncoder(mean, heads=3).init(jax.random.key(0), x, mask, x, mask)

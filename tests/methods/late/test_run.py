@@ -4,15 +4,13 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, refused, trained_params, whole_and_resumed, written
+from helpers import one_line_error, trained_params, whole_and_resumed, written
 from tiny_bert import WORDS, tiny_recipe
 
 import endx_jax
 from endx_jax.cli import evaluate, mine, search
-from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import load_pair_scorer, read_model
-from endx_jax.methods.config import load_config
 from endx_jax.methods.late import LateSettings
 from endx_jax.models.lora import is_adapter
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -43,12 +41,7 @@ def test_the_results_have_the_rows_of_any_model_by_embeddings(workdir, config):
     systems = endx_jax.json_files.read_json_file(workdir / "results.json")["systems"]
     assert [*systems] == ["bm25", "untrained", "untrained hybrid", "trained", "hybrid"]
     assert run(config, workdir) is None  # it is finished
-
-
-def test_the_card_says_that_every_token_has_a_vector(workdir):
-    card = (workdir / "model" / "README.md").read_text()
-    assert "as 8-dimensional vectors, one for each token, of unit norm" in card
-    assert "- late-interaction\n" in card
+    assert "one for each token" in (workdir / "model" / "README.md").read_text()
 
 
 def test_the_model_is_evaluated_by_maxsim(workdir, config):
@@ -61,26 +54,6 @@ def test_the_model_is_evaluated_by_maxsim(workdir, config):
     ranked = results.reverse.evaluations[results.reverse.pools.primary_name]["whole"]
     asked = model.similarity(model.encode_query(records.questions), answers[:1])
     np.testing.assert_allclose(ranked.top_scores[0, 0], asked.max(), rtol=1e-5)
-
-
-def test_the_sets_of_a_suite_are_ranked_by_maxsim(workdir, tmp_path):
-    sets = {"animals": ["cat", "dog", "mouse"], "places": ["town", "in"]}
-    templates = {"queries": "who is the {}", "corpus": "the {} sat"}
-    for name, words in sets.items():
-        (tmp_path / name / "qrels").mkdir(parents=True)
-        for file, text in templates.items():
-            rows = [{"_id": f"{n}", "title": "", "text": text.format(word)} for n, word in enumerate(words)]
-            (tmp_path / name / f"{file}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        right = [f"{n}\t{n}\t1" for n in range(len(words))]
-        (tmp_path / name / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *right]))
-    model, results = endx_jax.load(workdir), endx_jax.evaluate(workdir=workdir, data=str(tmp_path))
-    assert results.evaluations.keys() == sets.keys()
-    for name, words in sets.items():
-        asked, documents = ([text.format(word) for word in words] for text in templates.values())
-        scores = model.similarity(model.encode_query(asked), model.encode_document(documents))
-        ranked = results.evaluations[name]["trained"]
-        np.testing.assert_allclose(ranked.top_scores, -np.sort(-scores, axis=1), rtol=1e-5)
-        assert ranked.metrics["p@1"] == np.mean(np.argmax(scores, axis=1) == np.arange(len(words)))
 
 
 @pytest.mark.slow
@@ -132,21 +105,3 @@ def test_method_and_pooling_belong_together(config, tmp_path):
     config.objective, config.model.pooling = {"name": "dual"}, "tokens"
     with one_line_error("objective.name=dual trains no embedding for each token: set model.pooling to another than"):
         run(config, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"matryoshka_dims": (8,)}, "objective.name=late trains no prefixes: set objective.matryoshka_dims"),
-        ({"contrastive": {"loss": "sigmoid"}}, "objective.name=late needs objective.contrastive.loss=softmax"),
-        ({"loss_tile": 0}, "late interaction is always streamed"),
-    ],
-)
-def test_settings_without_meaning_are_refused(settings, match):
-    refused(match, resolve, {"objective": {"name": "late", **settings}})
-
-
-def test_the_recipe_takes_the_data_of_a_recipe_of_one_vector():
-    config, plain = load_config("late:minilm_squad"), load_config("minilm_squad")
-    assert config.data == plain.data
-    assert (config.model.pooling, config.model.projection) == ("tokens", 128)

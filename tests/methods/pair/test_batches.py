@@ -68,15 +68,6 @@ def test_every_question_has_its_answer_first_and_then_wrong_ones_of_the_batch(pa
     assert drawn > 6 * B * 2.9
 
 
-def test_questions_come_first_and_are_the_batchs_own(pairs):
-    batch = stream(pairs)[2]
-    for row, question in enumerate(batch.question_id):
-        start, stop = pairs.questions.offsets[question : question + 2]
-        for column in range(4):
-            second = batch.pairs.second[row, column]
-            assert batch.pairs.ids[row, column, :second].tolist() == pairs.questions.ids[start:stop].tolist()
-
-
 def test_missing_wrong_answers_are_masked(pairs):
     source = stream(pairs, negatives=B)
     batch = source[0]
@@ -148,7 +139,3 @@ def test_ids_between_take_the_place_of_the_seconds_first_token():
         joined = join_texts(questions, answers, np.array([[0, 0], [1, 0]]), between)
         assert joined.ids[joined.offsets[1] :].tolist() == expected
         assert joined.second.tolist() == [3 + len(between), 4 + len(between)]
-
-
-def test_texts_that_are_not_joined_have_no_second():
-    assert table([1, 2]).pad(np.array([0]), 2).second is None

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import padded, random_params, refused, texts, tower
+from helpers import padded, random_params, texts, tower
 
 from endx_jax.batch import Packing
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
@@ -16,13 +16,10 @@ from endx_jax.methods.pair.classifier import PairClassifier, Pooler
 from endx_jax.methods.pair.evaluator import ClassifierScorer
 from endx_jax.models import DualEncoder
 from endx_jax.models.pooling import first
-from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
-from endx_jax.pretrained import load_encoder
 
 QUESTIONS = ["where is the cat?", "who sat [SEP] on a mat", "🙂", ""]
 ANSWERS = ["the cat sat on the mat.", "a dog, where is a dog", "in"]
-ROWS = np.array([(q, a) for q in range(len(QUESTIONS)) for a in range(len(ANSWERS))])
 TINY = dataclasses.replace(helpers.TINY, layers=1)
 
 
@@ -39,43 +36,6 @@ def draw(module):
 
 def pairs(lengths, seconds, width):
     return dataclasses.replace(padded(texts(lengths), width), second=jnp.asarray(seconds, jnp.int32))
-
-
-@pytest.mark.reference
-def test_scores_are_those_of_bert_for_sequence_classification(tiny_bert):
-    import torch
-    import transformers
-
-    torch.manual_seed(0)
-    theirs = transformers.BertForSequenceClassification.from_pretrained(tiny_bert, num_labels=1).eval()
-    torch.nn.init.normal_(theirs.bert.pooler.dense.weight, std=0.5)
-    torch.nn.init.normal_(theirs.classifier.weight)
-    torch.nn.init.normal_(theirs.classifier.bias)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_bert)
-    vocabulary = tokenizer.get_vocab()
-    encoded = [tokenizer(QUESTIONS[q])["input_ids"] + tokenizer(ANSWERS[a])["input_ids"][1:] for q, a in ROWS]
-    segments = [[0] * len(tokenizer(QUESTIONS[q])["input_ids"]) for q, _ in ROWS]
-    segments = [own + [1] * (len(ids) - len(own)) for own, ids in zip(segments, encoded, strict=True)]
-    assert encoded[0][0] == vocabulary["[CLS]"]
-    assert encoded[0].count(vocabulary["[SEP]"]) == 2
-    expected = []
-    with torch.no_grad():
-        for ids, types in zip(encoded, segments, strict=True):
-            logits = theirs(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits
-            expected.append(logits.item())
-    source = load_encoder(str(tiny_bert))
-    config = dataclasses.replace(source.config, dropout=0.0)
-    module = classifier(config)
-    head = {
-        name: {"kernel": layer.weight.detach().numpy().T, "bias": layer.bias.detach().numpy()}
-        for name, layer in (("pooler", theirs.bert.pooler.dense), ("classifier", theirs.classifier))
-    }
-    ours = Tokenizer(tiny_bert)
-    table = join_texts(ours(QUESTIONS, 64), ours(ANSWERS, 64), ROWS)
-    assert [table.ids[a:b].tolist() for a, b in zip(table.offsets, table.offsets[1:], strict=False)] == encoded
-    tokens = table.pad(np.arange(len(ROWS)), int(table.lengths.max()))
-    found = jax.jit(module.score)({"shared": source.params()}, head, tokens)
-    np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 def test_a_token_stands_in_the_segment_of_its_text():
@@ -126,17 +86,6 @@ def test_dropout_is_of_the_key_of_each_pair():
     np.testing.assert_allclose(score(*params, turned, keys[::-1]), both[::-1], rtol=1e-5)
     dropped = module.head.apply({"params": params[1]}, jnp.ones((2, TINY.width)), keys)  # of equal vectors
     assert abs(dropped[0] - dropped[1]) > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"question": tower(dataclasses.replace(TINY, token_types=1))}, "a pretrained BERT has segment embeddings"),
-        ({"sharing": SHARINGS["ade"]}, "set model.sharing=sde"),
-    ],
-)
-def test_towers_that_can_not_read_pairs_are_refused(change, message):
-    refused(message, PairClassifier, dataclasses.replace(classifier().model, **change))
 
 
 @pytest.mark.parametrize("devices", [1, 8])

@@ -13,7 +13,6 @@ from endx_jax import losses
 from endx_jax.batch import Tokens
 from endx_jax.data.batches.packing import PackingPlan
 from endx_jax.encoders.bert import BertConfig
-from endx_jax.methods import find_method
 from endx_jax.methods.pair import PairObjective, PairSettings
 from endx_jax.methods.pair.batches import PairBatch
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower, TransformerEncoder
@@ -94,12 +93,3 @@ def test_devices_chunks_and_packing_change_nothing(batch):
     laid_out = jax.device_put(laid_out, batch_sharding(mesh))
     found = differentiate(objective.for_run(execution, 1.0), params, laid_out)
     chex.assert_trees_all_close(jax.device_get(found), jax.device_get(uncut), rtol=2e-4, atol=1e-6)
-
-
-def test_its_parameters_are_a_towers_and_a_heads():
-    objective, params = build()
-    method = find_method("pair")
-    assert (method.settings, method.objective) == (PairSettings, PairObjective)
-    drawn = jax.eval_shape(lambda: objective.init(jax.random.key(0), params["dual_encoder"]))
-    chex.assert_trees_all_equal_shapes(drawn, params)
-    assert set(build(pooler=False)[1]["pair"]) == {"classifier"}

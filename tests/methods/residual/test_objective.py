@@ -1,12 +1,10 @@
 """The triplet objective: what reaches its loss, and what is refused."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, random_params, tower, without_metrics
+from helpers import random_params, tower, without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Batch, Tokens, Vectors
@@ -61,12 +59,3 @@ def test_chunks_and_tiles_change_nothing():
     cut, of_cut = compute(Execution(tower_chunk=4, loss_tile=2))
     np.testing.assert_allclose(cut, loss, rtol=1e-5)
     assert of_cut.keys() == metrics.keys()
-
-
-def test_mismatched_arguments_are_refused():
-    hard = dataclasses.replace(BATCH, hard_negatives=VECTORS["answer"])
-    with one_line_error("set data.hard_negatives to 0"):
-        ResidualObjective(MODEL, ResidualSettings()).embed({"dual_encoder": PARAMS}, (hard, None))
-    plain = TOWER.clone(normalize=False)
-    with one_line_error("objective.name=residual makes unit vectors: leave model.normalize on"):
-        ResidualObjective(DualEncoder(plain, plain), ResidualSettings())

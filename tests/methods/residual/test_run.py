@@ -93,14 +93,6 @@ def test_below_the_heads_nothing_is_computed_twice(first_stage, config, cache, t
             prepare_run(config, tmp_path / "other")
 
 
-def test_heads_encode_blocks_of_vectors(first_stage, config, tmp_path, monkeypatch):
-    found, params = prepare_run(config, tmp_path), params_of(first_stage)
-    texts = [f"the cat {n}" for n in range(20)]
-    whole = found.encoder(params, "question", texts)
-    monkeypatch.setattr("endx_jax.inference.head_encoder.HEADS_BLOCK", 8)
-    np.testing.assert_allclose(found.encoder(params, "question", texts), whole, atol=1e-6)
-
-
 @pytest.mark.slow
 def test_the_next_stage_takes_everything_from_the_one_before(first_stage, config, tmp_path, capsys):
     config.model.init_from = str(first_stage)

@@ -5,15 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-import tiny_vae
-from helpers import one_line_error, padded, refused, texts, without_metrics
+from helpers import padded, texts, without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Batch
 from endx_jax.losses.matching import draw_others
-from endx_jax.methods.dual.settings import ContrastiveSettings
-from endx_jax.methods.vae import MatchingObjective, MatchingSettings, VaeObjective
+from endx_jax.methods.vae import MatchingObjective, MatchingSettings
 from endx_jax.methods.vae.matching import _DRAW
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower
 from endx_jax.models.dropout import example_keys, fold
@@ -76,29 +73,3 @@ def test_each_match_is_its_loss_of_the_embeddings():
     np.testing.assert_allclose([loss for loss, _ in found], expected, rtol=1e-5)
     of_softmax = {"in_batch_accuracy", "masked_fraction", "temperature"}
     assert [set(metrics) for _, metrics in found] == [set(), set(), of_softmax, set()]
-
-
-def test_hard_negatives_are_for_the_softmax():
-    hard = batch().answer
-    hard = dataclasses.replace(hard, ids=hard.ids[:, None], mask=hard.mask[:, None])
-    given = batch(hard_negatives=hard, hard_negative_ids=jnp.arange(B)[::-1, None])
-    with one_line_error("objective.match=mse draws its wrong answers from the batch: set data.hard_negatives=0"):
-        objective, params = objective_of(MatchingSettings())
-        objective(params, given, RNG, STEP)
-
-
-GUIDED = {"contrastive": ContrastiveSettings(guide="a model")}
-
-
-@pytest.mark.parametrize("unused", [{"matryoshka_dims": (4,)}, {"learn_temperature": True}, GUIDED])
-def test_what_only_the_softmax_has_is_refused(unused):
-    MatchingSettings(match="inbatch", **unused)
-    refused("objective.match=mse has no prefixes", MatchingSettings, **unused)
-
-
-def test_cosines_must_rank():
-    with one_line_error("objective.match=mse needs cosines: set model.normalize"):
-        MatchingObjective(model(normalize=False), MatchingSettings())
-    with one_line_error("objective.match=mse needs cosines: set model.normalize"):
-        VaeObjective(tiny_vae.model(normalize=False), dataclasses.replace(tiny_vae.SETTINGS, match="mse"))
-    MatchingObjective(model(normalize=False), MatchingSettings(match="inbatch"))

@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import largest, one_line_error, padded, random_params, texts
+from helpers import largest, padded, random_params, texts
 from tiny_vae import LATENT, SETTINGS, build, model
 
 from endx_jax.batch import Batch
 from endx_jax.methods.vae import COLLAPSED, VaeObjective, collapsed
 from endx_jax.methods.vae.decoders import DECODERS, Deviation
-from endx_jax.models import DualEncoder
 from endx_jax.models.dropout import example_keys
 from endx_jax.numerics import l2_normalize
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -153,12 +152,6 @@ def test_a_share_of_the_words_stands_for_all(batch):
     exact = sum(decoders.nll(of_decoders, side, latents, batch) for side in tokens)
     assert np.std(each) > 0.05 * exact
     np.testing.assert_allclose(np.mean(each), exact, rtol=4 * np.std(each) / np.sqrt(200) / exact)
-
-
-def test_a_posterior_needs_a_projection():
-    tower = model().question
-    with one_line_error("set model.projection to its width"):
-        VaeObjective(DualEncoder(*[dataclasses.replace(tower, projection=None)] * 2), SETTINGS)
 
 
 def test_each_collapsed_posterior_is_a_warning():

@@ -1,0 +1,71 @@
+"""Models, folders and settings that an export refuses, and what the one line of a refusal names."""
+
+import dataclasses
+import subprocess
+
+import numpy as np
+import pytest
+from refusals import check_refusal
+from tiny_models import make_model
+
+from endx_jax.export import verify
+from endx_jax.export.run import export
+from endx_jax.export.sentence_transformers import NAME
+from endx_jax.export.stablehlo import STABLEHLO
+from endx_jax.models.pooling import POOLINGS
+from endx_jax.models.tower import FUNCTIONS
+
+LATE = {"pooling": "tokens", "projection": 4}
+EXPAND = {"skip": ("cat", "x"), "expand": 12}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "options", "named"),
+    [
+        ({"encoder": "none"}, NAME, {}, ["token vectors without an encoder", "--format=stablehlo"]),
+        ({"layer_weights": (0.5, 0.5)}, NAME, {}, ["layer_weights", "--format=stablehlo"]),
+        ({"encoder": "gru", "new_encoder": {"width": 8}}, NAME, {}, ["a new encoder", "--format=stablehlo"]),
+        ({"pooling": "multi_hop", "multi_hop": {"hops": 2}}, NAME, {}, ["multi-hop pooling", "--format=stablehlo"]),
+        ({"pooling": "mine"}, NAME, {}, ["pooling 'mine'", "--format=stablehlo"]),
+        ({"projection": 8, "projection_function": "mine"}, NAME, {}, ["function 'mine'", "--format=stablehlo"]),
+        ({"projection": 8}, NAME, {"truncate_dim": 9}, ["--truncate-dim is 9", "from 1 to 8"]),
+        ({"projection": 8}, STABLEHLO, {"truncate_dim": 3}, ["--truncate-dim", f"--format={NAME}"]),
+        (LATE, NAME, {"truncate_dim": 2}, ["--truncate-dim", "one vector for each text"]),
+        (LATE | {"sharing": "ade"}, NAME, {}, ["one tower", "model.sharing=sde"]),
+        (LATE, STABLEHLO, {}, ["an embedding for each token", f"--format={NAME}"]),
+        (LATE | {"tokens": EXPAND, "question_length": 8}, NAME, {}, ["8 tokens", "12", "data.question_length"]),
+        ({}, NAME, {"tolerance": 1e-5}, ["the runtime of", "pip install 'sentence-transformers>=6.2'"]),
+    ],
+)
+def test_a_model_is_refused_with_what_to_use_and_nothing_is_written(
+    one_layer_bert, tmp_path, monkeypatch, settings, kind, options, named
+):
+    for names in (POOLINGS, FUNCTIONS):
+        monkeypatch.setitem(names, "mine", lambda encodings, *mask: encodings.sum(axis=1) if mask else -encodings)
+    model = make_model(one_layer_bert, **settings)
+    if "tolerance" in options:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # no runtime is installed
+    check_refusal(lambda: export(model, kind, tmp_path / "out", **options), *named)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_would_not_be_read_back_is_refused(models, one_layer_bert, tmp_path):
+    late = make_model(one_layer_bert, **LATE)
+    late.params["shared"]["projection"]["bias"] = np.zeros(4, np.float32)
+    check_refusal(lambda: export(late, NAME, tmp_path), "a bias or an activation", "train it")
+    cut = dataclasses.replace(models["sde"], truncate_dim=4)
+    check_refusal(lambda: export(cut, NAME, tmp_path), "tiny", "4 dimensions", "truncate_dim")
+
+
+def test_other_folders_are_not_replaced(models, tmp_path):
+    mine = tmp_path / "thesis.txt"
+    mine.write_text("mine")
+    check_refusal(lambda: export(models["sde"], NAME, tmp_path), "did not write", "name a new folder")
+    check_refusal(lambda: export(models["sde"], NAME, mine), "thesis.txt is a file", "name a folder")
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_runtime_that_fails_is_one_line(tmp_path, monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, "", "Traceback ...\nKeyError: 'encoder.weight'\n")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
+    check_refusal(lambda: verify.encoded_elsewhere(NAME, tmp_path, ["a"]), "in its runtime: KeyError: 'encoder.weight'")
