@@ -34,7 +34,7 @@ class EarlyStopping:
     It has no state to save: validations are at multiples of `every`, and the best checkpoint, which is always kept, has
     the step and the value of the best validation. So a resumed run stops where an uninterrupted one does.
 
-    Validations are `every` steps; `best` has step and value of the best one. A `patience` of 0 never stops.
+    `best` has step and value of the best validation. A `patience` of 0 never stops.
     """
 
     metric: str
