@@ -45,7 +45,7 @@ class TrainState:
 def split_frozen(params, patterns: Sequence[str]):
     """Splits a tree into (trained, frozen), both with None, an empty tree in JAX, in place of the other's leaves.
 
-    A leaf is frozen if one of the patterns is found in its path. Each pattern is found in a path, and not in all.
+    A leaf is frozen if one of the patterns is found in its path. Each pattern is found in a path, and a leaf is left.
     """
     unused = set(patterns)
 
