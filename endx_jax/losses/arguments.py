@@ -170,9 +170,8 @@ def check_batch(shapes: Mapping[str, str] = SHAPES, **arrays: Array | None) -> N
 
 def check_in_batch(arrays: Arrays, options: Options) -> None:
     """Checks the arrays of a loss over a batch, and its options with them, as `check_batch` does."""
-    tokens, prefixes = isinstance(arrays.question, TokenVectors), options.prefixes
     given, shapes = {**arrays._asdict(), "log_q": options.log_q}, {**SHAPES, "log_q": "[B]"}
-    for name, shape in OF_TOKENS.items() if tokens else ():
+    for name, shape in OF_TOKENS.items() if isinstance(arrays.question, TokenVectors) else ():
         values, mask = (getattr(given[name], part, given[name]) for part in ("values", "mask"))
         given |= {name: values, f"mask of {name}": mask}
         shapes |= {name: shape, f"mask of {name}": f"bool {shape.removesuffix(', E]')}]"}
@@ -181,7 +180,10 @@ def check_in_batch(arrays: Arrays, options: Options) -> None:
     check_batch(shapes, **given)
     if options.guide and options.guide.hard_negatives is None and arrays.hard_negatives is not None:
         raise EndxError("guide has no hard_negatives, but the batch has: set guide.hard_negatives too")
-    if prefixes and tokens:
+    if options.prefixes is None:
+        return
+    if isinstance(arrays.question, TokenVectors):
         raise EndxError("prefixes are those of one embedding of each text: for embeddings of tokens set prefixes=None")
-    if prefixes and prefixes.widths[-1] > (width := arrays.question.shape[1]):
-        raise EndxError(f"the longest prefix has width {prefixes.widths[-1]}; the embeddings have {width}")
+    longest, width = options.prefixes.widths[-1], arrays.question.shape[1]
+    if longest > width:
+        raise EndxError(f"the longest prefix has width {longest}; the embeddings have {width}")

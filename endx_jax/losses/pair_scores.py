@@ -208,8 +208,7 @@ def _hard_negatives(prefixes: Prefixes, where: Array, vectors, ids: Array | None
     """Returns the hard negatives [B, K, ...] of all pairs as texts [B K]."""
     present = jnp.broadcast_to(where[:, None], jax.tree.leaves(vectors)[0].shape[:2])
     present = present if ids is None else present & (ids >= 0)
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (present, vectors, ids, guide))
-    present, vectors, ids, guide = flat
+    present, vectors, ids, guide = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (present, vectors, ids, guide))
     return _texts(prefixes, Ids(jnp.full(present.shape, -1), present, answer_id=ids), vectors, guide)
 
 

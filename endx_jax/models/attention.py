@@ -209,12 +209,8 @@ def _product_jvp(subscripts, arrays, tangents):
 def plain_because(query: Array, key: Array, pattern: Pattern, *, biased: bool = False, packed: bool = False) -> str:
     """Returns the reason why attention on a GPU or TPU is plain; empty if a fused kernel takes the arrays.
 
-    Args:
-      query: [B, L, H, Dh].
-      key: [B, M, K, Dh].
-      pattern: with the dropout rate 0 outside training, and without a window that covers every text.
-      biased: the scores have a bias.
-      packed: the arrays are [1, T, ...], on each device.
+    They are those of `attend`, or `packed`, [1, T, ...] on each device. The pattern has the dropout rate 0 outside
+    training, and no window that covers every text.
     """
     on_gpu, (rows, length, heads, head) = platform() == "gpu", query.shape
     if not all(isinstance(size, int) for size in query.shape):

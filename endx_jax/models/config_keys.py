@@ -56,11 +56,7 @@ def check_keys(
 
 
 class ReadKeys(dict):
-    """Contents of a file.
-
-    Attributes:
-      read: keys that `get` was asked for.
-    """
+    """Contents of a file; `read` has the keys that `get` was asked for."""
 
     def __init__(self, contents: Mapping, read: set[str] | None = None):
         """Copies the contents; `read` is the set to which keys are added, by default a new one."""

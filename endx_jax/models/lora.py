@@ -64,11 +64,7 @@ NONE = LoraSettings()
 
 
 class Linear(nn.Dense):
-    """Linear layer, which adds s (x A) B if its parameters have an adapter.
-
-    Attributes:
-      lora: settings of the adapter; the other attributes are those of `nn.Dense`.
-    """
+    """Linear layer of `nn.Dense`, which adds s (x A) B if its parameters have an adapter."""
 
     lora: LoraSettings = NONE
 
@@ -96,12 +92,8 @@ def is_linear(path: str) -> bool:
 def with_adapters(params: Mapping, settings: LoraSettings, draw_key: Array) -> dict:
     """Adds new adapters to the parameters of towers, and casts the matrices of the base to `settings.base_dtype`.
 
-    A is uniform in +-1 / sqrt(in), as in PEFT, and B is zero, so that the towers embed as before.
-
-    Args:
-      params: parameters of a dual encoder, arrays or `pretrained.stored.StoredArray`.
-      settings: settings with a rank above 0, whose `targets` match a linear layer.
-      draw_key: PRNG key.
+    A is uniform in +-1 / sqrt(in), as in PEFT, and B is zero, so that the towers embed as before. The parameters may be
+    `pretrained.stored.StoredArray`. The settings have a rank above 0, and `targets` that match a linear layer.
     """
     leaves = flax.traverse_util.flatten_dict(params, sep="/")
     modules = sorted(path.removesuffix(f"/{KERNEL}") for path in leaves if is_linear(path))

@@ -100,15 +100,8 @@ class Execution:
     ) -> Tree:
         """Sums a function over rows in chunks, for sums that cost less memory than a value of each row.
 
-        Args:
-          function: function (params, rows, valid) -> tree of scalars. Each scalar is a sum over the rows where `valid`,
-            bool [R], of terms that depend on their row only. It must not close over differentiated values.
-          params: tree to differentiate.
-          rows: tree of arrays with the rows of the global batch on their leading axis.
-          cost: function from rows to a cost of each row, as in `map_rows`.
-
-        Returns:
-          The sums over all rows.
+        `function` (params, rows, valid) returns a tree of scalars. Each is a sum over the rows where `valid`, bool [R],
+        of terms that depend on their row only. The other arguments are those of `map_rows`.
         """
         function = jax.named_scope(TOWERS)(function)
         chunks = self.chunks(leading_size(rows))

@@ -16,12 +16,10 @@ from endx_jax.training.step import Step, TrainState
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """Training step with programs that are compiled ahead of time.
+    """Training step with programs that are compiled ahead of time, by `shape_of` of their batch.
 
-    Attributes:
-      programs: compiled programs by `shape_of` of their batch.
-      fallback: step for batches of other shapes; compiles at the first call with a shape.
-      refused: bytes of a program for which the compiler finds no room on one device; 0 if it compiled all of them.
+    `fallback` is the step for other shapes, which compiles at the first call with one; `refused` the bytes of a program
+    for which the compiler finds no room on one device, 0 if it compiled all.
     """
 
     programs: Mapping[Any, Callable]

@@ -34,11 +34,7 @@ class EarlyStopping:
     It has no state to save: validations are at multiples of `every`, and the best checkpoint, which is always kept, has
     the step and the value of the best validation. So a resumed run stops where an uninterrupted one does.
 
-    Attributes:
-      metric: name of the metric; higher is better.
-      patience: number of validations; 0 to never stop.
-      every: steps between validations.
-      best: step and value of the best validation; None before the first.
+    `best` has step and value of the best validation. A `patience` of 0 never stops.
     """
 
     metric: str
@@ -85,14 +81,8 @@ class Validation:
 class SavePolicy:
     """Hook that saves a checkpoint after some steps or minutes, a validation, the last step, or a signal.
 
-    Attributes:
-      settings: steps and minutes between checkpoints; a checkpoint of any kind restarts the clock.
-      signals: `Preemption.agreed` on the mesh of the run.
-      checkpoints: destination.
-      monitor: monitor of the run.
-      validation: hook before this one; None if there is nothing to validate on.
-      last: step at which the run ends or stops.
-      saved_at: time of the last checkpoint.
+    A checkpoint of any kind restarts the clock. `signals` is `Preemption.agreed` on the mesh of the run, `validation`
+    the hook before this one, and `last` the step at which the run ends or stops.
     """
 
     settings: TrainSettings

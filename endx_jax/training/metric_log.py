@@ -19,13 +19,7 @@ class MetricLog:
     """Writes metrics to `metrics.jsonl`, TensorBoard and Weights & Biases; for the primary process only."""
 
     def __init__(self, workdir: pathlib.Path, *, resume_step: int, wandb_project: str = ""):
-        """Opens the log.
-
-        Args:
-          workdir: the run's folder.
-          resume_step: step from which training resumes; lines of later steps are removed.
-          wandb_project: name of the Weights & Biases project; empty for none.
-        """
+        """Opens the log and removes lines of steps after `resume_step`; an empty `wandb_project` is none."""
         self._copies: list[WeightsAndBiases | TensorBoard] = []
         if wandb_project:
             self._copies.append(WeightsAndBiases(workdir, wandb_project))

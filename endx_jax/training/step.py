@@ -43,15 +43,9 @@ class TrainState:
 
 
 def split_frozen(params, patterns: Sequence[str]):
-    """Splits a tree by the paths of its leaves.
+    """Splits a tree into (trained, frozen), both with None, an empty tree in JAX, in place of the other's leaves.
 
-    Args:
-      params: a tree of arrays or shapes.
-      patterns: regular expressions, each found in a path; a leaf is frozen if one of them is found in its path, and
-        not all leaves are.
-
-    Returns:
-      (trained, frozen): two trees like `params`, with None, an empty tree in JAX, in place of the other's leaves.
+    A leaf is frozen if one of the patterns is found in its path. Each pattern is found in a path, and a leaf is left.
     """
     unused = set(patterns)
 

@@ -93,3 +93,9 @@ def test_documents_are_compared_by_their_texts_and_get_new_ranks():
     found = rerank_answers(scores_of, ["??", "?"], [answers, answers[:1]], k=2)
     assert found[0] == [FoundDocument(1, -2.0, documents[1]), FoundDocument(2, -4.0, documents[2])]
     assert found[1] == [FoundDocument(1, -3.0, documents[0])]
+
+
+def test_answers_with_a_score_that_is_not_finite_are_refused():
+    answers = [[FoundDocument(1, 0.0, Document("x", "a")), FoundDocument(2, 0.0, Document("y", "b"))]]
+    with one_line_error("the score of question 0 and candidate 1 is not finite: use another model"):
+        rerank_answers(lambda *texts: lambda pairs: np.array([1.0, np.nan], np.float32), ["?"], answers, k=1)
