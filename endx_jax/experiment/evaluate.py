@@ -128,8 +128,7 @@ def evaluate(
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
     for one in sets.values():  # so that a damaged set is found before the others are encoded
         one.data.judgements(one.options)
-    source = source.with_split(source.split) if source else None
-    pools = None if sets else read_pools(source, settings, min_questions)
+    pools = None if sets else read_pools(source and source.with_split(source.split), settings, min_questions)
     if home:
         check_writable(home, "output")
     reranker = (load_pair_scorer(rerank), rerank, top) if rerank else None

@@ -150,7 +150,7 @@ def test_scores_of_a_pair_classifier_are_written_and_distilled(tmp_path, tiny_be
         ("x.csv", "question,answer\nq,\n", (), "line 2: 'answer' is empty; data.skip_invalid=True skips such rows"),
         ("x.csv", "question,answer\n ,a\n", (), "line 2: 'question' is empty; data.skip_invalid=True skips such rows"),
         ("x.csv", "question,answer\nq,a\n", ("--pool=answers",), "but columns; leave data.pool empty"),
-        ("reqa/squad", None, (), "data.path=reqa/squad needs data.pool, answers or sentences"),
+        ("reqa/squad", None, (), "reqa/squad holds training and test data: set data.pool"),
     ],
 )
 def test_messages_name_the_settings_of_the_data(tmp_path, name, text, options, message, mine):
