@@ -91,16 +91,7 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    check_arguments(
-        model=model,
-        data=data,
-        workdir=workdir,
-        index=index,
-        rerank=rerank,
-        top=top,
-        min_questions=min_questions,
-        reverse=reverse,
-    )
+    check_arguments(**locals())
 
     from etils import epath
 
