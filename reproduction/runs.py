@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import math
+import os
 import pathlib
 import re
 import time
@@ -12,8 +13,8 @@ from typing import Any
 import jax
 
 from endx_jax import json_files
-from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import sources_of
+from endx_jax.data.formats import open_data
+from endx_jax.data.formats.origins import ORIGINS
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import config_changes, resolve
@@ -64,7 +65,8 @@ class Options:
         if not place:
             raise EndxError(f"needs --data {given}=PATH")
         if about.get("part") == "train":
-            return sources_of(DataSettings(path=place, pool="answers"))[0].path
+            parts = open_data(place).parts if place in ORIGINS or os.path.exists(place) else None
+            return parts[0] if parts else place
         return place
 
 

@@ -28,7 +28,8 @@ def read_questions(path: str) -> list[NamedQuestion]:
     name, found = ("standard input", None) if path == "-" else (path, open_data(path, otherwise=tables.LINES))
     rows: Iterable[tuple[int, str, NamedQuestion]]
     if found and tables.names_columns(found.place, SEARCHED, QUESTION_ID):
-        rows = ((number, where, _of_object(row, number, where)) for number, where, row in row_files.read_rows(path))
+        read = row_files.read_rows(found.path)
+        rows = ((number, where, _of_object(row, number, where)) for number, where, row in read)
     else:
         lines = text_files.lines(found.path) if found else text_files.stream_lines(sys.stdin.buffer, name)
         rows = _of_lines(lines, name)

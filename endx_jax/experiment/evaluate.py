@@ -91,16 +91,7 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    check_arguments(
-        model=model,
-        data=data,
-        workdir=workdir,
-        index=index,
-        rerank=rerank,
-        top=top,
-        min_questions=min_questions,
-        reverse=reverse,
-    )
+    check_arguments(**locals())
 
     from etils import epath
 
@@ -128,8 +119,7 @@ def evaluate(
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
     for one in sets.values():  # so that a damaged set is found before the others are encoded
         one.data.judgements(one.options)
-    source = source.with_split(source.split) if source else None
-    pools = None if sets else read_pools(source, settings, min_questions)
+    pools = None if sets else read_pools(source and source.with_split(source.split), settings, min_questions)
     if home:
         check_writable(home, "output")
     reranker = (load_pair_scorer(rerank), rerank, top) if rerank else None

@@ -73,7 +73,7 @@ def read_rows(
     for file, groups, before in [part] if part else map(FilePart, folders.table_files(path, split)):
         ending = text_files.uncompressed(file)[-4:]
         rows: Iterable[Row]
-        if is_table(file):
+        if is_arrow(file):
             rows = ((n - before, f"{file}, row {n}", row) for n, row in arrow_rows(file, groups, before))
         elif ending in DELIMITERS:
             rows = _csv_rows(file, _delimiter(file, DELIMITERS[ending]), check, invalid)
@@ -185,11 +185,11 @@ def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
     return [
         FilePart(file, *part)
         for file in folders.table_files(path, split)
-        for part in (row_group_parts(file, rows) if is_table(file) else [(None, 0)])
+        for part in (row_group_parts(file, rows) if is_arrow(file) else [(None, 0)])
     ]
 
 
-def is_table(file: str) -> bool:
+def is_arrow(file: str) -> bool:
     """Returns true for a file with an ending of an Arrow table."""
     return file.lower().endswith(ARROW_ENDINGS)
 

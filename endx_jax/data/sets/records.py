@@ -121,12 +121,12 @@ class RetrievalSet:
     @property
     def examples(self) -> Iterator[Example]:
         """Questions with the texts of their right candidates and hard negatives."""
-        for row, question in enumerate(self.questions):
+        for row, (question, name) in enumerate(zip(self.questions, self.question_ids, strict=True)):
             listed = self.qrels[row], self.hard_negatives[row] if self.hard_negatives else ()
             right, wrong = ([self.candidates[candidate] for candidate in candidates] for candidates in listed)
             given = None if self.scores is None else self.scores[row]
             scores = None if given is None else [given.get(one, np.nan) for one in (*listed[0], *listed[1])]
-            yield Example(question, right, wrong, scores, self.question_ids[row], self.groups and self.groups[row])
+            yield Example(question, right, wrong, scores, name, self.groups[row] if self.groups else None)
 
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
