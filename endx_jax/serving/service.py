@@ -12,7 +12,7 @@ import numpy as np
 from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
-from endx_jax.index.index import WORDS_OF, Index
+from endx_jax.index.index import Index
 from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
@@ -145,9 +145,7 @@ class Service:
         for count in QUESTIONS:
             questions = [SearchJob("warm up", K, "dense")] * count
             steps.append((f"search for {count} questions", functools.partial(self.run, questions)))
-        if len(self.index) <= WORDS_OF:
-            steps.append(("BM25", functools.partial(self.run, [SearchJob("warm up", K, "bm25")])))
-        return steps
+        return [*steps, ("BM25", functools.partial(self.run, [SearchJob("warm up", K, "bm25")]))]
 
     def run(self, jobs: Sequence[Job]) -> list[Result | Exception]:
         """Computes a batch; the result of a job that fails with an `EndxError` is that error."""
