@@ -34,7 +34,7 @@ from endx_jax.index.index_file import IndexInfo, metric_of
 
 MODES = ("dense", "bm25", "hybrid")
 PARTS = ("make", "encode", "anew", "first", "rate", "change")
-TEXTS = 4096  # that `encode` encodes
+TEXTS = 2048  # that `encode` encodes
 FILE = "large.sqlite"
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from endx_jax.errors import EndxError, printable
+from endx_jax.errors import DiskFull, EndxError, printable
 from endx_jax.files import replacing
 from endx_jax.index.index_file import changing, store_info
 from endx_jax.index.store import Store
@@ -96,19 +96,21 @@ def make_cache(
     line = json.dumps({"version": VERSION, "id": identity, "about": about, "arrays": listed}).encode() + b"\n"
     size = _ends(len(line), shapes)[-1]
     writable = all(os.access(one, os.W_OK) for one in (path.parent, store.path))
-    if rows < FEWEST or not writable or shutil.disk_usage(path.parent).free < 2 * size:
-        memory = np.empty(size + ALIGNED, np.uint8)
-        arrays = _views(memory[-memory.ctypes.data % ALIGNED :], len(line), shapes)
-        fill(arrays)
-        return Cache(dict(about), arrays)
-    with replacing(path, "wb") as stream:
-        # Pages of a mapped file that the disk has no room for would end the process.
-        getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))(stream.fileno(), 0, size)
-        file = mmap.mmap(stream.fileno(), size)
-        file[: len(line)] = line
-        fill(_views(np.frombuffer(file, np.uint8), len(line), shapes))
-        file.flush()
-    return _mapped(path)
+    if rows >= FEWEST and writable and shutil.disk_usage(path.parent).free >= 2 * size:
+        with contextlib.suppress(DiskFull):
+            with replacing(path, "wb") as stream:
+                # Pages of a mapped file that the disk has no room for would end the process.
+                getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))(stream.fileno(), 0, size)
+                file = mmap.mmap(stream.fileno(), size)
+                file[: len(line)] = line
+                fill(_views(np.frombuffer(file, np.uint8), len(line), shapes))
+                file.flush()
+            shutil.copymode(store.path, path)
+            return _mapped(path)
+    memory = np.empty(size + ALIGNED, np.uint8)
+    arrays = _views(memory[-memory.ctypes.data % ALIGNED :], len(line), shapes)
+    fill(arrays)
+    return Cache(dict(about), arrays)
 
 
 def adopt(store: Store, name: str, cache: Cache) -> None:

@@ -27,7 +27,9 @@ from endx_jax.errors import EndxError, InUse, counted
 from endx_jax.files import expanded
 from endx_jax.index.index import ENCODED
 from endx_jax.index.index_file import IndexInfo, changing, create, info_of, is_new, metric_of, store_info
+from endx_jax.index.lexical import Lexical
 from endx_jax.index.shards import index_differences, shard_range
+from endx_jax.index.snapshot import Snapshot
 from endx_jax.index.store import LISTED, Embeddings, Store, count_passages, insert
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.encode import EmbeddingFormat, Precision
@@ -123,6 +125,8 @@ def encode_corpus(
     seconds = time.monotonic() - started
     reused = f", took over {left - encoded:,} of {reuse}" if reuse else ""
     say(f"encoded {counted(encoded, text)}{reused} in {seconds:,.0f} s, {left / seconds:,.0f} a second")
+    if shard[1] == 1:
+        Lexical().rank(Snapshot.read(Store(path)), [], 1)  # makes the caches
     say(f"the index is {path}")
     if model.encoder.cut:
         say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))

@@ -38,8 +38,6 @@ from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.settings import check_choice, require
 
 ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by a corpus's content
-# Largest number of documents for which BM25 is used by default; splitting them into words takes seconds.
-WORDS_OF = 200_000
 READ_ONLY = {
     CACHE: "is a copy of an index in a bucket: change a file of your own and upload it",
     ENCODED: "follows its corpus: change that corpus and run again, or serve an index of `endx encode --output=FILE`",
@@ -198,15 +196,12 @@ class Index:
 
     @property
     def default_mode(self) -> str:
-        """Default search mode: `hybrid`, unless validation chose weight 0 or the index is very large."""
-        return HYBRID if self.hybrid.weight != 0 and len(self) <= WORDS_OF else DENSE
+        """Default search mode: `hybrid`, unless validation chose weight 0."""
+        return HYBRID if self.hybrid.weight != 0 else DENSE
 
     def describe(self, mode: str) -> str:
         """Returns a line on what a search in a mode searches, and by which scores."""
-        reason = ""
-        if mode == DENSE == self.default_mode:
-            large = f"BM25 is not used by default for more than {WORDS_OF:,} documents"
-            reason = f" ({large if self.hybrid.weight != 0 else 'in validation, BM25 did not improve it'})"
+        reason = " (in validation, BM25 did not improve it)" if mode == DENSE == self.default_mode else ""
         return f"searching {self}, mode {mode}{f': {self.hybrid}' if mode == HYBRID else reason}"
 
     def search(

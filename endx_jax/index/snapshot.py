@@ -80,7 +80,7 @@ class Snapshot:
                 _check_same_model(last, store)
             for anew in (False, True):
                 if snapshot is None:
-                    cache = _open_embeddings(store, anew)
+                    cache = (None if anew else _open_embeddings(store)) or _make_embeddings(store)
                     stored, known = (_of_table(cache, table) for table in (PASSAGES, QUESTIONS))
                     number = cache.about["deletions"]
                     base = cls(store, stored, number, generation=generation, known=cls(store, known, number))
@@ -232,26 +232,31 @@ class Parts:
         return Parts([first, *others, added])
 
 
-def _open_embeddings(store: Store, anew: bool) -> Cache:
-    """Maps the embeddings of an index from its cache, which is made if there is none or much is missing in it."""
-    info, cache = store.info, None if anew else open_cache(store, VECTORS, {"content": store.info.content})
-    if cache is not None:
-        rows = cache.arrays[f"{PASSAGES}.rows"]
-        ((missing,),) = store.rows("SELECT count(*) FROM passages WHERE row > ?", int(rows[-1]))
-        if not is_behind(len(rows), missing):
-            query = "SELECT row FROM deleted WHERE number > ?"
-            deleted = [row for (row,) in store.rows(query, cache.about["deletions"])]
-            of = np.isin(cache.arrays[f"{PASSAGES}.documents"], deleted)
-            if cache.arrays[f"{PASSAGES}.embeddings"][of].any():  # the process that deleted them was killed
-                erase_documents(store.path, info.content, deleted)
-            return cache
-    counts, shapes = dict[str, int](), dict[str, tuple[np.dtype, tuple[int, ...]]]()
+def _open_embeddings(store: Store) -> Cache | None:
+    """Maps the embeddings of an index from its cache; None if there is none, or much is missing in it."""
+    content = store.info.content
+    cache = open_cache(store, VECTORS, {"content": content})
+    if cache is None:
+        return None
+    rows = cache.arrays[f"{PASSAGES}.rows"]
+    ((missing,),) = store.rows("SELECT count(*) FROM passages WHERE row > ?", int(rows[-1]))
+    query = "SELECT row FROM deleted WHERE number > ?"
+    deleted = [row for (row,) in store.rows(query, cache.about["deletions"])]
+    of = np.isin(cache.arrays[f"{PASSAGES}.documents"], deleted)
+    if cache.arrays[f"{PASSAGES}.embeddings"][of].any():  # the process that deleted them was killed
+        erase_documents(store.path, content, deleted)
+    return None if is_behind(len(rows), missing) else cache
+
+
+def _make_embeddings(store: Store) -> Cache:
+    """Reads the embeddings of an index into its cache."""
+    info, counts, shapes = store.info, dict[str, int](), dict[str, tuple[np.dtype, tuple[int, ...]]]()
     for table in (PASSAGES, QUESTIONS):
         ((count,),) = store.rows(f"SELECT count(*) FROM {table}")
-        counts[table], whole, scale = count, np.dtype(np.int64), np.dtype(np.float32)
-        shapes |= {f"{table}.rows": (whole, (count,)), f"{table}.embeddings": (info.dtype, (count, info.width))}
-        shapes |= {f"{table}.scales": (scale, (count if info.precision == "int8" else 0,))}
-        shapes |= {f"{table}.documents": (whole, (count,))}
+        counts[table] = count
+        shapes |= {f"{table}.{name}": (np.dtype(np.int64), (count,)) for name in ("rows", "documents")}
+        shapes[f"{table}.embeddings"] = info.dtype, (count, info.width)
+        shapes[f"{table}.scales"] = np.dtype(np.float32), (count if info.precision == "int8" else 0,)
 
     def fill(arrays: dict[str, np.ndarray]) -> None:
         for table in counts:

@@ -3,7 +3,6 @@ import pytest
 from helpers import refused, searching
 
 from endx_jax.data.sets.documents import Document, FoundDocument
-from endx_jax.index import index as indexes
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.index import Index, write_index
 from endx_jax.ranking.hybrid import Hybrid
@@ -54,7 +53,7 @@ def test_hybrid_is_the_fusion_of_both(index):
     assert [*found.items()] == [(name, pytest.approx(score)) for name, score in by_score.items()]
 
 
-def test_hybrid_is_the_default_unless_it_does_not_help(index, monkeypatch):
+def test_hybrid_is_the_default_unless_it_does_not_help(index):
     def ranked(hybrid=None, **options):
         return searching(index, encode, hybrid=hybrid).search(["a cat, barking"], 4, **options)
 
@@ -71,9 +70,6 @@ def test_hybrid_is_the_default_unless_it_does_not_help(index, monkeypatch):
     assert line(Hybrid(0.0, 150)).endswith("mode dense (in validation, BM25 did not improve it)")
     assert line(mode="dense").endswith("mode dense")
     assert line(mode="bm25").endswith("mode bm25")
-    monkeypatch.setattr(indexes, "WORDS_OF", 3)
-    assert line().endswith("mode dense (BM25 is not used by default for more than 3 documents)")
-    assert ranked() == ranked(mode="dense")
 
 
 def test_an_index_names_its_source(index, tmp_path):
