@@ -13,12 +13,8 @@ import numpy as np
 from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
-<<<<<<< HEAD
-from endx_jax.index.index import WORDS_OF, Index
-from endx_jax.index.index_model import pool_factor_of
-=======
 from endx_jax.index.index import Index
->>>>>>> wt/index
+from endx_jax.index.index_model import pool_factor_of
 from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
@@ -146,12 +142,11 @@ class Service:
     def preparations(self) -> list[Preparation]:
         """Returns the steps after which any question can be answered, by a program for questions of any length."""
         widest = max(shape for shape in self._encode.shapes if shape[:2] == ("question", 1))
-        steps: list[Preparation] = [
+        return [
             ("encoding", functools.partial(self._encode.warm_up, widest)),
             ("search", self._search("dense", 1)),
+            ("BM25", self._search("bm25", 1)),
         ]
-<<<<<<< HEAD
-        return steps + [("BM25", self._search("bm25", 1))] * (len(self.index) <= WORDS_OF)
 
     def later_preparations(self) -> list[Callable[[], Any]]:
         """Returns the steps that compile all other programs, of which a request takes those that are there.
@@ -165,12 +160,6 @@ class Service:
     def _search(self, mode: str, count: int) -> Callable[[], Any]:
         """Returns the step that compiles the programs of a search for `count` questions."""
         return functools.partial(self.run, [SearchJob("warm up", K, mode)] * count)
-=======
-        for count in QUESTIONS:
-            questions = [SearchJob("warm up", K, "dense")] * count
-            steps.append((f"search for {count} questions", functools.partial(self.run, questions)))
-        return [*steps, ("BM25", functools.partial(self.run, [SearchJob("warm up", K, "bm25")]))]
->>>>>>> wt/index
 
     def run(self, jobs: Sequence[Job]) -> list[Result | Exception]:
         """Computes a batch; the result of a job that fails with an `EndxError` is that error."""
