@@ -67,12 +67,7 @@ class BM25:
 
     def score_block(self, questions):
         """Returns a scorer of blocks of questions, `(start, stop) -> float32 [stop - start, N]`, for `evaluate`."""
-        words = [self._index.get_tokens_ids(question[:LONGEST]) for question in self._words(questions)]
-
-        def score_block(start: int, stop: int) -> np.ndarray:
-            return np.stack([self._index.get_scores_from_ids(question) for question in words[start:stop]])
-
-        return score_block
+        return self._block([*self._words(questions)])
 
     def share_block(self, questions):
         """Returns a scorer like `score_block`, of shares in [0, 1) of each question's highest possible score.
@@ -80,9 +75,19 @@ class BM25:
         That is the sum over its words of the factor ln(...), in which df is 0 for a word that no candidate holds. So
         shares of small and large pools, and of short and long questions, have one scale.
         """
-        highest = [sum(map(self._rarity, question[:LONGEST])) for question in self._words(questions)]
-        scale, score_block = np.maximum(np.array(highest, np.float32), 1e-6)[:, None], self.score_block(questions)
-        return lambda start, stop: score_block(start, stop) / scale[start:stop]
+        words = [*self._words(questions)]
+        highest = [sum(map(self._rarity, question[:LONGEST])) for question in words]
+        scale, block = np.maximum(np.array(highest, np.float32), 1e-6)[:, None], self._block(words)
+        return lambda start, stop: block(start, stop) / scale[start:stop]
+
+    def _block(self, words: Sequence[Sequence[str]]):
+        """Returns the scorer of questions that are split into words."""
+        numbers = [self._index.get_tokens_ids(question[:LONGEST]) for question in words]
+
+        def score_block(start: int, stop: int) -> np.ndarray:
+            return np.stack([self._index.get_scores_from_ids(question) for question in numbers[start:stop]])
+
+        return score_block
 
     def _rarity(self, word: str) -> float:
         """Returns the factor of a word that depends on the number of candidates that hold it."""
