@@ -128,7 +128,25 @@ class BM25:
 
     def score_block(self, questions):
         """Returns a scorer of blocks of questions, `(start, stop) -> float32 [stop - start, N]`, for `evaluate`."""
-        words = [question[:LONGEST] for question in self._tokenizer(questions)]
+        return self._block(self._split(questions))
+
+    def share_block(self, questions):
+        """Returns a scorer like `score_block`, of shares in [0, 1) of each question's highest possible score.
+
+        That is the sum over its words of the factor ln(...), in which df is 0 for a word that no candidate holds. So
+        shares of small and large pools, and of short and long questions, have one scale.
+        """
+        words = self._split(questions)
+        highest = [sum(self._column(word)[2] for word in question) for question in words]
+        scale, block = np.maximum(np.array(highest, np.float32), 1e-6)[:, None], self._block(words)
+        return lambda start, stop: block(start, stop) / scale[start:stop]
+
+    def _split(self, questions) -> list[Sequence[str]]:
+        """Returns the words of each question that are used."""
+        return [question[:LONGEST] for question in self._tokenizer(questions)]
+
+    def _block(self, words: Sequence[Sequence[str]]):
+        """Returns the scorer of questions that are split into words."""
 
         def score_block(start: int, stop: int) -> np.ndarray:
             scores = np.zeros((stop - start, len(self._lengths)), np.float32)
@@ -139,17 +157,6 @@ class BM25:
             return scores
 
         return score_block
-
-    def share_block(self, questions):
-        """Returns a scorer like `score_block`, of shares in [0, 1) of each question's highest possible score.
-
-        That is the sum over its words of the factor ln(...), in which df is 0 for a word that no candidate holds. So
-        shares of small and large pools, and of short and long questions, have one scale.
-        """
-        words = [question[:LONGEST] for question in self._tokenizer(questions)]
-        highest = [sum(self._column(word)[2] for word in question) for question in words]
-        scale, score_block = np.maximum(np.array(highest, np.float32), 1e-6)[:, None], self.score_block(questions)
-        return lambda start, stop: score_block(start, stop) / scale[start:stop]
 
     def _column(self, word: str) -> tuple[Any, np.ndarray, float]:
         """Returns the texts that hold a word, or all, their scores for it, and its factor ln(...)."""

@@ -15,6 +15,7 @@ from endx_jax.numerics import quantize, unit_rows
 from endx_jax.ranking.hybrid import Hybrid, fit_known
 
 COUNT, WIDTH = 40, 8
+FULL = Hybrid(known=1.0)
 
 
 def embed(texts) -> np.ndarray:
@@ -73,17 +74,17 @@ def test_documents_with_many_known_questions_hide_no_others(tmp_path, first):
     asked = {n: tuple(f"{m} known" for m in range(40 // n + 1)) for n in range(1, 21)}
     documents = [Document(f"d{n}", f"text{n}", {"n": n}, known) for n, known in asked.items()]
     documents = [dataclasses.replace(one, questions=tuple(f"{one.id} {q}" for q in one.questions)) for one in documents]
-    search = searching(write(tmp_path / "many", documents, known=known_of(documents)), embed)
+    search = searching(write(tmp_path / "many", documents, known=known_of(documents)), embed, hybrid=FULL)
     (found,) = search.search(["d1 0 known"], 15, mode="dense", where={"n": {"gt": first}} if first else None)
     right = expected(documents[first:], "d1 0 known", 1, 15)
     assert [(one.document.id, one.score) for one in found] == [(name, pytest.approx(score)) for name, score in right]
 
 
 def test_filters_and_bm25_take_known_questions_into_account(index):
-    (found,) = searching(index, embed).search(["q7-0 known"], 3, mode="dense", where={"n": {"gte": 8}})
+    (found,) = searching(index, embed, hybrid=FULL).search(["q7-0 known"], 3, mode="dense", where={"n": {"gte": 8}})
     assert [one.document.id for one in found] == [name for name, _ in expected(faq()[8:], "q7-0 known", 1, 3)]
     for mode, question in (("bm25", "is q8 there"), ("hybrid", "q8-1 known")):
-        (found,) = searching(index, embed).search([question], 2, mode=mode)
+        (found,) = searching(index, embed, hybrid=FULL).search([question], 2, mode=mode)
         assert found[0].document.id == "d8"
 
 
@@ -91,7 +92,7 @@ def test_filters_and_bm25_take_known_questions_into_account(index):
 def test_changes_reach_known_questions_in_every_open_index(index, engine):
     if engine != "exact":
         pytest.importorskip("faiss", reason="the package faiss-cpu is not installed")
-    other = searching(Index(index.path), embed, engine=engine)
+    other = searching(Index(index.path), embed, engine=engine, hybrid=FULL)
     other.search(["warm up"], 3)
 
     def first(question, mode):
@@ -125,7 +126,7 @@ def test_known_questions_have_the_precision_of_the_index(tmp_path, precision):
     vectors = vectors if precision == "int8" else vectors.astype(precision)
     documents = [Document("a", "a", {}, ("ask a",)), Document("b", "b")]
     write_index(tmp_path / "i", vectors, documents, metric="cosine", model={"name": "m"}, known=embed(["ask a"]))
-    search = searching(Index(tmp_path / "i"), embed)
+    search = searching(Index(tmp_path / "i"), embed, hybrid=FULL)
     assert str(search.snapshot.known.embeddings[:].dtype) == precision
     assert search.search(["ask a"], 1, mode="dense")[0][0].score == pytest.approx(1, abs=0.02)
 

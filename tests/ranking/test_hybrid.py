@@ -68,9 +68,9 @@ def test_the_surest_gain_is_that_with_the_highest_lower_end():
             mean = sum(gains) / size
             lower.append(mean - (sum((gain - mean) ** 2 for gain in gains) / size / size) ** 0.5)
         assert surest(values) == lower.index(max(lower))
-    # A gain for one question of two is as large as its error; the same gain for all is sure.
-    assert surest([np.zeros(2), np.array([1.0, 0.0])]) == 0
-    assert surest([np.zeros(2), np.array([1.0, 0.0]), np.full(2, 0.1)]) == 2
+    # A gain of one question and a loss of the other are not sure; a smaller gain of both is.
+    assert surest([np.zeros(2), np.array([1.0, -0.5])]) == 0
+    assert surest([np.zeros(2), np.array([1.0, -0.5]), np.full(2, 0.1)]) == 2
 
 
 @pytest.mark.parametrize("weight", [0.3, None])
