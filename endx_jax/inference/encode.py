@@ -158,7 +158,9 @@ class TextEncoder:
         def compile_new(shapes: list[tuple[int, int]]) -> None:
             """Compiles programs ahead of their batches, in parallel, since on a GPU each takes seconds of one core."""
             new = [shape for shape in shapes if (tower, *shape) not in self.compiled and shape not in programs]
-            programs.update((shape, pool.submit(compile_one, shape)) for shape in new)
+            if new:
+                pool = compiling.enter_context(ThreadPoolExecutor(cores()))
+                programs.update((shape, pool.submit(compile_one, shape)) for shape in new)
 
         # The caller's settings of JAX hold for its thread only.
         precision, device = jax.config.jax_default_matmul_precision, jax.config.jax_default_device
@@ -180,7 +182,7 @@ class TextEncoder:
             return self._finish(output, self._encode(towers, tower, tokens))
 
         prepared = batches(self._counting(processor), texts, shapes, compile_new)
-        with ThreadPoolExecutor(cores()) as pool, contextlib.closing(prepared):
+        with contextlib.ExitStack() as compiling, contextlib.closing(prepared):
             results = compute_batches(prepared, encode, self.mesh, bar)
         if results is None:
             shape = self._result_shape(params, side, output)

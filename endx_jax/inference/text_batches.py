@@ -31,6 +31,7 @@ LONG = 8192  # tokens; a batch of longer texts has fewer than `batch_size` of th
 CPU_TOKENS = 1024
 
 PADDED_AHEAD = 2  # batches that are padded ahead of the one that is encoded
+FEW = 32  # texts up to which threads would take longer than they save
 IN_FLIGHT = 1  # batches that the device computes while earlier results are fetched
 PART = 4  # the last batch of a window has the rows of a full batch, divided by a power of this
 
@@ -110,15 +111,17 @@ def batches(
     shapes: Shapes,
     prepare: Callable[[list[tuple[int, int]]], None] = lambda shapes: None,
 ) -> Generator[TextBatch, None, None]:
-    """Iterates over batches of all texts, or of items that `tokenize` takes; threads prepare them ahead of use.
+    """Iterates over batches of all texts, or of items that `tokenize` takes; threads prepare many texts ahead of use.
 
-    `prepare` is called in a thread, with the (rows, width) of all batches of a window, before its first batch.
+    `prepare` is called with the (rows, width) of all batches of a window, before its first batch.
     """
     windows = (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
+    if len(texts) <= FEW:
+        return _split(map(tokenize, windows), shapes, prepare)
     return prefetch(_split(prefetch(map(tokenize, windows), 1), shapes, prepare), PADDED_AHEAD)
 
 
-def _split(tables: Iterable[TokenTable], shapes: Shapes, prepare: Callable) -> Iterator[TextBatch]:
+def _split(tables: Iterable[TokenTable], shapes: Shapes, prepare: Callable) -> Generator[TextBatch, None, None]:
     """Splits each window of texts into batches, longest texts first."""
     first = 0
     for table in tables:
