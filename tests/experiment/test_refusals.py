@@ -9,9 +9,9 @@ from tiny_models import write_tiny_qwen3
 
 import endx_jax
 from endx_jax.data.settings import DataSettings
+from endx_jax.data.sources import read_splits
 from endx_jax.experiment.comparison import SystemResults, compare_systems, read_per_question
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import read_splits
 from endx_jax.experiment.run import prepare_run
 from endx_jax.methods.config import base_config
 from endx_jax.methods.residual import ResidualSettings
