@@ -189,11 +189,11 @@ class Service:
 
     def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None) -> None:
         """Adds or replaces documents by n texts, with the model's embeddings [n, E] and those of known questions."""
-        vectors = [None if x is None else self._truncated(x) for x in (embeddings, known)]
+        vectors, of_known = self._truncated(embeddings), None if known is None else self._truncated(known)
         factor = pool_factor_of(self.index)
         if factor > 1:
-            vectors[0] = pool_documents(vectors[0], dataclasses.replace(self.model.token_pooling, factor=factor))
-        self.index.add(documents, vectors[0], known=vectors[1], replace=True)
+            vectors = pool_documents(vectors, dataclasses.replace(self.model.token_pooling, factor=factor))
+        self.index.add(documents, vectors, known=of_known, replace=True)
 
     def delete(self, identifier: str) -> bool:
         """Deletes a document; returns false if there is none with this id."""

@@ -12,7 +12,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import read_splits
 from endx_jax.experiment.comparison import SystemResults, compare_systems, read_per_question
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.run import prepare_run
+from endx_jax.experiment.run import prepare_run, run
 from endx_jax.methods.config import base_config
 from endx_jax.methods.residual import ResidualSettings
 from endx_jax.ranking.evaluate import EvaluationSettings
@@ -149,7 +149,7 @@ def test_a_setting_of_a_run_is_named_before_anything_is_written(changes, named, 
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
     sets = [each.replace("SET", str(folder)) for each in changes.get("evaluation.sets", ())]
     config.update_from_flattened_dict(changes | ({"evaluation.sets": tuple(sets)} if sets else {}))
-    check_refusal(lambda: prepare_run(config, tmp_path / "run"), *named)
+    check_refusal(lambda: run(config, tmp_path / "run"), *named)
     assert not (tmp_path / "run" / "config.json").exists()
 
 

@@ -23,7 +23,7 @@ EXPAND = {"skip": ("cat", "x"), "expand": 12}
     ("settings", "kind", "options", "named"),
     [
         ({"encoder": "none"}, NAME, {}, ["token vectors without an encoder", "--format=stablehlo"]),
-        ({"layer_weights": (0.5, 0.5)}, NAME, {}, ["layer_weights", "--format=stablehlo"]),
+        ({"layer_weights": (0.5, 0.5, 0.0)}, NAME, {}, ["layer_weights", "--format=stablehlo"]),
         ({"encoder": "gru", "new_encoder": {"width": 8}}, NAME, {}, ["a new encoder", "--format=stablehlo"]),
         ({"pooling": "multi_hop", "multi_hop": {"hops": 2}}, NAME, {}, ["multi-hop pooling", "--format=stablehlo"]),
         ({"pooling": "mine"}, NAME, {}, ["pooling 'mine'", "--format=stablehlo"]),

@@ -139,9 +139,9 @@ def towers(folder, **values):
     change(folder, towers={key: value for key, value in stated.items() if value is not None})
 
 
-def answer(folder, **values):
-    sides = json.loads((folder / "endx.json").read_text())["sides"]
-    change(folder, sides=sides | {"answer": sides["answer"] | values})
+def answer(place, **values):
+    sides = json.loads((place / "endx.json").read_text())["sides"]
+    change(place, sides=sides | {"answer": sides["answer"] | values})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Data that is refused: what it holds, and the file, line, field and remedy that the one line of its refusal names."""
 
-import copy
 import gzip
 import json
 
@@ -27,7 +26,7 @@ def put(folder, files):
 
 def changed(tree, place, value):
     """A copy with another value at a place such as `qas.0.question`, or without it for `...`."""
-    tree = holder = copy.deepcopy(tree)
+    tree = holder = json.loads(json.dumps(tree))  # no two places are one object
     *steps, last = [int(step) if step.isdigit() else step for step in place.split(".")]
     for step in steps:
         holder = holder[step]

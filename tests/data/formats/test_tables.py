@@ -67,8 +67,8 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
 
 
 def test_columns_with_the_name_of_a_label_that_are_none(tmp_path):
-    for values in (("premium", "12"), ("faq", "faq")):  # groups of customers, and a constant
-        path = write(tmp_path, "x.csv", "question,answer,label\nq,a,{}\nr,b,{}\n".format(*values))
+    for values in (("target", "premium", "12"), ("label", "faq", "faq")):  # groups of customers, and a constant
+        path = write(tmp_path, "x.csv", "question,answer,{}\nq,a,{}\nr,b,{}\n".format(*values))
         assert read(path).hard_negatives is None
     path = write(tmp_path, "z.csv", "label,score\nq,a\nr,b\n")  # the question and the answer
     assert read(path, question_column="Label", answer_column="score").questions == ("q", "r")
