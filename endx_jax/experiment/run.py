@@ -333,7 +333,9 @@ def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Served | Non
     if not ended:
         save_towers(run.workdir, model, towers, mesh, None, teacher)
         return params, None
-    served = choose_served(run, towers, lambda: model.without_adapters(_initial(run), mesh)["dual_encoder"])
+    compared = run.settings.evaluation.untrained
+    before = (lambda: model.without_adapters(_initial(run), mesh)["dual_encoder"]) if compared else None
+    served = choose_served(run, towers, before)
     save_towers(run.workdir, model, served.towers, mesh, served.hybrid, "" if served.untrained else teacher)
     if served.untrained:
         say(f"warning: {served}")
@@ -375,13 +377,13 @@ def _report(
     results, _ = report(test, {}, reverse=settings.evaluation.reverse, **about)
     reporting, initial = time.perf_counter(), functools.partial(_initial, run)
     towers = served.towers if served else {}
+    dense = None
     if primary.questions:
         dense = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
-    else:
-        dense = DenseResult({}, *(run.encoder(towers, side, []) for side in SIDES))
-    if served and served.untrained:
-        texts = dict(zip(SIDES, (primary.questions, primary.candidates), strict=True))
-        dense = DenseResult({}, *(run.encoder(towers, side, texts[side]) for side in SIDES))
+    if served and (served.untrained or not primary.questions):
+        texts = zip(SIDES, (primary.questions, primary.candidates), strict=True)
+        questions, candidates = (run.encoder(towers, *of_side) for of_side in texts)
+        dense = DenseResult({}, questions, candidates)
     write_index = None
     if dense is not None:
         now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)

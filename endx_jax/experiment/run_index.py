@@ -65,7 +65,11 @@ class Served(NamedTuple):
         used = "the model before training" if self.untrained else "the trained model"
         line = f"search, serve, encode, export and load use {used}"
         if "interval" not in self.about:
-            return f"{line}; {self.about['questions']:,} validation questions are too few to compare it with the other"
+            few = self.about["questions"] < FEWEST
+            reason = (
+                f"{self.about['questions']:,} validation questions are too few" if few else "evaluation.untrained=False"
+            )
+            return f"{line}, which was not compared with that before training ({reason})"
         before, after, (low, high) = (self.about[name] for name in (UNTRAINED_HYBRID, "hybrid", "interval"))
         shown = "" if low > 0 or high < 0 else ": no difference is shown"
         return (
@@ -75,11 +79,11 @@ class Served(NamedTuple):
         )
 
 
-def choose_served(run: Run, trained: dict, initial: Callable[[], dict]) -> Served:
+def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -> Served:
     """Returns the trained model, or that before training if validation questions show that search is better with it.
 
     Both are fused as is best for validation questions, which are ranked against all answers of the data, up to `OTHERS`
-    besides their own. `initial` returns the parameters of the towers before training.
+    besides their own. `initial` returns the parameters of the towers before training; None: they are not compared.
     """
     measure = run.settings.evaluation.metric.rpartition("/")[2]
     records = _searched(run) if run.data.validation.questions else run.data.validation
@@ -87,7 +91,7 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict]) -> Serve
     if len(records.questions) < min(FEWEST, ENOUGH):
         return Served(trained, default_hybrid(cosine=run.settings.model.normalize), about)
     hybrid, after = _fitted(run, trained, records, measure)
-    if len(records.questions) < FEWEST:
+    if len(records.questions) < FEWEST or initial is None:
         return Served(trained, hybrid, about)
     towers = initial()
     default, before = _fitted(run, towers, records, measure)

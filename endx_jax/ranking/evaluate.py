@@ -39,7 +39,11 @@ class EvaluationSettings:
         "least that many, in the whole pool and among those answers alone (ENDX, Table 4).",
         changes_results=False,
     )
-    untrained: bool = key(True, "Reports the ranking of the towers before training as well.", changes_results=False)
+    untrained: bool = key(
+        True,
+        "Ranks by the towers before training as well, and serves them where they are better in validation.",
+        changes_results=False,
+    )
     batch_size: int = key(
         64,
         "Texts of maximum length encoded together, over all devices; shorter texts are encoded in larger batches.",

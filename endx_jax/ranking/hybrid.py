@@ -19,7 +19,7 @@ Ranking = Sequence[tuple[int, float]]
 # choosing half (docs/results.md).
 WEIGHT, KNOWN_WEIGHT = 0.3, 0.65
 # Weights that `fit_fusion` and `fit_known` compare; the first is the model alone.
-GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.5, 2.0)
+GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.5, 2.0, 4.0, 8.0)
 KNOWN = (0.0, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)
 # Smallest number of validation questions for which a weight is fitted.
 ENOUGH = 100

@@ -122,7 +122,8 @@ def test_of_a_small_faq_nothing_is_held_out_and_all_is_searched(config, tmp_path
     run(config, tmp_path / "run")
     assert "with fewer than 10 questions none is held out" in capsys.readouterr().out
     assert len(Index(run_index(tmp_path / "run"))) == 9
-    assert json.loads((tmp_path / "run" / "results.json").read_text()) == {"systems": {}, "evaluations": []}
+    written = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert written == {"systems": {}, "served": {"system": "trained", "questions": 0}, "evaluations": []}
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     del stored["model"]["tokens"]  # as a version wrote it that did not have this setting
     (tmp_path / "run" / "config.json").write_text(json.dumps(stored))

@@ -139,7 +139,9 @@ def test_the_model_before_training_is_served_only_where_validation_shows_that_it
         }
         assert expected[better] in str(served)
     else:
-        assert str(served).endswith("20 validation questions are too few to compare it with the other")
+        assert str(served).endswith(
+            "which was not compared with that before training (20 validation questions are too few)"
+        )
 
 
 ASKED = [("how to pay", "by card"), ("what is paid with", "by card"), ("who", "she")]
