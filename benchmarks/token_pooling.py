@@ -46,24 +46,28 @@ def by_token(name: str, folder: pathlib.Path) -> endx_jax.inference.EmbeddingMod
     return endx_jax.load(folder)
 
 
-def measured(model, path: str, options: argparse.Namespace) -> dict[int, tuple[float, float, float]]:
-    """Returns MRR, vectors and bytes a document by factor."""
+def measured(model, path: str, options: argparse.Namespace) -> list[dict]:
+    """Returns the rows of one data set; differences of MRR from factor 1 have the standard error over questions."""
     records = reqa.from_squad(path)
     right = [[row for row in rows if row < options.documents] for rows in records.qrels]
     some = np.flatnonzero([bool(rows) for rows in right])
     some = np.random.default_rng(options.seed).permutation(some)[: options.questions]
     asked = model.encode_query([records.questions[n] for n in some])
     whole = model.encode_document(records.candidates[: options.documents])
-    found = {}
+    rows, first = [], None
     for factor in FACTORS:
         # Pooled as `encode_document(..., pool_factor=factor)` does, without encoding the documents again.
         pooled = [pool_tokens(text, TokenPooling(factor)) for text in whole]
         scores = model.similarity(asked, pooled)
         best = np.array([scores[row, right[n]].max() for row, n in enumerate(some)])[:, None]
         rank = 1 + (scores > best).sum(axis=1) + ((scores == best).sum(axis=1) - 1) / 2
-        vectors = np.mean([len(text) for text in pooled])
-        found[factor] = (float(np.mean(1 / rank)), float(vectors), float(vectors * (pooled[0].shape[1] + 4)))
-    return found
+        first = 1 / rank if first is None else first
+        difference, vectors = 100 * (1 / rank - first), np.mean([len(text) for text in pooled])
+        row = {"factor": factor, "questions": len(some), "mrr": round(100 * float(np.mean(1 / rank)), 2)}
+        row |= {"difference": round(difference.mean(), 2), "error": round(difference.std() / len(some) ** 0.5, 2)}
+        size = vectors * (pooled[0].shape[1] + 4)  # int8 with a scale
+        rows.append(row | {"vectors a document": round(vectors, 1), "bytes a document": round(size)})
+    return rows
 
 
 def main() -> None:
@@ -71,7 +75,7 @@ def main() -> None:
     parser.add_argument("data", nargs="+", metavar="NAME=PATH")
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
     parser.add_argument("--documents", type=int, default=3000)
-    parser.add_argument("--questions", type=int, default=400)
+    parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")
     options = parser.parse_args()
@@ -79,9 +83,7 @@ def main() -> None:
         model = by_token(options.model, pathlib.Path(folder))
         results = []
         for name, _, path in (pair.partition("=") for pair in options.data):
-            for factor, (mrr, vectors, size) in measured(model, os.path.expanduser(path), options).items():
-                row = {"data": name, "factor": factor, "mrr": round(mrr, 4)}
-                results.append(row | {"vectors a document": round(vectors, 1), "bytes a document": round(size)})
+            results += [{"data": name} | row for row in measured(model, os.path.expanduser(path), options)]
     print(common.table(results))
     common.write(options.json, vars(options), results)
 

@@ -17,7 +17,13 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.languages import ENGLISH, detect, is_latin
-from endx_jax.data.tokenizer_files import BROKEN, load_with_transformers, read_tokenizer, refusing_broken
+from endx_jax.data.tokenizer_files import (
+    BROKEN,
+    forget_length,
+    load_with_transformers,
+    read_tokenizer,
+    refusing_broken,
+)
 from endx_jax.errors import EndxError
 
 # Number of texts that `describe_unfit` reads, and letters per piece below which it warns; English pieces have about 5.
@@ -112,7 +118,7 @@ class Tokenizer:
         if self._backend is None:
             return None
         with self._lock:
-            self._forget_length()
+            forget_length(self._backend)
             special = self._backend.encode_special_tokens
             unknown = "" if self._unknown is None else f" {self._rows}"
             state = f"{self._truncation_side} {special} {self._backend.to_str()}{unknown}"
@@ -190,7 +196,7 @@ class Tokenizer:
         if self._backend is None or language == ENGLISH:
             return []
         with self._lock, refusing_broken(self.folder):
-            self._forget_length()
+            forget_length(self._backend)
             encoded = [encoding.tokens for encoding in self._backend.encode_batch(texts, add_special_tokens=False)]
         pieces = [piece.removeprefix("##").strip("▁Ġ") for piece in itertools.chain.from_iterable(encoded)]
         unknown = pieces.count(str(self._token("unk_token")))
@@ -277,8 +283,7 @@ class Tokenizer:
         self._extend_template(backend)
         if backend is not None:
             self._keep_whole(backend)
-            backend.no_padding()
-            backend.no_truncation()
+            forget_length(backend)
 
     def _extend_template(self, backend: Any) -> None:
         """Adds BOS and EOS to texts where the settings ask for it, also in the files that `save` writes.
@@ -311,11 +316,6 @@ class Tokenizer:
                 import tokenizers
 
                 backend.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)])
-
-    def _forget_length(self) -> None:
-        """Resets the settings of padding and truncation, which the backend would write into its file."""
-        self._backend.no_padding()
-        self._backend.no_truncation()
 
 
 def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, int]):

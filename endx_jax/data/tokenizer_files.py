@@ -65,8 +65,7 @@ def read_tokenizer(folder: pathlib.Path) -> ReadTokenizer:
         return ReadTokenizer(None, special, loaded.truncation_side)
     backend = loaded.backend_tokenizer
     with refusing_broken(folder, *BROKEN):
-        backend.no_padding()  # files may pad texts to a length beyond the memory
-        backend.no_truncation()
+        forget_length(backend)  # files may pad texts to a length beyond the memory
         state = {
             "backend": backend.to_str(),
             "encode_special_tokens": backend.encode_special_tokens,  # which the backend's text leaves out
@@ -76,6 +75,12 @@ def read_tokenizer(folder: pathlib.Path) -> ReadTokenizer:
     with contextlib.suppress(OSError, EndxError), replacing(kept) as stream:  # the cache may not be writable
         json.dump(state, stream)
     return _from_state(state)
+
+
+def forget_length(backend: Any) -> None:
+    """Resets the settings of padding and truncation, which are part of a tokenizer and of its file."""
+    backend.no_padding()
+    backend.no_truncation()
 
 
 def _from_state(state: Mapping[str, Any]) -> ReadTokenizer:

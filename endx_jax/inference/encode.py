@@ -173,11 +173,11 @@ class TextEncoder:
                 self._encode.lower(towers, tower, tokens).compile()
 
         def encode(tokens: Tokens) -> Array | Quantized:
-            shape = tokens.ids.shape
+            rows, width = shape = tokens.ids.shape
             if shape in programs:
                 bar.set_postfix_str(f"programs to compile (first use): {len(programs)}")
                 programs.pop(shape).result()
-                self.compiled.add((tower, *shape))
+                self.compiled.add((tower, rows, width))
                 bar.set_postfix_str("")
             return self._finish(output, self._encode(towers, tower, tokens))
 

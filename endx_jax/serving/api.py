@@ -19,7 +19,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 import endx_jax
-from endx_jax.data.formats.document_files import MOST, split_passages
 from endx_jax.data.sets.documents import Document, passages_of
 from endx_jax.errors import EndxError
 from endx_jax.index.filters import FilterLimit, condition, why_nothing
@@ -296,6 +295,8 @@ def to_documents(new: NewDocument) -> list[Document]:
     whole = Document(new.id or uuid.uuid4().hex, new.text, new.metadata or {}, tuple(new.questions or ()))
     if not new.split:
         return [whole]
+    from endx_jax.data.formats.document_files import MOST, split_passages  # with all formats of data
+
     texts = split_passages(new.text) if len(new.text) > MOST else []
     return passages_of(whole, texts or [new.text])
 

@@ -187,13 +187,13 @@ class Service:
                 results[n] = answers
         return results
 
-    def add(self, documents: Sequence[Document], embeddings: np.ndarray, known=None) -> None:
+    def add(self, documents: Sequence[Document], embeddings: np.ndarray | RaggedVectors, known=None) -> None:
         """Adds or replaces documents by n texts, with the model's embeddings [n, E] and those of known questions."""
-        vectors, of_known = self._truncated(embeddings), None if known is None else self._truncated(known)
         factor = pool_factor_of(self.index)
-        if factor > 1:
-            vectors = pool_documents(vectors, dataclasses.replace(self.model.token_pooling, factor=factor))
-        self.index.add(documents, vectors, known=of_known, replace=True)
+        if isinstance(embeddings, RaggedVectors) and factor > 1:
+            embeddings = pool_documents(embeddings, dataclasses.replace(self.model.token_pooling, factor=factor))
+        vectors = [None if x is None else self._truncated(x) for x in (embeddings, known)]
+        self.index.add(documents, vectors[0], known=vectors[1], replace=True)
 
     def delete(self, identifier: str) -> bool:
         """Deletes a document; returns false if there is none with this id."""
