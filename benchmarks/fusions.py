@@ -6,7 +6,7 @@ DOMAINS is a folder of JSON-lines files of pairs, as `domains.py` writes it. Que
 of their domain, up to `--pool`. The table has the MRR of BM25, of the model alone, and in hybrid search:
 
 - `points`: cosine + 0.7 / 30 x BM25's score, the default until now.
-- `default`: cosine + `WEIGHT` x BM25's share of the highest possible score.
+- `default`: cosine + `WEIGHT` x BM25's score over the square root of the highest possible one.
 - `fitted`: the weight of each half of the questions is fitted on the other half (`fit_fusion`), from 200 questions.
 
 Differences are from the model alone, and those of `default` and `fitted` also from the better of model and BM25, with
@@ -94,7 +94,7 @@ def main() -> None:
         questions, candidates = encode(records, model, chosen.output / f"{name}.npz")
         dense, bm25 = questions @ candidates.T, BM25.of_texts(records.candidates, records.text_language)
         points, count = bm25.scores(records.questions), len(records.questions)
-        lexical = bm25.share_block(records.questions)(0, count)
+        lexical = bm25.scaled_block(records.questions)(0, count)
         default = Hybrid().weight
         scores = {
             "BM25": points,

@@ -115,7 +115,7 @@ def encode(task: Task, place: str, target: pathlib.Path) -> tuple[np.ndarray, np
 def rank(task: Task, system: str, place: str, target: pathlib.Path) -> dict[str, np.ndarray]:
     """Returns reciprocal ranks of the test questions by the columns of the table."""
     records, hybrid = task.test, stored_hybrid(place or MODEL, cosine=True, language=task.test.text_language)
-    lexical = BM25.of_texts(records.candidates, records.text_language).share_block(records.questions)
+    lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
     if system == "bm25":
         return {"alone": evaluate_set(lexical, records).values["mrr"]}
     questions, candidates = encode(task, place, target)

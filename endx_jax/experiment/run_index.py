@@ -121,7 +121,7 @@ def _fitted(run: Run, towers: dict, records: RetrievalSet, measure: str) -> tupl
     scores = mean_maxsim(questions, scores_of(questions, run.encoder(towers, "answer", records.candidates)))
     enough = len(records.questions) >= ENOUGH
     hybrid = fit_fusion(scores, records, measure, cosine=cosine) if enough else default_hybrid(cosine=cosine)
-    lexical = BM25.of_texts(records.candidates, records.text_language).share_block(records.questions)
+    lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
     values = evaluate_set(hybrid.score_block(scores, lexical), records).values[measure]
     if isinstance(questions, RaggedVectors):  # known questions only help to find what is ranked by tokens
         return hybrid, values
@@ -146,7 +146,7 @@ def _known_scores(
     texts = [" ".join([text, *asked]) for text, asked in zip(records.candidates, known, strict=True)]
     return (
         lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), owners, len(texts)),
-        BM25.of_texts(texts, records.text_language).share_block(records.questions),
+        BM25.of_texts(texts, records.text_language).scaled_block(records.questions),
     )
 
 

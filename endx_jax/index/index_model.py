@@ -18,7 +18,7 @@ from endx_jax.index.index_file import COSINE, FILE
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.manifest import MANIFEST, MODEL, model_folder, read_manifest
 from endx_jax.ranking.bm25 import BM25
-from endx_jax.ranking.hybrid import SHARE, Hybrid, default_hybrid
+from endx_jax.ranking.hybrid import SCALE, Hybrid, default_hybrid
 from endx_jax.settings import from_mapping
 
 
@@ -149,7 +149,7 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: st
     if stored is None:
         return default
     hybrid = from_mapping(Hybrid, {"known": default.known, **stored}, f"{folder}/{MANIFEST}: 'hybrid'")
-    return hybrid if hybrid.bm25 == f"{BM25.description(language)}{SHARE}" else default
+    return hybrid if hybrid.bm25 == f"{BM25.description(language)}{SCALE}" else default
 
 
 def _home(index: Index) -> pathlib.Path | None:

@@ -52,7 +52,7 @@ class Lexical:
                 self._follow(snapshot)
             bm25, places = self._bm25, self._places
         selected = 1 if where is None else where[places]
-        score_block = bm25.share_block(questions)  # one at a time: each needs a score for every document
+        score_block = bm25.scaled_block(questions)  # one at a time: each needs a score for every document
         scores = (score_block(n, n + 1)[0] * selected for n in range(len(questions)))
         return [[(int(places[n]), float(line[n])) for n in highest(line, k)] for line in scores]
 

@@ -130,15 +130,15 @@ class BM25:
         """Returns a scorer of blocks of questions, `(start, stop) -> float32 [stop - start, N]`, for `evaluate`."""
         return self._block(self._split(questions))
 
-    def share_block(self, questions):
-        """Returns a scorer like `score_block`, of shares in [0, 1) of each question's highest possible score.
+    def scaled_block(self, questions):
+        """Returns a scorer like `score_block`, of scores over the square root of each question's highest possible one.
 
         That is the sum over its words of the factor ln(...), in which df is 0 for a word that no candidate holds. So
-        shares of small and large pools, and of short and long questions, have one scale.
+        one weight suits small and large pools, and short and long questions (docs/results.md compares scales).
         """
         words = self._split(questions)
         highest = [sum(self._column(word)[2] for word in question) for question in words]
-        scale, block = np.maximum(np.array(highest, np.float32), 1e-6)[:, None], self._block(words)
+        scale, block = np.sqrt(np.maximum(np.array(highest, np.float32), 1e-6))[:, None], self._block(words)
         return lambda start, stop: block(start, stop) / scale[start:stop]
 
     def _split(self, questions) -> list[Sequence[str]]:

@@ -108,7 +108,7 @@ def evaluate_dense(
 
 
 def bm25_scores(pools: Pools) -> dict[str, ScoreBlock]:
-    """Returns BM25's scorer for each pool, `BM25.share_block`, for texts in the language of the primary pool."""
+    """Returns BM25's scorer for each pool, `BM25.scaled_block`, for texts in the language of the primary pool."""
     index = functools.lru_cache(maxsize=2)(BM25.of_texts)  # several pools may share their candidates
     language = pools.primary.text_language
-    return {pool: index(part.candidates, language).share_block(part.questions) for pool, part in pools.items()}
+    return {pool: index(part.candidates, language).scaled_block(part.questions) for pool, part in pools.items()}

@@ -174,7 +174,7 @@ def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, se
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     captured = search(f"--workdir={workdir}", "--top=1")
     assert captured.out.count(" ms\n") == 2
-    assert "mode hybrid: dense + 0.30 x BM25 (weight: the default)\nType a question; Ctrl-D exits.\n" in captured.err
+    assert "mode hybrid: dense + 0.08 x BM25 (weight: the default)\nType a question; Ctrl-D exits.\n" in captured.err
 
 
 def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, error):

@@ -18,7 +18,7 @@ def test_serves_until_it_is_told_to_stop(trained_workdir):
     command = [sys.executable, "-m", "endx_jax", "serve", f"--workdir={trained_workdir}", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         try:
-            searched = r"searching 58 documents with 60 known questions .*, mode hybrid: dense \+ 0.30 x BM25 .*\n"
+            searched = r"searching 58 documents with 60 known questions .*, mode hybrid: dense \+ 0.08 x BM25 .*\n"
             assert re.fullmatch(searched, program.stdout.readline())
             assert re.fullmatch(r"encoded by .*; warming up\n", program.stdout.readline())
             url = re.fullmatch(r"ready: open (http://127\.0\.0\.1:\d+) .*\n", program.stdout.readline())[1]

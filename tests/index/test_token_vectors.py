@@ -65,7 +65,7 @@ def test_a_search_ranks_by_maxsim_as_on_demand_but_for_rounding(path, model):
 
 def test_hybrid_adds_bm25_to_the_mean_over_the_tokens_of_the_question(path, model):
     search = open_index(path)
-    fused = exact(model) + search.hybrid.weight * BM25.of_texts(TEXTS).share_block(ASKED)(0, len(ASKED))
+    fused = exact(model) + search.hybrid.weight * BM25.of_texts(TEXTS).scaled_block(ASKED)(0, len(ASKED))
     for asked, ranked in zip(fused, found(search.search(ASKED, 5, mode="hybrid")), strict=True):
         np.testing.assert_allclose([score for _, score in ranked], -np.sort(-asked)[:5], atol=8e-3)
 

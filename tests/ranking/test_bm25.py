@@ -53,15 +53,15 @@ def test_scores_equal_the_formula_and_unknown_words_rank_the_middle(capfd, caplo
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
 
 
-def test_shares_are_scores_over_the_highest_possible_ones():
+def test_scaled_scores_are_those_over_the_root_of_the_highest_possible_one():
     bm25, count = BM25.of_texts(CANDIDATES), len(STEMS)
     held = [[sum(word in document for document in STEMS) for word in query] for query in QUESTION_STEMS]
     highest = [sum(math.log(1 + (count - df + 0.5) / (df + 0.5)) for df in row) for row in held]
     assert any(0 in row for row in held)  # a word that no candidate holds counts too
-    shares = bm25.share_block(QUESTIONS)(0, len(QUESTIONS))
-    np.testing.assert_allclose(shares, bm25.scores(QUESTIONS) / np.maximum(highest, 1e-6)[:, None], rtol=1e-5)
-    assert 0 < shares.max() < 1
-    assert bm25.share_block(["?"])(0, 1).tolist() == [[0] * count]
+    scaled = bm25.scaled_block(QUESTIONS)(0, len(QUESTIONS))
+    np.testing.assert_allclose(scaled, bm25.scores(QUESTIONS) / np.sqrt(np.maximum(highest, 1e-6))[:, None], rtol=1e-5)
+    assert scaled.max() > 0
+    assert bm25.scaled_block(["?"])(0, 1).tolist() == [[0] * count]
 
 
 @pytest.mark.parametrize("candidates", [[], ["", "? !"]])
@@ -87,7 +87,7 @@ def index(tmp_path) -> Index:
 
 def expected(texts, rows, k):
     """What is above 0 of the scores of all texts that are there, sorted."""
-    scores = BM25.of_texts(texts).share_block(ASKED)(0, len(ASKED))
+    scores = BM25.of_texts(texts).scaled_block(ASKED)(0, len(ASKED))
     ranked = [sorted(zip(rows, line.tolist(), strict=True), key=lambda pair: -pair[1]) for line in scores]
     return [[(row, pytest.approx(score)) for row, score in line if score > 0][:k] for line in ranked]
 

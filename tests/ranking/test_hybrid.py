@@ -83,7 +83,7 @@ def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
     dense = evaluate_dense(lambda side, _: sides[side], results.pools, fuse=results.fuse)
     results.add_dense("model", dense)
     assert list(results.evaluations["all"]) == ["bm25", "model", "hybrid"]
-    scores, words = asked @ ranked.T, BM25.of_texts(records.candidates).share_block(records.questions)(0, 40)
+    scores, words = asked @ ranked.T, BM25.of_texts(records.candidates).scaled_block(records.questions)(0, 40)
     if weight is None:  # as a search fuses them
         found = np.zeros((40, 40))
         for n in range(40):
@@ -131,7 +131,7 @@ def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
     fitted = {"weight": 0.05, "questions": 123, "bm25": Hybrid().bm25}
     assert stored(hybrid=fitted) == Hybrid(0.05, 123)
     assert str(stored(hybrid=fitted)) == "dense + 0.05 x BM25 (weight: fitted on 123 validation questions)"
-    assert stored(hybrid={**fitted, "bm25": BM25.DESCRIPTION}) == Hybrid()  # of scores, by a version before shares
+    assert stored(hybrid={**fitted, "bm25": BM25.DESCRIPTION}) == Hybrid()  # of scores that are not scaled
     assert stored(hybrid={**fitted, "weight": None}).weight is None
     assert stored(hybrid={**fitted, "bm25": "with other settings"}) == Hybrid()
     del about["hybrid"]

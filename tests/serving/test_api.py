@@ -173,7 +173,7 @@ def test_the_server_tells_what_it_serves(served):
     _, info = served.get("/info")
     assert info["model"] == served.service.model.name
     assert info["modes"] == list(info["scores"]) == ["dense", "bm25", "hybrid"]
-    assert info["scores"]["hybrid"] == "dense + 0.30 x BM25 (weight: the default)"
+    assert info["scores"]["hybrid"] == "dense + 0.08 x BM25 (weight: the default)"
     assert info["mode"] == served.post("/search", {"query": "the cat"})[1]["mode"] == "hybrid"
     assert info["limits"]["max_k"] == 100
     assert info["asymmetric"] is False
