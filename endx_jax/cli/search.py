@@ -223,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--weight",
         type=float,
-        help="weight of BM25 beside the dense score in hybrid search [the model's, else 0.3 for cosines; "
+        help="weight of BM25 beside the dense score in hybrid search [the model's, else 0.08 for cosines; "
         "others are fused by reciprocal ranks]",
     )
     add_engine_flag(how)

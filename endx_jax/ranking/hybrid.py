@@ -15,8 +15,8 @@ from endx_jax.settings import require
 
 Ranking = Sequence[tuple[int, float]]
 
-# Default weights of BM25 beside a cosine and of known questions, the best in the mean of those that lose on no domain of
-# the choosing half beyond the interval (docs/results.md).
+# Default weights of BM25 beside a cosine and of known questions, the best in the mean of those that lose on no English
+# domain of the choosing half beyond the interval (docs/results.md).
 WEIGHT, KNOWN_WEIGHT = 0.08, 0.65
 # Weights that `fit_fusion` and `fit_known` compare; the first is the model alone.
 GRID = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.5, 0.7, 1.2, 2.4)

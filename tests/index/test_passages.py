@@ -88,7 +88,7 @@ def test_k_counts_documents_and_each_is_its_best_passage(index, engine):
 
 @pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
 def test_every_mode_finds_a_document_once_with_its_metadata_and_its_passage(index, mode):
-    search = searching(index, embed, embed)
+    search = searching(index, embed, embed, hybrid=Hybrid(known=1.0))
     for where, names in (
         (None, {"long", "whole", "short"}),
         ({"n": 3}, {"short"}),
