@@ -26,7 +26,7 @@ def start(monkeypatch, name: str, *arguments: object) -> None:
 
 
 def test_each_script_prints_its_help(monkeypatch, capsys):
-    assert len(SCRIPTS) == 13
+    assert len(SCRIPTS) == 15
     for name in SCRIPTS:
         with pytest.raises(SystemExit) as exit:
             start(monkeypatch, name, "--help")

@@ -71,7 +71,7 @@ REFUSED = {
     "mine --data={pairs} --bm25 --output={pairs}": "output= {pairs} file",
     "mine --data=wrong.csv --bm25 --output=new": "data.question_column data.answer_column",
     "mine --data=halves.csv --bm25 --output=new": "line 3 'answer' data.skip_invalid=True",
-    "mine --data=reqa/squad --bm25 --output=new": "data.path=reqa/squad data.pool answers sentences",
+    "mine --data=reqa/squad --bm25 --output=new": "reqa/squad data.pool",
     "mine --data=~/none.csv --bm25 --output=new": "{home}/none.csv: no such file",
     "mine --data=~user/none.csv --bm25 --output=a~/b": "~user/none.csv: no such file",
     "plan": "config",

@@ -70,8 +70,7 @@ DOCUMENTS = {"path": "docs.jsonl", "format": "documents"}
     ("settings", "named"),
     [
         ({}, ["data.path", "`docstrings`"]),  # as a recipe for one's own data, such as `minilm`
-        ({"path": "reqa/squad"}, ["data.path=reqa/squad", "data.pool, answers or sentences"]),
-        ({"path": "reqa/squad", "pool": "paragraphs"}, ["data.path=reqa/squad", "data.pool, answers or sentences"]),
+        ({"path": "reqa/squad"}, ["reqa/squad holds training and test data", "data.pool"]),
         ({"path": "x", "max_train_pairs": -5}, ["data.max_train_pairs", "-5", "at least 0"]),
         ({"pool": "answers", "merge": True}, ["data.merge", "data.pool=paragraphs"]),
         ({"pool": "paragraphs", "merge": True, "test_path": "x"}, ["data.merge", "data.test_path"]),

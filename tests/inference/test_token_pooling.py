@@ -101,9 +101,9 @@ def test_an_index_keeps_the_factor_by_which_its_documents_are_pooled(folder, mod
     index.add([Document("new", TEXTS[0])])
     service = Service(index.encoder.model, index)
     service.add([Document("served", TEXTS[0])], service._encode("answer", TEXTS[:1]).embeddings)
-    rows, expected = index.snapshot.rows, model.encode_document(TEXTS[0], pool_factor=2)
-    stored = index.snapshot.store.token_vectors([*rows])
-    for row in rows[[0, 3, 4]]:
+    rows, expected = index.snapshot.rows.tolist(), model.encode_document(TEXTS[0], pool_factor=2)
+    stored = index.snapshot.store.token_vectors(rows)
+    for row in (rows[0], *rows[3:]):
         np.testing.assert_allclose(dequantize(stored[row]), expected, atol=0.01)
     assert run_verb([*verb, "--pool-factor=3"]) == 2
     assert "pool_factor 2.0, not 3.0" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def test_the_best_known_question_raises_a_dense_score_by_its_weight():
 
 
 def test_scores_are_summed_as_they_are():
-    assert (Hybrid().weight, Hybrid().known) == (0.3, 0.65)
+    assert (Hybrid().weight, Hybrid().known) == (0.08, 0.65)
     # Item 9 has the lowest dense score. BM25 found all of 3 requested or fewer: the others share no word.
     found = Hybrid(0.01).fuse(DENSE, LEXICAL, depth=3)
     assert found == [(7, 0.9), (3, pytest.approx(0.6 + 0.3)), (9, pytest.approx(0.1 + 0.2)), (5, 0.1)]

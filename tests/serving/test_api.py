@@ -13,10 +13,10 @@ import pytest
 from http_server import Running, wait_for
 
 from endx_jax import load
+from endx_jax.data.formats import document_files
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index import Index, write_index
 from endx_jax.inference import low_latency
-from endx_jax.serving import api
 from endx_jax.serving.service import Service
 
 TEXTS = ["where is the cat 3", "", "the mat of 7"]
@@ -149,7 +149,7 @@ def test_a_long_text_is_split_into_passages_which_replace_each_other(served):
 
 
 def test_others_are_answered_while_a_text_is_split(serve, gated, monkeypatch):
-    monkeypatch.setattr(api, "split_passages", lambda text: gated.gate.wait(20) and [text])
+    monkeypatch.setattr(document_files, "split_passages", lambda text: gated.gate.wait(20) and [text])
     running = serve(service=gated)
     new = {"documents": [{"text": "a " * 500, "split": True}]}
     adding = threading.Thread(target=running.post, args=("/documents", new))
