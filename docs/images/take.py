@@ -1,7 +1,7 @@
 """Takes the screenshots in this folder from a running server; needs Playwright and Chromium.
 
-endx serve --index=stdlib.sqlite      # docstrings of the standard library, whose metadata has the package
-python docs/images/take.py http://127.0.0.1:8000 "How do I send an email?" "package=smtplib, package=email"
+endx train --config=quickstart && endx serve --workdir=runs/quickstart
+python docs/images/take.py http://127.0.0.1:8000 "How do I send an email?"
 """
 
 import pathlib
@@ -16,7 +16,7 @@ FOLDER = pathlib.Path(__file__).parent
 SHOTS = {"search.png": (1000, 760, 2, "hybrid")}
 
 
-def take(address: str, question: str, where: str) -> None:
+def take(address: str, question: str, where: str = "") -> None:
     """Writes the screenshots of `SHOTS`."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

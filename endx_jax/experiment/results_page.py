@@ -37,13 +37,13 @@ def results_page(results: Results, workdir: pathlib.Path, measure: str) -> str:
     lines = [json.loads(line) for line in (workdir / FILE).read_text().splitlines()]
     curves = {
         "loss of the training batches": "loss",
-        f"{measure} of the validation questions": f"validation/{measure}",
+        f"validation questions, {measure}": f"validation/{measure}",
     }
     parts = [f"<h1>{html.escape(workdir.name)}</h1><pre>{html.escape(results.tables())}</pre>"]
     for title, name in curves.items():
         points = [(line["step"], line[name]) for line in lines if name in line and np.isfinite(line[name])]
         if points:
-            parts.append(f"<h2>{html.escape(title.capitalize())}</h2>{curve(points)}")
+            parts.append(f"<h2>{html.escape(title[0].upper() + title[1:])}</h2>{curve(points)}")
     systems = results.evaluations.get(results.pools.primary_name, {})
     for before, after in ((UNTRAINED_HYBRID, "hybrid"), (UNTRAINED, "trained")):
         if before in systems and after in systems:
