@@ -89,6 +89,11 @@ def alternate(cases: Mapping[str, Callable[[], Any]], repeats: int, warmup: int 
     return seconds
 
 
+def in_points(difference: Any) -> str:
+    """Formats a `Difference` of two systems with its interval, in points."""
+    return f"{100 * difference.mean:+.1f} ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Formats rows as a Markdown table; the columns are all keys in order of appearance."""
     columns = list(dict.fromkeys(key for row in rows for key in row))

@@ -61,7 +61,8 @@ def fitted(dense, lexical, records: RetrievalSet) -> tuple[np.ndarray, list[floa
     values, weights = np.zeros(len(order), np.float32), []
     for own, other in ((order[::2], order[1::2]), (order[1::2], order[::2])):
         part = records.select_questions(other.tolist())
-        hybrid = fit_fusion(lambda start, stop, rows=other: dense[rows[start:stop]], part, "mrr", cosine=True)
+        scorers = [lambda start, stop, rows=block[other]: rows[start:stop] for block in (dense, lexical)]
+        hybrid = fit_fusion(*scorers, part, "mrr", cosine=True)
         mine = records.select_questions(own.tolist())
         scores = dense[own] + hybrid.weight * lexical[own]
         values[own] = evaluate_set(lambda start, stop, scores=scores: scores[start:stop], mine).values["mrr"]
@@ -72,7 +73,7 @@ def fitted(dense, lexical, records: RetrievalSet) -> tuple[np.ndarray, list[floa
 def difference(before: np.ndarray, after: np.ndarray) -> str:
     """Formats a difference in points with its interval."""
     (found,) = paired_difference(before[:, None], after[:, None])
-    return f"{100 * found.mean:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    return common.in_points(found)
 
 
 def main() -> None:

@@ -129,7 +129,7 @@ def difference(task: Task, before: np.ndarray, after: np.ndarray, comparisons: i
     clusters = [min(rows) for rows in task.test.qrels] if task.held_out_by == "answers" else []
     confidence = 1 - (1 - CONFIDENCE) / comparisons
     (found,) = paired_difference(before[:, None], after[:, None], clusters=clusters, confidence=confidence)
-    return f"{100 * found.mean:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    return common.in_points(found)
 
 
 def main() -> None:

@@ -90,11 +90,13 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
     about: dict[str, Any] = {"system": "trained", "questions": len(records.questions)}
     if len(records.questions) < min(FEWEST, ENOUGH):
         return Served(trained, default_hybrid(cosine=run.settings.model.normalize), about)
-    hybrid, after = _fitted(run, trained, records, measure)
+    lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
+    fitted = functools.partial(_fitted, run, records, lexical, measure)
+    hybrid, after = fitted(trained)
     if len(records.questions) < FEWEST or initial is None:
         return Served(trained, hybrid, about)
     towers = initial()
-    default, before = _fitted(run, towers, records, measure)
+    default, before = fitted(towers)
     groups = records.groups or ()
     clusters = groups if len(set(groups)) >= FEWEST else ()
     (difference,) = paired_difference(before[:, None], after[:, None], clusters=clusters)
@@ -114,14 +116,15 @@ def _searched(run: Run) -> RetrievalSet:
     return dataclasses.replace(records, candidates=candidates, candidate_ids=ids)
 
 
-def _fitted(run: Run, towers: dict, records: RetrievalSet, measure: str) -> tuple[Hybrid, np.ndarray]:
+def _fitted(
+    run: Run, records: RetrievalSet, lexical: ScoreBlock, measure: str, towers: dict
+) -> tuple[Hybrid, np.ndarray]:
     """Returns the best fusion of a model with BM25 for validation questions, and the measure of each without known."""
     cosine = run.settings.model.normalize
     questions = run.encoder(towers, "question", records.questions)
     scores = mean_maxsim(questions, scores_of(questions, run.encoder(towers, "answer", records.candidates)))
     enough = len(records.questions) >= ENOUGH
-    hybrid = fit_fusion(scores, records, measure, cosine=cosine) if enough else default_hybrid(cosine=cosine)
-    lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
+    hybrid = fit_fusion(scores, lexical, records, measure, cosine=cosine) if enough else default_hybrid(cosine=cosine)
     values = evaluate_set(hybrid.score_block(scores, lexical), records).values[measure]
     if isinstance(questions, RaggedVectors):  # known questions only help to find what is ranked by tokens
         return hybrid, values

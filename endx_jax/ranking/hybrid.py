@@ -109,12 +109,12 @@ def surest(values: Sequence[np.ndarray]) -> int:
     return int(np.argmax(gains.mean(axis=1) - gains.std(axis=1) / math.sqrt(gains.shape[1])))
 
 
-def fit_fusion(dense: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
+def fit_fusion(dense: ScoreBlock, lexical: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
     """Returns the fusion whose `measure` for validation questions gains most surely over dense scores alone.
 
-    The weight is chosen from `GRID` for cosines; for other scores, reciprocal ranks or dense scores alone are chosen.
+    `lexical` scores by `BM25.scaled_block`. The weight is chosen from `GRID` for cosines; for other scores, reciprocal
+    ranks or dense scores alone are chosen.
     """
-    lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
     about = f"{BM25.description(records.text_language)}{SCALE}"
     default = dataclasses.replace(default_hybrid(cosine=cosine), questions=len(records.questions), bm25=about)
     tried = [dataclasses.replace(default, weight=weight) for weight in (GRID if cosine else (0.0, None))]

@@ -100,11 +100,15 @@ def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
     assert f"hybrid: model and BM25 over the whole pool, {Hybrid(weight)}" in results.tables()
 
 
+def words_of(records):
+    return BM25.of_texts(records.candidates).scaled_block(records.questions)
+
+
 def test_the_weight_is_fitted_on_validation_questions():
     records, asked, ranked = words_and_meaning(60)
 
     def fitted(dense, **options):
-        return fit_fusion(lambda a, b: dense[a:b], records, "mrr", **{"cosine": True, **options})
+        return fit_fusion(lambda a, b: dense[a:b], words_of(records), records, "mrr", **{"cosine": True, **options})
 
     # Noise needs a large weight; scores that are perfect need none.
     noise = fitted(10 * asked @ ranked.T)
@@ -113,8 +117,10 @@ def test_the_weight_is_fitted_on_validation_questions():
     # Words that mislead get none: each answer is perfect but for a small margin.
     misled = dataclasses.replace(records, qrels=tuple(((n + 1) % 60,) for n in range(60)))
     right = np.roll(np.eye(60, dtype=np.float32), 1, axis=1) * 0.001
-    assert fit_fusion(lambda a, b: right[a:b], misled, "mrr", cosine=True) == Hybrid(0.0, 60)
-    assert fit_fusion(lambda a, b: right[a:b], misled, "mrr", cosine=False) == Hybrid(0.0, 60, known=0.0)
+    assert fit_fusion(lambda a, b: right[a:b], words_of(misled), misled, "mrr", cosine=True) == Hybrid(0.0, 60)
+    assert fit_fusion(lambda a, b: right[a:b], words_of(misled), misled, "mrr", cosine=False) == Hybrid(
+        0.0, 60, known=0.0
+    )
     assert fitted(asked @ ranked.T, cosine=False) == Hybrid(None, 60, known=0.0)
 
 
