@@ -91,7 +91,7 @@ class Lexical:
             self._documents = np.concatenate([self._documents, snapshot.of[start:stop]])
 
     def _keep(self, snapshot: Snapshot, about: dict[str, str]) -> None:
-        """Writes the counts to the cache, and takes them from there."""
+        """Writes the counts to the cache and maps them from there."""
         whole = Postings.joined(self._parts)
         words = np.frombuffer("".join(f"{word}\n" for word in whole.words).encode(), np.uint8)
         arrays = {"rows": self._rows, "documents": self._documents, "words": words, "starts": whole.starts}

@@ -243,7 +243,7 @@ def copy_into(database: sqlite3.Connection, store: Store) -> None:
 
 
 def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
-    """Deletes the documents with these ids; returns the ids that had one, and its row."""
+    """Deletes documents by id; returns the row of each one that was there."""
     found, wanted = database.execute(f"SELECT id, row FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]), set(ids)
     rows = {name: row for name, row in found if name in wanted}
     database.executemany("INSERT INTO deleted (id, row) VALUES (?, ?)", rows.items())

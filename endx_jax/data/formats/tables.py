@@ -275,7 +275,7 @@ def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
 
 
 def names_columns(place: Place, *sides: str) -> bool:
-    """Returns true for a table, but for a `.tsv` file whose first line names no column of these sides."""
+    """Returns true for a table with a header; a `.tsv` file has one if its first line names a column of these sides."""
     if place.ending != ".tsv":
         return place.ending in ENDINGS
     header = re.split(r'["\t]+', text_files.first_text_line(place.files[0]))
