@@ -62,9 +62,16 @@ setup(
     long_description_content_type="text/markdown",
     license_expression="Apache-2.0",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["endx_jax", "endx_jax.*"]), "endx_jax.recipes", "endx_jax.recipes.papers"],
+    packages=[
+        *find_packages(include=["endx_jax", "endx_jax.*", "reproduction", "reproduction.*"]),
+        "endx_jax.recipes",
+        "endx_jax.recipes.papers",
+    ],
     package_dir={"endx_jax.recipes": "configs"},
-    package_data={"endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*"]},
+    package_data={
+        "endx_jax": ["py.typed", "export/scripts/*.py", "serving/page/*"],
+        "reproduction": ["papers.toml"],
+    },
     install_requires=DEPENDENCIES,
     extras_require={
         "tpu": ["jax[tpu]"],

@@ -9,9 +9,9 @@ many trainings fit into hours of a CPU. The peer trains on all pairs, the recipe
 validation set.
 
 Each step writes its file at once and is skipped if that is there, so that the same command resumes. The table has the
-MRR of the model alone and of the hybrid, as it would be served, with the differences from `--baseline` and their
-intervals for other answers and their questions, at a confidence of 95 % for all comparisons of the table together
-(Bonferroni).
+MRR, nDCG@10 and recall@10 of the model alone and of the hybrid, as it would be served; for the MRR with the differences
+from `--baseline` and their intervals for other answers and their questions, at a confidence of 95 % for all comparisons
+of the table together (Bonferroni).
 """
 
 import argparse
@@ -36,6 +36,7 @@ from endx_jax.ranking.evaluate import evaluate_set
 
 MODEL = "all-MiniLM-L6-v2"
 UNTRAINED, PEER = "untrained", "sentence-transformers"
+MEASURES = {"MRR": "mrr", "nDCG@10": "ndcg@10", "recall@10": "recall@10"}
 TEST = 0.3  # share of a domain's questions
 NEAR = 0.1  # distance of the share from TEST above which the domain is split by questions
 
@@ -112,16 +113,16 @@ def encode(task: Task, place: str, target: pathlib.Path) -> tuple[np.ndarray, np
         return stored["questions"], stored["candidates"]
 
 
-def rank(task: Task, system: str, place: str, target: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns reciprocal ranks of the test questions by the columns of the table."""
-    records, hybrid = task.test, stored_hybrid(place or MODEL, cosine=True, language=task.test.text_language)
+def rank(task: Task, system: str, place: str, target: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the values of all metrics for the test questions, by `alone` and `hybrid`."""
+    records, hybrid = task.test, stored_hybrid(place, cosine=True, language=task.test.text_language)
     lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
     if system == "bm25":
-        return {"alone": evaluate_set(lexical, records).values["mrr"]}
+        return {"alone": evaluate_set(lexical, records).values}
     questions, candidates = encode(task, place, target)
     dense = lambda start, stop: questions[start:stop] @ candidates.T  # noqa: E731
     scorers = {"alone": dense, "hybrid": hybrid.score_block(dense, lexical)}
-    return {column: evaluate_set(scores, records).values["mrr"] for column, scores in scorers.items()}
+    return {column: evaluate_set(scores, records).values for column, scores in scorers.items()}
 
 
 def difference(task: Task, before: np.ndarray, after: np.ndarray, comparisons: int) -> str:
@@ -139,6 +140,8 @@ def main() -> None:
     options.add_argument("output", type=pathlib.Path, help="folder of all files")
     options.add_argument("--half", default="choose", help="choose, report or a comma-separated list of domains")
     options.add_argument("--candidate", action="append", default=[], help="NAME=RECIPE KEY=VALUE ...; may be repeated")
+    about = "NAME=FOLDER of a model that is not trained; may be repeated"
+    options.add_argument("--untrained", action="append", default=[], help=about)
     options.add_argument("--baseline", default=PEER, help="system with which the others are compared")
     options.add_argument("--peer-python", default=sys.executable, help="Python with sentence-transformers")
     options.add_argument("--pairs", type=int, default=600, help="most training pairs of a domain")
@@ -150,17 +153,19 @@ def main() -> None:
     options.add_argument("--json", type=pathlib.Path, help="file for the results")
     chosen = options.parse_args()
     recipes = {name: recipe.split() for name, _, recipe in (one.partition("=") for one in chosen.candidate)}
-    systems = {"bm25": [], UNTRAINED: [], PEER: []} | (recipes or {"minilm": ["minilm"]})
+    recipes = recipes or {"minilm": ["minilm"]}
+    untrained = {UNTRAINED: MODEL} | dict(one.partition("=")[::2] for one in chosen.untrained)
+    systems = {"bm25": []} | dict.fromkeys(untrained, []) | {PEER: []} | recipes
     limits = {name: getattr(chosen, name) for name in ("pairs", "questions", "pool", "words")}
     names = [name for name, one in DOMAINS.items() if chosen.half in (one.half, "all")] or chosen.half.split(",")
-    found: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    found: dict[tuple[str, str], dict[str, dict[str, np.ndarray]]] = {}
     tasks, minutes = {}, {}
     for name in names:
         task = tasks[name] = read_task(chosen.domains / f"{name}.jsonl", **limits)
         print(f"{name}: {len(task.pairs)} pairs, split by {task.held_out_by}; {task.test}", flush=True)
         for system, recipe in systems.items():
             folder = chosen.output / name
-            target = folder / f"{system}-seed{chosen.seed}" if system in (PEER, *recipes, "minilm") else None
+            target = folder / f"{system}-seed{chosen.seed}" if system in (PEER, *recipes) else None
             if target is not None:
                 if not chosen.rank_only:
                     train(task, system, recipe, target, chosen.seed, chosen.peer_python)
@@ -168,10 +173,10 @@ def main() -> None:
                 if not clock.exists():
                     continue
                 minutes[name, system] = float(clock.read_text())
-            place = str(target or MODEL)
+            place = str(target or untrained.get(system, MODEL))
             vectors = folder / "vectors" / f"{pathlib.Path(place).name}.npz"
             found[name, system] = rank(task, system, place, vectors)
-            means = {column: round(100 * float(values.mean()), 2) for column, values in found[name, system].items()}
+            means = {column: round(100 * float(by["mrr"].mean()), 2) for column, by in found[name, system].items()}
             print(f"{name} {system}: {means}", flush=True)
     compared = [key for key in found if key[1] != chosen.baseline and (key[0], chosen.baseline) in found]
     count = max(1, sum(len(found[key]) for key in compared))
@@ -184,10 +189,11 @@ def main() -> None:
         }
         row["minutes"] = round(minutes[name, system], 1) if (name, system) in minutes else ""
         for column, values in columns.items():
-            row[column] = f"{100 * values.mean():.2f}"
+            for title, metric in MEASURES.items():
+                row[f"{title} {column}"] = f"{100 * values[metric].mean():.2f}"
             base = found.get((name, chosen.baseline), {}).get(column)
             if base is not None and system != chosen.baseline:
-                row[f"{column}, difference"] = difference(tasks[name], base, values, count)
+                row[f"difference {column}"] = difference(tasks[name], base["mrr"], values["mrr"], count)
         rows.append(row)
     print(common.table(rows))
     counts = {name: {"pairs": len(one.pairs), "split by": one.held_out_by} for name, one in tasks.items()}

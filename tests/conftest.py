@@ -80,6 +80,16 @@ def compilation_cache(tmp_path_factory) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
+@pytest.fixture(autouse=True)
+def jax_settings():
+    """JAX's settings are afterwards as they were before, whatever a test or a verb that it runs changes."""
+    before = dict(jax.config.values)
+    yield
+    for name, value in list(jax.config.values.items()):
+        if value != before[name]:
+            jax.config.update(name, before[name])
+
+
 @pytest.fixture(scope="session", autouse=True)
 def tokenizer_states(tmp_path_factory) -> None:
     """Keeps the states of the tests' tokenizers in the session's folder."""

@@ -27,7 +27,7 @@ def wheel(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    for name in ("endx_jax", "tests", "configs"):
+    for name in ("endx_jax", "tests", "configs", "reproduction"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     build = "from setuptools import build_meta; build_meta.build_wheel('.')"
     built = subprocess.run([sys.executable, "-c", build], cwd=folder, capture_output=True, text=True)
@@ -48,10 +48,10 @@ def metadata(files) -> email.message.Message:
     return email.message_from_string(files["METADATA"])
 
 
-def test_the_wheel_holds_the_package_its_version_and_command_and_nothing_else(files, wheel, metadata):
-    package = ROOT / "endx_jax"
-    page, data = (package / "serving" / "page").iterdir(), package.rglob("*.toml")
-    kept = [*package.rglob("*.py"), package / "py.typed", *page, *data]
+def test_the_wheel_holds_the_packages_their_version_and_command_and_nothing_else(files, wheel, metadata):
+    package, papers = ROOT / "endx_jax", ROOT / "reproduction"
+    kept = [*package.rglob("*.py"), package / "py.typed", *(package / "serving" / "page").iterdir()]
+    kept += [*papers.rglob("*.py"), papers / "papers.toml"]
     folder = ROOT / "configs"
     recipes = {f"endx_jax/recipes/{file.relative_to(folder).as_posix()}" for file in folder.rglob("*.py")}
     assert {name for name in files if "/" in name} == {file.relative_to(ROOT).as_posix() for file in kept} | recipes
@@ -97,3 +97,4 @@ def test_the_wheel_runs_outside_the_checkout(wheel, tmp_path):
     listed = run("-c", "from endx_jax.methods.config import recipe_files; print(*recipe_files())")
     assert listed.split() == list(recipe_files())
     assert run("-m", "endx_jax", "--version").strip() == endx_jax.__version__
+    assert "endx-table2" in run("-m", "reproduction", "table")

@@ -95,17 +95,7 @@ def test_cores_are_those_of_the_affinity_and_of_the_quota(monkeypatch, tmp_path)
         assert environment.cores(tmp_path / str(n)) == count
 
 
-@pytest.fixture
-def settings():
-    """The two settings of JAX, which are as they were afterwards."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    yield lambda: tuple(getattr(jax.config, name) for name in names)
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-def test_damaged_entries_are_replaced(settings, tmp_path):
+def test_damaged_entries_are_replaced(tmp_path):
     def compiled():
         """Compiles a function that is new to this process; returns the size of its entry."""
 
@@ -116,7 +106,6 @@ def test_damaged_entries_are_replaced(settings, tmp_path):
             warnings.simplefilter("error")  # after those that the function below takes
             warnings.filterwarnings("always", "Error reading persistent compilation cache")
             environment.use_compilation_cache(str(tmp_path), 0.0)
-            # After the folder is set: a program that a thread of an earlier test compiles would take the one before.
             compilation_cache.reset_cache()
             assert jax.jit(five_times)(np.float32(2)) == 10
         return sum(file.stat().st_size for file in tmp_path.glob("jit_five_times-*-cache"))
@@ -140,9 +129,10 @@ def test_the_commit_is_that_of_the_code_and_of_no_project_around_it(tmp_path):
     assert environment._commit(tmp_path / "installed.py") == ""
 
 
-def test_a_cache_that_is_configured_stays_and_without_one_programs_are_kept_where_training_keeps_them(
-    settings, monkeypatch
-):
+def test_a_cache_that_is_configured_stays_and_without_one_programs_are_kept_where_training_keeps_them(monkeypatch):
+    def settings():
+        return jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+
     before = settings()
     environment.use_compilation_cache("")
     assert settings() == before
