@@ -49,7 +49,7 @@ def s3_server():
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     with running([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], f"{address}/moto-api/"):
-        urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT"), timeout=10).close()
+        urllib.request.urlopen(urllib.request.Request(f"{address}/{BUCKET}", method="PUT"), timeout=60).close()
         yield {"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
 
 
@@ -86,7 +86,7 @@ def running(command: list, address: str):
     """Runs a server until the block ends; waits until it answers at an address."""
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(200):
+        for _ in range(1200):  # a machine under load starts the server in many seconds
             try:
                 request(address)
                 break
@@ -105,7 +105,7 @@ def running(command: list, address: str):
 
 def request(address: str, data: bytes | None = None) -> bytes:
     sent = urllib.request.Request(address, data=data, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(sent, timeout=10) as response:
+    with urllib.request.urlopen(sent, timeout=60) as response:
         return response.read()
 
 
