@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from endx_jax.index.index_model import open_index
     from endx_jax.inference import load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _SUBPACKAGES = (
     "data",
