@@ -5,8 +5,8 @@
 DOMAINS is a folder of JSON-lines files of pairs, as `domains.py` writes it. A domain is split by answers; by questions
 where most of its questions are linked by common answers. All systems train on the same pairs, and rank the held-out
 questions in one pool, the answers of both parts. Answers are cut at `--words` words, for all systems alike, so that
-many trainings fit into hours of a CPU. The peer trains on all pairs, the recipes on 95 % of them; the rest is their
-validation set.
+many trainings fit into hours of a CPU. The peer trains on all pairs, the recipes on about 93 % of them; the rest is
+their validation set.
 
 Each step writes its file at once and is skipped if that is there, so that the same command resumes. The table has the
 MRR, nDCG@10 and recall@10 of the model alone and of the hybrid, as it would be served; for the MRR with the differences
@@ -62,14 +62,15 @@ def read_task(file: pathlib.Path, *, pairs: int, questions: int, pool: int, word
     """Returns the split of a domain, limited to numbers of pairs, test questions, answers and words of an answer."""
     rows = map(json.loads, file.read_text().rstrip("\n").split("\n"))
     whole = RetrievalSet.from_pairs((row["question"], " ".join(row["answer"].split(" ")[:words])) for row in rows)
-    held_out_by, parts = "answers", split(whole, validation=0.0, test=TEST)
-    if abs(len(parts.test.questions) / len(whole.questions) - TEST) > NEAR:
-        held_out_by, parts = "questions", split_questions(whole, validation=0.0, test=TEST)
+    # A run holds out the lowest hashes for its validation, so the highest are held out here.
+    held_out_by, parts = "answers", split(whole, validation=0.0, test=1 - TEST)
+    if abs(len(parts.train.questions) / len(whole.questions) - TEST) > NEAR:
+        held_out_by, parts = "questions", split_questions(whole, validation=0.0, test=1 - TEST)
     row_of = {name: row for row, name in enumerate(whole.question_ids)}
     number = {text: row for row, text in enumerate(whole.candidates)}
-    kept = take(parts.test, questions)
+    kept = take(parts.train, questions)
     test = whole.select_questions([row_of[name] for name in kept.question_ids])
-    train = take(parts.train, len(parts.train.questions))
+    train = take(parts.test, len(parts.test.questions))
     # Equal numbers of questions of every domain would be other numbers of pairs.
     chosen = [(train.questions[q], train.candidates[c]) for q, c in train.pairs][:pairs]
     right = [candidate for rows in test.qrels for candidate in rows]
