@@ -34,8 +34,9 @@ from endx_jax.experiment.finalize import finalize, prompts
 from endx_jax.experiment.model import Model, idf_weights, read_processors, read_sources
 from endx_jax.experiment.prepared_run import Run, log_summary
 from endx_jax.experiment.results_page import results_page
-from endx_jax.experiment.run_index import Served, choose_served, index_writer
+from endx_jax.experiment.run_index import index_writer
 from endx_jax.experiment.saved_model import best_params, save_adapters, save_description, save_towers
+from endx_jax.experiment.served import Served, choose_served
 from endx_jax.experiment.tokens import stored
 from endx_jax.experiment.train_plan import plan_training
 from endx_jax.experiment.workdir import Workdir, opened

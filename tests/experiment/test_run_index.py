@@ -14,6 +14,7 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import read_splits
 from endx_jax.experiment import run as runs
 from endx_jax.experiment import run_index as searched
+from endx_jax.experiment import served as served_models
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import read_config
 from endx_jax.index.index import Index
@@ -44,7 +45,7 @@ def best(endx, *arguments) -> str:
 def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_in_validation(
     config, tmp_path, endx, capsys, monkeypatch
 ):
-    monkeypatch.setattr(searched, "ENOUGH", 5)
+    monkeypatch.setattr(served_models, "ENOUGH", 5)
     monkeypatch.setattr(hybrid, "GRID", (0.0, 1.5))
     results = run(config, tmp_path / "run")
     splits = read_splits(read_config(tmp_path / "run").data)
@@ -87,8 +88,8 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
 
 def test_shard_range_two_files_with_one_id_are_both_searched(monkeypatch):
     pool, others = [Document("d0", "a")], [Document("d0", "a"), Document("d0", "b"), Document("d0", "c")]
-    monkeypatch.setattr(searched, "_sets", lambda run: [types.SimpleNamespace(documents=others)])
-    assert searched.other_answers(None, pool) == [Document("d0+", "b"), Document("d0++", "c")]
+    monkeypatch.setattr(served_models, "sets_of", lambda run: [types.SimpleNamespace(documents=others)])
+    assert served_models.other_answers(None, pool) == [Document("d0+", "b"), Document("d0++", "c")]
 
 
 def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_are_left_out(config, tmp_path):
@@ -127,7 +128,7 @@ def test_the_model_before_training_is_served_only_where_validation_shows_that_it
         return np.eye(200, dtype=np.float32)[[n - n % 2 if wrong else n for n in numbers]]
 
     run = types.SimpleNamespace(data=data, settings=settings, encoder=encode)
-    served = searched.choose_served(run, {"name": "trained"}, lambda: {"name": "untrained"})
+    served = served_models.choose_served(run, {"name": "trained"}, lambda: {"name": "untrained"})
     chosen = "untrained" if (better, questions) == ("untrained", 60) else "trained"
     assert served.towers["name"] == served.about["system"] == chosen
     if questions == 60:
