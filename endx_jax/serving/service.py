@@ -111,7 +111,7 @@ Preparation = tuple[str, Callable[[], object]]  # a step and its description
 class Service:
     """Model with an index of its embeddings.
 
-    `run` must be called from one thread. `add` and `delete` may wait for another process and belong in another one.
+    Several threads may call `run`. `add` and `delete` may wait for another process and belong in another one.
 
     Attributes:
       model: embedding model.
