@@ -139,7 +139,7 @@ class LowLatencyEncoder:
         self._compiled = dict.fromkeys(self._limits, frozenset[tuple[int, int]]())
 
     def warm_up(self, shape: tuple[str, int, int]) -> None:
-        """Compiles and runs the program of one of `shapes`; from then on, calls take it, also those of other threads."""
+        """Compiles and runs the program of one of `shapes`; from then on, all threads take it in calls."""
         tower, rows, width = shape
         side = next(side for side, used in self._tower.items() if used == tower)
         ids, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
