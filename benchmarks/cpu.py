@@ -2,8 +2,9 @@
 
 The parts are training, encoding of sentences, encoding of one question at a time as `endx serve` does, and exact
 search of random unit vectors. endx_jax runs with float32 and with bfloat16 products (`model.product_dtype`), its peers
-as far as they are installed. All use the same MiniLM weights, texts and cores. Each runs in a process of its own, in
-alternation. ONNX Runtime, OpenVINO and fastembed read one ONNX file, which this script writes with PyTorch.
+as far as they are installed. All use the same MiniLM weights, texts and cores. In each round each has a new process,
+which ends before the next one starts; its first call is not timed. ONNX Runtime, OpenVINO and fastembed read one ONNX
+file, whose outputs are the pooled unit vectors; this script writes it with PyTorch if `--onnx` does not exist.
 
 Prints medians, with the largest difference of unit vectors to endx_jax in float32, and the first loss. Ends without a
 table if a float32 peer has other vectors, another first loss or other scores.
@@ -19,7 +20,6 @@ import common
 import numpy as np
 import peer_encoder
 import sides
-import training
 from peer_step import PLAIN
 
 import endx_jax
@@ -107,7 +107,9 @@ def unit_vectors(seed: int, count: int, width: int) -> np.ndarray:
 
 def train(options: argparse.Namespace, peers: list[str]) -> dict[str, dict]:
     """Returns pairs per second, and the first loss."""
-    given = vars(options) | {"tower_chunk": -1, "dtype": "float32"}
+    import training  # the processes of other parts import this file
+
+    given = vars(options) | {"tower_chunk": -1, "dtype": "float32", "steps": sides.CALLS}
     for_dtype = {dtype: argparse.Namespace(**given, product_dtype=dtype) for dtype in OURS.values()}
     cases = {name: sides.Case("training", "OurStep", (for_dtype[dtype],)) for name, dtype in OURS.items()}
     if peers := [name for name in peers if name in TRAINERS]:
@@ -182,10 +184,11 @@ def measure(options: argparse.Namespace, peers: list[str]) -> list[dict]:
     rows: dict[str, dict] = {name: {} for name in (*OURS, *peers)}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
+        onnx = options.onnx or folder / "model.onnx"
         parts = {
             "train": lambda: train(options, peers),
-            "encode": lambda: encode(options, peers, folder / "model.onnx", "sentences"),
-            "question": lambda: encode(options, peers, folder / "model.onnx", "questions"),
+            "encode": lambda: encode(options, peers, onnx, "sentences"),
+            "question": lambda: encode(options, peers, onnx, "questions"),
             "search": lambda: search(options, peers, folder),
         }
         for part in options.parts:
@@ -203,6 +206,7 @@ def main() -> None:
     add("--peers", nargs="*", help=f"beginnings of names; default: what is installed of {'; '.join(PEERS)}")
     add("--threads", type=int, default=0, help="cores that every side may use; 0: all")
     add("--batch", type=int, default=128, help="pairs per step")
+    add("--onnx", type=pathlib.Path, help="ONNX file, with a tokenizer.json beside it [written for this run]")
     add("--length", type=int, default=256, help="maximum tokens of a text")
     add("--matryoshka", type=int, nargs="*", default=[], metavar="WIDTH", help="widths of prefixes to train")
     add(
@@ -213,7 +217,7 @@ def main() -> None:
     add("--texts", type=int, default=1000, help="number of sentences, and of questions")
     add("--candidates", type=int, default=1_000_000)
     add("--k", type=int, default=10)
-    add("--repeats", type=int, default=3, help="timed rounds")
+    add("--repeats", type=int, default=3, help="rounds, each with a new process of each side")
     add("--seed", type=int, default=0)
     add("--json", help="file for the results")
     options = parser.parse_args()

@@ -83,7 +83,7 @@ class Part:
         length, repeats = (32, 2) if self.tiny else (256, 0 if self.compiling else 15)
         return argparse.Namespace(
             data=self.options.data, model=self.options.model, batch=int(batch), length=length, tower_chunk=-1,
-            dtype=self.dtype, product_dtype="float32", matryoshka=[], seed=0, repeats=repeats,
+            dtype=self.dtype, product_dtype="float32", matryoshka=[], seed=0, repeats=repeats, steps=1 + 2 * repeats,
         )  # fmt: skip
 
     def _step(self, batch: str, dropout: str):

@@ -42,7 +42,7 @@ class PeerEncoder:
 
 
 class _Runtime:
-    """An ONNX file with mean pooling and unit vectors, in batches of texts sorted by length, padded to the longest."""
+    """An ONNX file that pools, in batches of texts sorted by length, padded to the longest."""
 
     def __init__(self, file: str, form: str, length: int, texts: list[str], batch_size: int, together: bool):
         """Loads the file, with as many threads as this process has cores, and the tokenizer beside it."""
@@ -67,9 +67,7 @@ class _Runtime:
             mask = (np.arange(lengths[0]) < lengths[:, None]).astype(np.int64)
             ids = np.zeros_like(mask)
             ids[mask > 0] = np.concatenate(chosen)
-            tokens = self._run(dict(zip(INPUTS, (ids, mask, np.zeros_like(mask)), strict=True)))
-            mean = np.einsum("ble,bl->be", tokens, mask.astype(np.float32)) / lengths[:, None]
-            parts.append(mean / np.linalg.norm(mean, axis=1, keepdims=True))
+            parts.append(self._run(dict(zip(INPUTS, (ids, mask, np.zeros_like(mask)), strict=True))))
         return np.concatenate(parts)[np.argsort(order)]
 
 
@@ -97,7 +95,7 @@ class OpenVinoEncoder(_Runtime):
             import openvino
         settings = {"INFERENCE_PRECISION_HINT": form, "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
         model = openvino.compile_model(file, "CPU", settings)
-        return lambda inputs: model(inputs)[0]
+        return lambda inputs: model(inputs)[0].copy()  # a view of memory that the next call overwrites
 
 
 class FastEncoder:
@@ -110,7 +108,8 @@ class FastEncoder:
             from fastembed.common.model_description import ModelSource, PoolingType
         path, name = pathlib.Path(file), "cpu.py/minilm"
         source = ModelSource(hf=name)
-        TextEmbedding.add_custom_model(name, PoolingType.MEAN, True, source, dim=384, model_file=path.name)
+        # The file pools and normalizes.
+        TextEmbedding.add_custom_model(name, PoolingType.DISABLED, False, source, dim=384, model_file=path.name)
         threads = len(os.sched_getaffinity(0))
         self._model = TextEmbedding(name, specific_model_path=str(path.parent), threads=threads)
         self._batch_size, self._calls = batch_size, [texts] if together else [[text] for text in texts]
@@ -121,7 +120,7 @@ class FastEncoder:
 
 
 def write_onnx(folder: str, file: pathlib.Path) -> None:
-    """Writes the tower of a folder as an ONNX file, with its tokenizer beside it."""
+    """Writes the tower of a folder, with mean pooling and unit vectors, as an ONNX file; its tokenizer is beside it."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -131,12 +130,14 @@ def write_onnx(folder: str, file: pathlib.Path) -> None:
             self.model = AutoModel.from_pretrained(folder, attn_implementation="eager")
 
         def forward(self, ids, mask, types):
-            return self.model(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+            encodings = self.model(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+            weights = mask.to(encodings.dtype)[..., None]
+            return torch.nn.functional.normalize((encodings * weights).sum(1) / weights.sum(1), dim=-1)
 
     ids = torch.ones((2, 8), dtype=torch.long)
     mask = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])  # with padding, so that the file has the mask's operations
-    axes = {name: {0: "batch", 1: "length"} for name in (*INPUTS, "last_hidden_state")}
-    names = {"input_names": [*INPUTS], "output_names": ["last_hidden_state"], "dynamic_axes": axes}
+    axes = {name: {0: "batch", 1: "length"} for name in INPUTS} | {"embedding": {0: "batch"}}
+    names = {"input_names": [*INPUTS], "output_names": ["embedding"], "dynamic_axes": axes}
     torch.onnx.export(Tower().eval(), (ids, mask, 0 * ids), str(file), opset_version=17, dynamo=False, **names)
     AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(file.parent)
     (file.parent / "config.json").write_text((pathlib.Path(folder) / "config.json").read_text())

@@ -1,10 +1,10 @@
-"""Cases of a comparison, each in a process of its own, timed in alternation.
+"""Cases of a comparison, each in processes of its own, timed in alternation.
 
-The threads and the allocator of one library slow another one down in the same process. `alternate` therefore starts a
-process for each case, which imports only the module of that case. One process computes at a time.
+The threads and the allocator of one library slow another one down in the same process, and a process that waits while
+others compute loses memory and caches. `alternate` therefore starts a process for each case and round, which imports
+only the module of that case, and ends it before the next one. One process exists at a time.
 """
 
-import contextlib
 import dataclasses
 import importlib
 import os
@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import common
+
+CALLS = 4  # of a process; the first one is not among the timed ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +40,10 @@ class Timing:
     """Measurements of a case.
 
     Attributes:
-      start_up: seconds from the start of the process until the object is made.
-      first: seconds of the first call, which compiles programs where that is needed.
-      seconds: seconds of each timed call.
-      results: what each call returned, the first one included.
+      start_up: seconds from the start of a process until the object is made; median of the rounds.
+      first: seconds of the first call, which compiles programs where that is needed; median of the rounds.
+      seconds: seconds of each later call, in all rounds.
+      results: what each call returned, the first ones included.
       about: `object.about`, or None.
     """
 
@@ -87,32 +89,24 @@ class Side:
             raise SystemExit(f"a process of the comparison ended with status {self._process.wait()}") from None
 
 
-def calls(repeats: int) -> int:
-    """Returns the number of times that `alternate` calls each case."""
-    return 1 + 2 * repeats
-
-
 def alternate(cases: Mapping[str, Case], repeats: int) -> dict[str, Timing]:
-    """Times all cases in alternation: the first call of each, then `repeats` rounds.
-
-    In a round each case is called twice, and the second call is timed: a system may take memory from a process that
-    waits for its turn, and the first call gets it back.
-    """
-    with contextlib.ExitStack() as stack:
-        sides = {name: stack.enter_context(Side(case)) for name, case in cases.items()}
-        results = {name: [side()] for name, side in sides.items()}
-        for _ in range(repeats):
-            for name, side in sides.items():
-                results[name] += [side(), side()]
+    """Times all cases in alternation: in each of `repeats` rounds, `CALLS` calls of each in a new process."""
+    sides: dict[str, list[Side]] = {name: [] for name in cases}
+    calls: dict[str, list[list[tuple[float, Any]]]] = {name: [] for name in cases}
+    for _ in range(repeats):
+        for name, case in cases.items():
+            with Side(case) as side:
+                sides[name].append(side)
+                calls[name].append([side() for _ in range(CALLS)])
     return {
         name: Timing(
-            start_up=side.start_up,
-            first=results[name][0][0],
-            seconds=[seconds for seconds, _ in results[name][2::2]],
-            results=[result for _, result in results[name]],
-            about=side.about,
+            start_up=common.median(side.start_up for side in sides[name]),
+            first=common.median(first for (first, _), *_ in rounds),
+            seconds=[seconds for _, *later in rounds for seconds, _ in later],
+            results=[result for round_ in rounds for _, result in round_],
+            about=sides[name][0].about,
         )
-        for name, side in sides.items()
+        for name, rounds in calls.items()
     }
 
 

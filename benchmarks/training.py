@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import common
 import jax
-import sides
 from peer_step import Recipe
 
 from endx_jax.batch import Batch
@@ -33,13 +32,13 @@ class OurStep:
     """
 
     def __init__(self, options: argparse.Namespace):
-        """Prepares a run and its first batches."""
+        """Prepares a run and its first `options.steps` batches."""
         config = configure(options)
         run = prepare_run(config, pathlib.Path(tempfile.mkdtemp()))
         plan, self._state, self._step = compile_and_restore(run.plan)
         self._mesh, stream = plan.mesh, plan.stream
         self._size = config.train.global_batch_size
-        batches = [stream[step] for step in range(sides.calls(options.repeats))]
+        batches = [stream[step] for step in range(options.steps)]
         rows = [stream.pairs.index[stream.example_ids(step)] for step in range(len(batches))]
         texts = [[(run.data.train.questions[q], run.data.train.candidates[a]) for q, a in pairs] for pairs in rows]
         padding = _padding(batches, stream)

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import os
 import pathlib
 import sys
 
@@ -45,6 +46,14 @@ def test_a_script_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsys):
     assert [row["search, 100, ms"] > 0 for row in result["results"]] == [True, True]
     assert {"faiss-cpu", "endx_jax", "python"} <= result["versions"].keys()
     assert (result["machine"]["devices"], result["settings"]["candidates"]) == ([8, "cpu", "cpu"], 3000)
+
+
+def test_each_side_of_a_comparison_has_a_new_process_in_each_round():
+    sides = importlib.import_module("sides")
+    case = sides.Case("functools", "partial", (os.getpid,))
+    timings = sides.alternate({"one": case, "other": case}, 2).values()
+    assert len({process for timing in timings for process in timing.results}) == 4
+    assert [len(timing.seconds) for timing in timings] == [2 * (sides.CALLS - 1)] * 2
 
 
 def test_a_comparison_stops_when_results_differ():

@@ -136,15 +136,15 @@ class LowLatencyEncoder:
             return cast(Array, encoder.converted(output, towers.encode(params, tower, Tokens(ids, mask))))
 
         self._encode = jax.jit(encode, static_argnums=1)
-        self._compiled: dict[str, set[tuple[int, int]]] = {tower: set() for tower in self._limits}
+        self._compiled = dict.fromkeys(self._limits, frozenset[tuple[int, int]]())
 
     def warm_up(self, shape: tuple[str, int, int]) -> None:
-        """Compiles and runs the program of one of `shapes`; from then on, calls take the programs that are warm."""
+        """Compiles and runs the program of one of `shapes`; from then on, all threads take it in calls."""
         tower, rows, width = shape
         side = next(side for side, used in self._tower.items() if used == tower)
         ids, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
         jax.block_until_ready(self._run(side, ids, lengths))
-        self._compiled[tower].add((rows, width))
+        self._compiled[tower] |= {(rows, width)}
 
     def __call__(self, side: str, texts: Sequence[str]) -> Encoded:
         """Encodes N >= 1 texts of one side, `question` or `answer`."""

@@ -44,7 +44,7 @@ def make_app(
     async def prepare() -> None:
         await batcher.prepare(_shown(service.preparations()))
         when_ready()
-        await batcher.run_between(service.later_preparations())
+        await batcher.prepare_further(service.later_preparations())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

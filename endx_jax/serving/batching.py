@@ -64,7 +64,7 @@ class Batcher(Generic[Job, Result]):
         self._waiting: dict[bool, deque[_Waiting[Job, Result]]] = {False: deque(), True: deque()}  # by `bulk`
         self._bulk_is_next = False
         self._batch: list[_Waiting[Job, Result]] = []  # the batch that the thread computes
-        self._thread = ThreadPoolExecutor(1, "compute")
+        self._thread, self._behind = ThreadPoolExecutor(1, "compute"), ThreadPoolExecutor(1, "prepare")
         self.requests = 0
         self.ready = False
         self._stopping: Refusal | None = None
@@ -106,11 +106,11 @@ class Batcher(Generic[Job, Result]):
             await asyncio.get_running_loop().run_in_executor(self._thread, step)
         self.ready = True
 
-    async def run_between(self, jobs: Iterable[Job]) -> None:
-        """Runs jobs one after the other, each between batches of requests, until `stop`."""
-        with contextlib.suppress(Refusal):
-            for job in jobs:
-                await self.submit(job, self._most_cost, bulk=True)
+    async def prepare_further(self, steps: Iterable[Callable[[], object]]) -> None:
+        """Runs preparations in a thread of their own, beside batches of requests, until `stop`."""
+        for step in steps:
+            if not self._stopping:
+                await asyncio.get_running_loop().run_in_executor(self._behind, step)
 
     def stop(self) -> None:
         """Refuses all requests with 503, those too that wait or are computed."""
@@ -121,8 +121,9 @@ class Batcher(Generic[Job, Result]):
                 waiting.answer.set_exception(self._stopping)
 
     def close(self) -> None:
-        """Stops the thread after the current batch or step, without waiting for it."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Stops the threads after the current batch and step, without waiting for them."""
+        for thread in (self._thread, self._behind):
+            thread.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
         """Starts the next batch, if any job waits."""

@@ -15,6 +15,7 @@ from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
 from endx_jax.index.index import Index
 from endx_jax.index.index_model import pool_factor_of
+from endx_jax.index.text_search import MODES
 from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.inference.low_latency import Encoded, LowLatencyEncoder
@@ -111,7 +112,7 @@ Preparation = tuple[str, Callable[[], object]]  # a step and its description
 class Service:
     """Model with an index of its embeddings.
 
-    `run` must be called from one thread. `add` and `delete` may wait for another process and belong in another one.
+    Several threads may call `run`. `add` and `delete` may wait for another process and belong in another one.
 
     Attributes:
       model: embedding model.
@@ -140,12 +141,11 @@ class Service:
         return {"dense": dense, "bm25": "BM25", "hybrid": str(self.index.hybrid)}
 
     def preparations(self) -> list[Preparation]:
-        """Returns the steps after which any question can be answered, by a program for questions of any length."""
+        """Returns the steps after which any question is answered in the default mode, by a program for any length."""
         widest = max(shape for shape in self._encode.shapes if shape[:2] == ("question", 1))
         return [
             ("encoding", functools.partial(self._encode.warm_up, widest)),
-            ("search", self._search("dense", 1)),
-            ("BM25", self._search("bm25", 1)),
+            ("search", self._search(self.index.default_mode, 1)),
         ]
 
     def later_preparations(self) -> list[Callable[[], Any]]:
@@ -155,7 +155,7 @@ class Service:
         """
         shapes = sorted(self._encode.shapes, key=lambda shape: shape[1:])
         encoding = [functools.partial(self._encode.warm_up, shape) for shape in shapes]
-        return [*encoding, *(self._search("dense", count) for count in QUESTIONS[1:]), _settle]
+        return [*encoding, *(self._search(mode, count) for count in QUESTIONS for mode in MODES), _settle]
 
     def _search(self, mode: str, count: int) -> Callable[[], Any]:
         """Returns the step that compiles the programs of a search for `count` questions."""
