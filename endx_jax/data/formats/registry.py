@@ -302,6 +302,17 @@ def open_data(path: Path, *, otherwise: Format | None = None) -> Data:
     )
 
 
+def path_and_split(path: str) -> tuple[str, str | None]:
+    """Returns the parts of `PATH:SPLIT`, for files, the hub and buckets; None for a path without a split.
+
+    The split of a prepared set, such as `reqa/squad:validation`, is a part of its name.
+    """
+    whole, colon, split = path.rpartition(":")
+    if not colon or "/" in split or path.startswith(PREFIXES) or os.path.exists(path):
+        return path, None
+    return whole, split
+
+
 def read(
     path: Path,
     *,
