@@ -37,8 +37,7 @@ class Run:
       settings: final settings.
       data: train, validation and test sets.
       sets: sets of `evaluation.sets` by name.
-      training: training data, the train set or `data.tokens`.
-      data_sha256: sha256 of the training set, which must not change when the run resumes.
+      training: training data, the train set or `data.tokens`; its sha256 must not change when the run resumes.
       model: model to train.
       encoder: text encoder for evaluation.
       plan: batches, steps and optimizer.
@@ -49,7 +48,6 @@ class Run:
     data: Splits
     sets: Mapping[str, RetrievalSet]
     training: RetrievalSet | TokenStore
-    data_sha256: str
     model: Model
     encoder: TextEncoder | HeadEncoder
     plan: TrainPlan

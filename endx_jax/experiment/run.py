@@ -163,18 +163,17 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         )
         store = stored(settings.data, processors, data)
     training = store or data.train
-    sha256 = training.sha256
 
     # The final settings, and the model.
     settings = finalize(settings, sources, (store or used).counts, workdir)
     weights = idf_weights(settings, data.train, sources, processors)
     model = Model(settings, sources, processors, weights, platform(mesh))
-    workdirs.check_agrees(workdir, settings, sha256, model.base_sha256)
+    workdirs.check_agrees(workdir, settings, training.sha256, model.base_sha256)
     check_equal(
         lambda: (
             {name: str(value) for name, value, _ in flattened(settings)}
             | {f"{side} tokenizer": processor.tokenizer.identity for side, processor in processors.items()}
-            | {"train set": sha256, "validation set": data.validation.sha256, "test set": data.test.sha256}
+            | {"train set": training.sha256, "validation set": data.validation.sha256, "test set": data.test.sha256}
             | {f"set {name}": records.sha256 for name, records in sets.items()}
             | {"pretrained weights": model.weights_sha256}
         )
@@ -193,7 +192,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     if method.annotate:
         pairs = method.annotate(pairs, used, settings, mesh)
     plan = plan_training(model, mesh, pairs, measure())
-    return Run(workdir, settings, data, sets, training, sha256, model, encoder, plan)
+    return Run(workdir, settings, data, sets, training, model, encoder, plan)
 
 
 def _read_encoders(settings: Settings) -> tuple[Mapping, Mapping]:
@@ -417,7 +416,7 @@ def _describe(run: Run) -> None:
     for name in (workdirs.RESULTS, workdirs.PAGE):
         (run.workdir / name).unlink(missing_ok=True)
     questions = {name: len(part.questions) for name, part in vars(run.data).items()}
-    about_data = {"sha256": run.data_sha256, "questions": questions}
+    about_data = {"sha256": run.training.sha256, "questions": questions}
     if run.model.base:
         about_data["base_sha256"] = run.model.base_sha256
     workdirs.write_config(run.workdir, run.settings, about_data)
