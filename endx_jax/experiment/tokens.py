@@ -30,6 +30,7 @@ from endx_jax.data.batches.token_store import (
     write_part,
 )
 from endx_jax.data.formats import folders, row_files
+from endx_jax.data.formats.registry import PACKAGED
 from endx_jax.data.sets.examples import texts_of
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
@@ -156,7 +157,8 @@ def _write(
     files = [[_file(folder, part, common) for part in of_source] for of_source in parts]
     every = zip(itertools.chain(*files), itertools.chain(*parts), strict=True)
     missing = {file: part for file, part in every if not is_whole(file)}
-    count = min(settings.tokenizing_processes or cores(), len(missing))
+    others_know = all(part.source.data.format in PACKAGED for part in missing.values())
+    count = min(settings.tokenizing_processes or cores(), len(missing)) if others_know else 1
     paths = [source.path for source in settings.sets]
     say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")
     tokenize = functools.partial(_tokenize, processors=processors, held_out=held_out)

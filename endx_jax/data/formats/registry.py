@@ -85,6 +85,8 @@ FORMATS: list[Format] = [
     ANSWERS,
     COLUMNS,
 ]
+# Those that other processes know too; a program or a config file may add formats of its own to `FORMATS`.
+PACKAGED = (*FORMATS,)
 
 
 @dataclasses.dataclass(frozen=True)
