@@ -53,7 +53,7 @@ from endx_jax.parallel.console import gathering, say
 from endx_jax.parallel.environment import check_flags, environment, use_compilation_cache
 from endx_jax.parallel.memory import measure
 from endx_jax.parallel.mesh import make_mesh
-from endx_jax.parallel.sharding import put, state_shardings, to_global
+from endx_jax.parallel.sharding import to_global
 from endx_jax.ranking.results import Results, report
 from endx_jax.ranking.systems import DenseResult
 from endx_jax.settings import flattened, require
@@ -333,19 +333,12 @@ def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Served | Non
         save_towers(run.workdir, model, towers, mesh, None, teacher)
         return params, None
     compared = run.settings.evaluation.untrained
-    before = (lambda: model.without_adapters(_initial(run), mesh)["dual_encoder"]) if compared else None
+    before = (lambda: model.without_adapters(run.untrained, mesh)["dual_encoder"]) if compared else None
     served = choose_served(run, towers, before)
     save_towers(run.workdir, model, served.towers, mesh, served.hybrid, "" if served.untrained else teacher)
     if served.untrained:
         say(f"warning: {served}")
     return params, served
-
-
-def _initial(run: Run) -> dict:
-    """Returns the parameters before training."""
-    params = put(run.model.initial_params(), state_shardings(run.model.abstract_params, run.plan.mesh))
-    check_parameters(params)
-    return params
 
 
 def _report(
@@ -374,11 +367,11 @@ def _report(
         "hybrid": served and served.hybrid,
     }
     results, _ = report(test, {}, reverse=settings.evaluation.reverse, **about)
-    reporting, initial = time.perf_counter(), functools.partial(_initial, run)
+    reporting = time.perf_counter()
     towers = served.towers if served else {}
     dense = None
     if primary.questions:
-        dense = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
+        dense = evaluator.report(results, params, (lambda: run.untrained) if settings.evaluation.untrained else None)
     if served and (served.untrained or not primary.questions):
         texts = zip(SIDES, (primary.questions, primary.candidates), strict=True)
         questions, candidates = (run.encoder(towers, *of_side) for of_side in texts)
@@ -390,7 +383,7 @@ def _report(
         write_index = index_writer(run, towers, step, results, dense, most)
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
-        add_validation(results, *best, validate(initial()) if validate and ranked else None)
+        add_validation(results, *best, validate(run.untrained) if validate and ranked else None)
     metric = settings.evaluation.metric.rpartition("/")[2]
     compare_with_untrained(results, metric)
     if served:
