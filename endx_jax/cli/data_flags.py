@@ -1,6 +1,7 @@
 """Command-line flags for reading a data set."""
 
 import argparse
+import dataclasses
 from typing import Any
 
 from etils import epath
@@ -10,12 +11,19 @@ from endx_jax.index.approximate import ENGINES, EXACT
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags for settings of `data` by which rows are read; the language has no value unless it is given."""
-    parser.add_argument("--question-column", default="", help="column of questions [question, query, ...]")
-    parser.add_argument("--answer-column", default="", help="column of answers [answer, positive, ...]")
-    parser.add_argument("--skip-invalid", action="store_true", help="skip invalid rows and log their number")
-    about, absent = "language of the texts, for BM25 [detected]", argparse.SUPPRESS
-    parser.add_argument("--language", choices=LANGUAGES, default=absent, metavar="NAME", help=about)
+    """Adds the settings of `data` by which rows are read; the language has no value unless it is given."""
+    from endx_jax.data.settings import DataSettings
+
+    options: dict[str, dict[str, Any]] = {
+        "question_column": {"default": "", "metavar": "NAME"},
+        "answer_column": {"default": "", "metavar": "NAME"},
+        "skip_invalid": {"action": "store_true"},
+        "language": {"choices": LANGUAGES, "default": argparse.SUPPRESS, "metavar": "NAME"},
+    }
+    for field in dataclasses.fields(DataSettings):
+        if field.name in options:
+            about = {"help": field.metadata["doc"], **options[field.name]}
+            parser.add_argument(f"--{field.name.replace('_', '-')}", **about)
 
 
 def add_product_flag(parser: argparse.ArgumentParser) -> None:

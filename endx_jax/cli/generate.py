@@ -10,12 +10,13 @@ import json
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from endx_jax import json_files
 from endx_jax.buckets import url_of
+from endx_jax.cli.parser import parser_of
 from endx_jax.data.chat import Chat
 from endx_jax.data.generation import PROMPT, Journal, distinct, generate, key_of, pairs_of
 from endx_jax.data.sets.documents import Document
@@ -36,65 +37,108 @@ NAMED = 20  # skipped passages whose ids are printed
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
-    arguments = _parser().parse_args(argv)
-    output, count = pathlib.Path(arguments.output), arguments.questions
-    for name, least in {"questions": 1, "concurrency": 1, "retries": 0, "filter_top": 1}.items():
-        check_range(f"--{name.replace('_', '-')}", getattr(arguments, name), least, 1000)
-    require(arguments.timeout > 0, f"--timeout={arguments.timeout}: give seconds above 0")
-    require(arguments.limit is None or arguments.limit >= 0, f"--limit={arguments.limit}: give a number of passages")
-    template = _template(arguments.prompt).replace("{count}", str(count))
-    more = json_files.parse(arguments.fields, "--fields", dict)
-    fields = {"model": arguments.model, "max_tokens": 200 + 100 * count} | more
-    key = os.environ.get(KEY, "").strip()
-    chat = Chat(arguments.endpoint, fields, key, arguments.timeout, arguments.retries)
-    journal_file = output.with_name(f"{output.name}.journal")
+    names = {"endpoint": "URL", "model": "NAME", "fields": "JSON", "filter_with": "MODEL"}
+    changes: dict[str, dict[str, Any]] = {name: {"metavar": metavar} for name, metavar in names.items()}
+    changes["price"] = {"type": _price, "nargs": None, "metavar": "IN[,OUT]"}
+    write_questions(**vars(parser_of(__doc__, write_questions, **changes).parse_args(argv)))
+
+
+def write_questions(
+    *,
+    corpus: str,
+    endpoint: str,
+    model: str,
+    output: str,
+    questions: int = 3,
+    prompt: pathlib.Path | None = None,
+    fields: str = "{}",
+    concurrency: int = 8,
+    timeout: float = 120.0,
+    retries: int = 6,
+    limit: int | None = None,
+    price: Sequence[float] = (),
+    filter_with: str = "",
+    filter_top: int = 10,
+    text_column: str | None = None,
+) -> None:
+    """Writes pairs of questions and passages.
+
+    Args:
+      corpus: folder of documents, or another corpus of endx encode
+      endpoint: server with OpenAI's API, such as http://127.0.0.1:8000/v1
+      model: model that the server is asked for
+      output: .jsonl file of pairs to write
+      questions: questions for a passage
+      prompt: file of a template with {passage} and {count}, and your examples
+      fields: further fields of a request, such as '{"temperature": 0.7}' [max_tokens: 200 + 100 a question]
+      concurrency: requests at a time
+      timeout: seconds to wait for a response
+      retries: repetitions of a failed request
+      limit: ask about the first N passages; 0: only estimate [all]
+      price: price of a million tokens, to estimate the cost
+      filter_with: embedding model, or reranker of BM25's 100 best: keep questions for which it ranks their passage high
+      filter_top: lowest rank that is kept
+      text_column: text column of JSON, CSV, TSV and Arrow [text, contents, ...]
+    """
+    limits = {"questions": (questions, 1), "concurrency": (concurrency, 1), "retries": (retries, 0)}
+    for name, (value, least) in {**limits, "filter-top": (filter_top, 1)}.items():
+        check_range(f"--{name}", value, least, 1000)
+    require(timeout > 0, f"--timeout={timeout}: give seconds above 0")
+    require(limit is None or limit >= 0, f"--limit={limit}: give a number of passages")
+    template = _template(prompt).replace("{count}", str(questions))
+    request = {"model": model, "max_tokens": 200 + 100 * questions} | json_files.parse(fields, "--fields", dict)
+    chat = Chat(endpoint, request, os.environ.get(KEY, "").strip(), timeout, retries)
+    file = pathlib.Path(output)
+    journal_file = file.with_name(f"{file.name}.journal")
     require(
-        not url_of(arguments.output),
-        f"{arguments.output} is in a bucket, which a kill would leave without the journal: name a local file",
+        not url_of(output), f"{output} is in a bucket, which a kill would leave without the journal: name a local file"
     )
-    require(output.parent.is_dir(), f"{output.parent} is no folder: make it first")
-    require(journal_file.exists() or not output.exists(), f"{output} exists and has no journal: name another --output")
+    require(file.parent.is_dir(), f"{file.parent} is no folder: make it first")
+    require(journal_file.exists() or not file.exists(), f"{file} exists and has no journal: name another --output")
+
+    import tqdm
 
     from endx_jax.data.formats import read_corpus
-    from endx_jax.parallel.console import say
+    from endx_jax.parallel.console import say, showing_progress
 
-    documents = [*distinct(read_corpus(arguments.corpus, text_column=arguments.text_column, say=say))]
-    asked = documents if arguments.limit is None else documents[: arguments.limit]
+    def tokens(sent: int, received: int) -> str:
+        cost = (sent * price[0] + received * price[-1]) / 1e6 if price else 0.0
+        return f"{sent:,} tokens in and {received:,} out" + (f", {cost:,.2f} at --price" if any(price) else "")
+
+    def estimate(passages: Sequence[Document], answered: int) -> str:
+        sent = sum(len(template) + len(passage.text) for passage in passages) // CHARACTERS
+        before = f" ({answered:,} answered before)" if answered else ""
+        asking = f"asking {model} about {len(passages):,} passages{before}"
+        return f"{asking}: about {tokens(sent, TOKENS * questions * len(passages))}"
+
+    documents = [*distinct(read_corpus(corpus, text_column=text_column, say=say))]
+    asked = documents if limit is None else documents[:limit]
     if not asked:
-        say(_estimate(arguments, template, documents, 0))
+        say(estimate(documents, 0))
         return
-    rank = _ranker(arguments.filter_with) if arguments.filter_with else None  # before anything is paid
-    about = {"fields": fields, "prompt": template, "questions": count}
-    with locked(output.with_name(f".{output.name}.lock")), contextlib.closing(Journal(journal_file, about)) as journal:
+    rank = _ranker(filter_with) if filter_with else None  # before anything is paid
+    about = {"fields": request, "prompt": template, "questions": questions}
+    with locked(file.with_name(f".{file.name}.lock")), contextlib.closing(Journal(journal_file, about)) as journal:
         if torn := journal.torn:
             say(f"{journal_file}: {len(torn):,} broken lines are skipped: {', '.join(map(str, torn[:NAMED]))}")
         left = [document for document in asked if journal.tries_left(key_of(document.text))]
-        say(_estimate(arguments, template, left, len(asked) - len(left)))
-        unanswered = _ask(arguments, chat, journal, template, left)
+        say(estimate(left, len(asked) - len(left)))
+        prompts = {passage.text: template.replace("{passage}", passage.text) for passage in left}
+        done = generate(prompts, chat, journal, questions, concurrency)
+        bar = tqdm.tqdm(done, total=len(left), unit="passage", disable=not showing_progress(), leave=False)
+        unanswered = {text: reason for text, reason in bar if reason}
         pairs, repeated = pairs_of(asked, journal)
-        chosen = _best(pairs, documents, rank, arguments.filter_top) if rank and pairs else pairs
+        chosen = _best(pairs, documents, rank, filter_top) if rank and pairs else pairs
         if chosen:
             rows = ({"question": question, "answer": passage.text, "id": passage.name} for question, passage in chosen)
-            with replacing(output) as file:
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            with replacing(file) as stream:
+                stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     dropped = f"{repeated:,} of several passages and {len(pairs) - len(chosen):,} by --filter-with are left out"
-    say(f"{output if chosen else 'the result'} holds {len(chosen):,} pairs of {len(asked):,} passages; {dropped}")
-    say(f"tokens of all answers in {journal_file}: {_tokens(arguments, journal.sent, journal.received)}")
+    say(f"{file if chosen else 'the result'} holds {len(chosen):,} pairs of {len(asked):,} passages; {dropped}")
+    say(f"tokens of all answers in {journal_file}: {tokens(journal.sent, journal.received)}")
     _name_skipped(asked, journal, unanswered, say)
-    require(bool(chosen), f"no pairs are left: {output} is not written")
-    say(f"train on them with --config.data.path={output}")
-
-
-def _ask(arguments, chat: Chat, journal: Journal, template: str, passages: list[Document]) -> dict[str, str]:
-    """Asks for the questions of passages; returns the reason for each text without any answer."""
-    import tqdm
-
-    from endx_jax.parallel.console import showing_progress
-
-    prompts = {passage.text: template.replace("{passage}", passage.text) for passage in passages}
-    done = generate(prompts, chat, journal, arguments.questions, arguments.concurrency)
-    bar = tqdm.tqdm(done, total=len(passages), unit="passage", disable=not showing_progress(), leave=False)
-    return {text: reason for text, reason in bar if reason}
+    require(bool(chosen), f"no pairs are left: {file} is not written")
+    say(f"train on them with --config.data.path={file}")
 
 
 def _ranker(name: str) -> "Rank":
@@ -139,20 +183,6 @@ def _name_skipped(asked: list[Document], journal: Journal, unanswered: dict[str,
         say("run the same command again to ask for those that got no answer")
 
 
-def _estimate(arguments: argparse.Namespace, template: str, passages: list[Document], answered: int) -> str:
-    count = len(passages)
-    sent = sum(len(template) + len(passage.text) for passage in passages) // CHARACTERS
-    before = f" ({answered:,} answered before)" if answered else ""
-    asking = f"asking {arguments.model} about {count:,} passages{before}"
-    return f"{asking}: about {_tokens(arguments, sent, TOKENS * arguments.questions * count)}"
-
-
-def _tokens(arguments: argparse.Namespace, sent: int, received: int) -> str:
-    cost = (sent * arguments.price[0] + received * arguments.price[-1]) / 1e6
-    priced = f", {cost:,.2f} at --price" if any(arguments.price) else ""
-    return f"{sent:,} tokens in and {received:,} out{priced}"
-
-
 def _template(path: pathlib.Path | None) -> str:
     """Reads the template of the prompt."""
     if path is None:
@@ -173,42 +203,3 @@ def _price(text: str) -> list[float]:
     if not (len(prices) in (1, 2) and all(0 <= price < 1e9 for price in prices)):
         raise argparse.ArgumentTypeError(f"{text!r} is no price per million tokens, such as 0.5 or 0.15,0.6")
     return prices
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="endx generate", description=__doc__.partition(": ")[2])
-    parser.add_argument("--corpus", required=True, help="folder of documents, or another corpus of endx encode")
-    parser.add_argument(
-        "--endpoint", required=True, metavar="URL", help="server with OpenAI's API, such as http://127.0.0.1:8000/v1"
-    )
-    parser.add_argument("--model", required=True, metavar="NAME", help="model that the server is asked for")
-    parser.add_argument("--output", required=True, metavar="FILE", help=".jsonl file of pairs to write")
-    parser.add_argument("--questions", type=int, default=3, metavar="N", help="questions for a passage [3]")
-    parser.add_argument(
-        "--prompt", type=pathlib.Path, metavar="FILE", help="template with {passage} and {count}, and your examples"
-    )
-    parser.add_argument(
-        "--fields",
-        default="{}",
-        metavar="JSON",
-        help="further fields of a request, such as '{\"temperature\": 0.7}' [max_tokens: 200 + 100 a question]",
-    )
-    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests at a time [8]")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds to wait for a response [120]")
-    parser.add_argument("--retries", type=int, default=6, metavar="N", help="repetitions of a failed request [6]")
-    parser.add_argument("--limit", type=int, metavar="N", help="ask about the first N passages; 0: only estimate [all]")
-    parser.add_argument(
-        "--price",
-        type=_price,
-        default=[0.0],
-        metavar="IN[,OUT]",
-        help="price of a million tokens, to estimate the cost",
-    )
-    parser.add_argument(
-        "--filter-with",
-        metavar="MODEL",
-        help="embedding model, or reranker of BM25's 100 best: keep questions for which it ranks their passage high",
-    )
-    parser.add_argument("--filter-top", type=int, default=10, metavar="K", help="lowest rank that is kept [10]")
-    parser.add_argument("--text-column", help="text column of JSON, CSV, TSV and Arrow [text, contents, ...]")
-    return parser

@@ -10,32 +10,50 @@ v5e:4x4, or for N devices of a chip, the training step is compiled by the chip's
 batches are those of training. With --encode, `endx encode` by the model of the run is planned in place of training.
 """
 
-import argparse
-import json
 import pathlib
+from json import dumps
 
+from endx_jax.cli.parser import parser_of
 from endx_jax.planning.chips import CHIPS, chip_named
 from endx_jax.settings import require
 
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
-    options, rest = _parser().parse_known_args(argv)
+    chip = {"help": f"chip: one of {', '.join(CHIPS)}", "metavar": "NAME"}
+    options, run = parser_of(__doc__, plan, chip=chip, topology={"metavar": "NAME"}).parse_known_args(argv)
+    plan(*run, **vars(options))
 
-    from endx_jax.cli import train
 
-    require(options.devices >= 0, f"--devices={options.devices}: give a positive number of devices")
-    determined = options.topology and (options.chip or options.devices)
+def plan(
+    *run: str,
+    topology: str = "",
+    chip: str = "",
+    devices: int = 0,
+    encode: bool = False,
+    json: pathlib.Path | None = None,
+) -> None:
+    """Prints the plan of a run.
+
+    Args:
+      *run: config and settings of the run, as arguments of `endx train`
+      topology: topology, such as v5e:4x4, 2xv5p:4x4x4 or h200:8
+      chip: name of a chip, of `CHIPS`
+      devices: number of devices [this machine's; 1 with --chip]
+      encode: plan `endx encode` in place of training
+      json: JSON file for all results
+    """
+    require(devices >= 0, f"--devices={devices}: give a positive number of devices")
+    determined = topology and (chip or devices)
     require(not determined, "--topology determines chip and devices: remove --chip and --devices")
-    require(not options.encode or bool(options.topology or options.chip), "--encode needs --topology or --chip")
-    config, name, _ = train.parse_arguments(rest)
+    require(not encode or bool(topology or chip), "--encode needs --topology or --chip")
 
-    from endx_jax.planning.topologies import topology_named, topology_of
+    from endx_jax.cli.train import parse_arguments
+    from endx_jax.planning.topologies import devices_of, topology_named, topology_of
 
-    topology = topology_named(options.topology) if options.topology else None
-    if options.chip:
-        topology = topology_of(chip_named(options.chip), options.devices or 1)
-    count = topology.size if topology else options.devices
+    config, name, _ = parse_arguments([*run])
+    on = topology_named(topology) if topology else topology_of(chip_named(chip), devices or 1) if chip else None
+    count = on.size if on else devices
     if count:
         _make_up(count)
 
@@ -46,23 +64,22 @@ def main(argv: list[str]) -> None:
     from endx_jax.planning.machine import plan_machine
     from endx_jax.planning.plan import Plan, on_chips, plan_encoding, plan_topology
     from endx_jax.planning.runs import read_texts, stay_offline
-    from endx_jax.planning.topologies import devices_of
 
     stay_offline()
     settings = resolve(config)
-    if topology and options.encode:
-        shown, contents = report.encodings(plan_encoding(settings, devices_of(topology)), name, topology)
+    if on and encode:
+        shown, contents = report.encodings(plan_encoding(settings, devices_of(on)), name, on)
     else:
         texts = read_texts(settings)
-        if topology:
-            planned = plan_topology(settings, texts, topology)
+        if on:
+            planned = plan_topology(settings, texts, on)
         else:
             chips = on_chips(settings, texts, CHIPS.values())
             planned = Plan(texts, chips, machine=None if count else plan_machine(settings, texts))
         shown, contents = report.format_plan(planned, name), report.as_dict(planned, name)
     say(shown)
-    if options.json:
-        write_text(options.json, json.dumps(contents, indent=1) + "\n")
+    if json:
+        write_text(json, dumps(contents, indent=1) + "\n")
 
 
 def _make_up(count: int) -> None:
@@ -73,19 +90,3 @@ def _make_up(count: int) -> None:
     jax.config.update("jax_num_cpu_devices", count)
     # Programs for other devices would be written to the cache, but cannot be read from it.
     jax.config.update("jax_enable_compilation_cache", False)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="endx plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--topology", default="", metavar="NAME", help="topology, such as v5e:4x4, 2xv5p:4x4x4 or h200:8"
-    )
-    parser.add_argument("--chip", default="", metavar="NAME", help=f"chip: one of {', '.join(CHIPS)}")
-    parser.add_argument(
-        "--devices", type=int, default=0, metavar="N", help="number of devices [this machine's; 1 with --chip]"
-    )
-    parser.add_argument("--encode", action="store_true", help="plan `endx encode` in place of training")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="JSON file for all results")
-    return parser

@@ -25,13 +25,11 @@ class Source:
     Attributes:
       data: data at the path.
       options: options of reading; the pool is empty for other data than reading comprehension.
-      prompts: strings prepended to questions and answers.
       as_documents: true to read data as documents, whose titles or first sentences are the texts of the question tower.
     """
 
     data: Data
     options: ReadOptions
-    prompts: tuple[str, str] = ("", "")
     as_documents: bool = False
 
     @property
@@ -71,7 +69,7 @@ class Source:
         }
 
     def read(self, *, whole: bool = True) -> RetrievalSet:
-        """Reads the set, without its prompts.
+        """Reads the set.
 
         With the pool `sentences` or `answers`, the set has all sentences as candidates: see `pools`. True for `whole`
         keeps the whole corpus of a BEIR folder.
@@ -97,7 +95,6 @@ def find_source(
     split: str | None = None,
     *,
     data_format: str = "",
-    prompts: tuple[str, str] = ("", ""),
     strict: bool = False,
 ) -> Source:
     """Returns the data set at a path.
@@ -108,7 +105,6 @@ def find_source(
       settings: settings of the data. The pool is left out if the set is not reading-comprehension data.
       split: split of a BEIR, MS MARCO or `save_to_disk` folder; None for the only one.
       data_format: as `data.format`; empty to detect it.
-      prompts: strings prepended to questions and answers.
       strict: true to refuse a pool for data that is not reading comprehension.
 
     Raises:
@@ -121,7 +117,7 @@ def find_source(
         if strict and settings.pool:
             next(data.paragraphs(options))  # raises EndxError
         options = dataclasses.replace(options, pool="")
-    return Source(data, options, prompts, bool(data_format))
+    return Source(data, options, bool(data_format))
 
 
 def _pairs_of(passages: Iterable[Document]) -> RetrievalSet:
@@ -196,9 +192,8 @@ def read_splits(settings: DataSettings) -> Splits:
         held_out = {*splits.validation.questions, *splits.test.questions}
         sets = [splits.train]
         for part in settings.sets[1:]:
-            source = find_source(part.path, settings, settings.split, prompts=part[2:])
-            records = without_questions(source.read(whole=False), held_out)
-            sets.append(records.with_prompts(*source.prompts))
+            records = find_source(part.path, settings, settings.split).read(whole=False)
+            sets.append(without_questions(records, held_out).with_prompts(*part[2:]))
         splits = dataclasses.replace(splits, train=mix(sets))
     if settings.max_test_questions:
         splits = dataclasses.replace(splits, test=take(splits.test, settings.max_test_questions))

@@ -64,22 +64,15 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
     """
     method = _method_of(config)
     unknown = finished and method not in METHODS
-    classes: dict[str, type] = {
-        "data": DataSettings,
-        "model": ModelSettings,
-        "objective": UnknownSettings if unknown else find_method(method).settings,
-        "optimizer": OptimizerSettings,
-        "train": TrainSettings,
-        "mesh": MeshSettings,
-        "evaluation": EvaluationSettings,
-    }
     for name in config:
-        check_choice("a section of the config", name, ("seed", *classes))
+        check_choice("a section of the config", name, [field.name for field in dataclasses.fields(Settings)])
     if unknown:
         config = {**config, "objective": {"name": method, "values": config["objective"]}}
     for name, removed in REMOVED.items() if finished else ():
         check_section(config.get(name, {}), name)
         config = {**config, name: {key: value for key, value in config.get(name, {}).items() if key not in removed}}
+    classes: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Settings) if field.name != "seed"}
+    classes["objective"] = UnknownSettings if unknown else find_method(method).settings
     sections = {name: from_mapping(cls, config.get(name, {}), name) for name, cls in classes.items()}
     seed = config.get("seed", 0)
     return Settings(seed=json_files.as_whole(seed, "seed", least=-(2**63), most=2**63 - 1), **sections)

@@ -1,14 +1,13 @@
 """Data of an experiment beside its splits: other evaluation sets, prepared sets, and pairs in memory."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from endx_jax import hub
 from endx_jax.data.formats.origins import ORIGINS, name_and_split
+from endx_jax.data.formats.registry import path_and_split
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_source, pools
@@ -26,12 +25,9 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
     """
     sets = {}
     for name, path in zip(evaluation.names_of_sets, evaluation.sets, strict=True):
-        whole, _, split = path.rpartition(":")
-        # The splits of prepared sets are part of their names.
-        if os.path.exists(path) or not (os.path.exists(whole) or whole.startswith(hub.DATA)):
-            whole, split = path, ""
+        whole, split = path_and_split(path)
         with located("evaluation.sets, as PATH or PATH:SPLIT"):
-            source = find_source(whole, data, split or None)
+            source = find_source(whole, data, split)
             for part, of_set in (source.sets() or {"": source}).items():
                 sets[f"{name}/{part}" if part else name] = pools(of_set.read(), data, of_set.pool).primary
     return sets

@@ -11,9 +11,9 @@ import numpy as np
 from etils import epath
 
 from endx_jax.buckets import uploading
-from endx_jax.data.formats.answer_strings import ANSWERS, QuestionWithAnswers, read_answered
+from endx_jax.data.formats.answer_strings import ANSWERS, read_answered
 from endx_jax.data.sets.documents import asked_documents
-from endx_jax.data.sets.examples import Judgements
+from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.data.sets.records import Pools, known_questions
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
@@ -147,7 +147,7 @@ def evaluate_index(
 ) -> IndexResults:
     """Ranks all documents of an index for questions whose right documents or answer strings are given."""
     source = source.with_split(source.split)
-    questions: Judgements | list[QuestionWithAnswers]
+    questions: Judgements | list[Example]
     if source.format is ANSWERS:
         questions = read_answered(source.path)
     elif source.data.format.judgements:
@@ -164,7 +164,7 @@ def evaluate_index(
         ids, texts, judged = list(questions.ids), list(questions.texts), find_rows(snapshot, questions)
         rank = functools.partial(evaluate_judged, snapshot, judged, depth=DEPTH)
     else:
-        ids, texts = [question.id for question in questions], [question.text for question in questions]
+        ids, texts = [question.id for question in questions], [question.question for question in questions]
         rank = functools.partial(evaluate_answered, snapshot, questions)
     by_text = ", without their known questions" if snapshot.known else ""
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")

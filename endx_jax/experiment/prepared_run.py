@@ -1,6 +1,7 @@
 """A run that is ready to train: its parts, and the lines that describe it in the log."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -22,7 +23,9 @@ from endx_jax.inference.head_encoder import HeadEncoder
 from endx_jax.models.attention import seen_reasons
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.products import BFLOAT16, FLOAT32, multiplies_bfloat16
+from endx_jax.parallel.agreement import check_parameters
 from endx_jax.parallel.console import say
+from endx_jax.parallel.sharding import put, state_shardings
 from endx_jax.pretrained.settings import NO_ENCODER
 from endx_jax.training.compilation import abstract_batch
 from endx_jax.training.step import split_frozen
@@ -37,8 +40,7 @@ class Run:
       settings: final settings.
       data: train, validation and test sets.
       sets: sets of `evaluation.sets` by name.
-      training: training data, the train set or `data.tokens`.
-      data_sha256: sha256 of the training set, which must not change when the run resumes.
+      training: training data, the train set or `data.tokens`; its sha256 must not change when the run resumes.
       model: model to train.
       encoder: text encoder for evaluation.
       plan: batches, steps and optimizer.
@@ -49,10 +51,16 @@ class Run:
     data: Splits
     sets: Mapping[str, RetrievalSet]
     training: RetrievalSet | TokenStore
-    data_sha256: str
     model: Model
     encoder: TextEncoder | HeadEncoder
     plan: TrainPlan
+
+    @functools.cached_property
+    def untrained(self) -> dict:
+        """Parameters before training, on the devices; each process must read them."""
+        params = put(self.model.initial_params(), state_shardings(self.model.abstract_params, self.plan.mesh))
+        check_parameters(params)
+        return params
 
 
 def log_summary(run: Run, logged: Iterable[str]) -> None:

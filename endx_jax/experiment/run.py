@@ -54,7 +54,7 @@ from endx_jax.parallel.console import gathering, say
 from endx_jax.parallel.environment import check_flags, environment, use_compilation_cache
 from endx_jax.parallel.memory import measure
 from endx_jax.parallel.mesh import make_mesh
-from endx_jax.parallel.sharding import put, state_shardings, to_global
+from endx_jax.parallel.sharding import to_global
 from endx_jax.ranking.results import Results, report
 from endx_jax.ranking.systems import DenseResult
 from endx_jax.settings import flattened, require
@@ -164,18 +164,17 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         )
         store = stored(settings.data, processors, data)
     training = store or data.train
-    sha256 = training.sha256
 
     # The final settings, and the model.
     settings = finalize(settings, sources, (store or used).counts, workdir)
     weights = idf_weights(settings, data.train, sources, processors)
     model = Model(settings, sources, processors, weights, platform(mesh))
-    workdirs.check_agrees(workdir, settings, sha256, model.base_sha256)
+    workdirs.check_agrees(workdir, settings, training.sha256, model.base_sha256)
     check_equal(
         lambda: (
             {name: str(value) for name, value, _ in flattened(settings)}
             | {f"{side} tokenizer": processor.tokenizer.identity for side, processor in processors.items()}
-            | {"train set": sha256, "validation set": data.validation.sha256, "test set": data.test.sha256}
+            | {"train set": training.sha256, "validation set": data.validation.sha256, "test set": data.test.sha256}
             | {f"set {name}": records.sha256 for name, records in sets.items()}
             | {"pretrained weights": model.weights_sha256}
         )
@@ -194,7 +193,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     if method.annotate:
         pairs = method.annotate(pairs, used, settings, mesh)
     plan = plan_training(model, mesh, pairs, measure())
-    return Run(workdir, settings, data, sets, training, sha256, model, encoder, plan)
+    return Run(workdir, settings, data, sets, training, model, encoder, plan)
 
 
 def _read_encoders(settings: Settings) -> tuple[Mapping, Mapping]:
@@ -335,19 +334,12 @@ def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Served | Non
         save_towers(run.workdir, model, towers, mesh, None, teacher)
         return params, None
     compared = run.settings.evaluation.untrained
-    before = (lambda: model.without_adapters(_initial(run), mesh)["dual_encoder"]) if compared else None
+    before = (lambda: model.without_adapters(run.untrained, mesh)["dual_encoder"]) if compared else None
     served = choose_served(run, towers, before)
     save_towers(run.workdir, model, served.towers, mesh, served.hybrid, "" if served.untrained else teacher)
     if served.untrained:
         say(f"warning: {served}")
     return params, served
-
-
-def _initial(run: Run) -> dict:
-    """Returns the parameters before training."""
-    params = put(run.model.initial_params(), state_shardings(run.model.abstract_params, run.plan.mesh))
-    check_parameters(params)
-    return params
 
 
 def _report(
@@ -376,11 +368,11 @@ def _report(
         "hybrid": served and served.hybrid,
     }
     results, _ = report(test, {}, reverse=settings.evaluation.reverse, **about)
-    reporting, initial = time.perf_counter(), functools.partial(_initial, run)
+    reporting = time.perf_counter()
     towers = served.towers if served else {}
     dense = None
     if primary.questions:
-        dense = evaluator.report(results, params, initial if settings.evaluation.untrained else None)
+        dense = evaluator.report(results, params, (lambda: run.untrained) if settings.evaluation.untrained else None)
     if served and (served.untrained or not primary.questions):
         texts = zip(SIDES, (primary.questions, primary.candidates), strict=True)
         questions, candidates = (run.encoder(towers, *of_side) for of_side in texts)
@@ -392,7 +384,7 @@ def _report(
         write_index = index_writer(run, towers, step, results, dense, most)
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
-        add_validation(results, *best, validate(initial()) if validate and ranked else None)
+        add_validation(results, *best, validate(run.untrained) if validate and ranked else None)
     metric = settings.evaluation.metric.rpartition("/")[2]
     compare_with_untrained(results, metric)
     if served:
@@ -418,7 +410,7 @@ def _describe(run: Run) -> None:
     for name in (workdirs.RESULTS, workdirs.PAGE):
         (run.workdir / name).unlink(missing_ok=True)
     questions = {name: len(part.questions) for name, part in vars(run.data).items()}
-    about_data = {"sha256": run.data_sha256, "questions": questions}
+    about_data = {"sha256": run.training.sha256, "questions": questions}
     if run.model.base:
         about_data["base_sha256"] = run.model.base_sha256
     workdirs.write_config(run.workdir, run.settings, about_data)

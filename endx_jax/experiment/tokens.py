@@ -30,6 +30,7 @@ from endx_jax.data.batches.token_store import (
     write_part,
 )
 from endx_jax.data.formats import folders, row_files
+from endx_jax.data.formats.registry import PACKAGED
 from endx_jax.data.sets.examples import texts_of
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
@@ -52,11 +53,13 @@ class SourcePart(NamedTuple):
 
     Attributes:
       source: the source.
+      prompts: strings prepended to its questions and answers.
       part: file or row groups; the path alone if the source is read as a whole.
       sha256: hash of the file's contents, or of the whole source.
     """
 
     source: Source
+    prompts: tuple[str, str]
     part: row_files.FilePart
     sha256: str
 
@@ -104,7 +107,7 @@ def _ensure(
     sources = []
     for source in settings.sets:
         prompts = source.question_prompt, source.answer_prompt
-        parts.append(_parts(find_source(source.path, settings, settings.split, prompts=prompts)))
+        parts.append(_parts(find_source(source.path, settings, settings.split), prompts))
         digest = hashlib.sha256(repr([part.sha256 for part in parts[-1]]).encode()).hexdigest()[:16]
         sources.append([source.path, *prompts, digest])
     about = {
@@ -154,7 +157,8 @@ def _write(
     files = [[_file(folder, part, common) for part in of_source] for of_source in parts]
     every = zip(itertools.chain(*files), itertools.chain(*parts), strict=True)
     missing = {file: part for file, part in every if not is_whole(file)}
-    count = min(settings.tokenizing_processes or cores(), len(missing))
+    others_know = all(part.source.data.format in PACKAGED for part in missing.values())
+    count = min(settings.tokenizing_processes or cores(), len(missing)) if others_know else 1
     paths = [source.path for source in settings.sets]
     say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")
     tokenize = functools.partial(_tokenize, processors=processors, held_out=held_out)
@@ -195,22 +199,24 @@ def _in_processes(count: int, tokenize: Callable, parts: Mapping[pathlib.Path, S
 
 def _file(folder: pathlib.Path, part: SourcePart, common: str) -> pathlib.Path:
     """Returns the file of a part, named by all that determines its contents."""
-    about = json.dumps([common, *part.source.prompts, part.format, part.part[1:], part.sha256])
+    about = json.dumps([common, *part.prompts, part.format, part.part[1:], part.sha256])
     return folder / f"part-{hashlib.sha256(about.encode()).hexdigest()[:32]}.arrow"
 
 
-def _parts(source: Source) -> list[SourcePart]:
+def _parts(source: Source, prompts: tuple[str, str]) -> list[SourcePart]:
     """Returns the parts of a source in order, with the hashes of their files."""
     path, split = source.path, source.options.split
     if not source.is_file:
-        return [SourcePart(source, row_files.FilePart(path), source.read(whole=False).sha256)]
+        return [SourcePart(source, prompts, row_files.FilePart(path), source.read(whole=False).sha256)]
     is_table = source.format is not None and source.format.in_parts
     files = folders.table_files(path, split) if is_table else folders.files_at(path)
     with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:
-        return [SourcePart(source, part, digests[part.file]) for part in row_files.file_parts(path, split, ROWS)]
-    return [SourcePart(source, row_files.FilePart(path), repr([*digests.values()]))]
+        return [
+            SourcePart(source, prompts, part, digests[part.file]) for part in row_files.file_parts(path, split, ROWS)
+        ]
+    return [SourcePart(source, prompts, row_files.FilePart(path), repr([*digests.values()]))]
 
 
 def _start() -> None:
@@ -233,7 +239,7 @@ def _tokenize(
     held_out: Set[str],
 ) -> None:
     gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
-    write_part(file, _examples(part), processors, part.source.prompts, held_out)
+    write_part(file, _examples(part), processors, part.prompts, held_out)
 
 
 def _examples(part: SourcePart) -> Iterator[Example]:

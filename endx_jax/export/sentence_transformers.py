@@ -87,13 +87,13 @@ class Writer:
 
     def _config(self) -> dict:
         side_prompts = {TASKS[side]: self.towers.processors[side].prompt for side in SIDES}
-        prompts, default = {**self.towers.prompts, **side_prompts}, self.towers.default_prompt
+        prompts, default = {**self.towers.model.named_prompts, **side_prompts}, self.towers.model.default_prompt
         return {
             "__version__": {"sentence_transformers": VERSION},
             "model_type": multi_vector.KIND if self.towers.by_token else "SentenceTransformer",
             "prompts": prompts,
             "default_prompt_name": next((name for name, text in prompts.items() if default and text == default), None),
-            "similarity_fn_name": "maxsim" if self.towers.by_token else "cosine" if self.towers.cosine else "dot",
+            "similarity_fn_name": "maxsim" if self.towers.by_token else "cosine" if self.towers.model.cosine else "dot",
         }
 
     @property
@@ -133,7 +133,7 @@ class Writer:
         write_json(folder / "sentence_bert_config.json", config)
 
     def _pooling(self, folder: pathlib.Path, side: str) -> None:
-        width = self.towers.encoders[side].config.width
+        width = self.towers.model.source.encoders[side].config.width
         mode = _theirs(THEIR_POOLINGS, self.pooling, "pooling")
         config = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": True}
         write_json(folder / "config.json", config)

@@ -66,10 +66,10 @@ def write_stablehlo(folder: pathlib.Path, towers: Towers) -> None:
         towers.name,
         towers.width,
         towers.normalize,
-        towers.cosine,
+        towers.model.cosine,
         sides,
-        identity=towers.identity,
-        teacher=towers.teacher,
+        identity=towers.model.identity,
+        teacher=towers.model.teacher,
         weights_sha256=weights_sha256,
     )
     write_json(folder / MANIFEST, dataclasses.asdict(about))

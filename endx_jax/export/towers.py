@@ -22,7 +22,7 @@ from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.pooling import POOLINGS
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
-from endx_jax.pretrained import PretrainedEncoder, PretrainedTokens
+from endx_jax.pretrained import PretrainedTokens
 from endx_jax.pretrained.stored import write_file
 from endx_jax.pretrained.weights import SINGLE_FILE, paths, to_theirs
 from endx_jax.settings import require
@@ -35,32 +35,14 @@ class Towers:
     """Dual encoder to export.
 
     Attributes:
-      name: name of the model in exports: the last part of the path or name it was loaded from.
-      loaded_from: path or name that the model was loaded from.
+      model: the model.
       dual_encoder: both towers in float32, without rematerialisation or scanned layers.
       params: parameters as float32 NumPy arrays, with unstacked layers.
-      processors: tokenization of each side.
-      encoders: descriptions of the pretrained encoders, by side.
-      cosine: compares embeddings by cosine rather than inner product.
-      identity: hash of the model (see `inference.identity`).
-      teacher: identity of the model whose embeddings these approximate; empty if there is none.
-      workdir: workdir of the run that trained the model; None for other models.
-      prompts: further prompts, by name.
-      default_prompt: prompt of texts that are encoded without a side.
     """
 
-    name: str
-    loaded_from: str
+    model: EmbeddingModel
     dual_encoder: DualEncoder
     params: dict
-    processors: Mapping[str, TextProcessor]
-    encoders: Mapping[str, PretrainedEncoder]
-    cosine: bool
-    identity: str
-    teacher: str
-    workdir: pathlib.Path | None
-    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    default_prompt: str = ""
 
     @classmethod
     def of(cls, model: EmbeddingModel) -> "Towers":
@@ -83,19 +65,20 @@ class Towers:
         question = in_float32(trained.question)
         answer = question if trained.answer == trained.question else in_float32(trained.answer)
         return cls(
-            name=pathlib.Path(model.name).resolve().name,
-            loaded_from=model.name,
+            model=model,
             dual_encoder=dataclasses.replace(trained, question=question, answer=answer),
             params=jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), jax.device_get(model.params)),
-            processors=model.encoder.processors,
-            encoders=model.source.encoders,
-            cosine=model.cosine,
-            identity=model.identity,
-            teacher=model.teacher,
-            workdir=model.source.workdir,
-            prompts=model.named_prompts,
-            default_prompt=model.default_prompt,
         )
+
+    @property
+    def name(self) -> str:
+        """Name of the model in exports: the last part of the path or name it was loaded from."""
+        return pathlib.Path(self.model.name).resolve().name
+
+    @property
+    def processors(self) -> Mapping[str, TextProcessor]:
+        """Tokenization of each side."""
+        return self.model.encoder.processors
 
     @property
     def normalize(self) -> bool:
@@ -125,11 +108,11 @@ class Towers:
             name=self.name,
             width=self.width,
             normalize=self.normalize,
-            cosine=self.cosine,
+            cosine=self.model.cosine,
             one_tower=self.one_tower,
             sides=self.processors,
-            loaded_from=self.loaded_from,
-            workdir=self.workdir,
+            loaded_from=self.model.name,
+            workdir=self.model.source.workdir,
             by_token=self.by_token,
         )
 
@@ -163,7 +146,7 @@ class Towers:
                     raise EndxError(_no_module(f"a tower with {part}"))
             if isinstance(tower.encoder, NoEncoder):
                 raise EndxError(_no_module("token vectors without an encoder"))
-            if isinstance(self.encoders[side], PretrainedTokens):
+            if isinstance(self.model.source.encoders[side], PretrainedTokens):
                 raise EndxError(_no_module(f"a new encoder ({type(tower.encoder).__name__})"))
         names = {function: name for name, function in POOLINGS.items()}
         pooling = self.dual_encoder.question.pooling
@@ -193,7 +176,7 @@ OF_THE_CHECKPOINT = ("_name_or_path", "torch_dtype", "transformers_version")
 
 def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, length: int) -> None:
     """Writes a side's `config.json`, `model.safetensors` (float32) and tokenizer, for at most `length` tokens."""
-    source, params = towers.encoders[side], towers.tower_params(side)
+    source, params = towers.model.source.encoders[side], towers.tower_params(side)
     architecture = source.architecture
     fields = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
     described = {**fields, "architectures": [architecture.transformers_class], "dtype": "float32"}

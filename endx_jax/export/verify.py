@@ -85,11 +85,13 @@ def check_runtime(kind: str) -> None:
 
 def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) -> Report:
     """Compares embeddings of a few hundred texts by the export with those by our towers in float32, for both sides."""
-    texts = sample_texts(towers.workdir)
+    texts = sample_texts(towers.model.source.workdir)
     # Prompts for texts of neither side, by name; None stands for the default prompt.
     named = kind == "sentence-transformers" and towers.one_tower and not towers.by_token
-    names: tuple[str | None, ...] = (None, *towers.prompts) if named else ()
-    prompts = {name: towers.default_prompt if name is None else towers.prompts[name] for name in names}
+    names: tuple[str | None, ...] = (None, *towers.model.named_prompts) if named else ()
+    prompts = {
+        name: towers.model.default_prompt if name is None else towers.model.named_prompts[name] for name in names
+    }
     expected = reference(towers, texts, prompts)
     exported, versions = encoded_elsewhere(kind, folder, texts, [*prompts])
     differences = {

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from endx_jax.data.formats.answer_strings import QuestionWithAnswers, contains_answer, searchable
-from endx_jax.data.sets.examples import Judgements
+from endx_jax.data.formats.answer_strings import contains_answer, searchable
+from endx_jax.data.sets.examples import Example, Judgements, texts_of
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.index.approximate import EXACT
@@ -92,7 +92,7 @@ def evaluate_judged(snapshot: Snapshot, judged: JudgementRows, questions: np.nda
 
 def evaluate_answered(
     snapshot: Snapshot,
-    answered: Sequence[QuestionWithAnswers],
+    answered: Sequence[Example],
     questions: np.ndarray,
     *,
     cutoffs: Sequence[int] = CUTOFFS,
@@ -101,7 +101,7 @@ def evaluate_answered(
 
     Args:
       snapshot: state of the index.
-      answered: Q questions with their answers.
+      answered: Q questions with the strings that answer them, their right passages.
       questions: float32 [Q, E], as the index's model encodes them.
       cutoffs: the values of k.
 
@@ -109,16 +109,16 @@ def evaluate_answered(
       The metrics `accuracy@k`, 1 if the best passage of one of the best k documents contains an answer. The only rank
       of a question is that of its first such document; inf if none of the best documents is one.
     """
-    texts_of = [question.text for question in answered]
+    asked = [example.question for example in answered]
     best = TextRanker(EXACT).rank(
-        snapshot, texts_of, max(cutoffs), embeddings=questions, hybrid=Hybrid(known=0.0), mode=DENSE, where=None
+        snapshot, asked, max(cutoffs), embeddings=questions, hybrid=Hybrid(known=0.0), mode=DENSE, where=None
     )
     documents = snapshot.documents({row for ranking in best for row, _ in ranking})
     # Answers in titles are ignored. A document that was deleted since contains no answer.
     texts = {row: searchable(document.body) for row, document in documents.items()}
     first = np.full((len(answered), 1), np.inf, np.float32)
-    for n, (question, ranking) in enumerate(zip(answered, best, strict=True)):
-        answers = [searchable(answer) for answer in question.answers]
+    for n, (example, ranking) in enumerate(zip(answered, best, strict=True)):
+        answers = [searchable(answer) for answer in texts_of(example.right)]
         hits = (rank for rank, (row, _) in enumerate(ranking, 1) if contains_answer(texts.get(row, ""), answers))
         first[n] = next(hits, np.inf)
     values = {f"accuracy@{k}": (first[:, 0] <= k).astype(np.float32) for k in cutoffs}

@@ -107,6 +107,9 @@ class Method:
     warnings: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda metrics: {}
     pair_scorer: Callable[..., Any] | None = None
 
+    def __post_init__(self):
+        add_rules(self.sharding)  # here, since parameters of a method are also loaded without `find_method`
+
     @property
     def embeds(self) -> bool:
         """True if the method embeds questions and answers independently."""
@@ -145,9 +148,7 @@ def find_method(name: str) -> Method:
             "it as METHOD in the config file"
         )
     entry = METHODS[name]
-    method = importlib.import_module(entry).METHOD if isinstance(entry, str) else entry
-    add_rules(method.sharding)
-    return method
+    return importlib.import_module(entry).METHOD if isinstance(entry, str) else entry
 
 
 def register(method: Method) -> None:
@@ -164,5 +165,4 @@ def register(method: Method) -> None:
         raise EndxError(f"the name of METHOD, {method.name!r}, is taken by a method of endx_jax: choose another name")
     METHODS[method.name] = method
     if head := method.head:
-        add_rules(method.sharding)  # a model folder is loaded without `find_method`
         HEADS[method.name] = lambda stored, where: functools.partial(head, from_mapping(method.settings, stored, where))

@@ -65,7 +65,7 @@ def test_the_product_dtype_of_all_hosts_is_that_of_process_0(tiny_bert, pairs_cs
 def test_a_run_resumes_with_the_product_dtype_that_it_began_with(tiny_bert, pairs_csv, tmp_path, monkeypatch):
     config = tiny_recipe(tiny_bert, pairs_csv)
     prepared = prepare_run(config, tmp_path / "old")
-    workdirs.write_config(tmp_path / "old", prepared.settings, {"sha256": prepared.data_sha256})  # float32
+    workdirs.write_config(tmp_path / "old", prepared.settings, {"sha256": prepared.training.sha256})  # float32
     config.model.product_dtype = "auto"
     monkeypatch.setattr(finals, "chosen_product_dtype", lambda name: "bfloat16")
     begun, new = (prepare_run(config, folder).settings for folder in (tmp_path / "old", tmp_path / "new"))
@@ -192,8 +192,8 @@ def test_a_run_tells_its_data_recipe_and_results(towers, trained_workdir, tiny_b
 
 
 def test_the_card_names_the_training_data_of_minilm(towers):
-    named = dataclasses.replace(towers, workdir=None, loaded_from="all-MiniLM-L6-v2")
-    card = card_text(named.subject, "sentence-transformers")
+    named = dataclasses.replace(towers.subject, workdir=None, loaded_from="all-MiniLM-L6-v2")
+    card = card_text(named, "sentence-transformers")
     assert "base_model:\n- sentence-transformers/all-MiniLM-L6-v2\n" in card
     assert "SQuAD 2.0, Natural Questions" in card
     assert "not zero-shot" in card
@@ -208,7 +208,7 @@ def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, t
     config["evaluation"]["sets"] = ["/home/me/beir/nfcorpus:test"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     shutil.copy(trained_workdir / "data.json", tmp_path / "data.json")
-    card = card_text(dataclasses.replace(towers, workdir=tmp_path).subject, "sentence-transformers")
+    card = card_text(dataclasses.replace(towers.subject, workdir=tmp_path), "sentence-transformers")
     assert "no record of the training data of `bert`" in card
     assert "no record of the training data of `org/other-bert`" in card
     assert "base_model:\n- org/other-bert\n" in card
@@ -221,7 +221,7 @@ def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, t
 def test_a_run_without_results_has_no_table(towers, trained_workdir, tmp_path):
     for name in ("config.json", "data.json"):
         shutil.copy(trained_workdir / name, tmp_path / name)
-    card = card_text(dataclasses.replace(towers, workdir=tmp_path).subject, "stablehlo")
+    card = card_text(dataclasses.replace(towers.subject, workdir=tmp_path), "stablehlo")
     assert "## Training" in card
     assert "## Results" not in card
     assert f"JAX {jax.__version__} wrote these programs" in card

@@ -22,6 +22,9 @@ from tiny_bert import tiny_recipe
 from endx_jax.data.batches.collator import Pairs
 from endx_jax.data.batches.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
 from endx_jax.data.batches.token_tables import TokenTable
+from endx_jax.data.formats import Format, registry
+from endx_jax.data.formats.format import each_row
+from endx_jax.data.sets.examples import Example
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_source, read_splits
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
@@ -109,6 +112,15 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
     assert len(pairs.mapped) == 11
     pairs.release()
     assert texts(pairs) == texts(expected)
+
+
+def test_a_format_that_only_this_program_knows_is_read_in_this_process(settings, processors, tmp_path, monkeypatch):
+    parse = each_row(lambda row, where: Example(row["ask"], [row["say"]]))
+    own = Format("own", lambda place: place.has_keys({"ask", "say"}), examples=parse, in_parts=True)
+    monkeypatch.setattr(registry, "FORMATS", [own, *registry.FORMATS])
+    write_shards(tmp_path, [{"ask": f"where is cat {n}", "say": f"cat {n}"} for n in range(50)])
+    settings = dataclasses.replace(settings, tokenizing_processes=2)
+    assert len(stored(settings, processors, read_splits(settings)).pairs()) == 50
 
 
 @pytest.mark.parametrize("names", [("host-0", "host-1"), ("tokens", "tokens")])

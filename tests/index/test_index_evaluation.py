@@ -3,9 +3,8 @@ import pytest
 from helpers import refused
 
 from endx_jax import metrics
-from endx_jax.data.formats.answer_strings import QuestionWithAnswers
 from endx_jax.data.sets.documents import Document
-from endx_jax.data.sets.examples import Judgements
+from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
 from endx_jax.index.index import Index, write_index
@@ -52,10 +51,10 @@ def test_right_documents_are_ranked_among_all_that_are_there(index):
 
 def test_top_k_accuracy_looks_for_answers_in_texts_and_not_in_titles(index):
     answered = [
-        QuestionWithAnswers("q0", "where is York", ("england",)),  # second
-        QuestionWithAnswers("q1", "what is old", ("York", "old")),  # first, by its text
-        QuestionWithAnswers("q2", "which is it", ("Rome",)),  # a title only
-        QuestionWithAnswers("q3", "where is Lima", ("peru", "norway")),  # fourth, before the fifth
+        Example("where is York", ("england",)),  # second
+        Example("what is old", ("York", "old")),  # first, by its text
+        Example("which is it", ("Rome",)),  # a title only
+        Example("where is Lima", ("peru", "norway")),  # fourth, before the fifth
     ]
     found = evaluate_answered(index.snapshot, answered, np.repeat(QUESTION, 4, 0), cutoffs=(1, 2, 4))
     assert found.ranks.tolist() == [[2], [1], [np.inf], [4]]
@@ -68,7 +67,7 @@ def test_top_k_accuracy_looks_for_answers_in_texts_and_not_in_titles(index):
 
 
 def test_documents_that_are_deleted_meanwhile_hold_no_answer_and_are_not_mined(index):
-    snapshot, answered = index.snapshot, [QuestionWithAnswers("q0", "where is York", ("england", "italy"))]
+    snapshot, answered = index.snapshot, [Example("where is York", ("england", "italy"))]
     index.delete(["d1"])
     found = evaluate_answered(snapshot, answered, QUESTION, cutoffs=(3,))
     assert (found.ranks.tolist(), found.top_ids.tolist()) == ([[3]], [[0, 1, 2]])

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from helpers import refused, searching
 
-from endx_jax.data.formats.answer_strings import QuestionWithAnswers
 from endx_jax.data.sets.documents import Document, passages_of
-from endx_jax.data.sets.examples import Judgements
+from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.corpus_encoding import begin_index, encode_missing, survey
 from endx_jax.index.index import Index, write_index
@@ -141,7 +140,7 @@ def test_judgements_and_answers_are_of_documents(index):
     assert (found.candidates, found.top_ids.shape) == (3, (2, 3))
     names = [[ids_of(index)[row] for row in rows] for rows in found.top_ids]
     assert names == right
-    answered = [QuestionWithAnswers("q0", questions[0], ("whole",))]
+    answered = [Example(questions[0], ("whole",))]
     by_answer = evaluate_answered(index.snapshot, answered, embed(questions[:1]), cutoffs=(1, 3))
     assert by_answer.ranks.tolist() == [[1 + right[0].index("whole")]]
 

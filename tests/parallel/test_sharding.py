@@ -100,6 +100,11 @@ def test_a_method_brings_rules_of_its_own(table, monkeypatch):
         assert partition_spec(f"{tree}{path}", (32, 64), mesh) == PartitionSpec("fsdp", "tensor")
 
 
+def test_the_rules_of_a_method_that_nobody_looked_up_are_known(table):
+    dataclasses.replace(find_method("dual"), name="further", sharding=(Rule("further/kernel", ("fsdp", None)),))
+    assert rule_of("further/kernel").axes == ("fsdp", None)
+
+
 def test_a_rule_of_a_method_for_a_towers_parameter_is_refused(table):
     assert rule_of(f"{LAYER}/mlp_up/kernel").axes == ("fsdp", "tensor")
     sharding.add_rules([Rule(r"mlp_\w+/kernel", (None, None))])

@@ -6,7 +6,6 @@ single characters except white space and control characters. They are compared i
 answer if it contains the answer's tokens in sequence.
 """
 
-import dataclasses
 import unicodedata
 from collections.abc import Iterable, Iterator
 
@@ -14,29 +13,14 @@ from endx_jax import json_files
 from endx_jax.data.formats import columns, row_files, tables, text_files
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.text_files import InvalidRows
-from endx_jax.data.sets.examples import Example, texts_of
+from endx_jax.data.sets.examples import Example
 from endx_jax.errors import EndxError
 
 INSTEAD = "`endx evaluate --index=DIR --data=...` looks for passages that contain them"
 
 
-@dataclasses.dataclass(frozen=True)
-class QuestionWithAnswers:
-    """Question with answer strings.
-
-    Attributes:
-      id: `q0`, `q1`, ... in file order.
-      text: the question.
-      answers: strings, each of which answers the question.
-    """
-
-    id: str
-    text: str
-    answers: tuple[str, ...]
-
-
-def read_answered(path: str) -> list[QuestionWithAnswers]:
-    """Reads questions with answer strings.
+def read_answered(path: str) -> list[Example]:
+    """Reads questions with the strings that answer them, with the ids `q0`, `q1`, ... in file order.
 
     Known formats are NQ-open's `.jsonl`, a JSON list or an Arrow table of the same columns (`question`, and a list in
     `answer` or `answers`), and DPR's question files, `.csv` or `.tsv`: a question, a tab and a list of strings in
@@ -45,24 +29,19 @@ def read_answered(path: str) -> list[QuestionWithAnswers]:
     Raises:
       EndxError: the file is broken, named by line, or a question has no answer.
     """
-    rows = _lines(path) if text_files.uncompressed(path).endswith((".csv", ".tsv")) else _objects(path)
+    if text_files.uncompressed(path).endswith((".csv", ".tsv")):
+        rows = _lines(path)
+    else:
+        rows = tables.examples(Place(path), ReadOptions(), InvalidRows(path))
     questions = []
-    for number, (where, question, answers) in enumerate(rows):
-        if not answers:
+    for number, (where, example) in enumerate(rows):
+        if not example.right:
             raise EndxError(f"{where}: the question has no answer")
-        questions.append(QuestionWithAnswers(f"q{number}", question, tuple(answers)))
+        questions.append(example._replace(id=f"q{number}"))
     return questions
 
 
-Row = tuple[str, str, list[str]]
-
-
-def _objects(path: str) -> Iterator[Row]:
-    for where, example in tables.examples(Place(path), ReadOptions(), InvalidRows(path)):
-        yield where, example.question, texts_of(example.right)
-
-
-def _lines(path: str) -> Iterator[Row]:
+def _lines(path: str) -> Iterator[tuple[str, Example]]:
     for number, row in row_files.fields_of(path, "\t", strict=False):  # as DPR reads them
         where = f"{path}, line {number}"
         if len(row) != 2:
@@ -75,7 +54,7 @@ def _lines(path: str) -> Iterator[Row]:
             raise EndxError(f"{where}: the answers must be a list of strings {most}, such as ['one', 'two']")
         for answer in answers:
             json_files.as_text(answer, f"{where}: an answer", may_be_empty=True)
-        yield where, json_files.as_text(row[0], f"{where}: the question"), answers
+        yield where, Example(json_files.as_text(row[0], f"{where}: the question"), answers)
 
 
 # Separator of tokens in one string; no token contains it, as it is a control character.

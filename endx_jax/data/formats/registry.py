@@ -85,6 +85,8 @@ FORMATS: list[Format] = [
     ANSWERS,
     COLUMNS,
 ]
+# Those that other processes know too; a program or a config file may add formats of its own to `FORMATS`.
+PACKAGED = (*FORMATS,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,6 +302,17 @@ def open_data(path: Path, *, otherwise: Format | None = None) -> Data:
         f"{folders.endings_in(place.path)}: write a .csv or .jsonl file with a question and an answer, or a text, in "
         f"each row, BEIR's corpus.jsonl, queries.jsonl, qrels, or documents ({', '.join(document_files.ENDINGS)})"
     )
+
+
+def path_and_split(path: str) -> tuple[str, str | None]:
+    """Returns the parts of `PATH:SPLIT`, for files, the hub and buckets; None for a path without a split.
+
+    The split of a prepared set, such as `reqa/squad:validation`, is a part of its name.
+    """
+    whole, colon, split = path.rpartition(":")
+    if not colon or "/" in split or path.startswith(PREFIXES) or os.path.exists(path):
+        return path, None
+    return whole, split
 
 
 def read(

@@ -192,7 +192,7 @@ class RetrievalSet:
             language=self.language,
         )
 
-    @property
+    @functools.cached_property
     def sha256(self) -> str:
         """Hash of all data that training reads: texts, judgements, groups, hard negatives and scores."""
         digest = hashlib.sha256()

@@ -43,8 +43,8 @@ def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):
 )
 def test_questions_with_answers(tmp_path, name, text, packed):
     path = written(tmp_path / (name + packed), gzip.compress(text.encode()) if packed else text.encode())
-    found = [(one.id, one.text, one.answers) for one in read_answered(str(path))]
-    assert found == [("q0", "who", ('A "B"', "C")), ("q1", "when", ("D's",))]
+    found = [(one.id, one.question, one.right) for one in read_answered(str(path))]
+    assert found == [("q0", "who", ['A "B"', "C"]), ("q1", "when", ["D's"])]
 
 
 def test_tokens_are_runs_of_letters_digits_and_marks_and_single_other_characters():

@@ -7,7 +7,7 @@ from small_mrqa import HEADER, asked, line
 from small_squad import write_squad
 
 from endx_jax.data import RetrievalSet, read, reqa
-from endx_jax.data.formats.registry import open_data
+from endx_jax.data.formats.registry import open_data, path_and_split
 from endx_jax.data.sets.paragraphs import whole_paragraphs
 from endx_jax.errors import EndxError
 
@@ -117,3 +117,20 @@ def test_the_ending_decides_in_upper_case_too_and_unknown_ones_are_refused(tmp_p
             read(tmp_path / name)
         sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (ending == ".xlsx")
         assert str(caught.value) == f"{tmp_path}/{name}: unknown ending {ending!r}{sheet}; {known}"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("beir/nfcorpus:dev", ("beir/nfcorpus", "dev")),
+        ("gs://bucket/nfcorpus:dev", ("gs://bucket/nfcorpus", "dev")),
+        ("hf://datasets/o/n@v1/sets:dev", ("hf://datasets/o/n@v1/sets", "dev")),
+        ("s3://bucket/nfcorpus", ("s3://bucket/nfcorpus", None)),
+        ("reqa/squad:validation", ("reqa/squad:validation", None)),
+        ("at 10:30.csv", ("at 10:30.csv", None)),
+    ],
+)
+def test_a_path_may_end_in_a_split(path, found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "at 10:30.csv").touch()
+    assert path_and_split(path) == found
