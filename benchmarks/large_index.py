@@ -100,9 +100,9 @@ def first(path: pathlib.Path, mode: str, questions: Sequence[str], started: floa
 def rate(path: pathlib.Path, mode: str, questions: Sequence[str], started: float) -> dict[str, float]:
     """Asks questions one at a time, whose embeddings are known, for some seconds."""
     index = endx_jax.open_index(path)
-    embeddings = index.encoder.encode_query(questions)
+    embeddings = [index.encoder.encode_query([question]) for question in questions]  # together they take more memory
     ask = [
-        functools.partial(index.search, [q], mode=mode, embeddings=e[None])
+        functools.partial(index.search, [q], mode=mode, embeddings=e)
         for q, e in zip(questions, embeddings, strict=True)
     ]
     for one in ask[:20]:

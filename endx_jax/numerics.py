@@ -97,6 +97,15 @@ def quantize(embeddings: "Array | np.ndarray", xp: Any = None) -> Quantized:
     return Quantized(xp.round(steps).astype(xp.int8), scales)
 
 
+def signs(embeddings: np.ndarray) -> np.ndarray:
+    """Returns the signs of embeddings [N, E] as bits: uint32 [N, W], W = E / 32 rounded up.
+
+    Bit i of word w is 1 if dimension 32 w + i is above 0. Bits beyond E are 0.
+    """
+    bits = np.packbits(embeddings > 0, axis=1, bitorder="little")
+    return np.pad(bits, [(0, 0), (0, -bits.shape[1] % 4)]).view("<u4")
+
+
 def dequantize(quantized: Quantized) -> "Array | np.ndarray":
     """Returns the dequantized embeddings, float32 [..., E]; NumPy arrays for NumPy arrays."""
     return quantized.codes.astype(np.float32) * quantized.scales[..., None]

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from endx_jax.data.sets.documents import FoundDocument
 from endx_jax.errors import printable
-from endx_jax.ranking import trec
 
 
 class NamedQuestion(NamedTuple):
@@ -79,6 +78,8 @@ def to_trec(question: NamedQuestion, answers: Sequence[FoundDocument], tag: str)
     Raises:
       EndxError: an id is empty or repeated.
     """
+    from endx_jax.ranking import trec  # with formats of data, which other answers do not need
+
     (name,) = trec.encoded("the run", "question", [question.id])
     ids = trec.encoded("the run", "document", [answer.document.id for answer in answers])
     lines = zip(ids, answers, strict=True)

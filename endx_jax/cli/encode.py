@@ -31,7 +31,7 @@ def encode(
     join: list[str] | None = None,
     corpus: str = "",
     output: pathlib.Path | None = None,
-    precision: Literal["float32", "float16", "int8"] = "float32",
+    precision: Literal["float32", "float16", "int8", "binary"] = "float32",
     truncate_dim: int | None = None,
     shard: str = "1/1",
     reuse: str | None = None,
@@ -50,7 +50,7 @@ def encode(
       corpus: folder of documents (.md, .rst, .txt, .html, .pdf), BEIR, MS MARCO, DPR or save_to_disk; .parquet or
         .arrow file; or .jsonl, .json, .csv, .tsv or .txt file, also with .gz; SQuAD's .json too
       output: file of the index [one in ~/.cache/endx_jax/indexes]
-      precision: data type of the embeddings
+      precision: data type of the embeddings; binary: one bit for each dimension finds candidates, and int8 ranks them
       truncate_dim: keep the first N dimensions [all]
       shard: encode the I-th of N parts of the corpus, from 1 [all of it]
       reuse: older index of the same model, whose embeddings of unchanged texts are taken over

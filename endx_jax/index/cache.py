@@ -125,7 +125,10 @@ def erase_documents(index: pathlib.Path, content: str, documents: Sequence[int])
     with contextlib.suppress(*BROKEN):
         arrays = _of_content(_path(index, VECTORS), content)
         for name in [name for name in arrays if name.endswith(".documents")]:
-            arrays[name.replace(".documents", ".embeddings")][np.isin(arrays[name], documents)] = 0
+            # Embeddings last, since only they show whether all was overwritten.
+            for column in (name.replace("documents", column) for column in ("signs", "embeddings")):
+                if column in arrays:
+                    arrays[column][np.isin(arrays[name], documents)] = 0
     with contextlib.suppress(*BROKEN):
         arrays = _of_content(_path(index, WORDS), content)
         starts, counts, words = (arrays[name] for name in ("starts", "counts", "words"))

@@ -26,16 +26,16 @@ from endx_jax.data.tokenization import SAMPLE
 from endx_jax.errors import EndxError, InUse, counted
 from endx_jax.files import expanded
 from endx_jax.index.index import ENCODED
-from endx_jax.index.index_file import IndexInfo, changing, create, info_of, is_new, metric_of, store_info
+from endx_jax.index.index_file import PRECISIONS, IndexInfo, changing, create, info_of, is_new, metric_of, store_info
 from endx_jax.index.lexical import Lexical
 from endx_jax.index.shards import index_differences, shard_range
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.index.store import LISTED, Embeddings, Store, count_passages, insert
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.inference.encode import EmbeddingFormat, Precision
+from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.numerics import Quantized
 from endx_jax.parallel.console import say, showing_progress
-from endx_jax.settings import check_range, require
+from endx_jax.settings import check_choice, check_range, require
 
 # Documents that are encoded and committed together; an interrupt loses these at most.
 STEP = 8192
@@ -46,18 +46,19 @@ class Encoding:
     """How the texts of a corpus are encoded.
 
     Attributes:
-      precision: float32, float16 or int8.
+      precision: float32, float16, int8 or binary: see `IndexInfo`.
       truncate_dim: leading dimensions to keep; None: all.
       batch_size: texts of maximum length encoded together.
       pool_factor: token vectors of which one is kept, as in `EmbeddingModel.encode_document`; None: the model's own.
     """
 
-    precision: Precision = "float32"
+    precision: str = "float32"
     truncate_dim: int | None = None
     batch_size: int = 64
     pool_factor: float | None = None
 
     def __post_init__(self):
+        check_choice("precision", self.precision, PRECISIONS)
         check_range("batch_size", self.batch_size, 1, 2**31 - 1)
 
 
@@ -142,7 +143,7 @@ def _encode_with(
     older: "Reuse | None",
 ) -> int:
     """Encodes the documents that are missing with a progress bar; returns the number of those that were encoded."""
-    precision = "int8" if model.by_token else encoding.precision
+    precision: Any = "int8" if model.by_token else info.dtype.name
     options: dict[str, Any] = {"batch_size": encoding.batch_size, "progress": showing_progress()}
     output = EmbeddingFormat(info.width, model.cosine, precision)
     encode = functools.partial(model.encode_side, "answer", output=output, **options)
@@ -225,7 +226,7 @@ def encoding_of(
       path: path of the corpus.
       corpus: its survey.
       width: leading dimensions to keep; None: all.
-      precision: float32, float16 or int8.
+      precision: float32, float16, int8 or binary.
       shard: number of the shard, from 1, and number of shards.
 
     Raises:

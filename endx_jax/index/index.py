@@ -54,6 +54,7 @@ def write_index(
     corpus: Mapping[str, Any] | None = None,
     known: np.ndarray | None = None,
     language: str = "",
+    binary: bool = False,
 ) -> None:
     """Writes an index in one transaction, which replaces the contents of an older index.
 
@@ -66,6 +67,7 @@ def write_index(
       corpus: source of the documents: see `IndexInfo`.
       known: embeddings [K, E] of all known questions of the documents, in their order; None if there are none.
       language: language of the documents; empty: it is detected.
+      binary: whether the precision is `binary`: see `IndexInfo`.
 
     Raises:
       InUse: the file holds an index that was changed since it was written, is being changed by another process, or
@@ -78,7 +80,7 @@ def write_index(
     precision = str(vectors.dtype)
     if precision not in PRECISIONS or (precision == "int8") != isinstance(means, Quantized):
         raise EndxError(f"an index holds embeddings in float32, float16, or int8 with scales, not {precision}")
-    language = language or detect(document.text for document in documents)
+    language, precision = language or detect(document.text for document in documents), "binary" if binary else precision
     info = IndexInfo(vectors.shape[1], precision, metric, dict(model), dict(corpus or {}), language=language)
     with changing(path, may_create=True) as database:
         _make_empty(database, path, info)

@@ -36,7 +36,8 @@ from endx_jax.settings import check_choice, from_mapping, require
 VERSION = 4
 APPLICATION = int.from_bytes(b"endx")  # marks the file for the command `file`
 COSINE, INNER_PRODUCT = "cosine", "inner product"
-PRECISIONS = ("float32", "float16", "int8")
+# Data types of stored embeddings by precision. `binary` searches by signs, which are kept in the cache of embeddings.
+PRECISIONS = {"float32": "float32", "float16": "float16", "int8": "int8", "binary": "int8"}
 REMEDY = "restore it from a copy, or make it again"
 # Seconds to wait for another process's transaction.
 WAIT = 5.0
@@ -84,7 +85,7 @@ class IndexInfo:
 
     Attributes:
       width: E of its embeddings.
-      precision: precision of its embeddings: float32, float16 or int8.
+      precision: precision of its embeddings: float32, float16, int8, or binary: int8, and one bit for each dimension.
       metric: `cosine` (embeddings have unit norm) or `inner product`. Both are computed as inner products.
       model: model that encoded the documents: at least `name` and `identity` (see `inference.identity`), `step` of a
         run, and `product_dtype`, the data type of its products.
@@ -110,7 +111,7 @@ class IndexInfo:
     @property
     def dtype(self) -> np.dtype:
         """Data type of the stored embeddings."""
-        return np.dtype(self.precision).newbyteorder("<")
+        return np.dtype(PRECISIONS[self.precision]).newbyteorder("<")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from endx_jax.index.filters import condition
 from endx_jax.index.index_file import PASSAGES, QUESTIONS, REMEDY
 from endx_jax.index.store import LISTED, STEP, Store, StoredEmbeddings
 from endx_jax.numerics import Quantized, dequantize
+from endx_jax.ranking.binary import BinaryCorpus
 from endx_jax.ranking.search import BLOCK, Corpus, fits
 
 # Share of deleted rows above which the rows are numbered again.
@@ -35,6 +37,7 @@ class Snapshot:
       rows: int64 [rows], numbers of the rows in the file.
       embeddings: [rows, E], of the index's precision, including deleted documents.
       scales: float32 [rows] of int8 embeddings; else None.
+      signs: bits of the embeddings, uint32 [rows, W], in an index of precision `binary`; else None.
       of: int64 [rows], the row in the file of each row's document, in ascending order with repeats.
       living: bool [rows], true for rows that are not deleted.
       passages: number of passages that are not deleted; a whole document counts as one.
@@ -50,12 +53,12 @@ class Snapshot:
         *,
         living: np.ndarray | None = None,
         generation: int = 0,
-        before: Corpus | None = None,
+        before: Corpus | BinaryCorpus | None = None,
         known: "Snapshot | None" = None,
     ):
         """Takes what `read` reads; `before` is a corpus whose embeddings are the first of this snapshot."""
         self.info, self.store, self.generation, self.known = store.info, store, generation, known
-        self.rows, self.embeddings, self.scales, self.of = stored
+        self.rows, self.embeddings, self.scales, self.of, self.signs = stored
         self.living = np.ones(len(stored.rows), bool) if living is None else living
         self.passages = int(np.count_nonzero(self.living))
         self._stored, self._deletions, self._before = stored, deletions, before
@@ -63,7 +66,7 @@ class Snapshot:
         self._count = self.passages if known is None else several
         self._filtered: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
-        self._sent: Corpus | None = None
+        self._sent: Any = None
 
     @classmethod
     def read(cls, store: Store, last: "Snapshot | None" = None) -> "Snapshot":
@@ -139,12 +142,15 @@ class Snapshot:
         return mask
 
     @property
-    def corpus(self) -> Corpus:
-        """Embeddings for exact search, on the devices if they fit; those of deleted documents do not count."""
+    def corpus(self) -> Corpus | BinaryCorpus:
+        """Embeddings or signs to search, on the devices if they fit; those of deleted documents do not count."""
         with self._lock:  # two threads would send them twice
             if self._sent is None:
-                resident = fits(self.embeddings.nbytes)
-                self._sent = Corpus(self.embeddings, self.scales, self.living, resident=resident, before=self._before)
+                columns: tuple[Any, ...] = self.embeddings, self.scales, self.living
+                kind: Any = Corpus
+                if self.signs is not None:
+                    columns, kind = (self.signs, *columns), BinaryCorpus
+                self._sent = kind(*columns, resident=fits(columns[0].nbytes), before=self._before)
                 self._before = None
             return self._sent
 
@@ -208,14 +214,20 @@ class Parts:
     ndim = 2
 
     def __init__(self, parts: Sequence[np.ndarray]):
-        self._parts, self._ends = parts, np.cumsum([len(part) for part in parts])
+        self._parts, self._ends, self.dtype = parts, np.cumsum([len(part) for part in parts]), parts[0].dtype
         self.shape, self.nbytes = (int(self._ends[-1]), parts[0].shape[1]), sum(part.nbytes for part in parts)
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        """Returns consecutive rows, without a copy if they are in one array."""
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Returns rows by their numbers, or consecutive rows, without a copy if they are in one array."""
+        if isinstance(rows, np.ndarray):
+            found = np.empty((len(rows), self.shape[1]), self.dtype)
+            of = np.searchsorted(self._ends, rows, "right")
+            for n, part in enumerate(self._parts):
+                found[of == n] = part[rows[of == n] - (self._ends[n] - len(part))]
+            return found
         start, stop, _ = rows.indices(len(self))
         found = []
         for part, end in zip(self._parts, self._ends.tolist(), strict=True):
@@ -256,7 +268,9 @@ def _make_embeddings(store: Store) -> Cache:
         counts[table] = count
         shapes |= {f"{table}.{name}": (np.dtype(np.int64), (count,)) for name in ("rows", "documents")}
         shapes[f"{table}.embeddings"] = info.dtype, (count, info.width)
-        shapes[f"{table}.scales"] = np.dtype(np.float32), (count if info.precision == "int8" else 0,)
+        shapes[f"{table}.scales"] = np.dtype(np.float32), (count if info.dtype == np.int8 else 0,)
+        if info.precision == "binary":
+            shapes[f"{table}.signs"] = np.dtype(np.uint32), (count, -(-info.width // 32))
 
     def fill(arrays: dict[str, np.ndarray]) -> None:
         for table in counts:
@@ -273,16 +287,18 @@ def _make_embeddings(store: Store) -> Cache:
 
 
 def _of_table(cache: Cache, table: str) -> StoredEmbeddings:
-    columns = {column: cache.arrays[f"{table}.{column}"] for column in StoredEmbeddings._fields}
-    embeddings = columns["embeddings"]
-    scales = columns["scales"] if embeddings.dtype == np.int8 else None
-    return StoredEmbeddings(columns["rows"], Parts([embeddings]), scales, columns["documents"])
+    rows, embeddings, scales, documents, signs = (
+        cache.arrays.get(f"{table}.{column}") for column in StoredEmbeddings._fields
+    )
+    scales = scales if embeddings.dtype == np.int8 else None
+    return StoredEmbeddings(rows, Parts([embeddings]), scales, documents, None if signs is None else Parts([signs]))
 
 
 def _joined(stored: StoredEmbeddings, part: StoredEmbeddings) -> StoredEmbeddings:
     rows, documents = (np.concatenate(pair) for pair in ((stored.rows, part.rows), (stored.documents, part.documents)))
     scales = None if stored.scales is None else np.concatenate([stored.scales, part.scales])
-    return StoredEmbeddings(rows, stored.embeddings.plus(part.embeddings), scales, documents)
+    signs = None if stored.signs is None else stored.signs.plus(part.signs)
+    return StoredEmbeddings(rows, stored.embeddings.plus(part.embeddings), scales, documents, signs)
 
 
 def _check_same_model(last: Snapshot, store: Store) -> None:

@@ -26,7 +26,7 @@ from endx_jax.index.index_file import (
     sqlite_errors,
 )
 from endx_jax.inference.maxsim import pooled
-from endx_jax.numerics import Quantized, quantize
+from endx_jax.numerics import Quantized, quantize, signs
 
 Embeddings = np.ndarray | Quantized | RaggedVectors
 
@@ -48,12 +48,14 @@ class StoredEmbeddings(NamedTuple):
       embeddings: [n, E], of the index's precision: an array, or `snapshot.Parts`.
       scales: float32 [n] of int8 embeddings; else None.
       documents: int64 [n], rows of their documents, in ascending order with repeats.
+      signs: their bits (see `numerics.signs`), as `embeddings`, in an index of precision `binary`; else None.
     """
 
     rows: np.ndarray
     embeddings: Any
     scales: np.ndarray | None
     documents: np.ndarray
+    signs: Any = None
 
 
 class Store:
@@ -119,7 +121,7 @@ class Store:
     def _checked(self, columns: Sequence[tuple[int, object, object, object]]) -> StoredEmbeddings:
         """Returns rows, embeddings, scales and documents as the file has them; raises EndxError if they are damaged."""
         rows, blobs, scales, documents = zip(*columns, strict=True)
-        size, quantized = self.info.dtype.itemsize * self.info.width, self.info.precision == "int8"
+        size, quantized = self.info.dtype.itemsize * self.info.width, self.info.dtype == np.int8
 
         def require(sound: bool | np.bool, damage: str) -> None:
             if not sound:
@@ -132,7 +134,8 @@ class Store:
         factors = np.array(scales, np.float32) if quantized else None
         finite = np.isfinite(embeddings).all() if factors is None else _are_scales(factors)
         require(finite, "contains nan, infinity or a negative scale")
-        return StoredEmbeddings(np.array(rows, np.int64), embeddings, factors, np.array(documents, np.int64))
+        bits = signs(embeddings) if self.info.precision == "binary" else None
+        return StoredEmbeddings(np.array(rows, np.int64), embeddings, factors, np.array(documents, np.int64), bits)
 
 
 def _are_scales(values: np.ndarray) -> np.bool:
@@ -212,9 +215,9 @@ def _rounded(embeddings: Embeddings | None, count: int, info: IndexInfo, what: s
     if shape != (count, info.width):
         of = f"{count} {what} and an index of width {info.width}"
         raise EndxError(f"embeddings have shape {shape} for {of}: encode them with {info.model.get('name')}")
-    if info.precision == "int8" and not isinstance(vectors, Quantized):
+    if info.dtype == np.int8 and not isinstance(vectors, Quantized):
         return quantize(np.asarray(vectors, np.float32), np)
-    return vectors if isinstance(vectors, Quantized) else np.asarray(vectors, info.precision)
+    return vectors if isinstance(vectors, Quantized) else np.asarray(vectors, info.dtype)
 
 
 def _blobs(documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> Iterator[tuple[bytes, float | None]]:

@@ -9,6 +9,7 @@ import pytest
 from endx_jax.data.sets.documents import Document
 from endx_jax.index import cache
 from endx_jax.index.index import Index, write_index
+from endx_jax.numerics import quantize, signs
 from endx_jax.ranking.words import WordTokenizer
 
 NAMES = ("vectors", "words")
@@ -27,11 +28,16 @@ def vectors_of(documents) -> np.ndarray:
 
 
 @pytest.fixture
-def path(tmp_path, monkeypatch):
+def binary():
+    return False
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch, binary):
     monkeypatch.setattr(cache, "FEWEST", 50)
     documents = made(range(100))
     known, path = vectors_of(documents) + 1, tmp_path / "i.sqlite"
-    about = {"metric": "cosine", "model": {"name": "m", "identity": "1"}, "language": "english"}
+    about = {"metric": "cosine", "model": {"name": "m", "identity": "1"}, "language": "english", "binary": binary}
     write_index(path, vectors_of(documents), documents, known=known, **about)
     return path
 
@@ -64,6 +70,7 @@ def check(path, index: Index) -> None:
         np.testing.assert_allclose(scales, scales[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("binary", [False, True])
 def test_searches_follow_additions_and_deletions_as_an_index_without_caches(path, monkeypatch):
     index = Index(path)
     check(path, index)
@@ -128,6 +135,22 @@ def test_words_of_another_tokenizer_are_counted_anew(path, monkeypatch, caplog):
     monkeypatch.setattr("endx_jax.ranking.words.VERSION", 0)
     check(path, Index(path))
     assert [line.split()[0] for line in lines(caplog)] == [f"{path}.words"]
+
+
+def test_signs_are_mapped_and_those_of_deleted_documents_are_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "FEWEST", 50)
+    vectors = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
+    documents = [Document(f"d{n}", "") for n in range(100)]
+    write_index(tmp_path / "i", vectors, documents, metric="cosine", model={}, binary=True)
+    index, bits, codes = Index(tmp_path / "i"), signs(vectors), quantize(vectors, np).codes
+    for some in (bits, codes):
+        assert some[17].tobytes() in (tmp_path / "i.vectors").read_bytes()
+    index.delete(["d17"])
+    for some in (bits, codes):
+        assert some[17].tobytes() not in (tmp_path / "i.vectors").read_bytes()
+    snapshot = Index(tmp_path / "i").snapshot
+    assert not snapshot.signs[:].flags.writeable
+    np.testing.assert_array_equal(snapshot.signs[:][snapshot.living], np.delete(bits, 17, axis=0))
 
 
 def test_a_deleted_document_leaves_the_caches(path):

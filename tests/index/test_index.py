@@ -123,11 +123,12 @@ def test_only_the_model_that_encoded_it_may_search_it(opened, tmp_path):
         check_model(Index(write(tmp_path / "unknown", model=MODEL | {"identity": ""})), other, to_search=True)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "binary"])
 def test_added_documents_are_found_here_and_when_it_is_opened_again(tmp_path, precision):
     whole = quantize(jnp.asarray(EMBEDDINGS))
-    stored = type(whole)(*map(np.asarray, whole)) if precision == "int8" else EMBEDDINGS.astype(precision)
-    index = Index(write(tmp_path / "index", stored))
+    stored = type(whole)(*map(np.asarray, whole)) if precision == "int8" else EMBEDDINGS
+    stored = stored.astype(precision) if precision == "float16" else stored
+    index = Index(write(tmp_path / "index", stored, binary=precision == "binary"))
     assert ids(index) == ["d2", "d1", "d0"]
     index.add([Document("d3", "vier", {"a": 1}), Document("d4", "fünf")], np.float32([[4.1, 0], [99, 0]]))
     for found in (index, Index(index.path)):
@@ -443,7 +444,7 @@ SHARDS = None, 7, [], [0, 0], [3, 2], [1, 2, 3], ["1", "2"], "ab", {"a": 1}
         ({"width": "2"}, "index.sqlite.width is '2', a str; it must be int"),
         ({"width": 0}, "'width' is 0; it must be a whole number from 1 to"),
         ({"width": 3}, "an embedding does not have 12 bytes"),
-        ({"precision": "float64"}, "'precision' is 'float64', which is none of float32, float16, int8"),
+        ({"precision": "float64"}, "'precision' is 'float64', which is none of float32, float16, int8, binary"),
         ({"precision": "int8"}, "an embedding does not have 2 bytes"),
         ({"metric": []}, "index.sqlite.metric is .*it must be str"),
         ({"model": "x"}, "index.sqlite.model is 'x', a str; it must be dict"),
