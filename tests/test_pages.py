@@ -1,4 +1,4 @@
-"""Pages: tables are those of docs/tables; flags, settings, functions, tests, files and messages that are named exist."""
+"""Pages: tables are those of docs/tables; flags, settings, functions, tests, files and messages named there exist."""
 
 import importlib.util
 import json
