@@ -118,7 +118,7 @@ def unknown_functions(text: str) -> set[str]:
     """Returns names like `losses.triplet` and `losses/rows.py:mean_over_rows` that do not exist."""
     dotted = set(re.findall(r"(?<![\w./-])endx_jax(?:\.\w+)+", text))
     dotted |= set(re.findall(rf"(?<![\w./-])(?:{PACKAGES.replace(' ', '|')})(?:\.[A-Za-z_]\w*)+", text))
-    names = {name: name.replace("registry.", "data.formats.registry.") for name in dotted}
+    names = {name: re.sub(r"^registry\b", "data.formats.registry", name) for name in dotted}
     names = {name: full for name, full in names.items() if not re.search(rf"\.({ENDS})$", name)}
     names |= {
         f"{path}.py:{name}": f"{path.replace('/', '.')}:{name}"
