@@ -32,10 +32,12 @@ same command resumes the work, 130 after an interrupt.
 # Links to files outside of the documentation, which lead to the repository, or are replaced by their text.
 OUTSIDE = re.compile(
     r"\[([^\]]+)\]\((?:\.\./)+"
-    r"((?:endx_jax|benchmarks|launch|examples|configs|tests|reproduction|README|CONTRIBUTING|CHANGELOG)[^)]*)\)"
+    r"((?:endx_jax|benchmarks|launch|examples|configs|tests|reproduction|README|LICENSE)[^)]*)\)"
 )
 # Cells of tables that begin with a number, or have one word of code, and are short enough for one line.
 NUMBER = re.compile(r"<td>((?=[-+.]?\d)[^<]{1,24}|<code>[^<]{1,16}</code>)</td>")
+# Files of the repository that are pages of the site too.
+REPOSITORY = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 # Settings whose table a page shows: names in a comment.
 SHOWN = re.compile(r"^<!-- settings: (.+) -->$", re.MULTILINE)
 # Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
@@ -49,9 +51,13 @@ SEARCHED = "softmax learning_rate evaluate_every global_batch_size warmup_steps 
 
 
 def on_files(files, config):
-    """Adds the generated pages."""
+    """Adds the generated pages, and those of the repository."""
     for name, text in (("settings", settings_page()), ("command-line", commands_page())):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
+    for name in REPOSITORY:
+        text = pathlib.Path(config.docs_dir, "..", name).read_text()
+        text = text.replace("](docs/", "](").replace("](LICENSE", "](../LICENSE")
+        files.append(File.generated(config, name, content=text))
     return files
 
 
