@@ -2,6 +2,7 @@
 
 import contextlib
 import html as markup
+import importlib.util
 import io
 import itertools
 import json
@@ -51,13 +52,15 @@ SEARCHED = "softmax learning_rate evaluate_every global_batch_size warmup_steps 
 
 
 def on_files(files, config):
-    """Adds the generated pages, and those of the repository."""
+    """Adds the generated pages, those of the repository, and a font for equations."""
     for name, text in (("settings", settings_page()), ("command-line", commands_page())):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     for name in REPOSITORY:
         text = pathlib.Path(config.docs_dir, "..", name).read_text()
         text = text.replace("](docs/", "](").replace("](LICENSE", "](../LICENSE")
         files.append(File.generated(config, name, content=text))
+    (package,) = importlib.util.find_spec("ziamath").submodule_search_locations
+    files.append(File.generated(config, "reference/math.ttf", abs_src_path=f"{package}/fonts/STIXTwoMath-Regular.ttf"))
     return files
 
 
