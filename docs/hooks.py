@@ -37,6 +37,8 @@ OUTSIDE = re.compile(
 )
 # Cells of tables that begin with a number, or have one word of code, and are short enough for one line.
 NUMBER = re.compile(r"<td>((?=[-+.]?\d)[^<]{1,24}|<code>[^<]{1,16}</code>)</td>")
+# Long words of code in cells, and the places where they may be broken.
+CODE, BREAKS = re.compile(r"<code>[^<]{17,}</code>"), re.compile(r"(?<=[._=,(/])(?=\w)")
 # Files of the repository that are pages of the site too.
 REPOSITORY = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 # Settings whose table a page shows: names in a comment.
@@ -75,12 +77,13 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Converts equations to MathML and keeps numbers in one line.
+    """Converts equations to MathML, keeps numbers in one line, and breaks code in cells of tables after punctuation.
 
     Warns about public names without a docstring, which fails a strict build.
     """
     html = EQUATION.sub(lambda found: _mathml(found[2], found[1] == "div"), html)
     html = NUMBER.sub(r'<td class="number">\1</td>', html)
+    html = re.sub(r"<td>.+?</td>", lambda cell: CODE.sub(lambda code: BREAKS.sub("<wbr>", code[0]), cell[0]), html)
     if page.file.src_uri == "reference/python.md":
         for name in (f"{package.__name__}.{name}" for package in DESCRIBED for name in package.__all__):
             if f'id="{name}"' not in html:
@@ -99,7 +102,8 @@ def on_post_build(config):
 
 
 def _mathml(tex: str, display: bool) -> str:
-    return convert(markup.unescape(tex), display="block" if display else "inline")
+    math = convert(markup.unescape(tex), display="block" if display else "inline")
+    return f'<div class="equation">{math}</div>' if display else math
 
 
 def settings_page() -> str:
