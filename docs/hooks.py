@@ -38,7 +38,7 @@ OUTSIDE = re.compile(
 # Cells of tables that begin with a number, or have one word of code, and are short enough for one line.
 NUMBER = re.compile(r"<td>((?=[-+.]?\d)[^<]{1,24}|<code>[^<]{1,16}</code>)</td>")
 # Long words of code in cells, and the places where they may be broken.
-CODE, BREAKS = re.compile(r"<code>[^<]{17,}</code>"), re.compile(r"(?<=[._=,(/])(?=\w)")
+CODE, BREAKS = re.compile(r"<code>[^<]{17,}</code>"), re.compile(r"(?<=[._=,(])(?=[A-Za-z])")
 # Files of the repository that are pages of the site too.
 REPOSITORY = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 # Settings whose table a page shows: names in a comment.
