@@ -39,6 +39,8 @@ OUTSIDE = re.compile(
 NUMBER = re.compile(r"<td>((?=[-+.]?\d)[^<]{1,24}|<code>[^<]{1,16}</code>)</td>")
 # Long words of code in cells, and the places where they may be broken.
 CODE, BREAKS = re.compile(r"<code>[^<]{17,}</code>"), re.compile(r"(?<=[._=,(])(?=[A-Za-z])")
+# Names of flags, which are not broken after their hyphens.
+FLAG = re.compile(r"(?<=[\s>;(])--[a-z][\w.-]*")
 # Files of the repository that are pages of the site too.
 REPOSITORY = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 # Settings whose table a page shows: names in a comment.
@@ -77,13 +79,14 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Converts equations to MathML, keeps numbers in one line, and breaks code in cells of tables after punctuation.
+    """Converts equations to MathML, keeps numbers and flags in one line, and breaks code in cells after punctuation.
 
     Warns about public names without a docstring, which fails a strict build.
     """
     html = EQUATION.sub(lambda found: _mathml(found[2], found[1] == "div"), html)
     html = NUMBER.sub(r'<td class="number">\1</td>', html)
     html = re.sub(r"<td>.+?</td>", lambda cell: CODE.sub(lambda code: BREAKS.sub("<wbr>", code[0]), cell[0]), html)
+    html = FLAG.sub(r'<span class="flag">\g<0></span>', html)
     if page.file.src_uri == "reference/python.md":
         for name in (f"{package.__name__}.{name}" for package in DESCRIBED for name in package.__all__):
             if f'id="{name}"' not in html:
