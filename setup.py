@@ -51,7 +51,7 @@ GENERATE = ["openai>=3.57"]
 DOCUMENTS = ["mammoth>=1.8", "openpyxl>=3.1", "pypdf>=5.0", "python-pptx>=1.0"]
 GCS = ["gcsfs>=2026.10.1"]
 S3 = ["s3fs>=2026.9.0"]
-DOCS = ["latex2mathml>=3.77", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29"]
+DOCS = ["latex2mathml>=3.77", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.29", "ziamath>=0.13"]
 PUBLISH = ["milvus-lite>=3.2; sys_platform != 'win32'", "pymilvus>=2.6"]
 
 setup(

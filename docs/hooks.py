@@ -2,6 +2,7 @@
 
 import contextlib
 import html as markup
+import importlib.util
 import io
 import itertools
 import json
@@ -32,10 +33,16 @@ same command resumes the work, 130 after an interrupt.
 # Links to files outside of the documentation, which lead to the repository, or are replaced by their text.
 OUTSIDE = re.compile(
     r"\[([^\]]+)\]\((?:\.\./)+"
-    r"((?:endx_jax|benchmarks|launch|examples|configs|tests|reproduction|README|CONTRIBUTING|CHANGELOG)[^)]*)\)"
+    r"((?:endx_jax|benchmarks|launch|examples|configs|tests|reproduction|README|LICENSE)[^)]*)\)"
 )
 # Cells of tables that begin with a number, or have one word of code, and are short enough for one line.
 NUMBER = re.compile(r"<td>((?=[-+.]?\d)[^<]{1,24}|<code>[^<]{1,16}</code>)</td>")
+# Long words of code in cells, and the places where they may be broken.
+CODE, BREAKS = re.compile(r"<code>[^<]{17,}</code>"), re.compile(r"(?<=[._=,(])(?=[A-Za-z])")
+# Names of flags, which are not broken after their hyphens.
+FLAG = re.compile(r"(?<=[\s>;(])--[a-z][\w.-]*")
+# Files of the repository that are pages of the site too.
+REPOSITORY = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 # Settings whose table a page shows: names in a comment.
 SHOWN = re.compile(r"^<!-- settings: (.+) -->$", re.MULTILINE)
 # Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
@@ -49,9 +56,15 @@ SEARCHED = "softmax learning_rate evaluate_every global_batch_size warmup_steps 
 
 
 def on_files(files, config):
-    """Adds the generated pages."""
+    """Adds the generated pages, those of the repository, and a font for equations."""
     for name, text in (("settings", settings_page()), ("command-line", commands_page())):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
+    for name in REPOSITORY:
+        text = pathlib.Path(config.docs_dir, "..", name).read_text()
+        text = text.replace("](docs/", "](").replace("](LICENSE", "](../LICENSE")
+        files.append(File.generated(config, name, content=text))
+    (package,) = importlib.util.find_spec("ziamath").submodule_search_locations
+    files.append(File.generated(config, "reference/math.ttf", abs_src_path=f"{package}/fonts/STIXTwoMath-Regular.ttf"))
     return files
 
 
@@ -66,12 +79,14 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Converts equations to MathML and keeps numbers in one line.
+    """Converts equations to MathML, keeps numbers and flags in one line, and breaks code in cells after punctuation.
 
     Warns about public names without a docstring, which fails a strict build.
     """
     html = EQUATION.sub(lambda found: _mathml(found[2], found[1] == "div"), html)
     html = NUMBER.sub(r'<td class="number">\1</td>', html)
+    html = re.sub(r"<td>.+?</td>", lambda cell: CODE.sub(lambda code: BREAKS.sub("<wbr>", code[0]), cell[0]), html)
+    html = FLAG.sub(r'<span class="flag">\g<0></span>', html)
     if page.file.src_uri == "reference/python.md":
         for name in (f"{package.__name__}.{name}" for package in DESCRIBED for name in package.__all__):
             if f'id="{name}"' not in html:
@@ -90,7 +105,8 @@ def on_post_build(config):
 
 
 def _mathml(tex: str, display: bool) -> str:
-    return convert(markup.unescape(tex), display="block" if display else "inline")
+    math = convert(markup.unescape(tex), display="block" if display else "inline")
+    return f'<div class="equation">{math}</div>' if display else math
 
 
 def settings_page() -> str:

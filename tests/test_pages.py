@@ -1,13 +1,13 @@
-"""Pages: their tables are those of docs/tables, and flags, settings, tests, files and messages that they name exist."""
+"""Pages: tables are those of docs/tables; flags, settings, functions, tests, files and messages named there exist."""
 
 import importlib.util
 import json
 import pathlib
+import pkgutil
 import re
 
 import pytest
 
-from endx_jax import losses, metrics
 from endx_jax.cli.entry import VERBS
 from endx_jax.experiment.config import resolve
 from endx_jax.methods import METHODS, find_method
@@ -16,6 +16,7 @@ from endx_jax.settings import flattened
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PYTHON = [str(file) for file in ROOT.rglob("*.py")]
 SOURCE = "\n".join(file.read_text() for file in sorted((ROOT / "endx_jax").rglob("*.py")))
 # Pages all of whose tables of results have files.
 COMPLETE = """
@@ -108,18 +109,42 @@ def unknown_flags(text: str) -> set[str]:
     return {flag for flag in flags - spelled if not flag.startswith("config")}
 
 
+# Packages whose functions pages name without `endx_jax.`; the names of the others are those of settings too.
+PACKAGES = "checks encoders experiment export losses methods metrics parallel planning ranking registry reproduction"
+ENDS = "py|toml|md|sh|yaml|json|jsonl|html|ipynb|svg|png"
+
+
 def unknown_functions(text: str) -> set[str]:
-    found = set()
-    for package, called in ((losses, r"\b(?:endx_jax\.)?losses\.([a-z_]+)\(?"), (metrics, r"\bmetrics\.([a-z_]+)\b")):
-        folder = pathlib.Path(package.__file__).parent
-        named = set(re.findall(called, text)) - {"py", "md", "json", "jsonl"}
-        found |= {name for name in named if not (hasattr(package, name) or (folder / f"{name}.py").exists())}
-    return found
+    """Returns names like `losses.triplet` and `losses/rows.py:mean_over_rows` that do not exist."""
+    dotted = set(re.findall(r"(?<![\w./-])endx_jax(?:\.\w+)+", text))
+    dotted |= set(re.findall(rf"(?<![\w./-])(?:{PACKAGES.replace(' ', '|')})(?:\.[A-Za-z_]\w*)+", text))
+    names = {name: re.sub(r"^registry\b", "data.formats.registry", name) for name in dotted}
+    names = {name: full for name, full in names.items() if not re.search(rf"\.({ENDS})$", name)}
+    names |= {
+        f"{path}.py:{name}": f"{path.replace('/', '.')}:{name}"
+        for path, name in re.findall(r"`([\w/]+)\.py:([\w.]+)`", text)
+    }
+    return {name for name, full in names.items() if not resolves(full)} - {"losses.Contrastive"}  # of PyLate
+
+
+def resolves(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name if name.startswith(("endx_jax", "reproduction")) else f"endx_jax.{name}")
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_functions_that_do_not_exist_are_found():
+    text = (
+        "`losses.tripplet`, `endx_jax.lode`, `losses/rows.py:mean`, `losses.triplet`, `losses/rows.py:mean_over_rows`"
+    )
+    assert unknown_functions(text) == {"losses.tripplet", "endx_jax.lode", "losses/rows.py:mean"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_what_pages_name_exists(page):
-    text, ends = page.read_text(), r"[\w./-]+\.(?:py|toml|md|sh|yaml|json|ipynb|svg|png)"
+    text = page.read_text()
     assert not unknown_settings(text)
     assert not unknown_flags(text)
     assert not unknown_functions(text)
@@ -128,10 +153,21 @@ def test_what_pages_name_exists(page):
     defined = {n for file in (ROOT / "tests").rglob("*.py") for n in re.findall(r"def (test_\w+)", file.read_text())}
     assert not set(re.findall(r"`(test_\w+)`", text)) - defined
     named = re.findall(
-        rf"(?<![\w/.-])((?:benchmarks|configs|docs|endx_jax|examples|launch|reproduction|tests)/{ends})", text
+        rf"(?<![\w/.-])((?:benchmarks|configs|docs|endx_jax|examples|launch|reproduction|tests)/[\w./-]+\.(?:{ENDS}))",
+        text,
     )
-    inside = re.findall(r"`((?:losses|models|planning|methods|data|metrics)/[\w/]+\.py)`", text)
-    assert not {path for path in [*named, *(f"endx_jax/{path}" for path in inside)] if not (ROOT / path).exists()}
+    assert not {path for path in named if not (ROOT / path).exists()}
+    # Python files by the end of their path, without those of other projects and of exports.
+    named = set(re.findall(r"`([\w/]+\.py)[`:]", text)) - {"colbert.py", "encode.py", "hn_mine.py"}
+    assert not {path for path in named if not any(file.endswith(f"/{path}") for file in PYTHON)}
+    assert "pip install 'endx_jax" not in text, "nothing is published: pip install -e"
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_into_pages_lead_to_headings(page):
+    for path, anchor in re.findall(r"\]\(([\w/.-]+\.md)#([\w-]+)\)", (ROOT / page).read_text()):
+        heads = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.MULTILINE)
+        assert anchor in {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}
 
 
 def test_messages_of_the_page_about_messages_are_printed():
