@@ -105,12 +105,17 @@ REFUSED = {
     f"{SERVE} --host=no.such.host.invalid": "--host=no.such.host.invalid everyone",
     f"{SERVE} --host=0.0.0.0": "--host=0.0.0.0 everyone",
     f"{SERVE} --port=0": "nowhere",
+    f"{SERVE} --port=0 --host=localhost": "nowhere",  # of this machine, as 127.1.2.3: no token is needed
+    f"{SERVE} --port=0 --host=127.1.2.3": "nowhere",
     "serve": "--workdir=RUN --index=FILE --model=NAME --corpus=FOLDER",
     "serve --corpus=docs": "--workdir=RUN --index=FILE --model=NAME --corpus=FOLDER",
     f"{SERVE} --corpus=docs": "--corpus --index",
     f"{SERVE} --rerank=missing": "missing",
     f"{SERVE} --max-k=0": "--max-k positive",
     f"{SERVE} --token-file=missing": "--token-file=missing",
+    f"{SERVE} --token-file=blank": "--token-file=blank ASCII",
+    f"{SERVE} --token-file=words": "--token-file=words ASCII",
+    f"{SERVE} --token-file=accents": "--token-file=accents ASCII",
     "train --config=t5:base,adespl": "sde, ade, ade_ste, ade_fte, ade_spl 'ade_spl'",
     "train --config=fcrr:questions": "SIDE fcrr:SIDE,BASE 'questions' 'question'",
     "train --config=t5:bass,sde": "SIZE t5:SIZE,SHARING 'bass' 'base'",
@@ -156,6 +161,8 @@ def folder(tmp_path, monkeypatch, trained_workdir):
     written(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "the cat"}])
     written(tmp_path / "named.jsonl", [{"_id": "d", "body": "the cat"}])
     written(tmp_path / "unnamed.jsonl", [{"txt": "the cat"}])
+    for name, token in (("blank", " "), ("words", "two words"), ("accents", "naïve")):
+        written(tmp_path / name, token)
     written(tmp_path / "wrong.csv", "asked,answer\nq,a\n")
     written(tmp_path / "halves.csv", "question,answer\nq,a\nr,\n")
     return tmp_path

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from helpers import refused, written
+from refusals import check_refusal
 
 from endx_jax.cli import train
 from endx_jax.experiment.config import resolve
@@ -98,22 +99,22 @@ def test_next_steps_fit_the_data(trained_workdir):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("def get_config():\n    raise ValueError('no such thing')", ", line 2: ValueError: no such thing; correct"),
-        ("import nosuchmodule", ", line 1: ModuleNotFoundError: No module named 'nosuchmodule'; correct the"),
-        ("question,answer\nwhere,on the mat\n", ", line 2: SyntaxError: invalid syntax; correct the Python file$"),
-        ("PK\0\0", ": SyntaxError: source code string cannot contain null bytes; correct the Python file$"),
-        ("caf\xe9 = 1", r", line 1: SyntaxError: \(unicode error\) 'utf-8' codec .*; correct the Python file"),
-        ("config = 1", " has no function get_config that returns the settings$"),
-        ("def get_config():\n    return 5", ": get_config returns 5; it must return settings: base_config"),
-        ("METHOD = 'x'\ndef get_config(): return {}", "METHOD in the config file is 'x'; it must be a Method"),
-        ("DATA = {'x': 5}\ndef get_config(): return {}", "DATA in the config file is {'x': 5}; it must map names"),
+        ("def get_config():\n    raise ValueError('nothing')", ["mine.py, line 2", "ValueError: nothing", "correct"]),
+        ("import nosuchmodule", ["mine.py, line 1", "ModuleNotFoundError", "'nosuchmodule'", "correct"]),
+        ("question,answer\nwhere,on the mat\n", ["mine.py, line 2", "SyntaxError", "correct the Python file"]),
+        ("PK\0\0", ["mine.py", "SyntaxError", "correct the Python file"]),
+        ("caf\xe9 = 1", ["mine.py, line 1", "SyntaxError", "'utf-8'", "correct the Python file"]),
+        ("config = 1", ["mine.py", "get_config"]),
+        ("def get_config():\n    return 5", ["mine.py", "get_config", "5", "base_config"]),
+        ("METHOD = 'x'\ndef get_config(): return {}", ["METHOD", "'x'", "a Method"]),
+        ("DATA = {'x': 5}\ndef get_config(): return {}", ["DATA", "{'x': 5}"]),
     ],
 )
-def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, message, tmp_path):
+def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, named, tmp_path):
     file = written(tmp_path / "mine.py", text.encode("latin-1"))
-    refused(f"^(config={file})?{message}", train.parse_arguments, [f"--config={file}"])
+    check_refusal(lambda: train.parse_arguments([f"--config={file}"]), *named)
 
 
 def test_a_config_file_is_executed_once(tmp_path):
@@ -127,10 +128,9 @@ def test_a_config_file_is_executed_once(tmp_path):
     assert (tmp_path / "mine.log").read_text() == "x"
 
 
-def test_endx_alone_prints_help_and_its_version_and_an_unknown_verb_one_line(endx):
+def test_endx_alone_prints_help_and_its_version(endx):
     assert "usage: endx VERB" in endx().out == endx("--help").out
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", endx("--version").out)
-    assert "unknown verb 'trian'; did you mean 'train'?" in endx("trian", status=2).err
 
 
 def test_an_interrupt_is_no_traceback(monkeypatch, endx):

@@ -3,10 +3,9 @@
 import dataclasses
 import json
 
-import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, one_line_error, refused, written
+from helpers import logged_losses, one_line_error, refused, use_devices, written
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -18,7 +17,6 @@ from endx_jax.experiment.workdir import read_config
 from endx_jax.methods.config import load_recipe
 from endx_jax.methods.pair import PairSettings
 from endx_jax.models.products import product_dtype
-from endx_jax.parallel import make_mesh
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def test_it_trains_stops_goes_on_validates_and_reports(pair_workdir):
 
 @pytest.mark.slow
 def test_in_one_go_on_fewer_devices_the_losses_are_the_same(pair_workdir, config, tmp_path, monkeypatch):
-    monkeypatch.setattr("endx_jax.experiment.run.make_mesh", lambda settings: make_mesh(settings, jax.devices()[:2]))
+    use_devices(monkeypatch, 2)
     config.train.tower_chunk = 4
     run(config, tmp_path)
     np.testing.assert_allclose([*logged_losses(tmp_path).values()], [*logged_losses(pair_workdir).values()], rtol=1e-5)
