@@ -15,6 +15,11 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.experiment.saved_model import load_pair_scorer
 
 
+def service(*flags):
+    """The service that the verb serves with these flags, without a server."""
+    return serve._service(serve._parser().parse_args([*flags]))
+
+
 def test_serves_until_it_is_told_to_stop(trained_workdir, tmp_path):
     """With the token of a file, which goes before that of the environment."""
     token, environment = written(tmp_path / "token", "secret\n"), os.environ | {serve.TOKEN: "other"}
@@ -41,29 +46,27 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "cat.md").write_text("# The cat\n\nThe cat sat on a mat.")
-    arguments = serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"])
-    ((answer,),) = serve._service(arguments).index.search(["where is the cat"], 3)
+    flags = f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"
+    ((answer,),) = service(*flags).index.search(["where is the cat"], 3)
     assert (answer.document.id, answer.document.metadata["source"]) == ("cat.md", "cat.md")
     said = capsys.readouterr().out
     assert "docs: 1 file, split into 1 passage\n1 document in " in said
     assert f"the index is {tmp_path}/.cache/endx_jax/indexes/" in said
-    serve._service(serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"]))
+    service(*flags)
     assert "is their index already; nothing to encode" in capsys.readouterr().out
     pairs = written(tmp_path / "pairs.csv", "key,asked,answer,about\n7,where is the cat,on a mat,Cats\n")
     columns = ["--text-column=answer", "--question-column=asked", "--title-column=about", "--id-column=key"]
-    arguments = serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={pairs}", *columns])
-    ((_, document),) = serve._service(arguments).index.snapshot
+    ((_, document),) = service(flags[0], f"--corpus={pairs}", *columns).index.snapshot
     assert document == Document("7", "Cats on a mat", {"title": "Cats"}, ("where is the cat",))
 
 
 def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):
-    arguments = serve._parser().parse_args([f"--workdir={trained_workdir}", f"--rerank={pair_workdir}"])
     documents = ["the mat of 3", "a dog", "the mats of 12"]
     expected = load_pair_scorer(pair_workdir)(["where is the cat 3"], documents)(np.array([[0, 0], [0, 1], [0, 2]]))
     assert len(set(expected.tolist())) == 3
-    service = serve._service(arguments)
-    service.preparations = service.later_preparations = list
-    running = Running(service)
+    served = service(f"--workdir={trained_workdir}", f"--rerank={pair_workdir}")
+    served.preparations = served.later_preparations = list
+    running = Running(served)
     try:
         status, content = running.post("/v1/rerank", {"query": "where is the cat 3", "documents": documents})
         _, cut = running.post("/v1/rerank", {"query": "where is the cat 3", "documents": [*documents, "mat " * 2000]})

@@ -3,7 +3,7 @@ import pathlib
 import re
 
 import pytest
-from helpers import refused, written
+from helpers import written
 from refusals import check_refusal
 
 from endx_jax.cli import train
@@ -35,8 +35,8 @@ def test_a_recipe_has_its_name_and_its_file_in_configs_for_names(recipe, tmp_pat
         monkeypatch.chdir(folder)
         for file in (f"configs/{name}.py", f"configs/papers/{name}.py", CONFIGS / f"{name}.py", recipe_files()[name]):
             assert load_config(f"{file}{colon}{arguments}").to_dict() == expected
-    refused("configs/yuu.py is neither a file nor a recipe; did you mean 'yu'", load_config, "configs/yuu.py")
-    refused("elsewhere/configs/yu.py is neither a file nor a recipe", load_config, "elsewhere/configs/yu.py")
+    check_refusal(lambda: load_config("configs/yuu.py"), "configs/yuu.py", "'yu'")
+    check_refusal(lambda: load_config("elsewhere/configs/yu.py"), "elsewhere/configs/yu.py is neither a file nor")
 
 
 RECIPES = {f"t5:base,{sharing}": f"t5_base_{sharing}" for sharing in SHARINGS}

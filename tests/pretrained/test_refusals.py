@@ -81,6 +81,13 @@ HEADS = [
     (pooling(pooling_mode=["mean", "cls"]), "Pooling/config.json pooling one of"),
     (pooling(pooling_mode=[]), "Pooling/config.json pooling one of"),
     (pooling(pooling_mode="mean", attention=1), "Pooling/config.json attention=1 unknown"),
+    (
+        {
+            "modules.json": modules("Transformer", "Pooling", "Normalize"),
+            "Normalize/config.json": {"module_input_name": "token_embeddings"},
+        },
+        "Normalize/config.json module_input_name='token_embeddings'",
+    ),
 ]
 
 

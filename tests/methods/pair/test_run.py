@@ -5,7 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from helpers import logged_losses, one_line_error, refused, use_devices, written
+from helpers import logged_losses, use_devices, written
+from refusals import check_refusal
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -64,8 +65,7 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
 
 
 def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, endx):
-    with one_line_error("holds a pair classifier or reranker, .* pass it to --rerank of `endx evaluate` or `endx sea"):
-        endx_jax.load(pair_workdir)
+    check_refusal(lambda: endx_jax.load(pair_workdir), "--rerank", "`endx evaluate`")
     corpus = written(tmp_path / "corpus.txt", "a\n")
     workdir, output = f"--workdir={pair_workdir}", f"--output={tmp_path / 'out'}"
     for verb in (
@@ -82,7 +82,7 @@ def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path,
 def test_pairs_longer_than_the_encoders_positions_are_refused_before_the_first_step(config, tmp_path):
     short = write_tiny_bert(tmp_path / "short", max_position_embeddings=40)
     config.model.pretrained = str(short)
-    refused("pairs of up to 47 tokens, more than the 40 positions", run, config, tmp_path / "run")
+    check_refusal(lambda: run(config, tmp_path / "run"), "47 tokens", "40 positions")
     assert not (tmp_path / "run").exists()
 
 
