@@ -114,12 +114,23 @@ def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, search):
     assert f"2 questions, {len(texts)} documents" in said
 
 
-def test_jsonl_is_utf_8_whatever_the_encoding_of_standard_output(tmp_path, monkeypatch, search):
+@pytest.mark.parametrize(
+    ("encoding", "printed"),
+    [("ascii", rb"caf\xe9 \u2192"), ("latin-1", b"caf\xe9 \\u2192"), ("utf-8", "caf\xe9 \u2192".encode())],
+)
+def test_text_has_escapes_where_its_encoding_lacks_characters_and_jsonl_is_utf_8(
+    tmp_path, monkeypatch, search, encoding, printed
+):
     documents = [Document("caf\xe9", "a caf\xe9 \u2192 a bar")]
     write_index(tmp_path / "i", np.eye(1, dtype=np.float32), documents, metric="cosine", model={})
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
-    search(f"--index={tmp_path / 'i'}", "--mode=bm25", "--format=jsonl", "bar")
-    (answer,) = json.loads(sys.stdout.buffer.getvalue())["answers"]
+    found = {}
+    for kind in ("text", "jsonl"):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+        search(f"--index={tmp_path / 'i'}", "--mode=bm25", f"--format={kind}", "bar")
+        sys.stdout.flush()
+        found[kind] = sys.stdout.buffer.getvalue()
+    assert b"a " + printed + b" a bar" in found["text"]
+    (answer,) = json.loads(found["jsonl"])["answers"]
     assert (answer["id"], answer["text"]) == (documents[0].id, documents[0].text)
 
 

@@ -133,15 +133,6 @@ def test_endx_alone_prints_help_and_its_version(endx):
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", endx("--version").out)
 
 
-def test_an_interrupt_is_no_traceback(monkeypatch, endx):
-    def interrupted(argv):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(train, "main", interrupted)
-    hint = "endx train: interrupted; the same command resumes from its checkpoint, if any\n"
-    assert endx("train", status=130).err == hint
-
-
 def test_help_begins_with_the_settings_that_are_changed_most(endx):
     shown = endx("train", "--config=minilm", "--config.train.steps=7", "--help").out
     first, _, every = shown.partition("\nAll settings:\n")
