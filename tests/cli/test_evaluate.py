@@ -4,6 +4,7 @@ import json
 
 import pytest
 from helpers import written
+from small_beir import write_beir
 from small_squad import write_squad
 
 import endx_jax
@@ -113,15 +114,14 @@ def test_questions_that_share_an_answer_are_ranked_apart_too(tiny_bert, tmp_path
     assert len((tmp_path / "out" / "answers-at-least-2" / "bm25.per_question.jsonl").read_text().splitlines()) == 2
 
 
+FORMS = {"": "the {} on the mat", "q-": "where is the {}"}
+
+
 def write_set(folder, words, grade=1):
     """Writes a BEIR folder with a document and a question of each word, and two documents for the first."""
-    (folder / "qrels").mkdir(parents=True)
-    documents = [{"_id": word, "title": "", "text": f"the {word} on the mat"} for word in words]
-    written(folder / "corpus.jsonl", documents)
-    written(folder / "queries.jsonl", [{"_id": f"q-{word}", "text": f"where is the {word}"} for word in words])
+    corpus, queries = ({f"{mark}{word}": form.format(word) for word in words} for mark, form in FORMS.items())
     judged = [(f"q-{word}", word, grade) for word in words] + [(f"q-{words[0]}", words[1], 1)]
-    rows = "".join("\t".join(map(str, row)) + "\n" for row in [("query-id", "corpus-id", "score"), *judged])
-    (folder / "qrels" / "test.tsv").write_text(rows)
+    write_beir(folder, corpus, queries, test=judged)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 """Command lines that are refused: words of the one line that names the flag, its value and a remedy."""
 
-import json
 import shlex
 
 import pytest
 from helpers import written
+from small_beir import write_beir
 
 # Data without rules, endpoints without servers: what is asked of them would end in another line.
 GENERATE = "generate --corpus=corpus.jsonl --output=new.jsonl --endpoint=http://127.0.0.1:9 --model=m"
@@ -151,10 +151,7 @@ def folder(tmp_path, monkeypatch, trained_workdir):
     for name in ("empty/nothing", "results", "parts", "unfinished", "a~"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("a", "b"):
-        (tmp_path / "suite" / name / "qrels").mkdir(parents=True)
-        for part, row in (("corpus", {"_id": "d", "text": "a"}), ("queries", {"_id": "q", "text": "b"})):
-            (tmp_path / "suite" / name / f"{part}.jsonl").write_text(json.dumps(row) + "\n")
-        (tmp_path / "suite" / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+        write_beir(tmp_path / "suite" / name, {"d": "a"}, {"q": "b"}, test=[("q", "d", 1)])
         (tmp_path / "parts" / f"{'train' if name == 'a' else 'test'}.jsonl").write_text('{"text": "the ant"}\n')
     (tmp_path / "suite" / "b" / "queries.jsonl").unlink()
     (tmp_path / "unfinished" / "config.json").write_text((trained_workdir / "config.json").read_text())

@@ -11,7 +11,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import flip_a_bit, logged_losses, logged_steps, trained_params, use_devices
+from helpers import flip_a_bit, logged_losses, logged_steps, times, trained_params, use_devices
 from refusals import check_refusal
 from small_squad import regular
 from tiny_bert import tiny_recipe, write_tiny_bert
@@ -212,12 +212,11 @@ def with_a_document(workdir):
 
 def test_a_finished_run_builds_nothing_again(finished, config, capsys):
     with_a_document(finished)
-    written = [file for file in finished.rglob("*") if file.is_file() and file.name != ".lock"]
-    before = {file: file.stat().st_mtime_ns for file in written}  # all but the lock
+    before = times(finished, "[!.]*")  # all but the lock
     assert run(config, finished) is None
     assert f"{finished} holds this run, trained and evaluated: nothing to do" in capsys.readouterr().out
     assert "precious" in Index(finished / "index.sqlite")
-    assert {file: file.stat().st_mtime_ns for file in written} == before
+    assert times(finished, "[!.]*") == before
 
 
 def test_an_evaluation_replaces_no_index_that_was_changed(finished, config, capsys):

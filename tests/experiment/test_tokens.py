@@ -14,7 +14,7 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, refused, whole_and_resumed
+from helpers import one_line_error, refused, times, whole_and_resumed
 from refusals import check_refusal
 from several_processes import as_processes
 from small_squad import write_squad
@@ -238,7 +238,7 @@ def test_tokens_that_other_settings_would_change_are_refused(settings, processor
 
 def parts_of(settings) -> dict[str, int]:
     """Returns the times of finished parts."""
-    return {file.name: file.stat().st_mtime_ns for file in pathlib.Path(settings.tokens).glob("part-*.arrow")}
+    return {file.name: time for file, time in times(pathlib.Path(settings.tokens), "part-*.arrow").items()}
 
 
 @pytest.mark.parametrize("damage", [None, "shortened", "flipped", "link"])

@@ -78,8 +78,8 @@ def test_loading_an_export_names_what_to_do_instead(written):
 
 
 @pytest.mark.slow
-def test_towers_of_two_shapes_are_two_programs(models, one_layer_bert, tmp_path):
-    model = make_model(one_layer_bert, sharing="ade")
+def test_towers_of_two_shapes_are_two_programs(models, tiny_bert, tmp_path):
+    model = make_model(tiny_bert, sharing="ade")
     towers = Towers.of(model)
     plain = towers.dual_encoder.answer.clone(normalize=False)
     write_stablehlo(

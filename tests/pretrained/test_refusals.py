@@ -251,8 +251,8 @@ def test_files_of_weights_that_can_not_be_read_are_named(tmp_path, files, words)
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return pretrained.load_encoder(str(write_tiny_bert(tmp_path_factory.mktemp("towers") / "bert")))
+def source(tiny_bert):
+    return pretrained.load_encoder(str(tiny_bert))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
+from helpers import one_line_error, refused, times
 from refusals import check_refusal
 from safetensors.numpy import save_file
 from tiny_bert import vocabulary, write_tokenizer
@@ -100,9 +100,9 @@ def test_capitals_count_where_there_are_any_and_the_first_of_equal_words(tmp_pat
 def test_a_folder_is_made_once_for_each_state_of_the_file(tmp_path):
     file = write_glove(tmp_path / "v.txt")
     first = static_folder(str(file))
-    written = {part: part.stat().st_mtime_ns for part in first.iterdir()}
+    before = times(first)
     assert static_folder(str(file)) == first
-    assert {part: part.stat().st_mtime_ns for part in first.iterdir()} == written
+    assert times(first) == before
     write_glove(file, ["a", *WORDS[1:]])
     assert static_folder(str(file)) != first
 

@@ -8,6 +8,7 @@ import helpers
 import pytest
 from helpers import written
 from refusals import check_refusal
+from small_beir import write_beir
 
 from endx_jax.data import read
 from endx_jax.data.formats import open_data
@@ -111,14 +112,9 @@ def test_of_two_scores_of_a_pair_the_first_counts(tmp_path):
 
 
 def test_grades_and_own_documents(tmp_path):
-    (tmp_path / "qrels").mkdir()
-    corpus = [{"_id": n, "text": text} for n, text in zip("123456", "aabcde", strict=True)]
-    written(tmp_path / "corpus.jsonl", corpus)
-    queries = [{"_id": n, "text": text} for n, text in zip("1347", "QQRS", strict=True)]
-    written(tmp_path / "queries.jsonl", queries)
-    rows = ("1 5 1", "1 5 2", "1 5 1", "3 5 1", "3 6 1", "4 4 3", "7 1 0", "7 2 1")
-    (tmp_path / "qrels" / "test.tsv").write_text(HEADER + "\n".join(rows).replace(" ", "\t"))
-    records = read(tmp_path)
+    corpus, queries = dict(zip("123456", "aabcde", strict=True)), dict(zip("1347", "QQRS", strict=True))
+    rows = ("151", "152", "151", "351", "361", "443", "710", "721")
+    records = read(write_beir(tmp_path / "set", corpus, queries, test=rows))
     assert (records.candidates, records.qrels) == (("a", "b", "c", "d", "e"), ((3, 4), (2,), (0,)))
     assert (records.grades, records.gains) == (({3: 2, 4: 1}, {2: 3}, {0: 1}), ((2, 1), (3,), (1,)))
     assert records.excluded == ((0, 1), (), ())  # query 4 is judged to be answered by its own document

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from helpers import one_line_error, refused
+from helpers import one_line_error, refused, times
 from refusals import check_refusal
 from small_mrqa import HEADER, asked, line
 from small_natural_questions import annotation, full, page, span
@@ -34,11 +34,6 @@ def data(tmp_path, source) -> pathlib.Path:
     """A data directory with the small set prepared."""
     prepare(source=source, data_dir=tmp_path / "data")
     return tmp_path / "data"
-
-
-def written(data) -> dict[pathlib.Path, int]:
-    """The times of all files of a data directory."""
-    return {file: file.stat().st_mtime_ns for file in data.rglob("*") if file.is_file()}
 
 
 def records(name, split, data_dir) -> RetrievalSet:
@@ -84,15 +79,15 @@ def test_natural_questions_in_parts_are_one_set(tmp_path):
 
 
 def test_a_second_time_nothing_is_converted(data, source):
-    folder, before = data / "reqa" / "squad" / "1.2.0", written(data)
+    folder, before = data / "reqa" / "squad" / "1.2.0", times(data)
     assert prepare(data_dir=data) == prepare(source=source, data_dir=data) == folder
-    assert written(data) == before
+    assert times(data) == before
 
 
 def test_a_packed_source_is_the_same_and_another_one_is_refused(data, tmp_path):
-    before = written(data)
+    before = times(data)
     prepare(source=write_squad(tmp_path / "packed", packed=True), data_dir=data)
-    assert written(data) == before
+    assert times(data) == before
     other = write_squad(tmp_path / "other")
     (other / FILES[1]).write_text((other / FILES[1]).read_text().replace("Bees", "Wasps"))
     check_refusal(lambda: prepare(source=other, data_dir=data), "1.2.0 was", "dev-v1.1.json", "sha256")

@@ -7,7 +7,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import trained_params
+from helpers import times, trained_params
 from refusals import check_refusal
 from tiny_bert import WIDTH, tiny_recipe
 
@@ -78,18 +78,15 @@ def test_only_the_head_is_trained_and_the_workdir_is_a_model_like_any_other(firs
 
 
 def test_below_the_heads_nothing_is_computed_twice(first_stage, config, cache, tmp_path):
-    def written():
-        return {file: file.stat().st_mtime_ns for file in cache.glob("vectors-*")}
-
-    before = written()
+    before = times(cache, "vectors-*")
     assert len(before) == 6  # questions and answers to train on, validate with and report on
     run(config, tmp_path / "again")
     config.objective.head.update(names="convrr", sides="both")
     prepare_run(config, tmp_path / "heads")
-    assert written() == before
+    assert times(cache, "vectors-*") == before
     config.data.answer_length = 20
     prepare_run(config, tmp_path / "other")
-    assert len(written()) > 6
+    assert len(times(cache, "vectors-*")) > 6
 
 
 @pytest.mark.slow
