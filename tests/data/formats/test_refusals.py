@@ -46,6 +46,7 @@ def half(text):
     return packed[: len(packed) // 2]
 
 
+QA = '{"question": "q", "answer": "a"}'
 PACKED = gzip.compress(b"".join(b"line %d\n" % n for n in range(1000)))
 DAMAGED = PACKED[:40] + bytes(20) + PACKED[60:]
 
@@ -127,18 +128,18 @@ ROWS = [
     row("x.json", DPR_LIST.replace('"noon"', "5"), "line 2", "positive_ctxs[0]", "'text'", "a whole number"),
     row("x.json", DPR_LIST.replace("noon", "caf\xe9").encode("latin-1"), "0xe9 is not UTF-8"),
     # Lists of objects and lines of them that end or go on as they may not.
-    row("x.json", '[{"a": 1},\n {"a": 2,}]', "line 2", "broken JSON"),
-    row("x.json", '[{"a": 1},\n]', "line 2", "broken JSON", "{ is expected"),
-    row("x.json", '[{"a": 1}\n{"a": 2}]', "line 2", "broken JSON", ", or ] is expected"),
-    row("x.json", '[{"a": 1}]\n[]', "line 2", "broken JSON", "the end of the file is expected"),
-    row("x.json", '[{"a": 1},', "line 1", "ends inside", "fetch it again"),
+    row("x.json", f'[{QA},\n {{"a": 2,}}]', "line 2", "broken JSON"),
+    row("x.json", f"[{QA},\n]", "line 2", "broken JSON", "{ is expected"),
+    row("x.json", f"[{QA}\n{QA}]", "line 2", "broken JSON", ", or ] is expected"),
+    row("x.json", f"[{QA}]\n[]", "line 2", "broken JSON", "the end of the file is expected"),
+    row("x.json", f"[{QA},", "line 1", "ends inside", "fetch it again"),
     row("x.json", '[\n{"a": "b', "line 2", "ends inside", "fetch it again"),
-    row("x.jsonl", '{"query": "q"}\n{"a": 1\n', "line 2, column 8", "broken JSON"),
-    row("x.jsonl", '{"query": "q", "answer": "a"}\n[1]\n', "line 2", "an object", "a list"),
+    row("x.jsonl", f'{QA}\n{{"a": 1\n', "line 2, column 8", "broken JSON"),
+    row("x.jsonl", f"{QA}\n[1]\n", "line 2", "an object", "a list"),
     # Files that are no text.
     row("x.csv", b"", "the file is empty"),
     row("x.csv.gz", gzip.compress(b""), "the file is empty"),
-    row("x.csv", "first\ncaf\xe9\n".encode("latin-1"), "line 2, byte 4", "0xe9", '"CSV UTF-8"', "WINDOWS-1252"),
+    row("x.csv", b"question,answer\ncaf\xe9,a\n", "line 2, byte 4", "0xe9", '"CSV UTF-8"', "WINDOWS-1252"),
     row("x.csv", "first".encode("utf-16"), "line 1, byte 1", "0xff", "iconv -f UTF-16"),
     row("x.csv.gz", half("question,answer\n" * 999), "ends too early", "fetch the file again"),
     row("x.csv.gz", b"not gzip at all", "broken gzip data"),

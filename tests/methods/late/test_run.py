@@ -53,9 +53,9 @@ def test_the_model_is_evaluated_by_maxsim(workdir, config):
     results = endx_jax.evaluate(model, config.data.path, reverse=True)
     records = results.pools.primary
     question, answers = model.encode_query(records.questions[:1]), model.encode_document(records.candidates)
-    best = results.evaluations[results.pools.primary_name]["whole"]
+    best = results.evaluations[results.pools.primary_name][workdir.name]
     np.testing.assert_allclose(best.top_scores[0, 0], model.similarity(question, answers).max(), rtol=1e-5)
-    ranked = results.reverse.evaluations[results.reverse.pools.primary_name]["whole"]
+    ranked = results.reverse.evaluations[results.reverse.pools.primary_name][workdir.name]
     asked = model.similarity(model.encode_query(records.questions), answers[:1])
     np.testing.assert_allclose(ranked.top_scores[0, 0], asked.max(), rtol=1e-5)
 
