@@ -156,7 +156,7 @@ def main() -> None:
     recipes = {name: recipe.split() for name, _, recipe in (one.partition("=") for one in chosen.candidate)}
     recipes = recipes or {"minilm": ["minilm"]}
     untrained = {UNTRAINED: MODEL} | dict(one.partition("=")[::2] for one in chosen.untrained)
-    systems = {"bm25": []} | dict.fromkeys(untrained, []) | {PEER: []} | recipes
+    systems = {"bm25": []} | {name: [] for name in untrained} | {PEER: []} | recipes
     limits = {name: getattr(chosen, name) for name in ("pairs", "questions", "pool", "words")}
     names = [name for name, one in DOMAINS.items() if chosen.half in (one.half, "all")] or chosen.half.split(",")
     found: dict[tuple[str, str], dict[str, dict[str, np.ndarray]]] = {}

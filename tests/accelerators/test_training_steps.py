@@ -6,7 +6,7 @@ import re
 
 import pytest
 from accelerator_programs import compiled_on, devices_or_skip, faults, plan_on
-from tiny_bert import tiny_recipe, write_tiny_bert
+from tiny_bert import tiny_recipe
 from tiny_models import write_tiny_t5
 
 from endx_jax.experiment import run as runs
@@ -26,11 +26,6 @@ BATCH, CHUNK, TILE = 148, 19, 16
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return write_tiny_bert(tmp_path_factory.mktemp("accelerators") / "bert", num_hidden_layers=1)
-
-
-@pytest.fixture(scope="module")
 def t5(tmp_path_factory):
     return write_tiny_t5(tmp_path_factory.mktemp("accelerators") / "t5")
 
@@ -42,8 +37,8 @@ def tiny(folder):
     return config
 
 
-def test_a_dual_encoder(bert):
-    planned, compiled = compiled_on(tiny(bert), "v5e:2x2")
+def test_a_dual_encoder(tiny_bert):
+    planned, compiled = compiled_on(tiny(tiny_bert), "v5e:2x2")
     assert faults(planned, compiled) == []
     assert {one.kind for one in compiled.collectives} >= {"all-reduce"}
     assert 0 < compiled.estimate < 0.1
@@ -82,12 +77,12 @@ def test_between_slices_are_gradients_and_embeddings_alone(t5):
 
 
 @pytest.mark.slow
-def test_a_dual_encoder_on_gpus(bert):
-    assert faults(*compiled_on(tiny(bert), "h200:2")) == []
+def test_a_dual_encoder_on_gpus(tiny_bert):
+    assert faults(*compiled_on(tiny(tiny_bert), "h200:2")) == []
 
 
-def test_dropout_of_hidden_states_alone_takes_fused_attention(bert):
-    config = tiny(bert)
+def test_dropout_of_hidden_states_alone_takes_fused_attention(tiny_bert):
+    config = tiny(tiny_bert)
     config.model.update(dropout=0.1, attention_dropout=0.0)
     planned = plan_on(config, "h200:2")
     assert [*attention_lines(planned)] == ["attention: fused by cuDNN"]

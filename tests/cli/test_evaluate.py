@@ -1,11 +1,10 @@
 import contextlib
 import io
 import json
-import shutil
 
 import pytest
 from helpers import written
-from pyarrow import csv
+from small_beir import write_beir
 from small_squad import write_squad
 
 import endx_jax
@@ -115,15 +114,14 @@ def test_questions_that_share_an_answer_are_ranked_apart_too(tiny_bert, tmp_path
     assert len((tmp_path / "out" / "answers-at-least-2" / "bm25.per_question.jsonl").read_text().splitlines()) == 2
 
 
+FORMS = {"": "the {} on the mat", "q-": "where is the {}"}
+
+
 def write_set(folder, words, grade=1):
     """Writes a BEIR folder with a document and a question of each word, and two documents for the first."""
-    (folder / "qrels").mkdir(parents=True)
-    documents = [{"_id": word, "title": "", "text": f"the {word} on the mat"} for word in words]
-    written(folder / "corpus.jsonl", documents)
-    written(folder / "queries.jsonl", [{"_id": f"q-{word}", "text": f"where is the {word}"} for word in words])
+    corpus, queries = ({f"{mark}{word}": form.format(word) for word in words} for mark, form in FORMS.items())
     judged = [(f"q-{word}", word, grade) for word in words] + [(f"q-{words[0]}", words[1], 1)]
-    rows = "".join("\t".join(map(str, row)) + "\n" for row in [("query-id", "corpus-id", "score"), *judged])
-    (folder / "qrels" / "test.tsv").write_text(rows)
+    write_beir(folder, corpus, queries, test=judged)
 
 
 @pytest.fixture(scope="module")
@@ -170,25 +168,6 @@ def test_a_suite_has_a_row_per_set_and_means_over_sets(tiny_bert, suite, evaluat
     assert entry["things", "bm25"]["intervals"] == {}  # three questions
     value = f"{single['things']['systems'][tiny_bert.name]['ndcg@10']:.3f}"
     assert f"things 3 3 {value} -" in " ".join(shown.split())
-
-
-def test_a_suite_in_one_folder_has_the_scores_of_one_of_folders(tiny_bert, suite, tmp_path, endx):
-    suite = shutil.copytree(suite, tmp_path / "folders")
-    for name in ("animals", "things"):
-        for part in ("corpus", "queries"):
-            (tmp_path / "whole" / part).mkdir(parents=True, exist_ok=True)
-            rows = [*map(json.loads, (suite / name / f"{part}.jsonl").read_text().splitlines())]
-            written(tmp_path / "whole" / part / f"{name}-00000-of-00001.parquet", rows)
-        (tmp_path / "whole" / "qrels").mkdir(exist_ok=True)
-        judged = csv.read_csv(suite / name / "qrels" / "test.tsv", parse_options=csv.ParseOptions(delimiter="\t"))
-        written(tmp_path / "whole" / "qrels" / f"{name}-00000-of-00001.parquet", judged.to_pylist())
-        (suite / name / "qrels" / "test.tsv").rename(suite / name / "qrels" / "train.tsv")
-    found = []
-    for data in (suite, tmp_path / "whole"):
-        endx("evaluate", f"--model={tiny_bert}", f"--data={data}", f"--output={tmp_path / 'out'}")
-        found.append(json.loads((tmp_path / "out" / "results.json").read_text()))
-    assert found[0]["systems"] == found[1]["systems"]
-    assert [{entry["split"] for entry in one["evaluations"]} for one in found] == [{"train"}, {"of its name"}]
 
 
 def test_two_systems_are_compared_over_the_sets_of_a_suite(tiny_bert, evaluated, tmp_path, endx):

@@ -1,10 +1,10 @@
 """Command lines that are refused: words of the one line that names the flag, its value and a remedy."""
 
-import json
 import shlex
 
 import pytest
 from helpers import written
+from small_beir import write_beir
 
 # Data without rules, endpoints without servers: what is asked of them would end in another line.
 GENERATE = "generate --corpus=corpus.jsonl --output=new.jsonl --endpoint=http://127.0.0.1:9 --model=m"
@@ -105,12 +105,17 @@ REFUSED = {
     f"{SERVE} --host=no.such.host.invalid": "--host=no.such.host.invalid everyone",
     f"{SERVE} --host=0.0.0.0": "--host=0.0.0.0 everyone",
     f"{SERVE} --port=0": "nowhere",
+    f"{SERVE} --port=0 --host=localhost": "nowhere",  # of this machine, as 127.1.2.3: no token is needed
+    f"{SERVE} --port=0 --host=127.1.2.3": "nowhere",
     "serve": "--workdir=RUN --index=FILE --model=NAME --corpus=FOLDER",
     "serve --corpus=docs": "--workdir=RUN --index=FILE --model=NAME --corpus=FOLDER",
     f"{SERVE} --corpus=docs": "--corpus --index",
     f"{SERVE} --rerank=missing": "missing",
     f"{SERVE} --max-k=0": "--max-k positive",
     f"{SERVE} --token-file=missing": "--token-file=missing",
+    f"{SERVE} --token-file=blank": "--token-file=blank ASCII",
+    f"{SERVE} --token-file=words": "--token-file=words ASCII",
+    f"{SERVE} --token-file=accents": "--token-file=accents ASCII",
     "train --config=t5:base,adespl": "sde, ade, ade_ste, ade_fte, ade_spl 'ade_spl'",
     "train --config=fcrr:questions": "SIDE fcrr:SIDE,BASE 'questions' 'question'",
     "train --config=t5:bass,sde": "SIZE t5:SIZE,SHARING 'bass' 'base'",
@@ -146,16 +151,15 @@ def folder(tmp_path, monkeypatch, trained_workdir):
     for name in ("empty/nothing", "results", "parts", "unfinished", "a~"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("a", "b"):
-        (tmp_path / "suite" / name / "qrels").mkdir(parents=True)
-        for part, row in (("corpus", {"_id": "d", "text": "a"}), ("queries", {"_id": "q", "text": "b"})):
-            (tmp_path / "suite" / name / f"{part}.jsonl").write_text(json.dumps(row) + "\n")
-        (tmp_path / "suite" / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+        write_beir(tmp_path / "suite" / name, {"d": "a"}, {"q": "b"}, test=[("q", "d", 1)])
         (tmp_path / "parts" / f"{'train' if name == 'a' else 'test'}.jsonl").write_text('{"text": "the ant"}\n')
     (tmp_path / "suite" / "b" / "queries.jsonl").unlink()
     (tmp_path / "unfinished" / "config.json").write_text((trained_workdir / "config.json").read_text())
     written(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "the cat"}])
     written(tmp_path / "named.jsonl", [{"_id": "d", "body": "the cat"}])
     written(tmp_path / "unnamed.jsonl", [{"txt": "the cat"}])
+    for name, token in (("blank", " "), ("words", "two words"), ("accents", "naïve")):
+        written(tmp_path / name, token)
     written(tmp_path / "wrong.csv", "asked,answer\nq,a\n")
     written(tmp_path / "halves.csv", "question,answer\nq,a\nr,\n")
     return tmp_path

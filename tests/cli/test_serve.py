@@ -1,3 +1,4 @@
+import os
 import re
 import signal
 import socket
@@ -6,23 +7,34 @@ import sys
 import urllib.request
 
 import numpy as np
-import pytest
-from helpers import refused, written
+from helpers import written
 from http_server import Running
 
 from endx_jax.cli import serve
+from endx_jax.data.sets.documents import Document
 from endx_jax.experiment.saved_model import load_pair_scorer
 
 
-def test_serves_until_it_is_told_to_stop(trained_workdir):
+def service(*flags):
+    """The service that the verb serves with these flags, without a server."""
+    return serve._service(serve._parser().parse_args([*flags]))
+
+
+def test_serves_until_it_is_told_to_stop(trained_workdir, tmp_path):
+    """With the token of a file, which goes before that of the environment."""
+    token, environment = written(tmp_path / "token", "secret\n"), os.environ | {serve.TOKEN: "other"}
     command = [sys.executable, "-m", "endx_jax", "serve", f"--workdir={trained_workdir}", "--port=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+    command.append(f"--token-file={token}")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as program:
         try:
             searched = r"searching 58 documents with 60 known questions .*, mode hybrid: dense \+ 0.08 x BM25 .*\n"
             assert re.fullmatch(searched, program.stdout.readline())
             assert re.fullmatch(r"encoded by .*; warming up\n", program.stdout.readline())
             url = re.fullmatch(r"ready: open (http://127\.0\.0\.1:\d+) .*\n", program.stdout.readline())[1]
             assert urllib.request.urlopen(f"{url}/readyz").status == 200
+            asked = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": "Bearer secret"})
+            assert urllib.request.urlopen(asked).status == 200
             program.send_signal(signal.SIGTERM)
             assert program.communicate(timeout=60) == ("stopped\n", "")
         finally:
@@ -34,41 +46,27 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "cat.md").write_text("# The cat\n\nThe cat sat on a mat.")
-    arguments = serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"])
-    ((answer,),) = serve._service(arguments).index.search(["where is the cat"], 3)
+    flags = f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"
+    ((answer,),) = service(*flags).index.search(["where is the cat"], 3)
     assert (answer.document.id, answer.document.metadata["source"]) == ("cat.md", "cat.md")
     said = capsys.readouterr().out
     assert "docs: 1 file, split into 1 passage\n1 document in " in said
     assert f"the index is {tmp_path}/.cache/endx_jax/indexes/" in said
-    serve._service(serve._parser().parse_args([f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"]))
+    service(*flags)
     assert "is their index already; nothing to encode" in capsys.readouterr().out
-
-
-def test_columns_of_a_corpus_are_given_to_encode(monkeypatch):
-    class Stop(Exception):
-        pass
-
-    def encode(model, corpus, **columns):
-        raise Stop(model, corpus, columns)
-
-    monkeypatch.setattr("endx_jax.index.corpus_encoding.encode_corpus", encode)
-    given = ["--model=m", "--corpus=pairs.csv", "--text-column=answer", "--question-column=asked", "--id-column="]
-    given.append("--title-column=title")
-    with pytest.raises(Stop) as caught:
-        serve._service(serve._parser().parse_args(given))
-    columns = {"text_column": "answer", "question_column": "asked"}
-    columns |= {"id_column": "", "title_column": "title", "split": None}
-    assert caught.value.args == ("m", "pairs.csv", columns)
+    pairs = written(tmp_path / "pairs.csv", "key,asked,answer,about\n7,where is the cat,on a mat,Cats\n")
+    columns = ["--text-column=answer", "--question-column=asked", "--title-column=about", "--id-column=key"]
+    ((_, document),) = service(flags[0], f"--corpus={pairs}", *columns).index.snapshot
+    assert document == Document("7", "Cats on a mat", {"title": "Cats"}, ("where is the cat",))
 
 
 def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):
-    arguments = serve._parser().parse_args([f"--workdir={trained_workdir}", f"--rerank={pair_workdir}"])
     documents = ["the mat of 3", "a dog", "the mats of 12"]
     expected = load_pair_scorer(pair_workdir)(["where is the cat 3"], documents)(np.array([[0, 0], [0, 1], [0, 2]]))
     assert len(set(expected.tolist())) == 3
-    service = serve._service(arguments)
-    service.preparations = service.later_preparations = list
-    running = Running(service)
+    served = service(f"--workdir={trained_workdir}", f"--rerank={pair_workdir}")
+    served.preparations = served.later_preparations = list
+    running = Running(served)
     try:
         status, content = running.post("/v1/rerank", {"query": "where is the cat 3", "documents": documents})
         _, cut = running.post("/v1/rerank", {"query": "where is the cat 3", "documents": [*documents, "mat " * 2000]})
@@ -89,28 +87,12 @@ def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
     assert line.startswith(f"endx serve: 127.0.0.1 port {port} can't be bound (Address already in use)")
 
 
+def test_a_token_of_the_environment_is_checked_too(endx, monkeypatch):
+    monkeypatch.setenv(serve.TOKEN, "two words")
+    assert serve.TOKEN in endx("serve", "--index=nowhere", status=2).err
+
+
 def test_a_package_that_is_missing_is_one_line(endx, monkeypatch):
     monkeypatch.setitem(sys.modules, "endx_jax.serving.app", None)
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert 'pip install -e ".[serve]"' in endx("serve", "--index=nowhere", status=2).err
-
-
-def test_a_token_comes_from_a_file_or_the_environment(monkeypatch, tmp_path):
-    file = written(tmp_path / "token", "secret\n")
-    monkeypatch.setenv(serve.TOKEN, "other")
-    assert serve._token(file) == "secret"
-    assert serve._token(None) == "other"
-    monkeypatch.setenv(serve.TOKEN, "")
-    assert serve._token(None) is None
-    monkeypatch.setenv(serve.TOKEN, " other\n")
-    assert serve._token(None) == "other"
-    for wrong in (" ", "two words", "naïve"):
-        file.write_text(wrong)
-        refused(r"^--token-file=.*: one line of ASCII without spaces", serve._token, file)
-        monkeypatch.setenv(serve.TOKEN, wrong)
-        refused("^the variable ENDX_TOKEN .*: one line of ASCII without spaces", serve._token, None)
-
-
-def test_addresses_of_this_machine_are_known():
-    assert all(map(serve._is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
-    assert not any(map(serve._is_loopback, ("0.0.0.0", "a.b")))

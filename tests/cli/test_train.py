@@ -3,7 +3,8 @@ import pathlib
 import re
 
 import pytest
-from helpers import refused, written
+from helpers import written
+from refusals import check_refusal
 
 from endx_jax.cli import train
 from endx_jax.experiment.config import resolve
@@ -34,8 +35,8 @@ def test_a_recipe_has_its_name_and_its_file_in_configs_for_names(recipe, tmp_pat
         monkeypatch.chdir(folder)
         for file in (f"configs/{name}.py", f"configs/papers/{name}.py", CONFIGS / f"{name}.py", recipe_files()[name]):
             assert load_config(f"{file}{colon}{arguments}").to_dict() == expected
-    refused("configs/yuu.py is neither a file nor a recipe; did you mean 'yu'", load_config, "configs/yuu.py")
-    refused("elsewhere/configs/yu.py is neither a file nor a recipe", load_config, "elsewhere/configs/yu.py")
+    check_refusal(lambda: load_config("configs/yuu.py"), "configs/yuu.py", "'yu'")
+    check_refusal(lambda: load_config("elsewhere/configs/yu.py"), "elsewhere/configs/yu.py is neither a file nor")
 
 
 RECIPES = {f"t5:base,{sharing}": f"t5_base_{sharing}" for sharing in SHARINGS}
@@ -98,22 +99,22 @@ def test_next_steps_fit_the_data(trained_workdir):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("def get_config():\n    raise ValueError('no such thing')", ", line 2: ValueError: no such thing; correct"),
-        ("import nosuchmodule", ", line 1: ModuleNotFoundError: No module named 'nosuchmodule'; correct the"),
-        ("question,answer\nwhere,on the mat\n", ", line 2: SyntaxError: invalid syntax; correct the Python file$"),
-        ("PK\0\0", ": SyntaxError: source code string cannot contain null bytes; correct the Python file$"),
-        ("caf\xe9 = 1", r", line 1: SyntaxError: \(unicode error\) 'utf-8' codec .*; correct the Python file"),
-        ("config = 1", " has no function get_config that returns the settings$"),
-        ("def get_config():\n    return 5", ": get_config returns 5; it must return settings: base_config"),
-        ("METHOD = 'x'\ndef get_config(): return {}", "METHOD in the config file is 'x'; it must be a Method"),
-        ("DATA = {'x': 5}\ndef get_config(): return {}", "DATA in the config file is {'x': 5}; it must map names"),
+        ("def get_config():\n    raise ValueError('nothing')", ["mine.py, line 2", "ValueError: nothing", "correct"]),
+        ("import nosuchmodule", ["mine.py, line 1", "ModuleNotFoundError", "'nosuchmodule'", "correct"]),
+        ("question,answer\nwhere,on the mat\n", ["mine.py, line 2", "SyntaxError", "correct the Python file"]),
+        ("PK\0\0", ["mine.py", "SyntaxError", "correct the Python file"]),
+        ("caf\xe9 = 1", ["mine.py, line 1", "SyntaxError", "'utf-8'", "correct the Python file"]),
+        ("config = 1", ["mine.py", "get_config"]),
+        ("def get_config():\n    return 5", ["mine.py", "get_config", "5", "base_config"]),
+        ("METHOD = 'x'\ndef get_config(): return {}", ["METHOD", "'x'", "a Method"]),
+        ("DATA = {'x': 5}\ndef get_config(): return {}", ["DATA", "{'x': 5}"]),
     ],
 )
-def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, message, tmp_path):
+def test_a_mistake_in_a_config_file_is_one_line_with_its_place(text, named, tmp_path):
     file = written(tmp_path / "mine.py", text.encode("latin-1"))
-    refused(f"^(config={file})?{message}", train.parse_arguments, [f"--config={file}"])
+    check_refusal(lambda: train.parse_arguments([f"--config={file}"]), *named)
 
 
 def test_a_config_file_is_executed_once(tmp_path):
@@ -127,19 +128,9 @@ def test_a_config_file_is_executed_once(tmp_path):
     assert (tmp_path / "mine.log").read_text() == "x"
 
 
-def test_endx_alone_prints_help_and_its_version_and_an_unknown_verb_one_line(endx):
+def test_endx_alone_prints_help_and_its_version(endx):
     assert "usage: endx VERB" in endx().out == endx("--help").out
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", endx("--version").out)
-    assert "unknown verb 'trian'; did you mean 'train'?" in endx("trian", status=2).err
-
-
-def test_an_interrupt_is_no_traceback(monkeypatch, endx):
-    def interrupted(argv):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(train, "main", interrupted)
-    hint = "endx train: interrupted; the same command resumes from its checkpoint, if any\n"
-    assert endx("train", status=130).err == hint
 
 
 def test_help_begins_with_the_settings_that_are_changed_most(endx):

@@ -4,6 +4,7 @@ import pytest
 from chat_server import ChatServer, questions, reply
 from helpers import one_line_error, refused
 from loopback import NO_API
+from refusals import check_refusal
 
 from endx_jax.data.chat import Chat, NoAnswer
 
@@ -71,14 +72,13 @@ def test_a_response_beyond_the_limit_or_none_in_time_is_one_line():
 def test_no_server_and_a_name_that_no_host_has_are_one_line():
     with ChatServer() as server:
         pass
-    refused(r"the connection failed \(ConnectError\), 2 times", client(server, retries=1).ask, "passage 1")
-    refused(r"the connection failed \(Unicode\w*Error\)", Chat("http://..", {"model": "m"}).ask, "passage 1")
+    check_refusal(lambda: client(server, retries=1).ask("passage 1"), "2 times", "the connection failed (ConnectError)")
+    check_refusal(lambda: Chat("http://..", {"model": "m"}).ask("passage 1"), "the connection failed (Unicode")
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
-    with one_line_error(r"needs the package openai: pip install -e .*generate"):
-        Chat("http://127.0.0.1:9", {"model": "m"}).ask("passage 1")
+    check_refusal(lambda: Chat("http://127.0.0.1:9", {"model": "m"}).ask("passage 1"), "needs the package openai")
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, NoAnswer), (422, NoAnswer), (401, ValueError), (404, ValueError)])
@@ -95,7 +95,7 @@ def test_a_refused_request_is_not_repeated_and_does_not_tell_the_key(status, kin
 
 def test_a_key_is_in_no_message_and_not_sent_where_a_server_redirects_to():
     with ChatServer() as other, ChatServer(lambda *_: (307, {"Location": f"{other.address}/v1"}, b"")) as server:
-        refused("status 307", client(server).ask, "passage 1")
+        check_refusal(lambda: client(server).ask("passage 1"), "status 307")
         assert not other.seen
     assert KEY not in repr(Chat("http://a", {}, KEY))
     with one_line_error("^the key of the API holds characters that no key has") as caught:
@@ -109,7 +109,7 @@ def test_a_key_is_in_no_message_and_not_sent_where_a_server_redirects_to():
 
 @pytest.mark.parametrize("url", ["", "localhost", "file:///etc/passwd", "http://", "http://me:word@h", "http://h?a=b"])
 def test_an_endpoint_is_an_address(url):
-    refused("--endpoint must be http", Chat, url, {})
+    check_refusal(lambda: Chat(url, {}), "--endpoint must be http")
 
 
 def test_a_client_that_was_stopped_sends_nothing_more():

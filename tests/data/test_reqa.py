@@ -3,7 +3,8 @@ import os
 import pathlib
 
 import pytest
-from helpers import refused, written
+from helpers import written
+from refusals import check_refusal
 from small_squad import asked
 
 from endx_jax.data.reqa import convert, from_squad
@@ -87,12 +88,7 @@ def test_places_count_white_space_and_an_unknown_pool_is_refused(tmp_path):
     questions = asked("i0", "one?", 2), asked("i1", "on?", context.index("on.")), asked("i2", "two?", 15)
     found = right(converted(tmp_path, paragraph(context, *questions)))
     assert found == {"one?": ["One goes\non."], "on?": ["One goes\non."], "two?": ["Two\nends."]}
-    refused(
-        "pool is 'sentence', which is none of answers, sentences; did you mean 'sent",
-        from_squad,
-        "x.json",
-        pool="sentence",
-    )
+    check_refusal(lambda: from_squad("x.json", pool="sentence"), "'sentence'")
 
 
 def counts(conversion: Conversion) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import pytest
 from fake_buckets import BUCKET, clients_of, gcs_server
 from helpers import one_line_error
 from loopback import Handler, LoopbackServer
+from refusals import check_refusal
 from several_processes import finish, start_all, systems_and_losses
 
 import endx_jax
@@ -107,8 +108,7 @@ def test_a_bucket_that_refuses_a_checkpoint_is_one_line(config, url, tmp_path, m
             save(*arguments)
 
         patch.setattr(Checkpoints, "save", refused)
-        with one_line_error(f"{url}/checkpoints/.*: access is denied"):
-            run(config, url)
+        check_refusal(lambda: run(config, url), f"{url}/checkpoints/", "access is denied")
     config.train.stop_at_step = 4
     run(config, url)
     assert any(name.startswith("checkpoints/4/") for name in buckets.listing(url))
@@ -125,6 +125,12 @@ def test_a_second_run_waits_for_the_first_one_or_is_refused(config, url, monkeyp
     with workdirs.BucketLock(lock, "wait"):
         assert b'"h"' not in buckets.read_bytes(lock)
     assert "is taken over: process 7 on h since then has ended" in capsys.readouterr().out
+
+
+def test_an_error_of_a_workdir_names_the_bucket_and_not_the_local_copy(url):
+    buckets.write_bytes(f"{url}/data.json", b'{"other": 1}')
+    with one_line_error(f"^{url}/data.json: no 'sha256' among 'other'$"), workdirs.opened(url) as home:
+        workdirs.read_data(home)
 
 
 @pytest.fixture

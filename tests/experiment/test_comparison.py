@@ -3,11 +3,13 @@ import json
 
 import numpy as np
 import pytest
-from helpers import refused, written
+from helpers import written
+from refusals import check_refusal
 
 from endx_jax.experiment import comparison
 from endx_jax.experiment.comparison import SystemResults, compare_systems, read_per_question
 from endx_jax.experiment.config import resolve
+from endx_jax.metrics.significance import FEWEST
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.trec import write_qrels, write_system
 
@@ -121,19 +123,20 @@ def test_groups_are_those_of_the_first_runs_questions():
     assert found == expected
 
 
-def test_questions_of_few_articles_are_grouped_by_answer(tmp_path, monkeypatch):
+def test_questions_of_few_articles_are_grouped_by_answer(tmp_path):
     file = tmp_path / "trained.per_question.jsonl"
-    questions = [f"q {n}" for n in range(60)]
+    questions = [f"q {n}" for n in range(FEWEST)]
     file.write_text("".join(json.dumps({"id": one, "group": "article", "mrr": 1.0}) + "\n" for one in questions))
-    assert read_per_question(file).clusters == ("article",) * 60
-    write_qrels(tmp_path / "qrels.trec", questions, ["a", "b", "c", "d"], [(n % 2, 2) for n in range(30)] + [(3,)] * 30)
-    assert read_per_question(file).clusters == ("c",) * 30 + ("d",) * 30  # of two right answers the more frequent one
+    assert read_per_question(file).clusters == ("article",) * FEWEST
+    half = FEWEST // 2
+    qrels = [(n % 2, 2) for n in range(half)] + [(3,)] * half
+    write_qrels(tmp_path / "qrels.trec", questions, ["a", "b", "c", "d"], qrels)
+    assert read_per_question(file).clusters == ("c",) * half + ("d",) * half  # of two right ones the more frequent one
     text = file.read_text().splitlines()
     file.write_text("".join(line.replace('"article"', f'"article {n}"') + "\n" for n, line in enumerate(text)))
-    monkeypatch.setattr(comparison, "FEWEST", 60)
-    assert len(set(read_per_question(file).clusters)) == 60
+    assert len(set(read_per_question(file).clusters)) == FEWEST
     (tmp_path / "qrels.trec").write_text("q 0 a 1\nq a 1\n")
-    refused("line 2: 3 columns", read_per_question, file)
+    check_refusal(lambda: read_per_question(file), "line 2", "3 columns")
 
 
 def test_a_pool_and_a_file_can_be_named(runs):
@@ -159,7 +162,6 @@ def test_mistakes_and_damaged_results_of_a_suite_are_one_line(runs, monkeypatch,
         (["a", "b", "--systems=trainde"], "there are bm25, trained; did you mean 'trained'?"),
         (["a", "b", "--systems=x,y,z"], "give one name"),
         (["a", "b", "--pool=nothing"], "run endx evaluate first"),
-        (["a", "nowhere"], "nowhere: no such file or folder"),
     ):
         assert message in endx("compare", *arguments, status=2).err
     for sets, message in (

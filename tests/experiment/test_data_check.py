@@ -6,8 +6,7 @@ import pytest
 
 import endx_jax
 from endx_jax.data.settings import DataSettings
-from endx_jax.experiment import data_check
-from endx_jax.experiment.check import MODEL
+from endx_jax.experiment.data_check import check_data
 
 
 def pairs(count=40):
@@ -121,7 +120,8 @@ def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_langua
     columns = {"question_column": "q_de", "answer_column": "a_de"}
     serve = "endx serve --model=intfloat/multilingual-e5-small '--corpus={}' --question-column=q_de --text-column=a_de"
     assert endx_jax.check(file, model=tiny_bert, **columns).next == serve.format(file)
-    train = data_check._next(DataSettings(path=str(file), skip_invalid=True, **columns), MODEL, MODEL, few=True)
+    settings = DataSettings(path=str(file), skip_invalid=True, **columns)  # `endx serve` has no such flag
+    train = check_data(settings, tiny_bert, "", default="intfloat/multilingual-e5-small").next
     flags = "--config.data.question_column=q_de --config.data.answer_column=a_de"
     assert train.endswith(f" {flags} --config.data.skip_invalid=True")
 

@@ -1,6 +1,5 @@
 """The lock of a workdir, held by a process that is really killed, and files of a workdir, whatever they hold."""
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -8,7 +7,6 @@ import os
 import platform
 import subprocess
 import sys
-from unittest import mock
 
 import pytest
 from fuzzing import damaged_json, damaged_json_lines, fuzzed, only_user_errors
@@ -175,14 +173,3 @@ def test_a_workdir_at_home_is_no_folder_named_tilde(tmp_path, monkeypatch):
     with workdirs.opened("~/run") as home:
         assert (home.folder, str(home)) == (tmp_path / "run", f"{tmp_path}/run")
         assert (tmp_path / "run").is_dir()
-
-
-def test_an_error_of_a_workdir_in_a_bucket_names_the_bucket_and_not_the_local_copy(monkeypatch):
-    monkeypatch.setattr(workdirs, "BucketLock", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(workdirs, "Mirror", lambda url, folder, skip: mock.MagicMock(folder=folder))
-    with (
-        one_line_error("^gs://bucket/a/run/data.json: no 'sha256' among 'other'$"),
-        workdirs.opened("gs://bucket/a/run") as home,
-    ):
-        (home / "data.json").write_text('{"other": 1}')
-        workdirs.read_data(home)

@@ -10,7 +10,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import refused
+from refusals import check_refusal
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -146,7 +146,7 @@ def test_a_loss_that_is_nan_leaves_the_checkpoint_that_was_being_written(tiny_be
 
     monkeypatch.setattr(Monitor, "flush", flushed)
     monkeypatch.setattr(checkpoints, "hash_files", slowly)
-    refused("the loss is nan at step 5", run, tiny_recipe(tiny_bert, pairs_csv, "none"), tmp_path / "run")
+    check_refusal(lambda: run(tiny_recipe(tiny_bert, pairs_csv, "none"), tmp_path / "run"), "step 5")
     assert checkpoints.newest_step(tmp_path / "run") == 4
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers import written
 from refusals import check_refusal
+from small_beir import write_beir
 from tiny_bert import WIDTH, tiny_recipe
 from tiny_models import write_tiny_qwen3
 
@@ -140,12 +141,8 @@ def test_pairs_are_named_before_anything_is_written(pairs, settings, named, conf
     ],
 )
 def test_a_setting_of_a_run_is_named_before_anything_is_written(changes, named, config, tmp_path):
-    folder = tmp_path / "mats"
-    (folder / "qrels").mkdir(parents=True)
-    written(folder / "corpus.jsonl", [{"_id": "d", "text": "a mat"}])
-    written(folder / "queries.jsonl", [{"_id": "q", "text": "where?"}])
-    for split in ("dev", "test"):
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    judged = [("q", "d", 1)]
+    folder = write_beir(tmp_path / "mats", {"d": "a mat"}, {"q": "where?"}, dev=judged, test=judged)
     sets = [each.replace("SET", str(folder)) for each in changes.get("evaluation.sets", ())]
     config.update_from_flattened_dict(changes | ({"evaluation.sets": tuple(sets)} if sets else {}))
     check_refusal(lambda: run(config, tmp_path / "run"), *named)

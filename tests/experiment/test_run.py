@@ -11,7 +11,8 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import flip_a_bit, logged_losses, logged_steps, refused, trained_params, use_devices
+from helpers import flip_a_bit, logged_losses, logged_steps, times, trained_params, use_devices
+from refusals import check_refusal
 from small_squad import regular
 from tiny_bert import tiny_recipe, write_tiny_bert
 
@@ -195,7 +196,7 @@ def test_warnings_of_readers_are_part_of_the_summary_and_logged_before_a_failure
         return [record.getMessage() for record in records]
 
     assert read(3) == ["skipped 3"]
-    refused("too many", read, 4)
+    check_refusal(lambda: read(4), "too many")
     assert [(record.name, record.getMessage()) for record in caplog.records[1:]] == [
         ("endx_jax.data.formats", "skipped 4"),
         ("endx_jax.data.formats", "skipped 4"),
@@ -211,12 +212,11 @@ def with_a_document(workdir):
 
 def test_a_finished_run_builds_nothing_again(finished, config, capsys):
     with_a_document(finished)
-    written = [file for file in finished.rglob("*") if file.is_file() and file.name != ".lock"]
-    before = {file: file.stat().st_mtime_ns for file in written}  # all but the lock
+    before = times(finished, "[!.]*")  # all but the lock
     assert run(config, finished) is None
     assert f"{finished} holds this run, trained and evaluated: nothing to do" in capsys.readouterr().out
     assert "precious" in Index(finished / "index.sqlite")
-    assert {file: file.stat().st_mtime_ns for file in written} == before
+    assert times(finished, "[!.]*") == before
 
 
 def test_an_evaluation_replaces_no_index_that_was_changed(finished, config, capsys):
@@ -258,25 +258,25 @@ def test_another_evaluation_makes_a_missing_index_again(finished, config):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"optimizer.learning_rate": 2e-3, "seed": 1}, "seed: 0 -> 1; optimizer.learning_rate: 0.001 -> 0.002"),
-        ({"model.product_dtype": "bfloat16"}, "model.product_dtype: 'float32' -> 'bfloat16'"),
+        ({"optimizer.learning_rate": 2e-3, "seed": 1}, ["seed: 0 -> 1", "optimizer.learning_rate: 0.001 -> 0.002"]),
+        ({"model.product_dtype": "bfloat16"}, ["model.product_dtype: 'float32' -> 'bfloat16'"]),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(stopped, config, changes, message):
+def test_settings_that_do_not_fit_are_refused(stopped, config, changes, named):
     config.update_from_flattened_dict(changes)
-    refused(message, run, config, stopped)
+    check_refusal(lambda: run(config, stopped), *named)
 
 
 def test_other_data_an_unwritable_workdir_and_another_architecture_are_refused(trained_workdir, stopped, config):
     data = json.loads((stopped / "data.json").read_text())
     (stopped / "data.json").write_text(json.dumps(data | {"sha256": "0" * 64}))
-    refused("started with other data", run, config, stopped)
-    refused("can't be written", run, config, stopped / "data.json" / "run")
+    check_refusal(lambda: run(config, stopped), "started with other data")
+    check_refusal(lambda: run(config, stopped / "data.json" / "run"), "can't be written")
     config.model.init_from = str(trained_workdir)
     config.model.pretrained = str(write_tiny_bert(stopped / "narrow", hidden_size=16))
-    refused("does not have the architecture", run, config, stopped / "other")
+    check_refusal(lambda: run(config, stopped / "other"), "does not have the architecture")
 
 
 def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, capsys):
@@ -331,7 +331,7 @@ def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_
     config.model.sharing, config.model.encoder = "ade_spl", ""
     config.model.answer_pretrained = str(other)
     config.model.projection = 8
-    refused("shares projection, which differs between", run, config, tmp_path)
+    check_refusal(lambda: run(config, tmp_path), "which differs between")
     config.model.sharing = "ade"
     monkeypatch.setattr("endx_jax.training.hooks.WARM_UP", 0)
     config.train.update(stop_at_step=2, profile_steps=1)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tiny_bert import tiny_recipe
 
-from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import read_splits
@@ -86,12 +85,6 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
 
 
-def test_shard_range_two_files_with_one_id_are_both_searched(monkeypatch):
-    pool, others = [Document("d0", "a")], [Document("d0", "a"), Document("d0", "b"), Document("d0", "c")]
-    monkeypatch.setattr(served_models, "sets_of", lambda run: [types.SimpleNamespace(documents=others)])
-    assert served_models.other_answers(None, pool) == [Document("d0+", "b"), Document("d0++", "c")]
-
-
 def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_are_left_out(config, tmp_path):
     (tmp_path / "more.csv").write_text("question,Reply\nwho is it,elsewhere\n")
     config.data.mixture = ((str(tmp_path / "more.csv"), 1.0, "ask: ", "say: "),)
@@ -105,6 +98,7 @@ def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_
     first = [(document.id, document.text) for document in documents[:2]]
     assert first == [("d0", "nowhere"), ("d1", "word3 is on the mat 3")]
     assert len({document.text for document in documents}) == 41
+    assert {"d0+", "d1+"} < {document.id for document in documents}  # both files have these ids
     assert not any("elsewhere" in document.text for document in documents)
 
 

@@ -14,7 +14,8 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, refused, whole_and_resumed
+from helpers import one_line_error, refused, times, whole_and_resumed
+from refusals import check_refusal
 from several_processes import as_processes
 from small_squad import write_squad
 from tiny_bert import tiny_recipe
@@ -207,8 +208,7 @@ def test_held_out_questions_are_left_out_and_missed_if_they_are_not(settings, pr
     pairs = stored(settings, processors, splits).pairs()
     assert len(pairs.questions) == 20
     write(tmp_path / "test.jsonl", [{"query": f"where is cat {n}", "pos": ["mat"]} for n in range(12)])
-    with one_line_error(r"has 2 of the held-out questions, such as 'where is cat 10': set another"):
-        stored(settings, processors, read_splits(settings))
+    check_refusal(lambda: stored(settings, processors, read_splits(settings)), "2 of", "'where is cat 10'")
 
 
 def test_held_out_questions_with_prompts_are_missed(settings, processors, tmp_path):
@@ -216,16 +216,14 @@ def test_held_out_questions_with_prompts_are_missed(settings, processors, tmp_pa
     settings = dataclasses.replace(settings, mixture=((str(other), 1.0, "who: "),))
     stored(settings, processors, read_splits(settings))
     write(tmp_path / "test.jsonl", [{"query": f"who is cat {n}", "pos": ["mat"]} for n in (3, 9)])
-    with one_line_error(r"has 1 of the held-out questions, such as 'who is cat 3': set another"):
-        stored(settings, processors, read_splits(settings))
+    check_refusal(lambda: stored(settings, processors, read_splits(settings)), "1 of", "'who is cat 3'")
 
 
 def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, processors):
     splits = read_splits(settings)
     store = stored(settings, processors, splits)
     short = processors | {"answer": dataclasses.replace(processors["answer"], length=20)}
-    with one_line_error(r"holds tokens of other data \(length: .*24.* and now .*20.*\): set another"):
-        stored(settings, short, splits)
+    check_refusal(lambda: stored(settings, short, splits), "holds tokens of other data (length")
     file = store.folder / "answer.ids.npy"
     whole = file.read_bytes()
     for damaged in (whole[:-2], whole[:-1] + bytes([whole[-1] ^ 1])):  # one of them of equal size
@@ -252,7 +250,7 @@ def test_tokens_that_other_settings_would_change_are_refused(settings, processor
 
 def parts_of(settings) -> dict[str, int]:
     """Returns the times of finished parts."""
-    return {file.name: file.stat().st_mtime_ns for file in pathlib.Path(settings.tokens).glob("part-*.arrow")}
+    return {file.name: time for file, time in times(pathlib.Path(settings.tokens), "part-*.arrow").items()}
 
 
 @pytest.mark.parametrize("damage", [None, "shortened", "flipped", "link"])
@@ -260,8 +258,7 @@ def test_an_interrupted_tokenization_keeps_its_whole_parts(settings, processors,
     broken = write(tmp_path / "shards" / "train-00002-of-00003.parquet", ROWS)
     whole = broken.read_bytes()
     write(broken, [*ROWS[:30], {"query": "", "pos": ["x"], "neg": []}])
-    with one_line_error(r"train-00002-of-00003.parquet, row 31: 'query' is empty; data.skip_invalid"):
-        stored(settings, processors, read_splits(settings))
+    check_refusal(lambda: stored(settings, processors, read_splits(settings)), "row 31", "'query'", "data.skip_invalid")
     before = parts_of(settings)
     assert len(before) == 2
     part, other = pathlib.Path(settings.tokens) / min(before), tmp_path / "other"
@@ -311,8 +308,7 @@ def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
     killed = mock.Mock(side_effect=concurrent.futures.process.BrokenProcessPool)
     monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", killed)
     several = dataclasses.replace(settings, tokenizing_processes=2)
-    with one_line_error("a tokenizing process was killed, .*: set data.tokenizing_processes below 2"):
-        stored(several, processors, read_splits(several))
+    check_refusal(lambda: stored(several, processors, read_splits(several)), "data.tokenizing_processes", "below 2")
 
 
 def test_processes_do_not_run_the_script_and_one_tokenizes_if_none_can_be_started(settings, processors, monkeypatch):
@@ -329,12 +325,10 @@ def test_processes_do_not_run_the_script_and_one_tokenizes_if_none_can_be_starte
 
 def test_a_folder_that_is_a_file_and_sources_without_a_pair_are_refused(settings, processors, tmp_path):
     wrong = dataclasses.replace(settings, tokens=settings.test_path)
-    with one_line_error(r"test.jsonl can't be written \(.*\); choose another data.tokens"):
-        stored(wrong, processors, read_splits(wrong))
+    check_refusal(lambda: stored(wrong, processors, read_splits(wrong)), "test.jsonl", "data.tokens")
     empty = write(tmp_path / "empty.jsonl", [{"query": "who?", "pos": [""]}])
     mixed = dataclasses.replace(settings, mixture=((str(empty), 1.0),))
-    with one_line_error(r"empty.jsonl: no questions .* to train on; leave it out of the data$"):
-        stored(mixed, processors, read_splits(settings))
+    check_refusal(lambda: stored(mixed, processors, read_splits(settings)), "empty.jsonl", "leave it out of the data")
 
 
 def test_a_source_can_be_read_as_a_whole(settings, processors, tmp_path):
@@ -368,8 +362,7 @@ def test_a_folder_without_the_marker_and_links_in_one_with_it_are_not_touched(se
     project, precious = tmp_path / "tokens", tmp_path / "precious"
     (project / "parts").mkdir(parents=True)
     (project / "parts" / "mine.txt").write_text("mine")
-    with one_line_error("tokens holds other files: name a new folder with data.tokens"):
-        stored(settings, processors, read_splits(settings))
+    check_refusal(lambda: stored(settings, processors, read_splits(settings)), "data.tokens")
     assert [file.name for file in project.rglob("*")] == ["parts", "mine.txt"]
     (project / MANIFEST).write_text("{}")
     precious.write_text("precious")
@@ -466,13 +459,11 @@ def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, 
 
 def test_what_needs_texts_is_refused(config, tmp_path, monkeypatch):
     config.objective.contrastive.guide = config.model.pretrained
-    with one_line_error(r"tokens holds tokens and no texts, which .*: leave data.tokens empty"):
-        prepare_run(config, tmp_path / "run")
+    check_refusal(lambda: prepare_run(config, tmp_path / "run"), "data.tokens", "tokens holds tokens and no texts")
     config.objective.contrastive.guide = ""
     annotating = dataclasses.replace(find_method("dual"), annotate=lambda *_: pytest.fail("called without texts"))
     monkeypatch.setitem(METHODS, "dual", annotating)
-    with one_line_error("holds tokens and no texts, which .* other methods' `annotate` need: leave data.tokens"):
-        prepare_run(config, tmp_path / "run")
+    check_refusal(lambda: prepare_run(config, tmp_path / "run"), "methods'", "`annotate`", "data.tokens")
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error
+from refusals import check_refusal
 from tiny_bert import LAYERS, tiny_recipe
 
 from endx_jax.experiment import run as runs
@@ -117,8 +117,7 @@ def test_a_run_on_gpus_says_which_attention_it_uses(run, monkeypatch):
 
 def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
     monkeypatch.setattr("endx_jax.experiment.compile_step.compile_ahead", lambda *_: pytest.fail("compiled"))
-    with one_line_error("a step needs 0.0 GB of memory and 0.0 GB are free: end other programs, or set a smaller"):
-        compile_and_restore(arranged(run, DeviceMemory(1000)))
+    check_refusal(lambda: compile_and_restore(arranged(run, DeviceMemory(1000))), "0.0 GB", "or set a smaller")
 
 
 @pytest.mark.parametrize(("share", "rows"), [(1.5, 8), (1.0, 16), (0.1, 16), (2.5, 4)])
@@ -229,8 +228,7 @@ def test_an_estimate_that_is_too_high_costs_one_more_program(run, accelerated, c
 def test_a_run_that_no_choice_fits_is_refused(run, accelerated, compiler):
     compiled, found = compiler(lambda plan: 2**40), accelerated(run.plan.activations)
     few = [found.choices[n] for n in (0, 3, -1)]  # tracing takes long
-    with one_line_error(r"a step needs 1099\.5 GB of memory and 0\.0 GB are free"):
-        compile_and_restore(dataclasses.replace(found, choices=few))
+    check_refusal(lambda: compile_and_restore(dataclasses.replace(found, choices=few)), "1099.5 GB", "0.0 GB")
     assert compiled[-1][0] == StepMemory(1, "full")
 
 

@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from small_beir import write_beir
 from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.records import Pools, RetrievalSet
@@ -23,16 +24,10 @@ from endx_jax.training.hooks import EarlyStopping
 @pytest.fixture(scope="module")
 def beir(tmp_path_factory):
     """A BEIR folder of ten documents with judgements of two splits."""
-    folder = tmp_path_factory.mktemp("sets") / "mats"
-    (folder / "qrels").mkdir(parents=True)
-    rows = [json.dumps({"_id": f"d{n}", "title": "", "text": f"the mat of {n}"}) for n in range(10)]
-    (folder / "corpus.jsonl").write_text("\n".join(rows))
-    rows = [json.dumps({"_id": f"q{n}", "text": f"where is the cat {n}"}) for n in range(10)]
-    (folder / "queries.jsonl").write_text("\n".join(rows))
-    for split, own in (("dev", range(4)), ("test", range(4, 10))):
-        lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n // 2}\t1" for n in own)]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
+    corpus = {f"d{n}": f"the mat of {n}" for n in range(10)}
+    queries = {f"q{n}": f"where is the cat {n}" for n in range(10)}
+    judged = [(f"q{n}", f"d{n // 2}", 1) for n in range(10)]
+    return write_beir(tmp_path_factory.mktemp("sets") / "mats", corpus, queries, dev=judged[:4], test=judged[4:])
 
 
 def logged(workdir) -> dict[int, dict[str, float]]:
@@ -121,7 +116,7 @@ def test_a_run_ends_after_validations_without_progress_and_resumes_exactly(confi
     config.train.stop_at_step = 0
     Scripted(monkeypatch, values[3:])
     with monkeypatch.context() as patch:
-        patch.setattr("endx_jax.experiment.run._report", mock.Mock(side_effect=RuntimeError("killed")))
+        patch.setattr("endx_jax.experiment.run.report", mock.Mock(side_effect=RuntimeError("killed")))
         with pytest.raises(RuntimeError, match="killed"):
             run(config, tmp_path / "parts")
     # Step 4 is the best; 6 and 8 are not above it, so the value of step 10 is never seen.

@@ -1,11 +1,8 @@
 """Tiny models of every kind."""
 
-import pathlib
-
 import numpy as np
 import pytest
 from helpers import Lazily
-from tiny_bert import write_tiny_bert
 from tiny_models import embeddings, in_float32, make_model, write_tiny_t5
 
 from endx_jax.export.towers import Towers
@@ -15,13 +12,7 @@ HALF = {"remat": "full", "dtype": "bfloat16"}
 
 
 @pytest.fixture(scope="session")
-def one_layer_bert(tmp_path_factory) -> pathlib.Path:
-    """Compiled more quickly than two."""
-    return write_tiny_bert(tmp_path_factory.mktemp("export") / "bert", num_hidden_layers=1)
-
-
-@pytest.fixture(scope="session")
-def models(one_layer_bert, tmp_path_factory) -> dict[str, EmbeddingModel]:
+def models(tiny_bert, tmp_path_factory) -> dict[str, EmbeddingModel]:
     """A model of each kind, by name; each is made when it is asked for."""
     prompts = {"question_prompt": "what is ", "answer_prompt": "a mat: "}
     hops = {"pooling": "multi_hop", "multi_hop": {"hops": 2, "width": 4}}
@@ -35,7 +26,7 @@ def models(one_layer_bert, tmp_path_factory) -> dict[str, EmbeddingModel]:
     }
 
     def make(name):
-        folder = write_tiny_t5(tmp_path_factory.mktemp("t5")) if name == "t5" else one_layer_bert
+        folder = write_tiny_t5(tmp_path_factory.mktemp("t5")) if name == "t5" else tiny_bert
         return make_model(folder, **settings[name])
 
     return Lazily(make)

@@ -17,8 +17,8 @@ def late(folder, question_length=24, tokens=EXPAND):
 
 
 @pytest.mark.parametrize(("length", "tokens"), [(24, EXPAND), (12, EXPAND), (24, {})])
-def test_endx_jax_reads_an_export_back(one_layer_bert, length, tokens, tmp_path):
-    model = late(one_layer_bert, length, tokens)
+def test_endx_jax_reads_an_export_back(tiny_bert, length, tokens, tmp_path):
+    model = late(tiny_bert, length, tokens)
     export(model, "sentence-transformers", tmp_path / "out")
     read = endx_jax.load(tmp_path / "out")
     for side in ("encode_query", "encode_document"):
@@ -31,8 +31,8 @@ def test_endx_jax_reads_an_export_back(one_layer_bert, length, tokens, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.reference
-def test_verification_compares_tokens_and_scores(one_layer_bert, tmp_path, monkeypatch):
+def test_verification_compares_tokens_and_scores(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(verify, "sample_texts", lambda workdir: list(verify.HARD_TEXTS))
-    report = export(late(one_layer_bert), "sentence-transformers", tmp_path / "out", tolerance=1e-5)
+    report = export(late(tiny_bert), "sentence-transformers", tmp_path / "out", tolerance=1e-5)
     assert report.passed
     assert [*report.largest_difference] == ["question", "answer", "scores"]

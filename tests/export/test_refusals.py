@@ -38,19 +38,19 @@ EXPAND = {"skip": ("cat", "x"), "expand": 12}
     ],
 )
 def test_a_model_is_refused_with_what_to_use_and_nothing_is_written(
-    one_layer_bert, tmp_path, monkeypatch, settings, kind, options, named
+    tiny_bert, tmp_path, monkeypatch, settings, kind, options, named
 ):
     for names in (POOLINGS, FUNCTIONS):
         monkeypatch.setitem(names, "mine", lambda encodings, *mask: encodings.sum(axis=1) if mask else -encodings)
-    model = make_model(one_layer_bert, **settings)
+    model = make_model(tiny_bert, **settings)
     if "tolerance" in options:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # no runtime is installed
     check_refusal(lambda: export(model, kind, tmp_path / "out", **options), *named)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_would_not_be_read_back_is_refused(models, one_layer_bert, tmp_path):
-    late = make_model(one_layer_bert, **LATE)
+def test_what_would_not_be_read_back_is_refused(models, tiny_bert, tmp_path):
+    late = make_model(tiny_bert, **LATE)
     late.params["shared"]["projection"]["bias"] = np.zeros(4, np.float32)
     check_refusal(lambda: export(late, NAME, tmp_path), "a bias or an activation", "train it")
     cut = dataclasses.replace(models["sde"], truncate_dim=4)

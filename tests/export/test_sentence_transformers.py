@@ -36,9 +36,9 @@ def test_towers_that_share_all_are_modules_in_a_row(written):
     assert contents(folder / "tokenizer_config.json")["model_max_length"] == 32
 
 
-def test_the_config_is_the_encoders_own_and_names_the_class_of_the_weights(written, one_layer_bert):
+def test_the_config_is_the_encoders_own_and_names_the_class_of_the_weights(written, tiny_bert):
     classes = {"architectures": ["BertModel"], "dtype": "float32"}
-    assert contents(written["sde"] / "config.json") == contents(one_layer_bert / "config.json") | classes
+    assert contents(written["sde"] / "config.json") == contents(tiny_bert / "config.json") | classes
     assert contents(written["t5"] / "config.json")["architectures"] == ["T5EncoderModel"]
 
 

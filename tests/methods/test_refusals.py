@@ -10,12 +10,16 @@ from helpers import TINY, drawn, padded, texts, tower
 from refusals import check_refusal
 
 from endx_jax.batch import Batch, Vectors
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.config import resolve
+from endx_jax.losses import Guide
 from endx_jax.methods import find_method, register
-from endx_jax.methods.dual import DualObjective, DualSettings
-from endx_jax.methods.dual.settings import ContrastiveSettings
+from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings, contrastive_collator
+from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationObjective, EmbeddingDistillationSettings
 from endx_jax.methods.endx.teacher import CrossEncoder
+from endx_jax.methods.pair import PairSettings
+from endx_jax.methods.pair.batches import pair_collator
 from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.residual import ResidualHeads, ResidualObjective, ResidualSettings
 from endx_jax.methods.vae import MatchingObjective, MatchingSettings, VaeObjective
@@ -89,6 +93,9 @@ BATCH = Batch(TEXTS, TEXTS, IDS, IDS, IDS[:, None])
 HARD = dataclasses.replace(
     BATCH, hard_negatives=jax.tree.map(lambda x: x[:, None], TEXTS), hard_negative_ids=IDS[:, None]
 )
+GUIDED = ContrastiveBatch(**vars(BATCH), guide=Guide(jnp.ones((4, 12)), jnp.ones((4, 12))))
+TEACHER = EmbeddingDistillationSettings(teacher="a-teacher")
+DISTILLED = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
 VECTORS = Vectors(jnp.ones((4, 16)))
 OF_VECTORS = dataclasses.replace(HARD, question=VECTORS, answer=VECTORS, hard_negatives=VECTORS)
 ONE_LAYER = dataclasses.replace(TINY, layers=1)
@@ -129,6 +136,22 @@ def own_method(**changes):
         (
             lambda: EmbeddingDistillationObjective(twice(FIRST), EmbeddingDistillationSettings()),
             "objective.teacher empty",
+        ),
+        (
+            lambda: evaluate(EmbeddingDistillationObjective(twice(FIRST), TEACHER), GUIDED),
+            "16 objective.teacher=a-teacher 12 model.projection=12",
+        ),
+        (
+            lambda: contrastive_collator(RetrievalSet.from_pairs([]), DISTILLED, hard_negatives=1),
+            "objective.distillation.loss=margin_mse --score-with",
+        ),
+        (
+            lambda: contrastive_collator(RetrievalSet.from_pairs([]), DISTILLED, hard_negatives=0),
+            "objective.distillation.loss=margin_mse data.hard_negatives",
+        ),
+        (
+            lambda: pair_collator(None, PairSettings(negatives=0), hard_negatives=0),
+            "objective.negatives data.hard_negatives",
         ),
         (cross_encode, "8 objective.cross_heads=3"),
         (lambda: PairClassifier(twice(SINGLE_SEGMENT)), "segment"),

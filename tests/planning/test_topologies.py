@@ -1,5 +1,6 @@
 import pytest
 from helpers import refused
+from refusals import check_refusal
 
 from endx_jax.planning import topologies
 from endx_jax.planning.chips import CHIPS, chip_named
@@ -22,20 +23,20 @@ def test_several_slices():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "words"),
     [
-        ("v5e", "--topology=v5e is no topology; give one such as v5e:4x4"),
-        ("v5e:16", "--topology=v5e:16 has 1 dimensions; v5e takes names such as v5e:2x4"),
-        ("2xh200:8", "H200 takes names such as h200:8"),
-        ("v9:4x4", "--topology=v9 is none of v4, v5e"),
+        ("v5e", "--topology=v5e v5e:4x4"),
+        ("v5e:16", "--topology=v5e:16 1 v5e:2x4"),
+        ("2xh200:8", "H200 h200:8"),
+        ("v9:4x4", "--topology=v9 v4, v5e"),
     ],
 )
-def test_names_that_are_none(name, message):
-    refused(message, topology_named, name)
+def test_names_that_are_none(name, words):
+    check_refusal(lambda: topology_named(name), *words.split())
 
 
 def test_other_numbers_of_chips_are_refused_and_the_missing_extra_is_named(monkeypatch):
-    refused("there is no slice of 12 v5e; --devices must be a power of two", topology_of, CHIPS["v5e"], 12)
+    check_refusal(lambda: topology_of(CHIPS["v5e"], 12), "12 v5e", "--devices")
     monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
     for chip, extra in (("v5e", "compile-tpu"), ("H200", "compile-gpu")):
         assert f'pip install -e ".[{extra}]"' in missing_compiler(CHIPS[chip])

@@ -81,6 +81,13 @@ HEADS = [
     (pooling(pooling_mode=["mean", "cls"]), "Pooling/config.json pooling one of"),
     (pooling(pooling_mode=[]), "Pooling/config.json pooling one of"),
     (pooling(pooling_mode="mean", attention=1), "Pooling/config.json attention=1 unknown"),
+    (
+        {
+            "modules.json": modules("Transformer", "Pooling", "Normalize"),
+            "Normalize/config.json": {"module_input_name": "token_embeddings"},
+        },
+        "Normalize/config.json module_input_name='token_embeddings'",
+    ),
 ]
 
 
@@ -244,8 +251,8 @@ def test_files_of_weights_that_can_not_be_read_are_named(tmp_path, files, words)
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return pretrained.load_encoder(str(write_tiny_bert(tmp_path_factory.mktemp("towers") / "bert")))
+def source(tiny_bert):
+    return pretrained.load_encoder(str(tiny_bert))
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ TOKENS = padded(texts((5, 3)), 8)
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return pretrained.load_encoder(str(write_tiny_bert(tmp_path_factory.mktemp("towers") / "bert")))
+def source(tiny_bert):
+    return pretrained.load_encoder(str(tiny_bert))
 
 
 def both(source):

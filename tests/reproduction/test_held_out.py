@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import TINY, padded, random_params, texts, token_table, tower
 from tiny_bert import tiny_recipe
 from tiny_vae import SETTINGS, VOCABULARY, build
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream, Pairs
 from endx_jax.data.batches.ragged import Ragged
-from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import load_recipe
 from endx_jax.methods.dual import DualSettings
@@ -38,16 +37,12 @@ ONE = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(hops=
 MODEL = DualEncoder(ONE, ONE, SHARINGS["sde"])
 
 
-def table(seed: int) -> TokenTable:
-    rows = texts(3 + np.arange(COUNT) % 4, seed, VOCABULARY)
-    return TokenTable.from_lengths(np.concatenate(rows), np.array([len(row) for row in rows]), pad_id=0)
-
-
 @pytest.fixture(scope="module")
 def pairs():
     index = np.repeat(np.arange(COUNT, dtype=np.int32)[:, None], 2, axis=1)
     right, wrong = Ragged.from_array(index[:, :1]), Ragged.from_rows([[]] * len(index))
-    return Pairs(table(0), table(1), index, right, wrong, None, question_length=8, answer_length=8)
+    tables = [token_table(*texts(3 + np.arange(COUNT) % 4, seed, VOCABULARY)) for seed in (0, 1)]
+    return Pairs(*tables, index, right, wrong, None, question_length=8, answer_length=8)
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, refused, texts, tower
+from helpers import TINY, padded, random_params, texts, tower
+from refusals import check_refusal
 
 from endx_jax.models import DualEncoder, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
 from endx_jax.models.static import TokenWeights
@@ -40,7 +41,7 @@ def test_a_thinned_curve_keeps_its_ends():
 
 def test_an_encoder_without_layers_is_refused():
     recurrent = Tower(TokenEmbedder(9, 4), RecurrentEncoder(RecurrentConfig("gru", 1, 4)))
-    refused("RecurrentEncoder gives no layers", layer_names, recurrent)
+    check_refusal(lambda: layer_names(recurrent), "RecurrentEncoder gives no layers")
 
 
 def draw_pairs(levels):

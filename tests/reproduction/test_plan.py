@@ -7,6 +7,7 @@ import types
 import pytest
 from helpers import refused
 from made_runs import finish
+from refusals import check_refusal
 
 from endx_jax.experiment.config import resolve
 from endx_jax.planning.chips import CHIPS
@@ -139,7 +140,7 @@ def test_a_run_whose_hard_negatives_its_data_decided_is_found_and_one_with_other
     assert make(plan, 0, options) == plan.workdir(0)
     config.train.steps = 99
     finish(plan.workdir(0), config, 0.5)
-    refused("train.steps: 99 -> 80", make, plan, 0, options)
+    check_refusal(lambda: make(plan, 0, options), "train.steps", "99 ->", "-> 80")
 
 
 def test_costs_are_of_what_is_trained(tmp_path):

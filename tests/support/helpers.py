@@ -15,6 +15,7 @@ from jax.sharding import AxisType, PartitionSpec
 from tiny_bert import sizes
 
 from endx_jax.batch import Tokens
+from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.bert import BertConfig
 from endx_jax.errors import EndxError
@@ -79,6 +80,17 @@ def padded(rows, length: int) -> Tokens:
     for i, row in enumerate(rows):
         ids[i, : len(row)], mask[i, : len(row)] = row, True
     return Tokens(ids=jnp.asarray(ids), mask=jnp.asarray(mask))
+
+
+def token_table(*rows) -> TokenTable:
+    """The table of texts of these token ids, whose pad id is 0."""
+    ids = np.concatenate([*map(np.asarray, rows)]).astype(np.int32)
+    return TokenTable.from_lengths(ids, np.array([*map(len, rows)]), 0)
+
+
+def times(folder: pathlib.Path, pattern: str = "*") -> dict[pathlib.Path, int]:
+    """The time of each file of a folder, which tells whether it was written again."""
+    return {file: file.stat().st_mtime_ns for file in folder.rglob(pattern) if file.is_file()}
 
 
 def initial_params(*args):

@@ -1,26 +1,20 @@
 import math
 
 import numpy as np
-from helpers import texts
+from helpers import texts, token_table
 
 from endx_jax.data.batches.idf import idf_of_sides, inverse_document_frequencies
-from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
-
-
-def table(*rows):
-    lengths = np.array([len(row) for row in rows])
-    return TokenTable.from_lengths(np.concatenate(rows).astype(np.int32), lengths, pad_id=0)
 
 
 def test_by_hand_and_counted_one_by_one():
     # Token 1 is in all four documents, 2 in two (thrice in one of them), 3 in one, 4 in none.
-    tables = [table([1, 2, 2, 2], [1, 3]), table([1], [2, 1])]
+    tables = [token_table([1, 2, 2, 2], [1, 3]), token_table([1], [2, 1])]
     found = inverse_document_frequencies(tables, 5)
     np.testing.assert_allclose(found, [math.log(4), 0, math.log(2), math.log(4), math.log(4)], rtol=1e-6)
     assert found.dtype == np.float32
     rows = texts(np.random.default_rng(1).integers(1, 30, 200))
-    found = inverse_document_frequencies([table(*rows[:150]), table(*rows[150:])], 60)
+    found = inverse_document_frequencies([token_table(*rows[:150]), token_table(*rows[150:])], 60)
     for token in range(60):
         count = sum(token in row for row in rows)
         assert found[token] == np.float32(math.log(200 / max(count, 1)))

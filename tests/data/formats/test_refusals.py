@@ -46,6 +46,11 @@ def half(text):
     return packed[: len(packed) // 2]
 
 
+QA = '{"question": "q", "answer": "a"}'
+PACKED = gzip.compress(b"".join(b"line %d\n" % n for n in range(1000)))
+DAMAGED = PACKED[:40] + bytes(20) + PACKED[60:]
+
+
 def row(name, contents, *named, **options):
     return name, contents, named, options
 
@@ -122,6 +127,31 @@ ROWS = [
     row("x.json", DPR_LIST.replace("positive_ctxs", "positives"), "line 2", "'positive_ctxs'", "'question', 'dataset'"),
     row("x.json", DPR_LIST.replace('"noon"', "5"), "line 2", "positive_ctxs[0]", "'text'", "a whole number"),
     row("x.json", DPR_LIST.replace("noon", "caf\xe9").encode("latin-1"), "0xe9 is not UTF-8"),
+    # Lists of objects and lines of them that end or go on as they may not.
+    row("x.json", f'[{QA},\n {{"a": 2,}}]', "line 2", "broken JSON"),
+    row("x.json", f"[{QA},\n]", "line 2", "broken JSON", "{ is expected"),
+    row("x.json", f"[{QA}\n{QA}]", "line 2", "broken JSON", ", or ] is expected"),
+    row("x.json", f"[{QA}]\n[]", "line 2", "broken JSON", "the end of the file is expected"),
+    row("x.json", f"[{QA},", "line 1", "ends inside", "fetch it again"),
+    row("x.json", '[\n{"a": "b', "line 2", "ends inside", "fetch it again"),
+    row("x.jsonl", f'{QA}\n{{"a": 1\n', "line 2, column 8", "broken JSON"),
+    row("x.jsonl", f"{QA}\n[1]\n", "line 2", "an object", "a list"),
+    # Files that are no text.
+    row("x.csv", b"", "the file is empty"),
+    row("x.csv.gz", gzip.compress(b""), "the file is empty"),
+    row("x.csv", b"question,answer\ncaf\xe9,a\n", "line 2, byte 4", "0xe9", '"CSV UTF-8"', "WINDOWS-1252"),
+    row("x.csv", "first".encode("utf-16"), "line 1, byte 1", "0xff", "iconv -f UTF-16"),
+    row("x.csv.gz", half("question,answer\n" * 999), "ends too early", "fetch the file again"),
+    row("x.csv.gz", b"not gzip at all", "broken gzip data"),
+    row("x.csv.gz", DAMAGED, "broken gzip data"),
+    # Tables of Arrow.
+    row("x.parquet", [{"question": "q", "answer": "a"}, {"question": "q", "answer": ""}], "row 2", "'answer' is empty"),
+    row("x.parquet", [{"question": "q", "answers": {"text": ["c"]}}], "'answers' holds an object", OURS[1]),
+    # Endings that are not known.
+    row("x.doc.gz", "x", "'.doc.gz'", "known are .json"),
+    row("x.parquet.gz", "x", "'.parquet.gz'", "known are .json"),
+    row("x", "x", "''", "known are .json"),
+    row("x.xlsx", "x", "'.xlsx'", '"CSV UTF-8"', "known are .json"),
 ]
 
 QUESTIONS = (small_squad.asked("i1", "What?", 0), small_squad.asked("i2", " Who? ", 0))
@@ -389,6 +419,10 @@ def document(name, text, *named, **options):
         document("a.txt", "a\n", "into sentences", pool="sentences"),
         document("a.json", "{}", "pool is 'words'", pool="words"),
         document("a.doc", "a", "'.doc'", "known are .json"),
+        document(
+            "a.jsonl", '{"text": "0"}\n{"text": "1", "id": "x"}\n{"text": "3", "id": "x"}', "line 3", "'x'", "line 2"
+        ),
+        document("a.jsonl", '{"text": "of the next line", "id": 2}\n{"text": "b"}\n', "line 2", "'2'", "line 1"),
     ],
 )
 def test_a_corpus_is_named_with_line_and_column(tmp_path, name, text, named, options):

@@ -1,7 +1,8 @@
 import json
 
 import pytest
-from helpers import refusal, refused, written
+from helpers import refusal, written
+from refusals import check_refusal
 
 from endx_jax.data.formats import read_corpus, registry, row_files
 
@@ -38,7 +39,7 @@ def test_quotes_that_swallow_rows_are_named(tmp_path, caplog):
     assert len(registry.read(path).questions) == 2  # a comma may be part of a text
     assert f"{path}: {reason}" in caplog.text
     corpus = 'id\ttext\na\t"The oven is cold.\nb\tThe apprentice lights it.\nc\tIt was warm."\n'
-    refused("lines 2 to 4 are one row", list, read_corpus(written(tmp_path / "c.tsv", corpus)))
+    check_refusal(lambda: list(read_corpus(written(tmp_path / "c.tsv", corpus))), "lines 2 to 4")
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ","])

@@ -3,7 +3,8 @@ import os
 
 import pytest
 import small_squad
-from helpers import refused, written
+from helpers import written
+from refusals import check_refusal
 
 from endx_jax.data import read, reqa
 from endx_jax.data.formats import read_corpus
@@ -27,7 +28,7 @@ def test_squad_is_read_from_folders_and_patterns(tmp_path):
         assert [d.text for d in read_corpus(tmp_path, split=split)] == [*expected.candidates]
     both = reqa.convert([tmp_path / "dev-0.json", tmp_path / "train-0.json"], "sentences")
     assert reqa.convert(f"{tmp_path}/*.json", "sentences") == both
-    refused("several splits; choose one with split: dev, train", read, tmp_path)
+    check_refusal(lambda: read(tmp_path), "choose one with split")
 
 
 @pytest.mark.parametrize("name", ["c.xlsx", "a.json", "pipe.csv"])
@@ -40,7 +41,7 @@ def test_files_of_other_types_are_named(tmp_path, caplog, name):
     assert len(read(tmp_path).pairs) == 1
     assert caplog.messages == [f"{tmp_path}: files of other types are left out: 1, such as {tmp_path}/{name}"]
     os.symlink("nothing", tmp_path / "gone.csv")
-    refused("gone.csv: no such file", read, tmp_path)
+    check_refusal(lambda: read(tmp_path), "gone.csv", "no such file")
 
 
 def test_tables_of_several_folders_are_not_joined_in_silence(tmp_path, caplog):

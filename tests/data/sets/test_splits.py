@@ -2,7 +2,7 @@ import dataclasses
 import hashlib
 
 import pytest
-from helpers import refused
+from refusals import check_refusal
 
 from endx_jax.data.sets import splits
 from endx_jax.data.sets.records import RetrievalSet
@@ -116,7 +116,7 @@ def test_more_data_moves_no_question_and_candidates_that_are_never_right_are_in_
 
 @pytest.mark.parametrize(("validation", "test"), [(-0.1, 0), (0, 1), (0.5, 0.5), (float("nan"), 0)])
 def test_fractions_that_leave_no_train_split_are_refused(validation, test):
-    refused(rf"sum below 1, not {validation} and {test}$", split, some(10), validation=validation, test=test)
+    check_refusal(lambda: split(some(10), validation=validation, test=test), "below 1", f"{validation}", f"{test}")
 
 
 @pytest.mark.parametrize(
@@ -125,16 +125,16 @@ def test_fractions_that_leave_no_train_split_are_refused(validation, test):
 )
 def test_a_split_is_empty_because_questions_share_answers(answers, largest, label):
     pairs = [(f"question {n}", f"answer {answer}") for n, own in enumerate(answers) for answer in own]
-    reason = "none of the 60 questions fell into validation, a share of 0.05: those with a common answer stay together"
-    reason = rf"^{reason}, here up to {largest}; {'correct data.answer_column or ' * label}set data.held_out_by="
-    refused(reason, split, RetrievalSet.from_pairs(pairs), validation=0.05, test=0.1)
+    named = ["60 questions", "0.05", "a common answer", f"up to {largest}", *["data.answer_column"] * label]
+    records = RetrievalSet.from_pairs(pairs)
+    check_refusal(lambda: split(records, validation=0.05, test=0.1), *named, "data.held_out_by=")
 
 
 @pytest.mark.parametrize("articles", [1, 2])
 def test_a_split_is_empty_because_groups_are_few(articles):
     records = dataclasses.replace(some(60), groups=tuple(f"article {n * articles // 60}" for n in range(60)))
-    together = f"a common article or answer stay together, here up to {60 // articles}; set data.held_out_by"
-    refused(together, split, records, validation=0.05, test=0.1)
+    named = "a common article or answer", f"up to {60 // articles}", "data.held_out_by"
+    check_refusal(lambda: split(records, validation=0.05, test=0.1), *named)
 
 
 @pytest.mark.parametrize("divide", [split, split_questions])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from helpers import logged_steps, refused
+from helpers import logged_steps
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -63,21 +63,6 @@ def test_scores_of_a_teacher_are_those_of_the_batch_s_pairs():
     found = first_batch(scored, settings)
     expected = np.where(found.question_id == 2, np.nan, 10 + found.question_id)  # question 2 has no hard negative
     np.testing.assert_array_equal(found.teacher, np.stack([found.question_id, expected], axis=1))
-    refused("needs a teacher's scores, but the data has none", first_batch, pairs(), settings)
-    refused("compares hard negatives: set data.hard_negatives", first_batch, scored, settings, hard_negatives=0)
-
-
-def test_values_are_found_in_rows_of_any_length():
-    draw = np.random.default_rng(0)
-    rows = [sorted(draw.choice(50, size, replace=False).tolist()) for size in (0, 1, 2, 7, 30, 0, 50)]
-    listed = Ragged.from_rows(rows)
-    asked, wanted = draw.integers(len(rows), size=200), draw.integers(-1, 52, (200, 3))
-    expected = [
-        [listed.offsets[row] + rows[row].index(value) if value in rows[row] else -1 for value in own]
-        for row, own in zip(asked, wanted, strict=True)
-    ]
-    np.testing.assert_array_equal(listed.find(asked, wanted), expected)
-    assert (Ragged.from_rows([[], []]).find(np.array([0, 1]), np.array([[3], [-1]])) == -1).all()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, random_params, refused
+from helpers import random_params
 
 from endx_jax.batch import Tokens
 from endx_jax.losses import Guide
@@ -86,10 +86,3 @@ def test_devices_and_chunks_change_nothing():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     for one, two in zip(jax.tree.leaves(gradients), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(two, one, atol=1e-6)
-
-
-def test_wrong_settings_are_refused():
-    with one_line_error("the embeddings have 16 numbers and those of objective.teacher=a teacher 12: set model.proj"):
-        compute(a_batch(12))
-    refused("objective.teacher is empty", EmbeddingDistillationObjective, MODEL, EmbeddingDistillationSettings())
-    refused("objective.loss is 'kl', which is none of cosine, squared", EmbeddingDistillationSettings, loss="kl")

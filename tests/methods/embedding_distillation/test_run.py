@@ -5,7 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from helpers import logged_steps, one_device, one_line_error, written
+from helpers import logged_steps, one_device, written
+from refusals import check_refusal
 from tiny_bert import WIDTH, WORDS, tiny_recipe
 
 import endx_jax
@@ -90,10 +91,8 @@ def test_a_student_learns_from_documents_alone(config, tmp_path):
 def test_only_the_teacher_s_index_is_searched_and_no_documents_are_added(student, index, bert_workdir, endx):
     refused = endx("search", f"--index={index}", f"--model={bert_workdir}", "--mode=dense", "who", status=2)
     assert f"not by {bert_workdir}" in refused.err
-    with one_line_error("was encoded by .*, not by"):
-        open_index(bert_workdir, student).search("a dog")
-    with one_line_error("was encoded by .*, not by"):
-        open_index(index, student).add([Document("new", "a dog")])
+    check_refusal(lambda: open_index(bert_workdir, student).search("a dog"), "was encoded by")
+    check_refusal(lambda: open_index(index, student).add([Document("new", "a dog")]), "was encoded by")
     assert open_index(student).add([Document("new", "a dog")]) == 0
 
 

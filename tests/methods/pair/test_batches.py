@@ -5,10 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import token_table
 
 from endx_jax.data.batches.collator import BatchStream
-from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.pair import PairSettings
@@ -77,6 +76,7 @@ def test_missing_wrong_answers_are_masked(pairs):
         assert batch.where[row].sum() == 1 + expected < 1 + B
     own = np.broadcast_to(answer_id[:, None], batch.where.shape)
     assert (answers_of(pairs, batch) == own)[~batch.where].all()
+    assert stream(pairs, negatives=0, hard_negatives=1)[0].where.shape == (B, 2)  # hard ones are enough
 
 
 def same(a, b):
@@ -105,20 +105,9 @@ def test_packings_have_room_and_shapes_are_those_of_the_batches(pairs):
     assert packed.typical().pairs.ids.shape[:2] == (B, 4)
 
 
-def test_no_wrong_answers_at_all_are_refused(pairs):
-    refused("set objective.negatives or data.hard_negatives", stream, pairs, negatives=0)
-    assert stream(pairs, negatives=0, hard_negatives=1)[0].where.shape == (B, 2)
-
-
-def table(*rows):
-    return TokenTable.from_lengths(
-        np.concatenate([*map(np.asarray, rows)]).astype(np.int32), np.array([*map(len, rows)]), 0
-    )
-
-
 def test_the_seconds_first_token_is_left_out_and_its_place_is_known():
-    questions = table([101, 1, 102], [101, 2, 3, 102])
-    answers = table([101, 7, 8, 102], [101, 102])
+    questions = token_table([101, 1, 102], [101, 2, 3, 102])
+    answers = token_table([101, 7, 8, 102], [101, 102])
     joined = join_texts(questions, answers, np.array([[1, 0], [0, 0], [1, 1]]))
     rows = [joined.ids[a:b].tolist() for a, b in zip(joined.offsets, joined.offsets[1:], strict=False)]
     assert rows == [[101, 2, 3, 102, 7, 8, 102], [101, 1, 102, 7, 8, 102], [101, 2, 3, 102, 102]]
@@ -134,7 +123,7 @@ def test_the_seconds_first_token_is_left_out_and_its_place_is_known():
 
 
 def test_ids_between_take_the_place_of_the_seconds_first_token():
-    questions, answers = table([101, 1, 102], [101, 2, 3, 102]), table([101, 7, 8, 102])
+    questions, answers = token_table([101, 1, 102], [101, 2, 3, 102]), token_table([101, 7, 8, 102])
     for between, expected in (((102,), [101, 2, 3, 102, 102, 7, 8, 102]), ((5, 6), [101, 2, 3, 102, 5, 6, 7, 8, 102])):
         joined = join_texts(questions, answers, np.array([[0, 0], [1, 0]]), between)
         assert joined.ids[joined.offsets[1] :].tolist() == expected

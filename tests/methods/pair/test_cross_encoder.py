@@ -4,6 +4,7 @@ import sys
 import numpy as np
 import pytest
 from helpers import one_line_error, refused
+from refusals import check_refusal
 from safetensors.numpy import load_file, save_file
 from tiny_bert import sizes, vocabulary, write_tokenizer
 
@@ -152,13 +153,13 @@ def test_the_longer_text_of_a_pair_is_cut_first(room):
 
 def test_a_cross_encoder_is_no_embedding_model(tmp_path):
     folder = write_classifier(tmp_path / "classifier")
-    refused("holds a pair classifier or reranker, .*: pass it to --rerank of .*load_pair_scorer", endx_jax.load, folder)
+    check_refusal(lambda: endx_jax.load(folder), "--rerank", "load_pair_scorer")
     (folder / "modules.json").write_text(json.dumps([]))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
-    refused("pass it to --rerank", endx_jax.load, folder)
-    refused("modules.json: a cross-encoder may have no modules beside its Transformer", load_pair_scorer, folder)
+    check_refusal(lambda: endx_jax.load(folder), "pass it to --rerank")
+    check_refusal(lambda: load_pair_scorer(folder), "modules.json", "a cross-encoder may have no modules")
     (folder / "config_sentence_transformers.json").unlink()
-    refused("is a pretrained model, not a run", load_pair_scorer, folder)
+    check_refusal(lambda: load_pair_scorer(folder), "is a pretrained model")
 
 
 def test_other_folders_are_refused(tmp_path, tiny_bert):
@@ -169,8 +170,7 @@ def test_other_folders_are_refused(tmp_path, tiny_bert):
         refused(reason, load_pair_scorer, name)
     assert isinstance(load_pair_scorer(tiny_bert, embeddings=True), SimilaritiesOfTexts)
     folder = write_classifier(tmp_path / "three", outputs=3)
-    with one_line_error(r"classifier.weight has shape \(3, 24\); a classifier with one output has \(1, 24\)"):
-        load_pair_scorer(folder)
+    check_refusal(lambda: load_pair_scorer(folder), "classifier.weight", "(3, 24)", "(1, 24)")
     config = json.loads((folder / "config.json").read_text())
     for name, family in (("Roberta", "bert"), ("DebertaV2", "deberta")):
         kind = f"{name}ForSequenceClassification"
@@ -186,8 +186,7 @@ def test_other_folders_are_refused(tmp_path, tiny_bert):
 def test_a_tokenizer_that_joins_in_another_way_is_refused(tmp_path):
     folder = write_classifier(tmp_path)
     write_pair_tokenizer(folder, [("A", 0), ("B", 1)])
-    with one_line_error(r"joins two texts as \[5, 5\] and begins and ends one as \[2, 5, 3\]; only pairs of texts"):
-        load_pair_scorer(folder)
+    check_refusal(lambda: load_pair_scorer(folder), "[5, 5]", "[2, 5, 3]")
 
 
 def test_a_classifier_without_its_pooler_is_refused(tmp_path):
@@ -195,4 +194,4 @@ def test_a_classifier_without_its_pooler_is_refused(tmp_path):
     tensors = load_file(folder / "model.safetensors")
     del tensors["classifier.dense.bias"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    refused("the weights have no tensor 'classifier.dense.bias'", load_pair_scorer, folder)
+    check_refusal(lambda: load_pair_scorer(folder), "the weights have no tensor 'classifier.dense.bias'")

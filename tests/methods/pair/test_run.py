@@ -3,10 +3,10 @@
 import dataclasses
 import json
 
-import jax
 import numpy as np
 import pytest
-from helpers import logged_losses, one_line_error, refused, written
+from helpers import logged_losses, use_devices, written
+from refusals import check_refusal
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 import endx_jax
@@ -18,7 +18,6 @@ from endx_jax.experiment.workdir import read_config
 from endx_jax.methods.config import load_recipe
 from endx_jax.methods.pair import PairSettings
 from endx_jax.models.products import product_dtype
-from endx_jax.parallel import make_mesh
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def test_it_trains_stops_goes_on_validates_and_reports(pair_workdir):
 
 @pytest.mark.slow
 def test_in_one_go_on_fewer_devices_the_losses_are_the_same(pair_workdir, config, tmp_path, monkeypatch):
-    monkeypatch.setattr("endx_jax.experiment.run.make_mesh", lambda settings: make_mesh(settings, jax.devices()[:2]))
+    use_devices(monkeypatch, 2)
     config.train.tower_chunk = 4
     run(config, tmp_path)
     np.testing.assert_allclose([*logged_losses(tmp_path).values()], [*logged_losses(pair_workdir).values()], rtol=1e-5)
@@ -66,8 +65,7 @@ def test_its_scores_are_those_of_the_report(pair_workdir):
 
 
 def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path, endx):
-    with one_line_error("holds a pair classifier or reranker, .* pass it to --rerank of `endx evaluate` or `endx sea"):
-        endx_jax.load(pair_workdir)
+    check_refusal(lambda: endx_jax.load(pair_workdir), "--rerank", "`endx evaluate`")
     corpus = written(tmp_path / "corpus.txt", "a\n")
     workdir, output = f"--workdir={pair_workdir}", f"--output={tmp_path / 'out'}"
     for verb in (
@@ -84,7 +82,7 @@ def test_requests_for_embeddings_are_refused_in_one_line(pair_workdir, tmp_path,
 def test_pairs_longer_than_the_encoders_positions_are_refused_before_the_first_step(config, tmp_path):
     short = write_tiny_bert(tmp_path / "short", max_position_embeddings=40)
     config.model.pretrained = str(short)
-    refused("pairs of up to 47 tokens, more than the 40 positions", run, config, tmp_path / "run")
+    check_refusal(lambda: run(config, tmp_path / "run"), "47 tokens", "40 positions")
     assert not (tmp_path / "run").exists()
 
 
