@@ -113,6 +113,8 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
                 "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "
                 f"--workdir={folder} --data=FILE, or endx encode --workdir={folder} --corpus=FILE --output=INDEX"
             )
+            if served and not served.untrained:  # which `_save_model` says
+                say(str(served))
             return None
         return _report(run, evaluator, params, step, served, began, validate if run.sets else None)
 

@@ -111,7 +111,9 @@ def finished(trained_workdir, tmp_path):
 def test_without_test_and_validation_questions_the_last_checkpoint_is_the_model(config, tmp_path, capsys):
     config.data.test_fraction = config.data.validation_fraction = 0.0
     assert run(config, tmp_path) is None
-    assert "no test questions, so nothing is ranked or indexed" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no test questions, so nothing is ranked or indexed" in said
+    assert "load use the trained model, which was not compared" in said
     assert endx_jax.load(tmp_path).encode_query(["a question"]).shape == (1, 32)
     assert not (tmp_path / "results.json").exists()
     assert best_params(tmp_path, read_model(tmp_path), make_mesh(MeshSettings()))[1] == 6
