@@ -122,7 +122,7 @@ def _sentence_transformers(options, rows: int | None) -> Callable[[], float]:
 OURS = "endx_jax"
 FORMS = {
     f"{OURS}, dense": functools.partial(_ours, tile=None),
-    f"{OURS}, tiles of {{tile}}": lambda options: _ours(options, options.tile),
+    f"{OURS}, rows in {{tile}}s": lambda options: _ours(options, options.tile),
     "PyTorch, dense": _torch_dense,
     "PyTorch, rows in {tile}s, checkpointed": _torch_checkpointed,
     "sentence-transformers, plain": functools.partial(_sentence_transformers, rows=None),

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from small_squad import write_squad, write_words
+from tiny_bert import write_tiny_bert
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,9 @@ def test_word_vectors_retrieve_better_with_idf(squad, tmp_path, reproduce, monke
 
 
 @pytest.mark.slow
-def test_a_models_layers_and_their_mean(squad, tiny_bert, tmp_path, reproduce):
-    reproduce("layers", f"--model={tiny_bert}", f"--data={squad}", f"--output={tmp_path}")
+def test_a_models_layers_and_their_mean(squad, tmp_path, reproduce):
+    bert = write_tiny_bert(tmp_path / "bert", num_hidden_layers=2)
+    reproduce("layers", f"--model={bert}", f"--data={squad}", f"--output={tmp_path}")
     systems = json.loads((tmp_path / "layers.json").read_text())["systems"]
     names = ["token table", "encoder input", "layer 1", "layer 2", "mean of layers"]
     assert list(systems) == [*names, *(f"{name} + idf" for name in names)]
