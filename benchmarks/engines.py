@@ -93,7 +93,7 @@ def embedded(path: str, options: argparse.Namespace) -> Data:
     model = endx_jax.load(options.model)
     if path.endswith(".sqlite"):
         texts = json.loads(pathlib.Path(path).with_name("questions.json").read_text())
-        return Index(path).snapshot.embeddings[:], model.encode_query(texts), []
+        return Index(path).snapshot.embeddings[:], model.encode_query(texts[: options.questions]), []
     records = reqa.from_squad(path)
     chosen = np.random.default_rng(options.seed).permutation(len(records.questions))[: options.questions]
     questions = model.encode_query([records.questions[n] for n in chosen])
@@ -166,6 +166,7 @@ def compare_precisions(name: str, data: Data, seconds: float) -> list[dict]:
             find(questions[n : n + 1], 10)
             count += 1
         rows.append(row | {"bytes a document": size, "questions/s": count / (time.perf_counter() - started)})
+        print(rows[-1], flush=True)
     return rows
 
 
