@@ -5,7 +5,7 @@ faiss's engines, with BM25 and with hybrid search. Prints recall@10 relative to 
 embedding to its documents, and the quality of each ranking.
 
 `python benchmarks/engines.py --precisions NAME=PATH ...` compares the precisions of embeddings and other libraries'
-search by bits, for the answer sentences of data in SQuAD's format, or the index of large_index.py (PATH ends in
+search by bits, for the first answer sentences of data in SQuAD's format, or the index of large_index.py (PATH ends in
 .sqlite, and has no right answers): recall@10 relative to float32, MRR, bytes a document, and questions per second, one
 at a time, down to their rows. Peers that are not installed are left out.
 """
@@ -93,11 +93,13 @@ def embedded(path: str, options: argparse.Namespace) -> Data:
     model = endx_jax.load(options.model)
     if path.endswith(".sqlite"):
         texts = json.loads(pathlib.Path(path).with_name("questions.json").read_text())
-        return Index(path).snapshot.embeddings[:], model.encode_query(texts), []
+        return Index(path).snapshot.embeddings[:], model.encode_query(texts[: options.questions]), []
     records = reqa.from_squad(path)
-    chosen = np.random.default_rng(options.seed).permutation(len(records.questions))[: options.questions]
-    questions = model.encode_query([records.questions[n] for n in chosen])
-    return model.encode_document([*records.candidates]), questions, [[*records.qrels[n]] for n in chosen]
+    right = [[row for row in rows if row < options.documents] for rows in records.qrels]
+    some = np.flatnonzero([bool(rows) for rows in right])
+    some = np.random.default_rng(options.seed).permutation(some)[: options.questions]
+    questions = model.encode_query([records.questions[n] for n in some])
+    return model.encode_document(records.candidates[: options.documents]), questions, [right[n] for n in some]
 
 
 def searches_of_rows(vectors: np.ndarray) -> dict[str, tuple[float, Callable[[np.ndarray, int], np.ndarray]]]:
@@ -166,6 +168,7 @@ def compare_precisions(name: str, data: Data, seconds: float) -> list[dict]:
             find(questions[n : n + 1], 10)
             count += 1
         rows.append(row | {"bytes a document": size, "questions/s": count / (time.perf_counter() - started)})
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -207,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--data", help="folder of SQuAD 1.1")
     what.add_argument("--precisions", nargs="+", metavar="NAME=PATH", help="compare precisions on this data")
+    parser.add_argument("--documents", type=int, default=3000, help="sentences of each data set of --precisions")
     parser.add_argument("--seconds", type=float, default=3, help="of questions by each way of --precisions")
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
     parser.add_argument("--questions", type=int, default=2635)

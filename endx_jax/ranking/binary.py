@@ -8,7 +8,7 @@ import numpy as np
 
 from endx_jax.ranking.search import Corpus, Neighbours, check_finite
 
-# Candidates that are ranked again, at least. 200 have all but 0.2 % of the ten best that 1,000 have, in the same time.
+# Candidates that are ranked again, at least. Of a million, the best 200 have all but 0.2 % of what 1,000 have.
 FEWEST = 512
 # The same for each candidate to find.
 EACH = 4

@@ -142,7 +142,8 @@ def test_signs_are_mapped_and_those_of_deleted_documents_are_overwritten(tmp_pat
     vectors = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
     documents = [Document(f"d{n}", "") for n in range(100)]
     write_index(tmp_path / "i", vectors, documents, metric="cosine", model={}, binary=True)
-    index, bits, codes = Index(tmp_path / "i"), signs(vectors), quantize(vectors, np).codes
+    index, codes = Index(tmp_path / "i"), quantize(vectors, np).codes
+    bits = signs(codes)
     for some in (bits, codes):
         assert some[17].tobytes() in (tmp_path / "i.vectors").read_bytes()
     index.delete(["d17"])

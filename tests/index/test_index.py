@@ -28,8 +28,8 @@ ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELEC
 ASKED = np.float32([[1, 0], [-1, 0]])
 
 
-def write(path, embeddings=EMBEDDINGS, documents=DOCUMENTS, model=MODEL):
-    write_index(path, embeddings, documents, metric=COSINE, model=model)
+def write(path, embeddings=EMBEDDINGS, documents=DOCUMENTS, model=MODEL, **options):
+    write_index(path, embeddings, documents, metric=COSINE, model=model, **options)
     return path
 
 
