@@ -38,15 +38,15 @@ def test_embeddings_are_those_of_the_text_encoder(model, encoder, count):
 
 
 def test_texts_share_a_call_where_that_is_cheapest(encoder):
-    assert cut(encoder, 10) == [([0], 1, 16)]
+    assert cut(encoder, 14) == [([0], 1, 16)]
     # One call of four rows costs 24 + 4 * 16 tokens; two of one row cost 2 * (24 + 16), and three 3 * (24 + 16).
-    assert cut(encoder, 10, 11) == [([1], 1, 16), ([0], 1, 16)]
-    assert cut(encoder, 10, 11, 12) == [([0, 1, 2], 4, 16)]
+    assert cut(encoder, 14, 15) == [([1], 1, 16), ([0], 1, 16)]
+    assert cut(encoder, 14, 15, 16) == [([0, 1, 2], 4, 16)]
     # A long text beside short ones is computed for itself: 24 + 64 + 24 + 4 * 16, and not 24 + 4 * 32 + ...
-    assert cut(encoder, 10, 64, 11, 12) == [([1], 1, 64), ([0, 2, 3], 4, 16)]
+    assert cut(encoder, 14, 64, 15, 16) == [([1], 1, 64), ([0, 2, 3], 4, 16)]
     assert cut(encoder, 48, 48, 48, 48) == [([n], 1, 48) for n in range(4)]
     assert encoder.shapes == [
-        *(("question", rows, width) for width in (16, 24, 32) for rows in (1, 4)),
+        *(("question", rows, width) for width in (8, 12, 16, 24, 32) for rows in (1, 4)),
         ("question", 1, 48),
         ("question", 1, 64),
     ]
@@ -77,7 +77,7 @@ def test_programs_for_very_long_texts_are_compiled_when_one_comes(model, monkeyp
     encoder = LowLatencyEncoder(model.encoder, model.params)
     assert max(width for _, _, width in encoder.shapes) == 32
     np.testing.assert_allclose(encoder("question", TEXTS[:3])[0], model.encode_query(TEXTS[:3]), atol=1e-6)
-    assert [low_latency.program_width(n, 32_000) for n in (1, 17, 8193, 24_577)] == [16, 24, 12_288, 32_000]
+    assert [low_latency.program_width(n, 32_000) for n in (1, 17, 8193, 24_577)] == [8, 24, 12_288, 32_000]
 
 
 def test_both_sides_of_a_siamese_model_have_one_copy_of_rounded_kernels(tiny_bert):
