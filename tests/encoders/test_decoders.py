@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
+from refusals import check_refusal
 from tiny_bert import sizes
 
 import endx_jax
@@ -130,8 +130,7 @@ def test_eos_is_appended_once_and_survives_truncation_and_pickling(tmp_path):
 
 def test_a_tokenizer_without_eos_is_refused(tmp_path):
     write_byte_tokenizer(tmp_path / "base", ends=False, eos_token=None)
-    with one_line_error("base has no EOS token, whose encoding embeds a text: set eos_token"):
-        Tokenizer(tmp_path / "base", append_eos=True)
+    check_refusal(lambda: Tokenizer(tmp_path / "base", append_eos=True), "base", "EOS", "set eos_token")
 
 
 def test_added_tokens_without_a_row_are_unknown(tmp_path):
@@ -141,11 +140,11 @@ def test_added_tokens_without_a_row_are_unknown(tmp_path):
     image = spec["added_tokens"][-1] | {"id": size, "content": "<image>"}
     file.write_text(json.dumps(spec | {"added_tokens": [*spec["added_tokens"], image]}))
     whole = Tokenizer(tmp_path / "base")
-    refused(f"its largest id is {size} and the weights have {size} rows", whole.check_matches, size, tmp_path)
+    check_refusal(lambda: whole.check_matches(size, tmp_path), f"id is {size}", f"{size} rows")
     fitting = Tokenizer(tmp_path / "base", rows=size)
     fitting.check_matches(size, tmp_path)
     assert whole(["<image>"], 9).ids.tolist() == [size, 1]
     assert fitting(["<image>"], 9).ids.tolist() == [2, 1]
     assert pickle.loads(pickle.dumps(fitting))(["<image>"], 9).ids.tolist() == [2, 1]
-    with one_line_error("its largest id is"):  # words without a row are those of another model
-        Tokenizer(tmp_path / "base", rows=size - 1).check_matches(size - 1, tmp_path)
+    fewer = Tokenizer(tmp_path / "base", rows=size - 1)  # words without a row are those of another model
+    check_refusal(lambda: fewer.check_matches(size - 1, tmp_path), "largest id", f"{size - 1} rows")

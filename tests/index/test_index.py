@@ -9,28 +9,22 @@ import types
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
+from refusals import check_refusal
+from small_index import DOCUMENTS, EMBEDDINGS, MODEL, make_index
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.index import index_file
 from endx_jax.index import snapshot as snapshots_module
-from endx_jax.index.index import Index, write_index
-from endx_jax.index.index_file import COSINE, changing, store_info
+from endx_jax.index.index import Index
+from endx_jax.index.index_file import COSINE
 from endx_jax.index.index_model import check_model
 from endx_jax.numerics import quantize
 
-EMBEDDINGS = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
-DOCUMENTS = [Document("d0", "eins"), Document("d1", "zwei\nZeilen", {"source": "≠", "year": 3}), Document("d2", "")]
-MODEL = {"name": "somebody", "identity": "0123456789abcdef"}
+OTHER = {"name": "other", "identity": "2"}
 NEW = Document("new", "")
-ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT"
+NUMBERS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 100000) SELECT"
 ASKED = np.float32([[1, 0], [-1, 0]])
-
-
-def write(path, embeddings=EMBEDDINGS, documents=DOCUMENTS, model=MODEL, **options):
-    write_index(path, embeddings, documents, metric=COSINE, model=model, **options)
-    return path
 
 
 def ids(index, question=0, k=10):
@@ -47,7 +41,7 @@ def names(path):
 
 @pytest.fixture
 def path(tmp_path):
-    return write(tmp_path / "folder" / "index.sqlite")
+    return make_index(tmp_path / "folder" / "index.sqlite").path
 
 
 @pytest.fixture
@@ -74,9 +68,8 @@ def test_an_index_is_read_as_it_was_written_and_by_any_sqlite_client(opened, pat
 
 
 def test_the_memory_to_open_an_index_does_not_grow_with_its_deletions(path):
-    numbers = ENDLESS.replace("FROM c)", "FROM c LIMIT 100000)")
     with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute(f"INSERT INTO deleted (row, id) {numbers} x + 1000, 'document ' || x FROM c")
+        database.execute(f"INSERT INTO deleted (row, id) {NUMBERS} x + 1000, 'document ' || x FROM c")
     tracemalloc.start()
     try:
         opened = Index(path)
@@ -88,39 +81,21 @@ def test_the_memory_to_open_an_index_does_not_grow_with_its_deletions(path):
 
 
 def test_a_newer_index_replaces_the_old_one_also_where_it_is_open(path, opened):
-    write(path, EMBEDDINGS[:2] + 1, DOCUMENTS[:2])
+    make_index(path, EMBEDDINGS[:2] + 1, DOCUMENTS[:2])
     for index in (opened, Index(path)):
         np.testing.assert_array_equal(index.snapshot.vectors(0, 2), EMBEDDINGS[:2] + 1)
         assert ids(index) == ["d1", "d0"]
-    write(path, model={"name": "other", "identity": "1"})
-    refused("was replaced by an index of another model: open it again", lambda: opened.snapshot)
-
-
-def test_scales_that_are_no_scales_are_damage(path):
-    write(path, quantize(EMBEDDINGS, np))
-    for scale in ("-0.5", "9e999", "-9e999"):
-        with contextlib.closing(sqlite3.connect(path)) as database, database:
-            database.execute(f"UPDATE passages SET scale = {scale} WHERE row = 5")
-        refused("an embedding contains nan, infinity or a negative scale", names, path)
-
-
-def test_a_write_that_fails_leaves_the_old_one_and_nothing_else(path):
-    with one_line_error("embedding of document 'd1' contains nan or infinity"):
-        write(path, np.where(np.arange(3)[:, None] == 1, np.nan, EMBEDDINGS))
-    refused("document 'd0' occurs twice", write, path, documents=[*DOCUMENTS[:2], DOCUMENTS[0]])
-    assert names(path) == ["d0", "d1", "d2"]
-    refused("nan or infinity", write, path.with_name("new"), EMBEDDINGS + np.nan)
-    assert [entry.name for entry in path.parent.iterdir()] == ["index.sqlite"]
+    make_index(path, model=OTHER)
+    check_refusal(lambda: opened.snapshot, str(path), "another model", "open it again")
 
 
 def test_only_the_model_that_encoded_it_may_search_it(opened, tmp_path):
     check_model(opened, types.SimpleNamespace(name="moved", identity=MODEL["identity"], teacher=""))
     other = types.SimpleNamespace(name="other", identity="ba9876543210fedc", teacher=MODEL["identity"])
     check_model(opened, other, to_search=True)
-    with one_line_error(r"encoded by somebody \(identity 0123456789ab\), not by other \(ba9876543210\)"):
-        check_model(opened, other)
-    with one_line_error(r"encoded by somebody \(identity \), not by other"):
-        check_model(Index(write(tmp_path / "unknown", model=MODEL | {"identity": ""})), other, to_search=True)
+    check_refusal(lambda: check_model(opened, other), "m (identity 111111111111)", "other (ba9876543210)")
+    unknown = make_index(tmp_path / "unknown", model=MODEL | {"identity": ""})
+    check_refusal(lambda: check_model(unknown, other, to_search=True), "m (identity )", "other")
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "binary"])
@@ -128,7 +103,7 @@ def test_added_documents_are_found_here_and_when_it_is_opened_again(tmp_path, pr
     whole = quantize(jnp.asarray(EMBEDDINGS))
     stored = type(whole)(*map(np.asarray, whole)) if precision == "int8" else EMBEDDINGS
     stored = stored.astype(precision) if precision == "float16" else stored
-    index = Index(write(tmp_path / "index", stored, binary=precision == "binary"))
+    index = make_index(tmp_path / "index", stored, binary=precision == "binary")
     assert ids(index) == ["d2", "d1", "d0"]
     index.add([Document("d3", "vier", {"a": 1}), Document("d4", "fünf")], np.float32([[4.1, 0], [99, 0]]))
     for found in (index, Index(index.path)):
@@ -166,39 +141,20 @@ def test_deleted_texts_and_embeddings_leave_the_file(opened):
     assert (b"very secret" in stored(), embedding in stored()) == (False, False)
 
 
-def test_mistakes_change_nothing(opened):
-    def add(*added, embeddings=EMBEDDINGS):
-        opened.add([Document(name, "") for name in added], embeddings[: len(added)])
-
-    refused(r"already contains document 'd1'", add, "new", "d1")
-    refused("'new' occurs twice", add, "new", "new")
-    with one_line_error(r"embeddings have shape \(1, 3\) for 1 documents and an index of width 2: .* somebody"):
-        add("new", embeddings=np.ones((1, 3)))
-    refused("'new' contains nan or infinity", add, "new", embeddings=np.float32([[np.inf, 0]]))
-    refused("'new' holds a lone surrogate", opened.add, [Document("new", "\ud83d")], EMBEDDINGS[:1])
-    with one_line_error("the metadata of document 'new' hold nan or infinity"):
-        opened.add([Document("new", "", {"year": float("nan")})], EMBEDDINGS[:1])
-    refused("no document 'd7'", opened.delete, ["d1", "d7"])
-    refused("no document 'a', 'b', 'c' and 1 others", opened.delete, "abcd")
-    for found in (opened, Index(opened.path)):
-        assert ids(found) == ["d2", "d1", "d0"]
-
-
 def test_copies_from_buckets_and_indexes_of_a_corpus_s_content_are_not_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    copy = Index(write(tmp_path / "endx_jax" / "buckets" / "files" / "s3" / "bucket" / "index.sqlite"))
+    copy = make_index(tmp_path / "endx_jax" / "buckets" / "files" / "s3" / "bucket" / "index.sqlite")
     for change in (lambda: copy.add([Document("new", "x")], EMBEDDINGS[:1]), lambda: copy.delete(["d0"])):
-        refused("index.sqlite is a copy of an index in a bucket: change a file of your own and upload it", change)
-    cached = write(tmp_path / "endx_jax" / "indexes" / "a.sqlite")
+        check_refusal(change, "index.sqlite", "bucket", "a file of your own")
+    cached = make_index(tmp_path / "endx_jax" / "indexes" / "a.sqlite").path
     (tmp_path / "link").symlink_to(cached)
     for path in (cached, tmp_path / "link"):
-        with pytest.raises(ReadOnly, match="follows its corpus: change that corpus and run again, or serve an index"):
-            Index(path).delete(["d0"])
+        check_refusal(lambda path=path: Index(path).delete(["d0"]), str(path), "change that corpus", kind=ReadOnly)
 
 
 def test_a_later_version_of_an_index_in_a_bucket_is_opened_in_place(tmp_path, monkeypatch):
-    versions = [write(tmp_path / "0"), write(tmp_path / "1", EMBEDDINGS[:1], DOCUMENTS[:1])]
-    versions.append(write(tmp_path / "2", model={"name": "other", "identity": "other"}))
+    made = [{}, {"embeddings": EMBEDDINGS[:1], "documents": DOCUMENTS[:1]}, {"model": OTHER}]
+    versions = [make_index(tmp_path / f"{n}", **about).path for n, about in enumerate(made)]
     monkeypatch.setattr("endx_jax.index.index.local_copy", lambda path, by_version: versions[0])
     index = Index("gs://bucket/index.sqlite")
     before = index.snapshot
@@ -206,7 +162,7 @@ def test_a_later_version_of_an_index_in_a_bucket_is_opened_in_place(tmp_path, mo
         index.reopen()
         assert ids(index) == expected
         versions.pop(0)
-    refused("was replaced by an index of another model: open it again", index.reopen)
+    check_refusal(index.reopen, "another model", "open it again")
     assert ids(index) == ["d0"]
     assert before.documents([2])[2].id == "d2"  # a search that began before it
     assert index.snapshot.generation == 1
@@ -227,14 +183,6 @@ def test_two_first_searches_send_the_embeddings_once(opened, monkeypatch):
     for thread in threads:
         thread.join()
     assert len(sent) == 1
-
-
-def test_documents_replace_those_with_their_ids(opened):
-    opened.add([Document("d2", "zwo"), Document("d9", "neun")], np.float32([[-5, 0], [7, 0]]), replace=True)
-    for found in (opened, Index(opened.path)):
-        assert (ids(found), len(found)) == (["d9", "d1", "d0", "d2"], 4)
-    opened.delete(["d2"])
-    assert ids(opened) == ["d9", "d1", "d0"]
 
 
 def test_an_open_index_that_changes_much_is_searched_as_one_that_is_opened_anew(opened):
@@ -270,7 +218,7 @@ def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, residen
     documents = [Document(str(n), f"text {n}", {"n": n}) for n in range(900)]
     if not resident:
         monkeypatch.setattr("endx_jax.index.snapshot.fits", lambda size: False)
-    index = Index(write(tmp_path / "index", rows[:100], documents[:100]))
+    index = make_index(tmp_path / "index", rows[:100], documents[:100])
     for a, b in [(100, 612), (612, 613), (613, 900)]:
         index.snapshot.corpus.search(questions, 20)
         index.add(documents[a:b], rows[a:b])
@@ -287,15 +235,6 @@ def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, residen
     np.testing.assert_array_equal(index.snapshot.vectors(0, 900)[kept], rows[kept])
 
 
-def test_changes_of_another_process_are_seen_by_the_next_search(opened):
-    other = Index(opened.path)
-    other.add([Document("theirs", "")], np.float32([[50, 1]]))
-    other.delete(["d0"])
-    assert ids(opened) == ["theirs", "d2", "d1"]
-    opened.add([Document("ours", "")], np.float32([[60, 1]]))
-    assert ids(other) == ["ours", "theirs", "d2", "d1"]
-
-
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])  # a copy by `VACUUM INTO` has another journal mode
 def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(path, monkeypatch, mode):
     monkeypatch.setattr(index_file, "WAIT", 0.05)
@@ -304,9 +243,8 @@ def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(path, mo
         opened = Index(path)
         foreign.execute("BEGIN EXCLUSIVE")
         assert ids(opened) == ["d2", "d1", "d0"]  # one that waited would be refused
-        for change in (lambda: opened.delete(["d0"]), lambda: write(opened.path)):
-            with pytest.raises(InUse, match=f"{opened.path} is being changed by another process: wait for it or stop"):
-                change()
+        for change in (lambda: opened.delete(["d0"]), lambda: make_index(path)):
+            check_refusal(change, str(path), "another process", "wait for it or stop it", kind=InUse)
     opened.delete(["d0"])
     assert names(opened.path) == ["d1", "d2"]
 
@@ -345,22 +283,19 @@ def test_readers_see_whole_states_while_a_writer_changes_it(opened):
 def test_an_index_that_was_changed_is_not_replaced(opened, change):
     change(opened)
     before = names(opened.path)
-    with pytest.raises(InUse, match="was not replaced, as documents were added or deleted since it was written"):
-        write(opened.path)
+    check_refusal(lambda: make_index(opened.path), "added or deleted since", "rename it", kind=InUse)
     assert names(opened.path) == before
 
 
 def test_an_index_that_was_moved_or_replaced_is_not_changed(path, opened):
     path.rename(path.with_name("old"))
-    with pytest.raises(InUse, match="was moved or deleted since it was opened"):
-        opened.delete(["d0"])
+    check_refusal(lambda: opened.delete(["d0"]), str(path), "moved or deleted", "restore it", kind=InUse)
     assert ids(opened) == ["d2", "d1", "d0"]
     shutil.copy(path.with_name("old"), path.with_name("backup"))
-    for replace in (lambda: path.with_name("backup").replace(path), lambda: write(path)):
+    for replace in (lambda: path.with_name("backup").replace(path), lambda: make_index(path)):
         replace()
         for change in (lambda: opened.delete(["d0"]), lambda: opened.add([NEW], EMBEDDINGS[:1])):
-            with pytest.raises(InUse, match="was replaced since it was opened: open it again"):
-                change()
+            check_refusal(change, str(path), "replaced", "open it again", kind=InUse)
     assert names(path) == ["d0", "d1", "d2"]
 
 
@@ -374,25 +309,10 @@ def test_a_full_disk_is_one_line_and_changes_nothing(opened, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(index_file, "connect", small)
-        with pytest.raises(DiskFull, match="can't write .*: the disk is full; free some space and repeat"):
-            opened.add([Document("big", "x" * 200_000)], EMBEDDINGS[:1])
+        big = [Document("big", "x" * 200_000)], EMBEDDINGS[:1]
+        check_refusal(lambda: opened.add(*big), str(opened.path), "disk is full", "free some space", kind=DiskFull)
     assert names(opened.path) == ["d0", "d1", "d2"]
-    opened.add([Document("big", "x" * 200_000)], EMBEDDINGS[:1])
-
-
-def test_a_path_without_an_index_is_refused(tmp_path):
-    refused("nothing is no file of an index: make one with `endx train` or `endx encode`", Index, tmp_path / "nothing")
-    refused("is no file of an index: make one", Index, tmp_path)
-    refused("can't write .*: it is a folder; name a file, such as .*/index.sqlite", write, tmp_path)
-    (tmp_path / "file").write_text("text of somebody, not a database")
-    for use in (Index, write):
-        refused(
-            "file is not an index or is damaged .*: restore it from a copy, or make it again", use, tmp_path / "file"
-        )
-    with contextlib.closing(sqlite3.connect(tmp_path / "other")) as database:
-        database.execute("CREATE TABLE a (b)")
-    refused("other contains no index", Index, tmp_path / "other")
-    refused("other was not replaced: .*other contains no index", write, tmp_path / "other")
+    opened.add(*big)
 
 
 def test_an_index_that_can_only_be_read_is_searched(path):
@@ -414,86 +334,20 @@ def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypat
         (tmp_path / "copy").mkdir()
         for name in ("index.sqlite", "index.sqlite-wal"):
             shutil.copy(path.with_name(name), tmp_path / "copy" / name)
-    copy, link, connected = tmp_path / "copy" / "index.sqlite", tmp_path / "link", index_file._connected
+    copy, link, connect = tmp_path / "copy" / "index.sqlite", tmp_path / "link", sqlite3.connect
     link.symlink_to(copy)
 
-    class ReadOnly(sqlite3.Connection):
+    class Unreadable(sqlite3.Connection):
         def execute(self, *_):
             failure = sqlite3.OperationalError("unable to open database file")
             failure.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
             raise failure
 
-    def read_only(address):
-        return connected(address) if "immutable" in address else sqlite3.connect(address, uri=True, factory=ReadOnly)
+    def read_only(address, **options):
+        return connect(address, **options | ({} if "immutable" in address else {"factory": Unreadable}))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(index_file, "_connected", read_only)
+    with monkeypatch.context() as patch:  # a folder without write permission, which root has
+        patch.setattr(sqlite3, "connect", read_only)
         for opening in (copy, link):
-            refused(
-                r"the changes in its log index.sqlite-wal can't be read .*; copy both files elsewhere", names, opening
-            )
+            check_refusal(lambda path=opening: Index(path), "log index.sqlite-wal", "copy both files elsewhere")
     assert names(copy) == ["d1", "d2"]
-
-
-SHARDS = None, 7, [], [0, 0], [3, 2], [1, 2, 3], ["1", "2"], "ab", {"a": 1}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"width": "2"}, "index.sqlite.width is '2', a str; it must be int"),
-        ({"width": 0}, "'width' is 0; it must be a whole number from 1 to"),
-        ({"width": 3}, "an embedding does not have 12 bytes"),
-        ({"precision": "float64"}, "'precision' is 'float64', which is none of float32, float16, int8, binary"),
-        ({"precision": "int8"}, "an embedding does not have 2 bytes"),
-        ({"metric": []}, "index.sqlite.metric is .*it must be str"),
-        ({"model": "x"}, "index.sqlite.model is 'x', a str; it must be dict"),
-        ({"model": {"name": 5}}, "'name' of the model must be a string, not a whole number"),
-        ({"corpus": 5}, "index.sqlite.corpus is 5, a int; it must be dict"),
-        *(({"corpus": {"documents": count}}, "'documents' of the corpus is .* whole") for count in ("x", [], 1.5)),
-        ({"corpus": {"shard": [1, 2]}}, "'documents' of the corpus is None"),
-        *(({"corpus": {"documents": 4, "shard": shard}}, "'shard' of the corpus must be its") for shard in SHARDS),
-        ({"changed": 1}, "index.sqlite.changed is 1, a int; it must be bool"),
-        ({"complete": False}, "is not finished: repeat the `endx encode` command that began it"),
-    ],
-)
-def test_a_wrong_description_is_refused_in_one_line(path, fields, message):
-    with changing(path) as database:
-        store_info(database, **fields)
-    refused(message, Index, path)
-
-
-@pytest.mark.parametrize(
-    ("statement", "message"),
-    [
-        ("PRAGMA user_version = 9", "is an index of version 9, and this endx_jax reads 4: make it again"),
-        ("DELETE FROM about WHERE key = 'metric'", "no 'metric' among"),
-        ("UPDATE about SET value = '{' WHERE key = 'model'", "'model'.*: broken JSON"),
-        ("UPDATE passages SET embedding = 'text' WHERE row = 2", "an embedding does not have 8 bytes"),
-        ("UPDATE documents SET metadata = '[' WHERE row = 2", "metadata of document 'd1'.*: broken JSON"),
-        ("UPDATE passages SET text = x'ff' WHERE row = 2", "document 'd1' is not text"),
-        (r"""UPDATE documents SET metadata = '{"a": "\udfff"}' WHERE row = 2""", "document 'd1' holds .*half a surr"),
-        (
-            "UPDATE passages SET embedding = x'0000c07f00000000' WHERE row = 2",
-            "an embedding contains nan, infinity or a negative",
-        ),
-        ("UPDATE documents SET row = -5 WHERE row = 2", "a row has number -5; restore it"),
-        ("UPDATE documents SET row = 0x7fffffffffffffff WHERE row = 2", "a row has number 9223372036854"),
-        ("UPDATE sqlite_sequence SET seq = 0x7fffffffffffffff", "a row has number 9223372036854"),
-        ("INSERT INTO deleted VALUES (-1, 1, 'a')", "a row has number -1; restore it"),
-        ("DROP TABLE about", "no such table: about"),
-        (f"DROP TABLE about; CREATE VIEW about AS {ENDLESS} x AS key, 1 AS value FROM c", r"holds 'about' \(view\)"),
-        ("CREATE TRIGGER t AFTER INSERT ON documents BEGIN DELETE FROM deleted; END", r"holds 't' \(trigger\), which"),
-        ("CREATE TABLE more (a DEFAULT (random()))", r"holds 'more' \(table\)"),
-        ("ALTER TABLE documents ADD COLUMN more AS (row + 1)", r"holds 'documents' \(table\)"),
-    ],
-)
-def test_damage_is_one_line(path, statement, message):
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.executescript(statement)
-    refused(message, names, path)
-
-
-def test_precisions_that_no_file_holds_are_refused(tmp_path):
-    for embeddings in (EMBEDDINGS.astype(np.float64), EMBEDDINGS.astype(np.int8), EMBEDDINGS.astype(jnp.bfloat16)):
-        refused("an index holds embeddings in .*, not (float64|int8|bfloat16)", write, tmp_path / "index", embeddings)

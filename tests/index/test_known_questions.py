@@ -5,23 +5,18 @@ import sqlite3
 import jax
 import numpy as np
 import pytest
-from helpers import refused, searching
+from helpers import searching
+from small_index import embed, embed_known, make_index
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.index.approximate import ENGINES
-from endx_jax.index.index import Index, write_index
-from endx_jax.numerics import quantize, unit_rows
+from endx_jax.index.index import Index
+from endx_jax.numerics import quantize
 from endx_jax.ranking.hybrid import Hybrid, fit_known
 
-COUNT, WIDTH = 40, 8
+COUNT = 40
 FULL = Hybrid(known=1.0)
-
-
-def embed(texts) -> np.ndarray:
-    """Returns a random unit vector for each text, the same for equal texts."""
-    seeds = [int.from_bytes(text.encode()[:12].ljust(12), "big") for text in texts]
-    return unit_rows(np.float32([np.random.default_rng(seed).normal(size=WIDTH) for seed in seeds]).reshape(-1, WIDTH))
 
 
 def faq(count=COUNT) -> list[Document]:
@@ -30,19 +25,13 @@ def faq(count=COUNT) -> list[Document]:
     return [Document(f"d{n}", f"text{n}", {"n": n}, asked[n]) for n in range(count)]
 
 
-def known_of(documents) -> np.ndarray:
-    return embed([question for document in documents for question in document.questions])
-
-
 def write(path, documents, **options) -> Index:
-    vectors = embed([document.text for document in documents])
-    write_index(path, vectors, documents, **{"metric": "cosine", "model": {"name": "m"}, **options})
-    return Index(path)
+    return make_index(path, embed([document.text for document in documents]), documents, **options)
 
 
 @pytest.fixture
 def index(tmp_path) -> Index:
-    return write(tmp_path / "index", faq(), known=known_of(faq()))
+    return write(tmp_path / "index", faq(), known=embed_known(faq()))
 
 
 def expected(documents, question: str, weight: float, k: int) -> list[tuple[str, float]]:
@@ -74,7 +63,7 @@ def test_documents_with_many_known_questions_hide_no_others(tmp_path, first):
     asked = {n: tuple(f"{m} known" for m in range(40 // n + 1)) for n in range(1, 21)}
     documents = [Document(f"d{n}", f"text{n}", {"n": n}, known) for n, known in asked.items()]
     documents = [dataclasses.replace(one, questions=tuple(f"{one.id} {q}" for q in one.questions)) for one in documents]
-    search = searching(write(tmp_path / "many", documents, known=known_of(documents)), embed, hybrid=FULL)
+    search = searching(write(tmp_path / "many", documents, known=embed_known(documents)), embed, hybrid=FULL)
     (found,) = search.search(["d1 0 known"], 15, mode="dense", where={"n": {"gt": first}} if first else None)
     right = expected(documents[first:], "d1 0 known", 1, 15)
     assert [(one.document.id, one.score) for one in found] == [(name, pytest.approx(score)) for name, score in right]
@@ -125,20 +114,9 @@ def test_known_questions_have_the_precision_of_the_index(tmp_path, precision):
     vectors = jax.tree.map(np.asarray, quantize(embed(["a", "b"]))) if precision == "int8" else embed(["a", "b"])
     vectors = vectors if precision == "int8" else vectors.astype(precision)
     documents = [Document("a", "a", {}, ("ask a",)), Document("b", "b")]
-    write_index(tmp_path / "i", vectors, documents, metric="cosine", model={"name": "m"}, known=embed(["ask a"]))
-    search = searching(Index(tmp_path / "i"), embed, hybrid=FULL)
+    search = searching(make_index(tmp_path / "i", vectors, documents, known=embed(["ask a"])), embed, hybrid=FULL)
     assert str(search.snapshot.known.embeddings[:].dtype) == precision
     assert search.search(["ask a"], 1, mode="dense")[0][0].score == pytest.approx(1, abs=0.02)
-
-
-def test_embeddings_of_known_questions_must_fit(index, tmp_path):
-    new = ([Document("x", "y", {}, ("z",))], embed(["y"]))
-    for known in (None, np.zeros((2, WIDTH)), np.zeros((1, 3))):
-        message = "embeddings have shape .* for 1 known questions and an index of width 8"
-        refused(message, index.add, *new, known=known)
-    refused("there is no model to encode documents", index.add, new[0])
-    refused("contains nan or infinity", index.add, *new, known=np.full((1, WIDTH), np.nan))
-    assert "x" not in index
 
 
 def test_the_weight_of_known_questions_is_chosen_on_validation():

@@ -4,16 +4,16 @@ import json
 
 import numpy as np
 import pytest
-from helpers import refused, searching
+from helpers import searching
+from small_index import MODEL, make_index
 
 from endx_jax.data.sets.documents import Document, passages_of
 from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.corpus_encoding import begin_index, encode_missing, survey
-from endx_jax.index.index import Index, write_index
+from endx_jax.index.index import Index
 from endx_jax.index.index_evaluation import evaluate_answered, evaluate_judged, find_rows
-from endx_jax.index.index_file import COSINE, INNER_PRODUCT, IndexInfo
-from endx_jax.index.milvus import publish
+from endx_jax.index.index_file import COSINE, IndexInfo
 from endx_jax.index.shards import join_shards
 from endx_jax.ranking.hybrid import Hybrid
 
@@ -39,9 +39,7 @@ def embed(texts) -> np.ndarray:
 
 def write(path, documents=CORPUS) -> Index:
     known = embed([question for document in documents for question in document.questions])
-    vectors, about = embed([document.text for document in documents]), {"name": "m", "identity": "1"}
-    write_index(path, vectors, documents, metric=COSINE, model=about, known=known)
-    return Index(path)
+    return make_index(path, embed([document.text for document in documents]), documents, known=known)
 
 
 @pytest.fixture
@@ -121,15 +119,6 @@ def test_a_document_is_read_replaced_and_deleted_as_a_whole_everywhere(index):
     assert {document.name for _, document in other.snapshot} == {"whole", "short", "short#2"}
 
 
-def test_passages_of_a_document_must_follow_each_other(index):
-    one, two = book("new", 2)
-    for documents in ([one, Document("x", "x"), two], [one, one], [Document("y", "y"), Document("y", "z")]):
-        vectors, known = (embed([*texts]) for texts in zip(*((one.text, "ask new") for one in documents), strict=True))
-        known = known[: sum(len(one.questions) for one in documents)]
-        refused("occurs twice: ids must be unique", index.add, documents, vectors, known=known)
-    assert (len(Index(index.path)), "new" in index) == (3, False)
-
-
 def test_judgements_and_answers_are_of_documents(index):
     questions = ["x word7", "y word2"]
     judged = Judgements(("q0", "q1"), tuple(questions), ({"whole": 1}, {"short": 2, "long": 1}), ((), ()))
@@ -148,7 +137,7 @@ def test_judgements_and_answers_are_of_documents(index):
 def test_shards_may_cut_a_document_and_are_joined(tmp_path):
     surveyed = survey(CORPUS)
     corpus = {"path": "c", "documents": surveyed.documents, "sha256": surveyed.sha256}
-    about = {"metric": COSINE, "model": {"name": "m", "identity": "1"}, "complete": False}
+    about = {"metric": COSINE, "model": MODEL, "complete": False}
 
     def encode(name, **shard):
         info = IndexInfo(WIDTH, "float32", corpus=corpus | shard, **about)
@@ -162,20 +151,6 @@ def test_shards_may_cut_a_document_and_are_joined(tmp_path):
     assert [*joined_parts.snapshot] == [*whole.snapshot]
     assert (len(joined_parts), len(joined_parts.snapshot.known)) == (3, 2)
     assert joined_parts.get("long") == whole.get("long")
-
-
-def test_a_replaced_document_leaves_no_passages_in_a_published_collection(tmp_path):
-    pytest.importorskip("pymilvus", reason="the package pymilvus is not installed")
-    of_book = passages_of(Document("book", "", {}), ["one", "two", "three", "four"])
-    documents = [*of_book, Document("whole", "text")]
-    write_index(
-        tmp_path / "i", np.eye(5, 8, dtype="f4"), documents, metric=INNER_PRODUCT, model={"name": "m", "identity": "1"}
-    )
-    index, address = Index(tmp_path / "i"), str(tmp_path / "all.db")
-    assert publish(index, address, "c") == (5, 0, 0, 0)
-    index.add(of_book[:2], np.ones((2, 8), "f4"), replace=True)
-    index.delete(["whole"])
-    assert publish(index, address, "c") == (2, 1, 0, 0)
 
 
 def test_a_line_of_json_names_the_passage(index):

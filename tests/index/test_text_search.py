@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
-from helpers import refused, searching
+from helpers import searching
+from small_index import make_index
 
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.index.approximate import ENGINES
-from endx_jax.index.index import Index, write_index
+from endx_jax.index.index import Index
 from endx_jax.ranking.hybrid import Hybrid
 
 TEXTS = ["cats sleep", "dogs bark", "cats bark", "fish"]
@@ -19,8 +20,7 @@ def encode(texts):
 @pytest.fixture
 def index(tmp_path) -> Index:
     documents = [Document(f"d{n}", text, {"line": n}) for n, text in enumerate(TEXTS)]
-    write_index(tmp_path / "index", encode(TEXTS), documents, metric="inner product", model={"name": "animals"})
-    return Index(tmp_path / "index")
+    return make_index(tmp_path / "index", encode(TEXTS), documents, metric="inner product")
 
 
 def ids(answers):
@@ -74,9 +74,8 @@ def test_hybrid_is_the_default_unless_it_does_not_help(index):
 
 def test_an_index_names_its_source(index, tmp_path):
     assert str(index) == f"4 documents ({index.path})"
-    about = {"metric": "cosine", "model": {}, "corpus": {"part": "all answers of ", "path": "faq.csv"}}
-    write_index(tmp_path / "of", np.eye(2, dtype=np.float32), [Document(n, n) for n in "ab"], **about)
-    found = Index(tmp_path / "of")
+    corpus = {"part": "all answers of ", "path": "faq.csv"}
+    found = make_index(tmp_path / "of", np.eye(2, dtype=np.float32), [Document(n, n) for n in "ab"], corpus=corpus)
     assert str(found) == "2 documents (all answers of 'faq.csv')"
     found.delete(["a"])
     assert str(found) == "1 document (all answers of 'faq.csv', changed since)"
@@ -95,19 +94,3 @@ def test_all_see_what_is_added_and_not_what_is_deleted(index, engine, mode):
     assert ids(search.search(["fish"], 1, mode=mode)[0]) == ["new"]
     everything = ids(search.search(["fish dogs cats bark sleep"], 10, mode=mode)[0])
     assert sorted(everything) == ["d0", "d2", "d3", "new"]
-
-
-def test_embeddings_may_come_with_the_questions(index):
-    search = searching(index)
-    assert ids(search.search([""], 1, embeddings=np.float32([[0, 1, 0]]))[0]) == ["d1"]
-    search.add([Document("d9", "")], np.float32([[0, 2, 0]]))
-    assert ids(search.search([""], 1, embeddings=np.float32([[0, 1, 0]]))[0]) == ["d9"]
-
-
-def test_mistakes(index):
-    search = searching(index)
-    refused("engine is 'fast', which is none of exact, flat, ivf, hnsw", Index, index.path, engine="fast")
-    refused("no model to encode questions: load one", search.search, ["a"], 3)
-    refused("no model to encode documents: load one", search.add, [Document("a", "")])
-    refused("mode is 'sparse'", searching(index, encode).search, ["a"], 3, mode="sparse")
-    refused("k must be at least 1, and is 0", search.search, ["a"], 0, mode="bm25")

@@ -1,19 +1,16 @@
-import contextlib
 import json
-import sqlite3
 
 import numpy as np
 import pytest
-from helpers import one_line_error, refused, written
+from helpers import written
 from late_folders import write_multi_vector
+from small_index import make_index
 
 import endx_jax
 from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.documents import Document
-from endx_jax.index.corpus_encoding import Encoding, encode_corpus
-from endx_jax.index.index import Index, write_index
+from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.index.index_model import open_index
-from endx_jax.index.milvus import publish
 from endx_jax.index.shards import join_shards
 from endx_jax.index.store import Store
 from endx_jax.ranking.bm25 import BM25
@@ -83,7 +80,7 @@ def test_filters_additions_and_deletions_reach_the_token_vectors(path, model):
     (ranked,) = found(search.search(ASKED[:1], 50, mode="dense"))
     assert {row for row, _ in ranked} == {*range(1, 41)}
     np.testing.assert_allclose([score for _, score in ranked], [scores[row] for row, _ in ranked], atol=8e-3)
-    (read,) = search._store.rows("SELECT count(*), sum(length(codes)), sum(length(scales)) FROM tokens")
+    (read,) = Store(path).rows("SELECT count(*), sum(length(codes)), sum(length(scales)) FROM tokens")
     tokens = sum(map(len, model.encode_document(changed[1:])))
     assert read == (40, 4 * tokens, 4 * tokens)
 
@@ -111,28 +108,13 @@ def test_cut_documents_are_counted(model, tmp_path, capsys):
     assert "1 of 2 texts reach the limit" in capsys.readouterr().out
 
 
-def test_vectors_of_another_width_are_one_line(path, model, corpus):
-    index = Index(path)
-    for wrong in (RaggedVectors.of([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
-        refused("an index of width 4: encode them with ", index.add, [Document("x", "x")], wrong)
-    refused(
-        "truncate_dim needs a model with one vector for each text",
-        encode_corpus,
-        model.name,
-        str(corpus),
-        path,
-        Encoding(truncate_dim=2),
-    )
-
-
 def test_a_server_searches_and_adds_by_token_vectors(path, model):
     search = open_index(path)
     service = Service(model, search)
     ((answers,),) = [service.run([SearchJob(ASKED[0], 10, "dense")])]
     scores = exact(model)[0]
     np.testing.assert_allclose([one["score"] for one in answers], -np.sort(-scores)[:10], atol=8e-3)
-    encoded = service._encode("answer", [ASKED[0]])
-    service.add([Document("same", ASKED[0])], encoded.embeddings)
+    service.add([Document("same", ASKED[0])], RaggedVectors.of(model.encode_document([ASKED[0]])))
     ((answers,),) = [service.run([SearchJob(ASKED[0], 1, "dense")])]
     assert answers[0]["id"] == "same"
     job, _, cut = service.read_pairs(ASKED[0], [*TEXTS[:3], "the cat " * 5000])
@@ -141,33 +123,7 @@ def test_a_server_searches_and_adds_by_token_vectors(path, model):
     assert cut() == 1
 
 
-DAMAGED = "is damaged: a document has no token vectors of width 4"
-
-
-@pytest.mark.parametrize(
-    ("change", "scale", "message"),
-    [
-        ("UPDATE tokens SET codes = x'00'", None, DAMAGED),
-        ("DELETE FROM tokens", None, DAMAGED),
-        *(("UPDATE tokens SET codes = x'01010101', scales = ?", scale, DAMAGED) for scale in (np.nan, np.inf, -1)),
-        ("UPDATE tokens SET codes = x'7f7f7f7f', scales = ?", 3e38, "the score of question 0 and candidate .* is not"),
-    ],
-)
-def test_damaged_token_vectors_are_one_line(path, change, scale, message):
-    with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute(change, [] if scale is None else [np.full(1, scale, "<f4").tobytes()])
-    with one_line_error(message), np.errstate(over="ignore", invalid="ignore"):
-        open_index(path).search(ASKED[:1], 1, mode="dense")
-
-
 def test_an_index_of_another_kind_of_model_has_no_token_vectors(path):
-    document = Document("new", "a text")
-    write_index(path, np.ones((1, 4), np.float32), [document], metric="cosine", model={"name": "m", "identity": "1"})
-    index = Index(path)
+    index = make_index(path, np.ones((1, 4), np.float32), [Document("new", "a text")])
     assert [*Store(path).rows("SELECT * FROM tokens")] == []
     index.delete(["new"])
-
-
-def test_token_vectors_are_not_published(path, tmp_path):
-    with one_line_error("holds token vectors, which Milvus Lite refuses and endx publish does not copy: write"):
-        publish(Index(path), str(tmp_path / "new.db"), "documents")

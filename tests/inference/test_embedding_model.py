@@ -7,9 +7,7 @@ import shutil
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import one_line_error, refused
-from safetensors.numpy import load_file, save_file
-from tiny_bert import write_tiny_bert
+from refusals import check_refusal
 
 import endx_jax
 
@@ -17,19 +15,6 @@ import endx_jax
 def write_usage(folder, **contents):
     (folder / "config_sentence_transformers.json").write_text(json.dumps(contents))
     return folder
-
-
-@pytest.fixture(scope="module")
-def prompted(tiny_bert, tmp_path_factory):
-    """A model whose sides differ in their prompts, and one more prompt that is the default of neither."""
-    folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
-    prompts = {"query": "who: ", "passage": "what: ", "cluster": "cat "}
-    return endx_jax.load(write_usage(folder, prompts=prompts, truncate_dim=8))
-
-
-@pytest.fixture(scope="module")
-def plain(tiny_bert):
-    return endx_jax.load(tiny_bert)
 
 
 TEXTS = ["the cat sat", "dog", ""]
@@ -64,36 +49,17 @@ def test_each_side_has_its_prompt_and_a_call_may_have_another(prompted, plain):
     both = prompted.encode_query(TEXTS, prompt="on ", prompt_name="cluster")
     np.testing.assert_allclose(both, expected("on "), atol=1e-6)
     assert np.abs(expected("who: ") - expected("what: ")).max() > 1e-2
-    with one_line_error("no prompt named 'qeury'; did you mean 'query'.; its prompts are query, passage, cluster"):
-        prompted.encode_query("a", prompt_name="qeury")
-    refused("no prompt named 'query'; its prompts are none", plain.encode, "a", prompt_name="query")
 
 
 def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted, plain):
     whole = prompted.encode_query(TEXTS, truncate_dim=32)
     np.testing.assert_array_equal(prompted.encode_query(TEXTS), whole[:, :8])
     assert prompted.encode_query(TEXTS, truncate_dim=3, normalize_embeddings=True).shape == (3, 3)
-    for width in (0, 33, "8", [8], 2.5):
-        refused(
-            r"truncate_dim is .*; it must be a whole number from 1 to ",
-            prompted.encode_query,
-            TEXTS,
-            truncate_dim=width,
-        )
-    with one_line_error("truncate_dim is 1000; it must be a whole number from 1 to 32"):
-        prompted.encode_query([], truncate_dim=1000)
-    for size in (0, -1, 1.5, "8", True):
-        refused(r"batch_size is .*; it must be a whole number from 1 to ", plain.encode, TEXTS, batch_size=size)
     np.testing.assert_allclose(plain.encode(TEXTS, batch_size=np.int64(2)), plain.encode(TEXTS), atol=1e-6)
 
 
 def test_bare_encode_is_for_models_whose_sides_are_one(prompted, plain):
     np.testing.assert_array_equal(plain.encode(TEXTS), plain.encode_query(TEXTS))
-    with one_line_error(
-        "has different prompts for questions and documents: use encode_query for questions and encode_document for "
-        "documents, or pass prompt="
-    ):
-        prompted.encode(TEXTS)
     np.testing.assert_array_equal(prompted.encode(TEXTS, prompt=""), prompted.encode_query(TEXTS, prompt=""))
     np.testing.assert_array_equal(
         prompted.encode(TEXTS, prompt_name="query"), prompted.encode_document(TEXTS, prompt_name="query")
@@ -119,28 +85,6 @@ def test_bare_encode_reads_as_much_of_a_text_as_either_side(tiny_bert, tmp_path)
     assert np.abs(model.encode(text) - model.encode_query(text)).max() > 1e-2
 
 
-@pytest.mark.parametrize(
-    ("sentences", "message"),
-    [
-        (["a", "b", None], r"sentences\[2\] is of type NoneType, None; every text must be a string"),
-        (["a", 3.5], r"sentences\[1\] is of type float, 3.5; every"),
-        ([b"a"], r"sentences\[0\] is of type bytes, b'a'; every"),
-        ([["a"]], r"sentences\[0\] is of type list, \['a'\]; every"),
-        ({"text": "a"}, "sentences is of type dict; pass a string or a list of strings"),
-        (7, "sentences is of type int; pass a string"),
-        (b"the cat", "sentences is of type bytes; pass a string or a list of strings"),
-        ({"a"}, "sentences is of type set; pass a string or a list of strings"),
-        (pa.table({"text": ["a", "b"]}), r"sentences is a Table of shape \(2, 1\); pass a string or a list of strings"),
-        (np.array([["a"]]), r"sentences is a ndarray of shape \(1, 1\); pass .*, such as one of its columns$"),
-        (np.array("a"), r"sentences is a ndarray of shape \(\); pass a string or a list of strings"),
-        (pa.array(["a", None]), r"sentences\[1\] is of type NoneType, None; every text must be a string"),
-    ],
-)
-def test_inputs_that_are_not_texts_are_named_by_their_position(plain, sentences, message):
-    for encode in (plain.encode, plain.encode_query, plain.encode_document):
-        refused(message, encode, sentences)
-
-
 def test_texts_come_in_any_shape(plain):
     expected = plain.encode(TEXTS)
     columns = (pa.array(TEXTS), pa.chunked_array([TEXTS[:1], TEXTS[1:]]))
@@ -158,8 +102,8 @@ def test_a_table_s_column_is_read_and_a_table_is_not(plain):
     pd = pytest.importorskip("pandas", reason="pandas is not installed")
     table = pd.DataFrame({"text": TEXTS, "id": [1, 2, 3]}, index=[7, 5, 3])
     np.testing.assert_array_equal(plain.encode(table["text"]), plain.encode(TEXTS))
-    refused(r"sentences is a DataFrame of shape \(3, 2\); pass .*, such as one of its columns$", plain.encode, table)
-    refused(r"sentences\[1\] is of type \w+, \w+; every text must be a string", plain.encode, pd.Series(["a", None]))
+    check_refusal(lambda: plain.encode(table), "DataFrame", "(3, 2)", "one of its columns")
+    check_refusal(lambda: plain.encode(pd.Series(["a", None])), "sentences[1]", "must be a string")
 
 
 def test_texts_over_the_length_are_counted_and_told_of_once(tiny_bert, caplog):
@@ -185,46 +129,3 @@ def test_similarity_is_of_every_pair_or_of_each_with_its_own(plain, tiny_bert, t
     model = endx_jax.load(write_usage(shutil.copytree(tiny_bert, tmp_path / "model"), similarity_fn_name="dot"))
     np.testing.assert_allclose(model.similarity(a, b), [[50.0, 8.0], [6.0, 0.0]])
     np.testing.assert_allclose(model.similarity_pairwise(a, b), [50.0, 0.0])
-
-
-def test_embeddings_that_cannot_be_compared_are_refused(plain):
-    a, b = np.ones((8, 4)), np.ones((3, 6))
-    for compare in (plain.similarity, plain.similarity_pairwise):
-        refused("a has embeddings of 4 dimensions and b of 6: encode both by the same model", compare, a, b)
-        refused(
-            r"b must be embeddings \[N, E\]; encode texts first",
-            compare,
-            a,
-            "the cat sat",
-        )
-        refused(r"a must be embeddings \[N, E\]", compare, [[1.0], [2.0, 3.0]], b)
-        refused(r"a has shape \(1, 8, 4\); it must be embeddings \[N, E\]", compare, a[None], b)
-    with one_line_error("needs equal numbers of rows, not 8 and 3: use similarity"):
-        plain.similarity_pairwise(a, b[:, :4])
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ({"convert_to_tensor": True}, "convert_to_tensor=True is not supported: embeddings are NumPy arrays, or JAX"),
-        ({"device": "cuda:0"}, "device='cuda:0' is not supported: .* set JAX_PLATFORMS to choose, such as cpu"),
-        ({"output_value": "token_embeddings"}, "output_value='token_embeddings' is not supported: only embeddings of"),
-        ({"pool": {"input": None}}, "pool=.* is not supported: one process encodes on all its devices"),
-        ({"batchsize": 8}, "there is no argument 'batchsize'; did you mean 'batch_size'"),
-        ({"convert_to_tensors": True}, "there is no argument 'convert_to_tensors'; did you mean 'convert_to_tensor'"),
-    ],
-)
-def test_arguments_that_are_not_supported_are_refused(plain, argument, message):
-    for encode in (plain.encode, plain.encode_query, plain.encode_document):
-        refused(message, encode, TEXTS, **argument)
-
-
-def test_numbers_that_float16_can_not_hold_are_refused(tmp_path):
-    folder = write_tiny_bert(tmp_path / "bert")
-    tensors = load_file(folder / "model.safetensors")
-    tensors["encoder.layer.0.output.LayerNorm.weight"] *= 1e6
-    save_file(tensors, folder / "model.safetensors")
-    model = endx_jax.load(folder)
-    assert np.isfinite(model.encode(["the cat"], precision="bfloat16").astype(np.float32)).all()
-    with one_line_error('embeddings exceed 65,504, the largest number of float16: use precision="bfloat16"'):
-        model.encode(["the cat"], precision="float16")

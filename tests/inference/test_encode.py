@@ -1,36 +1,20 @@
-import os
 import threading
 
 import jax
 import numpy as np
 import pytest
-from helpers import refused
-from tiny_models import make_model, recording
+from tiny_models import recording
 
 from endx_jax import load
 from endx_jax.batch import Tokens
 from endx_jax.inference import text_batches
 from endx_jax.inference.encode import EmbeddingFormat, TextEncoder
-from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.models import SIDES
 from endx_jax.numerics import dequantize
 from endx_jax.parallel import MeshSettings, make_mesh
 
 TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat"]
 LONG = "the cat on the mat " * 30  # cut to the limit of 64 tokens
-
-
-@pytest.fixture(scope="module")
-def model(tiny_bert):
-    """A token table, whose programs are compiled fast."""
-    return make_model(tiny_bert, encoder="none", question_length=64, answer_length=64)
-
-
-def test_a_process_that_was_forked_after_the_load_is_refused(model, tiny_bert, monkeypatch):
-    few = LowLatencyEncoder(model.encoder, model.params)
-    monkeypatch.setattr("endx_jax.parallel.mesh._process", os.getpid() + 1)
-    for call in (lambda: load(tiny_bert), lambda: model.encode_query(TEXTS), lambda: few("question", TEXTS)):
-        refused("this process was forked after a model had been loaded, .*: start processes by spawn", call)
 
 
 def one_by_one(model, texts):

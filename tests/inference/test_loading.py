@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
 
 import endx_jax
 from endx_jax.index.index import Index
@@ -33,19 +32,6 @@ def test_the_bundled_package_by_name(minilm):
     query, *found = model.encode(["How many people live in Berlin?", *documents])
     similarity = model.similarity(query, np.stack(found))[0]
     assert similarity[0] > 0.7 > 0.3 > similarity[1]
-
-
-def test_what_is_no_model_is_refused_with_the_ways_out(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    refused("give a folder", endx_jax.load, "nobody/nothing")
-    with one_line_error("runs/first does not exist; give the workdir of a run, an export, or a folder of a model"):
-        endx_jax.load(tmp_path / "runs" / "first")  # a path is not looked for on the hub
-    for name in (None, "", " ", 5, b"model", ["model"]):
-        refused("path_or_name is .*; pass a folder or the name of a model", endx_jax.load, name)
-    # A re-ranker of a family without support is not sent to `endx rerank`.
-    config = {"model_type": "deberta-v2", "architectures": ["DebertaV2ForSequenceClassification"]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    refused("model_type 'deberta-v2' is not supported; supported: bert", endx_jax.load, tmp_path)
 
 
 def test_subpackages_are_there_without_importing_them():

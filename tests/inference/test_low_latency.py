@@ -12,22 +12,26 @@ from endx_jax.inference.low_latency import LowLatencyEncoder, Programs
 TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat", "🐈 " * 40] * 3
 
 
-@pytest.fixture(scope="module")
-def model(tiny_bert):
-    """A token table, whose programs are compiled fast."""
-    return make_model(tiny_bert, encoder="none", question_length=64, answer_length=64)
+PLAN = Programs(rows=(4, 1), tokens=128, call=24)
 
 
 @pytest.fixture
 def encoder(model, monkeypatch):
     """Made under a plan of few programs; texts have at most 64 tokens."""
-    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", Programs(rows=(4, 1), tokens=128, call=24))
+    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", PLAN)
     return LowLatencyEncoder(model.encoder, model.params)
 
 
-def cut(encoder, *lengths):
-    found = encoder._programs.split(np.array(lengths), 64)
+def cut(*lengths, compiled=()):
+    found = PLAN.split(np.array(lengths), 64, compiled)
     return [(sorted(places.tolist()), rows, width) for places, rows, width in found]
+
+
+def recorded(model):
+    """An encoder, and the shapes of the programs that it compiles."""
+    traced = []
+    towers = recording(model.encoder.model, lambda side, tokens: traced.append((side, *tokens.ids.shape)))
+    return LowLatencyEncoder(TextEncoder(towers, model.encoder.processors, model.encoder.mesh), model.params), traced
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, len(TEXTS)])
@@ -38,13 +42,13 @@ def test_embeddings_are_those_of_the_text_encoder(model, encoder, count):
 
 
 def test_texts_share_a_call_where_that_is_cheapest(encoder):
-    assert cut(encoder, 14) == [([0], 1, 16)]
+    assert cut(14) == [([0], 1, 16)]
     # One call of four rows costs 24 + 4 * 16 tokens; two of one row cost 2 * (24 + 16), and three 3 * (24 + 16).
-    assert cut(encoder, 14, 15) == [([1], 1, 16), ([0], 1, 16)]
-    assert cut(encoder, 14, 15, 16) == [([0, 1, 2], 4, 16)]
+    assert cut(14, 15) == [([1], 1, 16), ([0], 1, 16)]
+    assert cut(14, 15, 16) == [([0, 1, 2], 4, 16)]
     # A long text beside short ones is computed for itself: 24 + 64 + 24 + 4 * 16, and not 24 + 4 * 32 + ...
-    assert cut(encoder, 14, 64, 15, 16) == [([1], 1, 64), ([0, 2, 3], 4, 16)]
-    assert cut(encoder, 48, 48, 48, 48) == [([n], 1, 48) for n in range(4)]
+    assert cut(14, 64, 15, 16) == [([1], 1, 64), ([0, 2, 3], 4, 16)]
+    assert cut(48, 48, 48, 48) == [([n], 1, 48) for n in range(4)]
     assert encoder.shapes == [
         *(("question", rows, width) for width in (8, 12, 16, 24, 32) for rows in (1, 4)),
         ("question", 1, 48),
@@ -52,16 +56,16 @@ def test_texts_share_a_call_where_that_is_cheapest(encoder):
     ]
 
 
-def test_texts_run_in_the_programs_that_are_warm_and_longer_ones_in_their_own(model, encoder):
-    encoder.warm_up(("question", 1, 32))
-    encoder.warm_up(("question", 4, 24))
-    warm = encoder._compiled["question"]
-    found = encoder._programs.split(np.array([10, 30, 11, 12, 60]), 64, warm)
-    assert [(sorted(places.tolist()), rows, width) for places, rows, width in found] == [
-        ([4], 1, 64), ([1], 1, 32), ([0, 2, 3], 4, 24),
-    ]  # fmt: skip
-    found = encoder("question", TEXTS)
-    np.testing.assert_allclose(found.embeddings, model.encode_query(TEXTS), atol=1e-6)
+def test_texts_run_in_the_programs_that_are_warm_and_longer_ones_in_their_own(model, monkeypatch):
+    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", PLAN)
+    warm = (1, 32), (4, 24)
+    assert cut(10, 30, 11, 12, 60, compiled=warm) == [([4], 1, 64), ([1], 1, 32), ([0, 2, 3], 4, 24)]
+    encoder, traced = recorded(model)
+    for shape in warm:
+        encoder.warm_up(("question", *shape))
+    found = encoder("question", TEXTS[:5])
+    np.testing.assert_allclose(found.embeddings, model.encode_query(TEXTS[:5]), atol=1e-6)
+    assert traced == [*(("question", *shape) for shape in warm), ("question", 1, 64)]
 
 
 def test_one_tower_has_programs_for_the_longer_of_its_sides(model):
@@ -82,17 +86,20 @@ def test_programs_for_very_long_texts_are_compiled_when_one_comes(model, monkeyp
 
 def test_both_sides_of_a_siamese_model_have_one_copy_of_rounded_kernels(tiny_bert):
     model = make_model(tiny_bert, product_dtype="bfloat16")
+    towers = model.encoder.model
+
+    def rounded(arrays) -> int:
+        return sum(array.dtype == "bfloat16" for array in arrays)
+
+    kernels, before = rounded(jax.tree.leaves(towers.encoding_params(model.params, "question"))), jax.live_arrays()
     encoder = LowLatencyEncoder(model.encoder, model.params)
-    sides = zip(*(jax.tree.leaves(encoder._params[side]) for side in ("question", "answer")), strict=True)
-    assert all(first is second for first, second in sides)
-    assert any(leaf.dtype == "bfloat16" for leaf in jax.tree.leaves(encoder._params))
+    assert rounded(jax.live_arrays()) - rounded(before) == kernels > 0
+    assert encoder.shapes
 
 
 def test_nothing_is_compiled_once_it_is_warm(model, monkeypatch):
-    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", Programs(rows=(4, 1), tokens=128, call=24))
-    traced = []
-    towers = recording(model.encoder.model, lambda side, tokens: traced.append((side, *tokens.ids.shape)))
-    encoder = LowLatencyEncoder(TextEncoder(towers, model.encoder.processors, model.encoder.mesh), model.params)
+    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", PLAN)
+    encoder, traced = recorded(model)
     for shape in encoder.shapes:
         encoder.warm_up(shape)
     assert traced == encoder.shapes

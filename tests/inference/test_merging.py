@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
 from safetensors.numpy import load_file, save_file
 
 import endx_jax
@@ -64,27 +63,6 @@ def test_a_run_is_merged_with_its_pretrained_model(bert_workdir, tiny_bert, tmp_
     merge_models([str(run), str(tiny_bert)], tmp_path / "merged", [0, 1])
     merged, pretrained = (endx_jax.load(place) for place in (tmp_path / "merged", tiny_bert))
     np.testing.assert_allclose(merged.encode(["who"]), pretrained.encode(["who"]), atol=1e-6)
-
-
-def test_other_models_weights_and_folders_are_refused(bert_workdir, other, tmp_path):
-    run, output = str(bert_workdir), tmp_path / "merged"
-    refused("give two or more models", merge_models, [run], output)
-    refused("3 weights for 2 models", merge_models, [run, str(other)], output, [1, 1, 1])
-    for wrong in ([0, 0], [1, -1], [1, float("nan")]):
-        refused("each must be 0 or more", merge_models, [run, str(other)], output, wrong)
-    pooled = changed(bert_workdir, tmp_path / "pooled", lambda tensors: None, pooling="first")
-    refused("another architecture, pooling or norm of the question tower", merge_models, [run, str(pooled)], output)
-    worded = changed(bert_workdir, tmp_path / "worded", lambda tensors: None)
-    for file in worded.rglob("tokenizer.json"):
-        file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
-    refused("another tokenizer of the question tower", merge_models, [run, str(worded)], output)
-    more = {"shared/projection/kernel": np.ones((32, 8), "f4")}
-    shallow = changed(bert_workdir, tmp_path / "wide", lambda tensors: tensors.update(more), projection=8)
-    with one_line_error("does not have the parameters of .* such as shared/projection/kernel"):
-        merge_models([run, str(shallow)], output)
-    (tmp_path / "mine").mkdir()
-    refused("exists and is no model folder", merge_models, [run, str(other)], tmp_path / "mine")
-    assert not output.exists()
 
 
 def test_the_verb_s_model_is_evaluated_and_exported(bert_workdir, other, tmp_path, endx, pairs_csv):

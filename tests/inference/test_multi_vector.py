@@ -4,8 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from helpers import refused
-from late_folders import NATIVE, write_multi_vector, write_pylate
+from late_folders import write_multi_vector, write_pylate
 
 import endx_jax
 from endx_jax.data.batches.ragged import RaggedVectors
@@ -14,7 +13,6 @@ from endx_jax.ranking.mining import SimilaritiesOfTexts
 
 TEXTS = ["the cat sat on the mat.", "a dog, where?", "who is in the mat " * 20, "x"]
 FIXED = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
-MOVED = {path: NATIVE[path] for path in ("", "2_MultiVectorMask", "1_Dense", "3_Normalize")}
 
 
 @pytest.mark.parametrize(("strategy", "lengths"), [("fixed", [12, 12, 12, 12]), ("min", [12, 12, 64, 12])])
@@ -47,26 +45,6 @@ def test_a_document_without_tokens_scores_nothing():
     score = SimilaritiesOfTexts(encode, by_token=True)(["q"], ["none", "d"])
     assert score(np.array([[0, 0], [0, 1], [0, 0]])).tolist() == [0, 2, 0]
     assert score(np.array([[0, 0]])).tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"modules": MOVED}, "has the modules .*; supported are Transformer, Dense, MultiVectorMask, Normalize, Hier"),
-        ({"dense": {"bias": True}}, "1_Dense/config.json: bias=[Tt]rue is not supported"),
-        ({"dense": {"activation_function": "torch.nn.modules.activation.Tanh"}}, "activation_function=.* not supp"),
-        ({"dense": {"module_input_name": "sentence_embedding"}}, "module_input_name=.* not supported"),
-        ({"mask": {"skiplist_words": ["zebra"]}}, "names 'zebra', which the tokenizer in .* lacks"),
-        ({"mask": {"skiplist_words": "."}}, "'skiplist_words'"),
-        ({"mask": {"skiplist_tasks": ["query"]}}, "skiplist_tasks=.* is not supported"),
-        ({"mask": {"keep_only_token_ids": [3]}}, "keep_only_token_ids=.* is not supported"),
-        ({"transformer": {"query_expansion": FIXED | {"length": None}}}, "'length'"),
-        ({"transformer": {"query_expansion": FIXED | {"strategy": "max"}}}, "strategy='max' is not supported"),
-        ({"usage": {"similarity_fn_name": "meanmaxsim"}}, "similarity_fn_name=.*meanmaxsim.* is not supported"),
-    ],
-)
-def test_a_setting_that_is_not_supported_is_an_error(files, message, tmp_path):
-    refused(message.replace("'max'", ".max."), endx_jax.load, str(write_multi_vector(tmp_path, **files)))
 
 
 def test_a_folder_of_pylate_gives_its_embeddings_and_scores(tmp_path):

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from helpers import refused
 from late_folders import NATIVE, write_json, write_multi_vector
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
+from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.documents import Document
 from endx_jax.inference.token_pooling import pool_tokens
 from endx_jax.models.token_embeddings import TokenPooling
@@ -64,12 +64,6 @@ def test_documents_keep_a_part_of_their_vectors_and_questions_all(model):
     np.testing.assert_array_equal(half[0][0], whole[0][0])
     codes = model.encode_document(TEXTS, pool_factor=2, precision="int8")
     np.testing.assert_allclose(dequantize(codes[3]), half[3], atol=0.01)
-    refused("pool_factor is for documents", model.encode_query, TEXTS, pool_factor=2)
-    refused("pool_factor is 0.5; it must be 1 or more", model.encode_document, TEXTS, pool_factor=0.5)
-
-
-def test_a_model_of_one_vector_a_text_pools_nothing(tiny_bert):
-    refused("has one vector for each text", endx_jax.load(tiny_bert).encode_document, ["a"], pool_factor=2)
 
 
 def test_a_folder_with_pooling_gives_pooled_documents(model, tmp_path):
@@ -83,13 +77,6 @@ def test_a_folder_with_pooling_gives_pooled_documents(model, tmp_path):
         for each, right in zip(found, expected, strict=True):
             np.testing.assert_allclose(each, right, atol=1e-6)
     np.testing.assert_allclose(pooled.encode_query(TEXTS[0]), model.encode_query(TEXTS[0]), atol=1e-6)
-    for name, value, message in (
-        ("pool_factor", 0, "'pool_factor' is 0"),
-        ("tasks", ["query"], "tasks=.* is not supported"),
-        ("distance_threshold", 0.5, "distance_threshold"),
-    ):
-        write_json(folder / "4_Pooling" / "config.json", stated | {name: value})
-        refused(message, endx_jax.load, folder)
 
 
 def test_an_index_keeps_the_factor_by_which_its_documents_are_pooled(folder, model, tmp_path, capsys):
@@ -100,7 +87,7 @@ def test_an_index_keeps_the_factor_by_which_its_documents_are_pooled(folder, mod
     index = endx_jax.open_index(tmp_path / "index.sqlite")
     index.add([Document("new", TEXTS[0])])
     service = Service(index.encoder.model, index)
-    service.add([Document("served", TEXTS[0])], service._encode("answer", TEXTS[:1]).embeddings)
+    service.add([Document("served", TEXTS[0])], RaggedVectors.of(model.encode_document(TEXTS[:1])))
     rows, expected = index.snapshot.rows.tolist(), model.encode_document(TEXTS[0], pool_factor=2)
     stored = index.snapshot.store.token_vectors(rows)
     for row in (rows[0], *rows[3:]):

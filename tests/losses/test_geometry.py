@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused, split_over, without_metrics
+from helpers import split_over, without_metrics
 from jax.sharding import PartitionSpec
 
 from endx_jax import losses
@@ -17,8 +17,6 @@ from endx_jax.losses import geometry_alignment
 from endx_jax.losses.geometry import KERNELS, TERMS
 
 embedding_regression = without_metrics(losses.embedding_regression)
-
-ALL = dict.fromkeys(TERMS, 1.0)
 
 # Two points a space and side, E = 1. Inner products of rows v and columns u: see the tests.
 DUAL = (jnp.array([[1.0], [2.0]]), jnp.array([[3.0], [1.0]]))
@@ -95,22 +93,6 @@ def test_regression_is_the_mean_squared_difference():
     assert not any(gradient.any() for gradient in to_cross)
     to_cross = jax.grad(functools.partial(embedding_regression, stop_gradient=False), 1)(dual, cross)
     np.testing.assert_allclose(to_cross[0], -to_dual[0], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"kernel": "laplace"}, "kernel is 'laplace', which is none of inner, gaussian, sne, pkt"),
-        ({"reduction": "sum"}, "reduction is 'sum', which is none of batchmean, mean"),
-        ({"weights": {"q|d": 1.0}}, r"term of weights is 'q\|d', which is none of a\|q, q\|q, q\|a, a\|a"),
-        ({"weights": {}}, "weights is empty; give one or more of the terms a"),
-        ({"tile": 0}, "tile is 0; it must be greater than 0"),
-        ({"cross": (jnp.zeros((2, 2)), jnp.zeros((2, 2)))}, r"cross question .*\(2, 2\).* with B = 3 as in dual"),
-    ],
-)
-def test_mismatched_arguments_are_refused(settings, message):
-    points = (jnp.zeros((3, 2)), jnp.zeros((3, 2)))
-    refused(message, geometry_alignment, **{"dual": points, "cross": points, "weights": ALL} | settings)
 
 
 N, TILE = 16, 7  # two tiles of six rows, and one of four

@@ -11,7 +11,7 @@ import time
 
 import pytest
 from fake_buckets import free_port
-from helpers import one_line_error
+from refusals import check_refusal
 
 from endx_jax.errors import TRY_AGAIN
 from endx_jax.parallel import distributed, environment
@@ -38,8 +38,7 @@ def test_a_port_that_is_taken_is_refused_and_nothing_is_set_up_without_a_coordin
         monkeypatch.setenv(environment.COORDINATOR, f"localhost:{port}")
         monkeypatch.setenv(environment.COUNT, "2")
         monkeypatch.setenv(environment.INDEX, "0")
-        with one_line_error(rf"process 0 can't listen on port {port} \(Address already in use\): choose another"):
-            distributed.initialize()
+        check_refusal(distributed.initialize, "process 0", f"port {port}", "choose another")
 
 
 # What a process does instead of training; the status of both processes, and the end of the last line of each.

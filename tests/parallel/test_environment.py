@@ -6,8 +6,8 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from helpers import refused
 from jax.experimental.compilation_cache import compilation_cache
+from refusals import check_refusal
 
 from endx_jax.parallel import environment
 from endx_jax.parallel.environment import DistributedConfig, first_node, read_environment
@@ -72,7 +72,7 @@ def test_a_jax_that_does_not_tell_the_hosts_of_a_tpu_is_told_them(variables, mon
     assert read_environment() is None
     for platforms in ("", "tpu,cpu"):
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
-        refused("set JAX_COORDINATOR_ADDRESS .*, JAX_NUM_PROCESSES and JAX_PROCESS_ID on each host", read_environment)
+        check_refusal(read_environment, "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "each host")
     variables(COORDINATOR="localhost:8482", COUNT="1", INDEX="0")
     assert read_environment() is None
 
@@ -119,14 +119,17 @@ def test_damaged_entries_are_replaced(tmp_path):
     compilation_cache.reset_cache()
 
 
-def test_the_commit_is_that_of_the_code_and_of_no_project_around_it(tmp_path):
+def test_the_commit_is_that_of_the_code_and_of_no_project_around_it(tmp_path, monkeypatch):
+    def commit(name):
+        monkeypatch.setattr(environment, "__file__", str(tmp_path / name))
+        return environment.environment.__wrapped__()["commit"]
+
     git = ("git", "-c", "user.name=n", "-c", "user.email=e", "-c", "init.defaultBranch=main")
     for name in ("own.py", "installed.py"):
         (tmp_path / name).touch()
     for arguments in (["init", "-q"], ["add", "own.py"], ["commit", "-qm", "first"]):
         subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
-    assert len(environment._commit(tmp_path / "own.py")) == 40
-    assert environment._commit(tmp_path / "installed.py") == ""
+    assert (len(commit("own.py")), commit("installed.py")) == (40, "")
 
 
 def test_a_cache_that_is_configured_stays_and_without_one_programs_are_kept_where_training_keeps_them(monkeypatch):

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error
 from jax.sharding import PartitionSpec
+from refusals import check_refusal
 
 from endx_jax import methods
 from endx_jax.experiment.config import resolve
@@ -89,8 +89,7 @@ def table(monkeypatch):
 
 def test_a_method_brings_rules_of_its_own(table, monkeypatch):
     mesh, path = make_mesh(MeshSettings(fsdp=2, tensor=2)), "late_interaction/expansion"
-    with one_line_error(f"no sharding rule matches the parameter {path}; add one to the METHOD's"):
-        partition_spec(path, (32, 64), mesh)
+    check_refusal(lambda: partition_spec(path, (32, 64), mesh), path, "METHOD")
     own = Rule(r"late_interaction/\w+", ("fsdp", "tensor"))
     monkeypatch.setattr(methods.method, "METHODS", METHODS.copy())
     register(dataclasses.replace(find_method("dual"), name="further", sharding=(own,)))
@@ -108,8 +107,7 @@ def test_the_rules_of_a_method_that_nobody_looked_up_are_known(table):
 def test_a_rule_of_a_method_for_a_towers_parameter_is_refused(table):
     assert rule_of(f"{LAYER}/mlp_up/kernel").axes == ("fsdp", "tensor")
     sharding.add_rules([Rule(r"mlp_\w+/kernel", (None, None))])
-    with one_line_error(r"the sharding rules .* and mlp_\\w\+/kernel all match the parameter .*/mlp_up/"):
-        rule_of(f"{LAYER}/mlp_up/kernel")
+    check_refusal(lambda: rule_of(f"{LAYER}/mlp_up/kernel"), r"mlp_\w+/kernel", "all match", f"{LAYER}/mlp_up/kernel")
 
 
 def test_optimizer_arrays_lie_where_their_parameter_does_or_are_replicated():

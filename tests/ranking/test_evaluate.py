@@ -3,7 +3,6 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused
 
 from endx_jax import metrics
 from endx_jax.ranking.evaluate import default_block, evaluate_scores
@@ -91,23 +90,3 @@ def test_per_question_rows_are_json_and_average_to_the_metrics():
     assert [len(row["ranks"]) for row in rows] == [len(right) for right in qrels]
     for name in NAMES:
         assert sum(row[name] for row in rows) / 50 == pytest.approx(found.metrics[name])
-
-
-@pytest.mark.parametrize(
-    ("qrels", "message"),
-    [
-        ([], "no question to evaluate"),
-        ([[0], []], "question 1 has no right candidate"),
-        ([[0], [2, 2]], "question 1 names a right candidate twice"),
-        ([[0], [3]], "question 1 names right candidates outside the pool of 3"),
-        ([[-1], [0]], "question 0 names right candidates outside the pool of 3"),
-    ],
-)
-def test_bad_judgements_are_refused(qrels, message):
-    refused(message, evaluate_scores, from_rows(np.zeros((2, 3), np.float32)), qrels, candidates=3)
-
-
-def test_nan_scores_are_refused_and_the_question_is_named():
-    scores = np.zeros((5, 3), np.float32)
-    scores[3, 1] = np.nan
-    refused("question 3 contain nan", evaluate_scores, from_rows(scores), [[0]] * 5, candidates=3, block=2)

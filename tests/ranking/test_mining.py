@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
-from helpers import refused
+from small_index import make_index
 
 from endx_jax.data.formats.beir import Negative
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_evaluation import rank_by_index
 from endx_jax.ranking import mining
 from endx_jax.ranking.mining import (
@@ -144,20 +143,6 @@ def test_it_is_what_the_rules_say_one_candidate_after_the_other(seed):
         assert any(expected)
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"negatives": 0}, "keep at least 1"),
-        ({"first_rank": 0}, "ranks 0 to 100 are empty"),
-        ({"first_rank": 11, "last_rank": 10}, "ranks 11 to 10 are empty"),
-        ({"margin": Margin(absolute=-0.1)}, "a margin of -0.1 admits"),
-        ({"margin": Margin(relative=-1.0)}, "a margin of -1.0 admits"),
-    ],
-)
-def test_settings_that_keep_nothing_or_everything_are_refused(settings, reason):
-    refused(reason, MiningSettings, **settings)
-
-
 @pytest.fixture(scope="module")
 def records():
     draw = np.random.default_rng(0)
@@ -178,8 +163,7 @@ def encode(side, texts):
 
 def index_of(folder, ids, texts):
     documents = [Document(name, text) for name, text in zip(ids, texts, strict=True)]
-    write_index(folder, encode("answer", texts), documents, metric="inner product", model={})
-    return Index(folder).snapshot
+    return make_index(folder, encode("answer", texts), documents, metric="inner product").snapshot
 
 
 def test_embeddings_are_ranked_exactly(records):

@@ -5,11 +5,11 @@ import json
 
 import numpy as np
 import pytest
+from small_index import make_index
 
 from endx_jax.data.formats import open_data
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import Pools
-from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_evaluation import evaluate_judged, find_rows
 from endx_jax.ranking.evaluate import evaluate_scores, evaluate_set
 from endx_jax.ranking.results import Results
@@ -160,11 +160,9 @@ def test_graded_binary_and_shared_ids_have_the_reference_s_means(reference, judg
 def test_an_index_of_such_a_folder_has_the_same_means(reference, judged_folder, tmp_path):
     folder, judged, scores, run = judged_folder
     documents = [Document(f"{c}", f"text {c}") for c in range(CANDIDATES)]
-    model = {"name": "m", "identity": "i"}
     # The embedding of candidate c is the c-th unit vector, so that a question's embedding is its row of scores.
     embeddings = np.eye(CANDIDATES, dtype=np.float32)
-    write_index(tmp_path / "index", embeddings, documents, metric="inner product", model=model)
-    snapshot = Index(tmp_path / "index").snapshot
+    snapshot = make_index(tmp_path / "index", embeddings, documents, metric="inner product").snapshot
     rows = find_rows(snapshot, open_data(folder).judgements())
     found = evaluate_judged(snapshot, rows, scores, depth=5)
     expected = expected_means(reference, judged, run)

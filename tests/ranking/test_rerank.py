@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
-from helpers import one_line_error
 
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.ranking.mining import Similarities
 from endx_jax.ranking.rerank import evaluate_pairs, rerank_answers
 
 Q, N = 5, 9
@@ -51,13 +49,6 @@ def test_the_best_of_the_first_stage_are_ordered_by_pair_scores_and_the_others_s
         np.testing.assert_array_equal(found.top_scores[question, :top], PAIRS[question, order])
 
 
-def test_scores_that_are_not_finite_order_nothing():
-    rows = np.float32([[1, 2], [np.inf, 0], [np.nan, 1]])
-    for row in (1, 2):
-        with one_line_error(f"the score of question 1 and candidate {row} is not finite: use another model"):
-            Similarities(rows[:2].__getitem__, rows.__getitem__)(np.array([[0, 0], [1, row]]))
-
-
 @pytest.mark.parametrize("top", [0, N, 100])
 def test_all_pairs_of_a_small_pool_are_scored_without_a_first_stage(top):
     found = evaluate_pairs(score, None, RECORDS, top=top)
@@ -93,9 +84,3 @@ def test_documents_are_compared_by_their_texts_and_get_new_ranks():
     found = rerank_answers(scores_of, ["??", "?"], [answers, answers[:1]], k=2)
     assert found[0] == [FoundDocument(1, -2.0, documents[1]), FoundDocument(2, -4.0, documents[2])]
     assert found[1] == [FoundDocument(1, -3.0, documents[0])]
-
-
-def test_answers_with_a_score_that_is_not_finite_are_refused():
-    answers = [[FoundDocument(1, 0.0, Document("x", "a")), FoundDocument(2, 0.0, Document("y", "b"))]]
-    with one_line_error("the score of question 0 and candidate 1 is not finite: use another model"):
-        rerank_answers(lambda *texts: lambda pairs: np.array([1.0, np.nan], np.float32), ["?"], answers, k=1)

@@ -2,7 +2,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import one_line_error, refused
 
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.planning.programs import collectives
@@ -153,32 +152,6 @@ def test_devices_speak_once_at_the_end():
     assert collectives(step.compile().as_text()) == []
     merged = search.merge_devices.lower(nothing, mesh).compile().as_text()
     assert {c.kind for c in collectives(merged)} == {"all-gather"}
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("mesh", [1, 8])
-def test_nan_and_infinity_are_refused(small_tiles, mesh, value):
-    for row in (0, 129):
-        candidates = whole_numbers(130, 3)
-        candidates[row, 1] = value
-        with one_line_error("scores of question 0 contain nan or infinity"):
-            top_k(np.ones((19, 3)), candidates, 5, mesh=devices(mesh), block=16)
-    questions = np.ones((19, 3))
-    questions[17, 2] = value
-    with one_line_error("scores of question 17 contain nan or infinity"):
-        top_k(questions, whole_numbers(130, 3), 5, mesh=devices(mesh), block=16)
-
-
-def test_mistakes():
-    questions, candidates = whole_numbers(4, 3), whole_numbers(6, 3)
-    refused(r"\(4, 3\) and candidate embeddings \(6, 2\): .* of the same model", top_k, questions, candidates[:, :2], 5)
-    refused(r"question embeddings are \(3,\)", top_k, questions[0], candidates, 5)
-    refused("a k of at least 1: k 0", top_k, questions, candidates, 0, block=8)
-    refused("a block of at least 1 candidate: block 0", top_k, questions, candidates, 5, block=0)
-    refused(r"scales is \(5,\) for 6 candidates", top_k, questions, candidates, 5, scales=np.ones(5, np.float32))
-    refused(r"where is \(7,\) for 6 candidates", top_k, questions, candidates, 5, where=np.ones(7, bool))
-    for count in (2**31, 2**31 - 2):  # the ids of the last block's padding would overflow
-        refused(f"{count} candidates exceed 32-bit", top_k, questions, np.broadcast_to(candidates[:1], (count, 3)), 5)
 
 
 @pytest.fixture

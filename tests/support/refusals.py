@@ -5,9 +5,9 @@ import pytest
 from endx_jax.errors import EndxError
 
 
-def check_refusal(call, *named: str) -> None:
+def check_refusal(call, *named: str, kind: type[EndxError] = EndxError) -> None:
     """Expects that a call is refused by one line that contains all of these: a field and its value, and a remedy."""
-    with pytest.raises(EndxError) as caught:
+    with pytest.raises(kind) as caught:
         call()
     line = str(caught.value)
     assert "\n" not in line

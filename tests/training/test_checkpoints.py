@@ -1,4 +1,3 @@
-import collections
 import contextlib
 import errno
 import logging
@@ -6,8 +5,7 @@ import os
 import re
 import shutil
 import sys
-import time
-from unittest import mock
+import types
 
 import chex
 import jax
@@ -16,7 +14,9 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from helpers import flip_a_bit, largest_file, one_line_error, refused
+from helpers import flip_a_bit, largest_file
+from http_server import wait_for
+from refusals import check_refusal
 
 from endx_jax.errors import RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
@@ -128,61 +128,46 @@ def test_incomplete_checkpoints_are_removed(three_checkpoints):
     os.remove(three_checkpoints / FOLDER / "1" / HASHES)
     step, lines = latest(three_checkpoints)
     assert (step, len(lines)) == (3, 1)
-    end = time.monotonic() + 10  # Orbax may remove its own folders a little later
-    while names(three_checkpoints / FOLDER) != ["2", "3"]:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_for(lambda: names(three_checkpoints / FOLDER) == ["2", "3"])  # Orbax removes its own folders a little later
 
 
 def test_checkpoints_of_an_earlier_version_are_left_alone(three_checkpoints):
     (three_checkpoints / "checkpoint_manifests").mkdir()
     (three_checkpoints / "checkpoint_manifests" / "3.json").touch()
-    refused("holds checkpoints of an earlier version", latest, three_checkpoints)
+    check_refusal(lambda: latest(three_checkpoints), str(three_checkpoints), "earlier version")
     assert newest_step(three_checkpoints) == 3
 
 
-def fill_disk(monkeypatch):
-    """Lets the writing of hashes fail."""
-    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr(module, "write_bytes", full)
+def test_a_full_disk_is_one_line_is_noticed_and_costs_no_checkpoint(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-
-def test_a_full_disk_is_one_line_and_costs_no_checkpoint(tmp_path, monkeypatch):
     save(tmp_path, {1: None}, keep=1)
+    before = sys.unraisablehook, sys.excepthook, list(logging.getLogger("absl").filters)
     with open_checkpoints(tmp_path, keep=1) as checkpoints:  # closing is silent: it has been said
-        fill_disk(monkeypatch)
+        assert (sys.unraisablehook, sys.excepthook, logging.getLogger("absl").filters) == before
+        assert not checkpoints.has_failed()
+        monkeypatch.setattr(module, "write_bytes", full)  # of the hashes, which are written last
         checkpoints.save(2, make_state(2))
-        refused(f"can't write {tmp_path}/checkpoints/2: No space left on device; free some space", checkpoints.wait)
+        wait_for(checkpoints.has_failed)
+        check_refusal(checkpoints.wait, f"{tmp_path}/checkpoints/2", "No space left", "free some space")
     assert names(tmp_path / FOLDER) == ["1"]
     assert latest(tmp_path)[0] == 1
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     save(tmp_path, {1: None})
-    usage = collections.namedtuple("usage", "total used free")
     with open_checkpoints(tmp_path) as checkpoints:
         # Step 4 bytes; parameters and two moments 3 * 8 * 4 * 4 bytes; Adam's count 4 bytes; 1 MB for metadata.
         free = [1_000_391, 1_000_392, 0]
-        monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(free[0] and 10**9, 10**9, free.pop(0)))
-        with one_line_error(f"can't write {tmp_path}/checkpoints/2: it needs 1 MB and 1 MB are free; free"):
-            checkpoints.save(2, make_state(2))
+        usage = lambda path: types.SimpleNamespace(total=free[0] and 10**9, free=free.pop(0))  # noqa: E731
+        monkeypatch.setattr(module.shutil, "disk_usage", usage)
+        check_refusal(lambda: checkpoints.save(2, make_state(2)), f"{tmp_path}/checkpoints/2", "needs 1 MB", "free")
         assert names(tmp_path / FOLDER) == ["1"]
         checkpoints.save(2, make_state(2))
         checkpoints.wait()
         checkpoints.save(3, make_state(3))  # a disk of an unknown size is not full
     assert newest_step(tmp_path) == 3
-
-
-def test_a_write_that_failed_is_noticed_before_the_next_one_and_hooks_stay_as_they_are(tmp_path, monkeypatch):
-    before = sys.unraisablehook, sys.excepthook, list(logging.getLogger("absl").filters)
-    with open_checkpoints(tmp_path) as checkpoints:
-        assert (sys.unraisablehook, sys.excepthook, logging.getLogger("absl").filters) == before
-        assert not checkpoints.has_failed()
-        fill_disk(monkeypatch)
-        checkpoints.save(1, make_state(1))
-        checkpoints._finisher.shutdown()  # the write has ended
-        assert checkpoints.has_failed()
-        refused("No space left", checkpoints.wait)
 
 
 def test_the_newest_and_the_best_the_first_of_equal_ones_are_kept(tmp_path):
@@ -194,17 +179,17 @@ def test_the_newest_and_the_best_the_first_of_equal_ones_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ours", "message"),
+    ("ours", "named"),
     [
-        ({"kernel": (4, 4)}, r"its projection/kernel has the shape \(8, 4\) instead of \(4, 4\); set model"),
-        ({"kernel": (8, 4), "bias": (4,)}, r"its projection/bias has the shape none instead of \(4,\)"),
-        ({}, r"its projection/kernel has the shape \(8, 4\) instead of none"),
+        ({"kernel": (4, 4)}, ["projection/kernel", "(8, 4) instead of (4, 4)"]),
+        ({"kernel": (8, 4), "bias": (4,)}, ["projection/bias", "none instead of (4,)"]),
+        ({}, ["projection/kernel", "(8, 4) instead of none"]),
     ],
 )
-def test_parameters_of_another_architecture_are_not_mixed(three, ours, message):
+def test_parameters_of_another_architecture_are_not_mixed(three, ours, named):
     for made in (np.zeros, lambda shape: jax.ShapeDtypeStruct(shape, np.float32)):
-        with one_line_error(f"checkpoint 2 in .* has another architecture: {message}"):
-            restore_params(three, 2, {"projection": {name: made(shape) for name, shape in ours.items()}})
+        params = {"projection": {name: made(shape) for name, shape in ours.items()}}
+        check_refusal(lambda params=params: restore_params(three, 2, params), "checkpoint 2", "set model", *named)
 
 
 def test_parameters_alone_can_be_restored_and_damaged_ones_are_refused(three_checkpoints):
@@ -212,12 +197,12 @@ def test_parameters_alone_can_be_restored_and_damaged_ones_are_refused(three_che
     params = restore_params(three_checkpoints, 2, wanted)
     np.testing.assert_array_equal(params["projection"]["kernel"], np.full((8, 4), 2.0))
     flip_a_bit(three_checkpoints, 2)
-    refused(r"checkpoint 2 .* is damaged: .* is missing or has changed", restore_params, three_checkpoints, 2, wanted)
+    check_refusal(lambda: restore_params(three_checkpoints, 2, wanted), "checkpoint 2", "damaged", "missing or has")
     (three_checkpoints / FOLDER / "1" / HASHES).write_text('{"sha256": {}}')  # no hash covers the damage
     for file in (three_checkpoints / FOLDER / "1" / "params").rglob("*"):
         if file.is_file():
             file.write_bytes(file.read_bytes()[:20])
-    refused("checkpoint 1 in .* can't be restored: ", restore_params, three_checkpoints, 1, wanted)
+    check_refusal(lambda: restore_params(three_checkpoints, 1, wanted), "checkpoint 1", "can't be restored")
 
 
 def test_metrics_are_uploaded_before_a_checkpoint_counts(tmp_path):
@@ -226,6 +211,29 @@ def test_metrics_are_uploaded_before_a_checkpoint_counts(tmp_path):
         for step in (1, 2):
             checkpoints.save(step, make_state(step))
     assert newest == [None, 1]
+
+
+class Noted:
+    """Checkpoints that note the steps and metrics which are saved."""
+
+    def __init__(self):
+        self.saved = []
+
+    def save(self, step, state, metrics):
+        self.saved.append((step, metrics))
+
+    def has_failed(self):
+        return False
+
+    def wait(self):
+        pass
+
+
+def without_training(done=0):
+    return types.SimpleNamespace(step=done, params={})
+
+
+MONITOR = types.SimpleNamespace(steps=9, paused=contextlib.nullcontext, log_validation=lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -237,33 +245,32 @@ def test_metrics_are_uploaded_before_a_checkpoint_counts(tmp_path):
     ],
 )
 def test_minutes_are_counted_from_the_last_checkpoint_of_any_kind(monkeypatch, minutes, settings, saved):
-    now, checkpoints = [0], mock.MagicMock(has_failed=lambda: False)
+    now, checkpoints = [0], Noted()
     monkeypatch.setattr(hooks, "monotonic", lambda: now[0])
-    saves = hooks.SavePolicy(loop.TrainSettings(**settings), int, checkpoints, mock.MagicMock(), None, last=12)
+    saves = hooks.SavePolicy(loop.TrainSettings(**settings), int, checkpoints, MONITOR, None, last=12)
 
     def train_step(state, batch):
         now[0] += 60 * minutes
         return state, {}
 
-    loop.fit(mock.MagicMock(step=0), train_step, [{}] * 12, [loop.Hook.every(1, saves)])
-    assert [call.args[0] for call in checkpoints.save.call_args_list] == saved
+    loop.fit(without_training(), train_step, [{}] * 12, [loop.Hook.every(1, saves)])
+    assert [step for step, _ in checkpoints.saved] == saved
 
 
-def test_a_validation_is_saved_with_its_metrics_and_a_checkpoint_at_a_signal_is_the_last_one(monkeypatch):
-    monkeypatch.setattr(hooks, "check_parameters", lambda params, step: None)
-    told, checkpoints, monitor = [0, 0, 0, 0, 15], mock.MagicMock(has_failed=lambda: False), mock.MagicMock(steps=9)
+def test_a_validation_is_saved_with_its_metrics_and_a_checkpoint_at_a_signal_is_the_last_one():
+    told, checkpoints = [0, 0, 0, 0, 15], Noted()
     stopping = hooks.EarlyStopping("mrr", patience=0, every=3)
-    validation = hooks.Validation(lambda params: {"mrr": 0.5}, stopping, monitor)
-    saves = hooks.SavePolicy(loop.TrainSettings(), lambda late: told.pop(0), checkpoints, monitor, validation, last=9)
+    validation = hooks.Validation(lambda params: {"mrr": 0.5}, stopping, MONITOR)
+    saves = hooks.SavePolicy(loop.TrainSettings(), lambda late: told.pop(0), checkpoints, MONITOR, validation, last=9)
     actions = [loop.Hook.every(3, validation, 9), loop.Hook.every(1, saves)]
     with pytest.raises(RunInterrupted, match="^stopped by SIGTERM: saved at step 5 of 9; run the same command"):
-        loop.fit(mock.MagicMock(step=0), lambda state, batch: (state, {}), [{}] * 9, actions)
-    assert [call.args[::2] for call in checkpoints.save.call_args_list] == [(3, {"mrr": 0.5}), (5, None)]
+        loop.fit(without_training(), lambda state, batch: (state, {}), [{}] * 9, actions)
+    assert checkpoints.saved == [(3, {"mrr": 0.5}), (5, None)]
     assert stopping.best == (3, 0.5)
 
 
 def test_training_ends_after_all_hooks_of_the_step_at_which_one_ends_it():
     done = []
     actions = [loop.Hook.every(2, lambda step, *_: step == 4), loop.Hook.every(1, lambda step, *_: done.append(step))]
-    loop.fit(mock.MagicMock(step=1), lambda state, batch: (state, {}), [{}] * 9, actions)
+    loop.fit(without_training(done=1), lambda state, batch: (state, {}), [{}] * 9, actions)
     assert done == [2, 3, 4]

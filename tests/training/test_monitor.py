@@ -2,7 +2,7 @@ import json
 
 import jax.numpy as jnp
 import pytest
-from helpers import refused
+from refusals import check_refusal
 
 from endx_jax.training.loop import TrainSettings
 from endx_jax.training.monitor import Monitor, Pace
@@ -36,7 +36,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_examples(tmp_path, los
     monitor = make_monitor(tmp_path)
     monitor.push(1, metrics(1.0))
     monitor.push(2, metrics(loss))
-    refused(r"at step 2, with learning rate 0.01 and questions q2-0, .* and 3 more", monitor.push, 3, metrics(1.0))
+    named = "step 2", "learning rate 0.01", "q2-0, ", "and 3 more"
+    check_refusal(lambda: monitor.push(3, metrics(1.0)), *named)
     monitor.close()
     report = json.loads((tmp_path / "non_finite_batch.json").read_text())
     assert report["questions"] == [f"q2-{i}" for i in range(8)]
