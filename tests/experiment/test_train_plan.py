@@ -120,29 +120,40 @@ def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
     check_refusal(lambda: compile_and_restore(arranged(run, DeviceMemory(1000))), "0.0 GB", "or set a smaller")
 
 
+@pytest.fixture
+def compiler(monkeypatch):
+    """Stands in for the compiler: sets the bytes of the activations of each choice, and lists the compiled ones."""
+
+    def use(needs):
+        compiled = []
+
+        def compile_plan(plan, batches):
+            compiled.append((plan.choice, len(batches)))
+            return CompiledStep({}, plan.choice, bytes_held(plan.state) + needs(plan))
+
+        monkeypatch.setattr("endx_jax.experiment.compile_step._compile", compile_plan)
+        return compiled
+
+    return use
+
+
 @pytest.mark.parametrize(("share", "rows"), [(1.5, 8), (1.0, 16), (0.1, 16), (2.5, 4)])
-def test_chunks_shrink_where_the_compiled_step_takes_more(run, monkeypatch, capsys, share, rows):
+def test_chunks_shrink_where_the_compiled_step_takes_more(run, compiler, capsys, share, rows):
     train_plan = arranged(run, with_room_for(run, run.plan.activations))
-    tried = []
-
-    def compile_plan(plan, batches):
-        assert [*batches] == plan.stream.profiles()
-        tried.append(plan.rows_at_once)
-        return CompiledStep({}, plan.rows_at_once, bytes_held(plan.state) + int(share * plan.activations))
-
-    monkeypatch.setattr("endx_jax.experiment.compile_step._compile", compile_plan)
+    compiled = compiler(lambda plan: int(share * plan.activations))
     begun, state, step = compile_and_restore(train_plan)
-    assert tried == [16, rows][: 1 + (rows < 16)]
-    assert begun.rows_at_once == step.fallback == rows
+    assert [choice.tower_chunk for choice, _ in compiled] == [0, rows][: 1 + (rows < 16)]
+    assert {count for _, count in compiled} == {len(train_plan.stream.profiles())}
+    assert step.fallback == begun.choice
+    assert begun.rows_at_once == rows
     assert begun.settings.train.tower_chunk == -1
     assert int(state.step) == 0
     assert "memory: expected peak " in capsys.readouterr().out
 
 
-def test_a_chunk_that_is_smaller_than_expected_is_kept(run, monkeypatch):
-    train_plan = arranged(run, with_room_for(run, run.plan.activations * 15 // 16))
-    monkeypatch.setattr("endx_jax.experiment.compile_step._compile", lambda *_: CompiledStep({}, None, 1))
-    begun, *_ = compile_and_restore(train_plan)
+def test_a_chunk_that_is_smaller_than_expected_is_kept(run, compiler):
+    compiler(lambda plan: 0)
+    begun, *_ = compile_and_restore(arranged(run, with_room_for(run, run.plan.activations * 15 // 16)))
     assert begun.rows_at_once == 8
 
 
@@ -178,23 +189,6 @@ def accelerated(run, tmp_path):
         return plan_training(model, run.plan.mesh, run.plan.stream.pairs, memory, "tpu")
 
     return on_accelerator
-
-
-@pytest.fixture
-def compiler(monkeypatch):
-    """Stands in for the compiler: sets the bytes of the activations of each choice, and lists the compiled ones."""
-
-    def use(needs):
-        compiled = []
-
-        def compile_plan(plan, batches):
-            compiled.append((plan.choice, len(batches)))
-            return CompiledStep({}, plan.choice, bytes_held(plan.state) + needs(plan))
-
-        monkeypatch.setattr("endx_jax.experiment.compile_step._compile", compile_plan)
-        return compiled
-
-    return use
 
 
 def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(run, accelerated, compiler, capsys):
