@@ -223,11 +223,11 @@ class Parts:
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """Returns rows by their numbers, or consecutive rows, without a copy if they are in one array."""
         if isinstance(rows, np.ndarray):
-            found = np.empty((len(rows), self.shape[1]), self.dtype)
+            taken = np.empty((len(rows), self.shape[1]), self.dtype)
             of = np.searchsorted(self._ends, rows, "right")
             for n, part in enumerate(self._parts):
-                found[of == n] = part[rows[of == n] - (self._ends[n] - len(part))]
-            return found
+                taken[of == n] = part[rows[of == n] - (self._ends[n] - len(part))]
+            return taken
         start, stop, _ = rows.indices(len(self))
         found = []
         for part, end in zip(self._parts, self._ends.tolist(), strict=True):
@@ -287,9 +287,8 @@ def _make_embeddings(store: Store) -> Cache:
 
 
 def _of_table(cache: Cache, table: str) -> StoredEmbeddings:
-    rows, embeddings, scales, documents, signs = (
-        cache.arrays.get(f"{table}.{column}") for column in StoredEmbeddings._fields
-    )
+    columns: list[Any] = [cache.arrays.get(f"{table}.{column}") for column in StoredEmbeddings._fields]
+    rows, embeddings, scales, documents, signs = columns
     scales = scales if embeddings.dtype == np.int8 else None
     return StoredEmbeddings(rows, Parts([embeddings]), scales, documents, None if signs is None else Parts([signs]))
 
