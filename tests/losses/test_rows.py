@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused, split_over
-from jaxprs import equations
+from helpers import split_over
+from jaxprs import equations, largest_array
 
 from endx_jax import losses
 from endx_jax.batch import TokenVectors
@@ -46,10 +46,6 @@ def test_values_and_gradients_are_those_of_whole_matrices_in_float64(tile, devic
             jax.jit(jax.value_and_grad(f, (0, 1, 2)))(rows, columns, np.float64(0.7)) for f in (mapped, whole)
         )
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
-
-
-def test_a_tile_is_positive():
-    refused("tile is 0; it must be greater than 0", losses.mean_over_rows, spread, *jnp.ones((3, 2, 1)), 0)
 
 
 def test_no_columns_have_no_gradient():
@@ -92,6 +88,31 @@ def test_split_over_devices_no_collective_is_in_a_loop_and_no_array_has_all_scor
     assert {(collective.loops, collective.times) for collective in found} == {(0, 1)}
     scores = ROWS * 8 * ROWS * 4
     assert program.memory_analysis().temp_size_in_bytes < 2 * scores
+
+
+def with_hard_negatives(question, answer, tile):
+    hard, ids = jnp.stack([question, answer], axis=1), {"answer_id": jnp.arange(len(answer))}
+    return losses.in_batch_softmax(question, answer, hard_negatives=hard, direction="sum", tile=tile, **ids)[0]
+
+
+def triplets(question, answer, tile):
+    return losses.triplet(question, answer, answer_id=jnp.arange(len(answer)), direction="sum", tile=tile)[0]
+
+
+def of_words(hidden, answer, tile):
+    kernel, weights = jnp.tile(answer, (5, 1)), jnp.ones((len(hidden), 1))
+    given = hidden, kernel, kernel[:, 0], jnp.zeros(weights.shape, jnp.int32), weights
+    return losses.vocabulary_nll(*given, tile=tile or len(hidden))[0]
+
+
+# Entries of a row of scores: of two hard negatives for each question, of answers, and of five times as many words.
+@pytest.mark.parametrize(("loss", "of_a_row"), [(with_hard_negatives, 2), (triplets, 1), (of_words, 5)])
+def test_no_array_is_as_large_as_all_scores(loss, of_a_row):
+    size, tile = 128, 16
+    given = (jax.ShapeDtypeStruct((size, 4), jnp.float32),) * 2
+    for cut, rows in ((tile, tile), (None, size)):
+        computed = jax.make_jaxpr(jax.value_and_grad(functools.partial(loss, tile=cut), (0, 1)))(*given)
+        assert largest_array(computed) == rows * size * of_a_row
 
 
 PAIR = jnp.ones((4, 6)), jnp.ones((4, 6))

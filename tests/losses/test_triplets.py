@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused, split_over
-from jaxprs import largest_array
+from helpers import split_over
 
 from endx_jax.losses import quadratic_regression_conditional, triplet
 from endx_jax.losses.softmax import WEIGHTS
@@ -135,22 +134,6 @@ def test_the_first_of_equally_hard_candidates_is_taken():
     np.testing.assert_array_equal(jnp.flatnonzero(to_answer[:, 0]), [0, 1, 2, 5])
 
 
-def test_no_array_is_as_large_as_all_distances():
-    size, shape = 128, jax.ShapeDtypeStruct
-    embeddings = shape((size, E), jnp.float32)
-
-    def largest(tile):
-        def compute(question, answer, ids):
-            return triplet(question, answer, answer_id=ids, direction="sum", tile=tile)[0]
-
-        return largest_array(
-            jax.make_jaxpr(jax.grad(compute, (0, 1)))(embeddings, embeddings, shape((size,), jnp.int32))
-        )
-
-    assert largest(16) == 16 * size
-    assert largest(None) == size * size
-
-
 def test_quadratic_regression_conditional_is_the_distance_beyond_the_margin():
     question = jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [jnp.nan, 0.0]])
     answer = jnp.array([[0.0, 1.0], [0.8, 0.6], [0.0, 1.0], [1.0, 0.0]])
@@ -164,15 +147,3 @@ def test_quadratic_regression_conditional_is_the_distance_beyond_the_margin():
         loss, metrics = compute(margin)
         np.testing.assert_allclose(loss, expected / 3, rtol=1e-6)
         np.testing.assert_allclose(metrics["active_fraction"], active / 3, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"tile": 0}, "tile is 0; it must be greater than 0"),
-        ({"direction": "both"}, "direction is 'both', which is none of"),
-        ({"positive_ids": jnp.zeros((2, 1), jnp.int32)}, "positive_ids is given without answer_id"),
-    ],
-)
-def test_invalid_arguments_are_refused(wrong, message):
-    refused(message, triplet, jnp.zeros((2, 2)), jnp.zeros((2, 2)), **wrong)
