@@ -41,7 +41,9 @@ class BinaryCorpus:
           before: an earlier corpus, the beginning of this one.
         """
         self._codes, self._scales, self._where = codes, scales, where
-        self._signs: Corpus = Corpus(signs, None, where, resident=resident, before=before._signs if before else None)
+        self._signs: Corpus = Corpus(
+            signs, None, where, resident=resident, before=before._signs if before is not None else None
+        )
 
     def search(self, questions: Any, k: int, where: np.ndarray | None = None) -> Neighbours:
         """Finds the best k >= 1 of the candidates that are best by signs; arguments and errors as `Corpus.search`."""
