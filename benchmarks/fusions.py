@@ -5,7 +5,7 @@
 DOMAINS is a folder of JSON-lines files of pairs, as `domains.py` writes it. Questions are ranked against all answers
 of their domain, up to `--pool`. The table has the MRR of BM25, of the model alone, and in hybrid search:
 
-- `points`: cosine + 0.7 / 30 x BM25's score, the default until now.
+- `points`: cosine + 0.7 / 30 x BM25's score, the default of earlier versions.
 - `default`: cosine + `WEIGHT` x BM25's score over the square root of the highest possible one.
 - `fitted`: the weight of each half of the questions is fitted on the other half (`fit_fusion`), from 200 questions.
 

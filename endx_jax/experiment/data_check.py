@@ -23,8 +23,10 @@ from endx_jax.data.sources import Source, find_source, parted
 from endx_jax.data.tokenization import MULTILINGUAL
 from endx_jax.errors import EndxError, counted, printable
 from endx_jax.inference import EmbeddingModel, load
+from endx_jax.methods.evaluation import UNTRAINED, UNTRAINED_HYBRID
 from endx_jax.metrics.significance import FEWEST, questions_needed
 from endx_jax.ranking.evaluate import evaluate_set
+from endx_jax.ranking.hybrid import default_hybrid
 from endx_jax.ranking.results import report
 from endx_jax.ranking.search import best_of_groups
 from endx_jax.ranking.systems import dense_scores
@@ -56,7 +58,8 @@ class DataCheck:
     Attributes:
       counts: numbers of `questions`, `answers`, `pairs`, and of questions in `train`, `validation` and `test`.
       findings: problems for training or evaluation, one line each.
-      metrics: metrics of `bm25`, of the `untrained` model, and of it with `known` questions, by system.
+      metrics: metrics of `bm25`, of the `untrained` model, of both (`untrained hybrid`), and of the model with `known`
+        questions, by system.
       needed: number of held-out questions that show a gain of MRR, by gain: see `questions_needed`.
       next: the command to run next.
       page: the text that is shown.
@@ -204,7 +207,7 @@ def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingMode
 
 
 def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Mapping[str, float]], list[str], float]:
-    """Ranks questions of all splits by BM25, and by the untrained model without and with known questions.
+    """Ranks questions of all splits by BM25, by the untrained model without and with known questions, and by both.
 
     Returns:
       A tuple (metrics by system, lines to show, standard deviation of the difference of the systems' reciprocal ranks).
@@ -213,7 +216,8 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     if len(records.candidates) > POOL:
         some = take(records, RANKED)
     pools = Pools({"all": some})
-    results, (dense,) = report(pools, {"untrained": model.comparable})
+    hybrid = default_hybrid(cosine=model.cosine)
+    results, (dense,) = report(pools, {UNTRAINED: model.comparable}, fused=UNTRAINED_HYBRID, hybrid=hybrid)
     asked = known_questions(some.candidates, [records])
     most = max(2, KNOWN // len(asked))
     pairs = ((candidate, text) for candidate, texts in enumerate(asked) for text in texts[:most])
@@ -233,7 +237,7 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     heading = (
         f"{len(some.questions):,}{total} questions in a pool of {len(some.candidates):,} answers, before training:"
     )
-    difference = evaluations["untrained"].values[MEASURE] - evaluations["bm25"].values[MEASURE]
+    difference = evaluations[UNTRAINED].values[MEASURE] - evaluations["bm25"].values[MEASURE]
     deviation = float(difference.std()) if len(difference) >= FEWEST else 0.0
     return {name: result.metrics for name, result in evaluations.items()}, [heading, results.tables()], deviation
 

@@ -170,13 +170,13 @@ class Results:
 
 
 def report(
-    pools: Pools, systems: Mapping[str, EncodeSide], *, reverse: bool = False, **about: Any
+    pools: Pools, systems: Mapping[str, EncodeSide], *, reverse: bool = False, fused: str = "hybrid", **about: Any
 ) -> tuple[Results, list[DenseResult]]:
     """Ranks pools by BM25, unless they have no questions, and by dense systems, each alone and fused with BM25.
 
     `systems` are encoders of texts by the name of the system: see `evaluate_dense`. `reverse` also ranks the questions
-    for each answer. `about` has `dataset`, `split` and `hybrid` of `Results`; without `hybrid` no system is fused.
-    Returns the results, and those of each system with its embeddings.
+    for each answer. `about` has `dataset`, `split` and `hybrid` of `Results`; without `hybrid` no system is fused, and
+    `fused` is the name of the system that is. Returns the results, and those of each system with its embeddings.
     """
     results, ranked = Results(**{"dataset": "", "split": ""} | about, pools=pools), []
     if reverse:
@@ -185,7 +185,7 @@ def report(
         results.add_bm25()
     for name, encode in systems.items():
         ranked.append(evaluate_dense(encode, pools, reverse=reverse, fuse=results.fuse if results.hybrid else None))
-        results.add_dense(name, ranked[-1])
+        results.add_dense(name, ranked[-1], fused)
     return results, ranked
 
 

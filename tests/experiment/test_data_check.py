@@ -50,6 +50,7 @@ def test_a_clean_file_has_no_findings_and_its_figures_are_those_of_an_evaluation
     systems = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
     assert checked.metrics["bm25"] == pytest.approx(systems["bm25"])
     assert checked.metrics["untrained"] == pytest.approx(systems["bert"])
+    assert checked.metrics["untrained hybrid"] == pytest.approx(systems["hybrid"])
 
 
 def test_known_questions_are_ranked_where_answers_have_others(tiny_bert):
