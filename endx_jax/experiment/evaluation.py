@@ -109,7 +109,7 @@ def rank_set(
     agreement.check_equal(lambda: {f"set {dataset}": records.sha256})
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
     hybrid = stored_hybrid(model.name, cosine=model.cosine, language=records.text_language)
-    about = {"dataset": dataset, "split": split, "hybrid": hybrid}
+    about: dict[str, Any] = {"dataset": dataset, "split": split, "hybrid": hybrid}
     results, (dense,) = report(pools, {system: model.ranked}, reverse=reverse, **about)
     if reranker:
         load_scores, name, top = reranker

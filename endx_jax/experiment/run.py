@@ -364,7 +364,7 @@ def _report(
     primary = test.primary
     if primary.questions:
         say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
-    about = {
+    about: dict[str, Any] = {
         "dataset": settings.data.test_path or settings.data.path,
         "split": "test",
         "hybrid": served and served.hybrid,
