@@ -1,7 +1,6 @@
 """Our models as MTEB calls them; tests/outside/test_suites.py has whole tasks of it."""
 
 import dataclasses
-import json
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import refused
 from refusals import check_refusal
+from tiny_bert import write_usage
 from tiny_models import make_model
 
 import endx_jax
@@ -35,9 +35,8 @@ def model(tiny_bert):
 @pytest.fixture(scope="module")
 def prompted(tiny_bert, tmp_path_factory):
     folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
-    usage = {"prompts": {"query": "who: ", "document": "what: "}, "similarity_fn_name": "dot"}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(usage))
-    return endx_jax.load(folder)
+    prompts = {"query": "who: ", "document": "what: "}
+    return endx_jax.load(write_usage(folder, prompts=prompts, similarity_fn_name="dot"))
 
 
 def batches(texts):

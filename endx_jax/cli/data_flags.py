@@ -11,7 +11,7 @@ from endx_jax.index.approximate import ENGINES, EXACT
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the settings of `data` by which rows are read; the language has no value unless it is given."""
+    """Adds flags for the settings of `data` by which rows are read; the language has no value unless it is given."""
     from endx_jax.data.settings import DataSettings
 
     options: dict[str, dict[str, Any]] = {

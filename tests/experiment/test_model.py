@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from refusals import check_refusal
-from tiny_bert import tiny_recipe, write_tiny_bert
+from tiny_bert import tiny_recipe, write_tiny_bert, write_usage
 
 import endx_jax
 from endx_jax.experiment import finalize as finals
@@ -119,8 +119,7 @@ def test_the_best_parameters_are_split_as_in_training_and_encode_alike(bert_work
 
 def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
     folder = write_tiny_bert(tmp_path / "bert")
-    prompts = {"prompts": {"query": "ask: ", "passage": "tell: "}}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    write_usage(folder, prompts={"query": "ask: ", "passage": "tell: "})
     for given, right in (
         ({}, ("ask: ", "tell: ")),
         ({"question_prompt": "q: "}, ("q: ", "tell: ")),

@@ -102,43 +102,6 @@ def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_
     assert not any("elsewhere" in document.text for document in documents)
 
 
-@pytest.mark.parametrize(
-    ("better", "questions"), [("untrained", 60), ("trained", 60), ("neither", 60), ("untrained", 20)]
-)
-def test_the_model_before_training_is_served_only_where_validation_shows_that_it_is_better(better, questions):
-    pairs = [(f"ask {n}", f"say {n}") for n in range(questions + 40)]
-    whole = RetrievalSet.from_pairs(pairs)
-    parts = {"train": whole.subset(range(questions, len(pairs))), "validation": whole.subset(range(questions))}
-    data = types.SimpleNamespace(**parts, test=whole.subset([]))
-    towers = types.SimpleNamespace(normalize=True)
-    evaluation = types.SimpleNamespace(metric="mrr")
-    settings = types.SimpleNamespace(data=DataSettings(path="p"), model=towers, evaluation=evaluation)
-    pools = []
-
-    def encode(params, side, texts):
-        pools.append(len(texts))
-        numbers = [int(text.split()[1]) for text in texts]  # one of the two confuses half of the questions
-        wrong = side == "question" and params["name"] != better and better != "neither"
-        return np.eye(200, dtype=np.float32)[[n - n % 2 if wrong else n for n in numbers]]
-
-    run = types.SimpleNamespace(data=data, settings=settings, encoder=encode)
-    served = served_models.choose_served(run, {"name": "trained"}, lambda: {"name": "untrained"})
-    chosen = "untrained" if (better, questions) == ("untrained", 60) else "trained"
-    assert served.towers["name"] == served.about["system"] == chosen
-    if questions == 60:
-        assert pools == [60, 100] * 2  # the train set's answers are searched too
-        expected = {
-            "untrained": "use the model before",
-            "trained": "use the trained",
-            "neither": "no difference is shown",
-        }
-        assert expected[better] in str(served)
-    else:
-        assert str(served).endswith(
-            "which was not compared with that before training (20 validation questions are too few)"
-        )
-
-
 ASKED = [("how to pay", "by card"), ("what is paid with", "by card"), ("who", "she")]
 
 

@@ -8,14 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from refusals import check_refusal
+from tiny_bert import write_usage
 
 import endx_jax
-
-
-def write_usage(folder, **contents):
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(contents))
-    return folder
-
 
 TEXTS = ["the cat sat", "dog", ""]
 

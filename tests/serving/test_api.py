@@ -1,6 +1,5 @@
 import base64
 import dataclasses
-import json
 import re
 import shutil
 import threading
@@ -11,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from http_server import Running, wait_for
+from tiny_bert import write_usage
 
 from endx_jax import load
 from endx_jax.data.formats import document_files
@@ -292,7 +292,7 @@ def prompted(tiny_bert, tmp_path_factory):
     """A server of a model with prompts, and an index of two documents."""
     folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
     prompts = {"query": "who: ", "document": "what: "}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    write_usage(folder, prompts=prompts)
     model, documents = load(folder), [Document(str(n), text) for n, text in enumerate(TEXTS)]
     write_index(folder / "index.sqlite", model.encode_document(TEXTS), documents, metric="cosine", model={})
     with pytest.MonkeyPatch.context() as fewer_programs:

@@ -106,3 +106,9 @@ def tiny_recipe(pretrained: pathlib.Path, data: pathlib.Path, encoder: str = "")
     config.train.checkpoint_every = 2
     config.train.compilation_cache = ""
     return config
+
+
+def write_usage(folder: pathlib.Path, **contents) -> pathlib.Path:
+    """Writes what sentence-transformers keeps about a model's use, such as its prompts; returns the folder."""
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(contents))
+    return folder
