@@ -6,6 +6,7 @@ import pathlib
 import sys
 from collections.abc import Collection
 
+from endx_jax.cli.data_flags import add_product_flag
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.settings import check_choice, require
 
@@ -15,14 +16,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when JAX is imported,
 def table(arguments: argparse.Namespace) -> None:
     """Computes a table, resumes if interrupted, and compares with the paper; without a name lists all."""
     from endx_jax.experiment.workdir import check_writable
-    from reproduction import report
+    from reproduction import public, report
     from reproduction.rows import reproduce
     from reproduction.tables import PaperFigure, Table, papers
 
     options = _options(arguments)
     check_writable(options.output, "--output")
-    if arguments.table:
-        check_choice("the table", arguments.table, papers().tables)
+    if arguments.table == public.NAME:
+        require(not options.seeds and not options.budget, f"{public.NAME} has no --seeds and no --budget")
+        print(f"\n{public.public_table(arguments.rows, options)}")
+    elif arguments.table:
+        check_choice("the table", arguments.table, [*papers().tables, public.NAME])
         chosen = papers().tables[arguments.table]
         outcomes = reproduce(chosen.chosen(arguments.rows), options)
         page = report.keep(chosen, outcomes, options)
@@ -30,6 +34,7 @@ def table(arguments: argparse.Namespace) -> None:
     else:
         listed: list[Table | PaperFigure] = [*papers().tables.values(), *papers().figures.values()]
         print("\n".join(f"{one.name:<18} {one.title} ({one.paper})" for one in listed))
+        print(f"{public.NAME:<18} {public.TITLE}")
 
 
 def figure(arguments: argparse.Namespace) -> None:
@@ -95,7 +100,8 @@ def parser() -> argparse.ArgumentParser:
         added[task].set_defaults(task=task)
     for task in (table, cost):
         added[task].add_argument("table", nargs="?", default="", help="table, such as endx-table2")
-        added[task].add_argument("rows", nargs="*", metavar="ROW", help="rows of the table [all]")
+        about = "rows of the table [all]; of the table public, folders or names of models [all-MiniLM-L6-v2]"
+        added[task].add_argument("rows", nargs="*", metavar="ROW", help=about)
     added[figure].add_argument("figure", help="figure, such as dong-figure2")
     added[figure].add_argument(
         "--run", action="append", default=[], metavar="NAME=WORKDIR", help="run with its label; repeatable"
@@ -111,6 +117,7 @@ def parser() -> argparse.ArgumentParser:
         added[task].add_argument("--budget", type=float, default=0.0, metavar="MINUTES", help=about)
         default = pathlib.Path("runs/reproduce")
         added[task].add_argument("--output", type=pathlib.Path, default=default, help=f"folder of runs [{default}]")
+    add_product_flag(added[table])
     added[cost].add_argument("--chip", default="A100", help="chip to estimate for [A100]")
     added[pairs].add_argument("workdir", type=pathlib.Path, help="workdir of a finished run of endx or vae")
     about = "pretrained folder or name, file of word vectors, or workdir"
