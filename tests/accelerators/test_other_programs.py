@@ -14,7 +14,7 @@ from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
 from endx_jax.planning.plan import BATCH_SIZE, LENGTHS, plan_encoding
 from endx_jax.planning.programs import collectives
-from endx_jax.ranking import search
+from endx_jax.ranking import tiles
 
 BATCH, TILE, WIDTH = 65_536, 128, 768
 KEPT = 100
@@ -54,23 +54,23 @@ def test_losses_of_65536_pairs_on_64_chips(loss):
 
 
 def test_exact_search():
-    mesh, tile = make_mesh(MeshSettings(), devices_or_skip("v5e:2x2")), search.LARGE_TILE
+    mesh, tile = make_mesh(MeshSettings(), devices_or_skip("v5e:2x2")), tiles.LARGE_TILE
     rows, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
     questions, start, count = (
         *arrays(mesh, whole, (1, tile.questions, WIDTH)),
         *arrays(mesh, whole, (), (), dtype=jnp.int32),
     )
     (block,) = arrays(mesh, rows, (2 * mesh.size * tile.candidates, WIDTH), dtype=jnp.bfloat16)
-    best = search.empty_best.eval_shape(mesh.size, tile.questions, KEPT, NamedSharding(mesh, rows))
+    best = tiles.empty_best.eval_shape(mesh.size, tile.questions, KEPT, NamedSharding(mesh, rows))
     best = jax.tree.map(lambda x: arrays(mesh, rows, x.shape, dtype=x.dtype)[0], best)
-    merge = search.merge_block.lower(best, questions, search.Block(block, None, None), start, count, mesh, tile)
+    merge = tiles.merge_block.lower(best, questions, tiles.Block(block, None, None), start, count, mesh, tile)
     merged = merge.compile()
     assert collectives(merged.as_text()) == []
     # A tile of scores and its candidates as float32, and not those of the block; each of them twice.
     a_tile = 4 * tile.candidates * (tile.questions + WIDTH)
     assert merged.memory_analysis().temp_size_in_bytes < 2 * a_tile
 
-    text = search.merge_devices.lower(best, mesh).compile().as_text()
+    text = tiles.merge_devices.lower(best, mesh).compile().as_text()
     assert {(one.kind, one.loops) for one in collectives(text)} == {("all-gather", 0)}
 
 

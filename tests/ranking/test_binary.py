@@ -4,7 +4,8 @@ from helpers import refused
 
 from endx_jax.numerics import Quantized, dequantize, quantize, signs
 from endx_jax.ranking.binary import BinaryCorpus
-from endx_jax.ranking.search import Corpus, sign_products, top_k
+from endx_jax.ranking.search import Corpus, top_k
+from endx_jax.ranking.tiles import sign_products
 
 
 def drawn(count, width=40, seed=0):

@@ -5,8 +5,9 @@ import pytest
 
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.planning.programs import collectives
-from endx_jax.ranking import search
-from endx_jax.ranking.search import Corpus, Tile, merge_block, top_k
+from endx_jax.ranking import search, tiles
+from endx_jax.ranking.search import Corpus, top_k
+from endx_jax.ranking.tiles import Tile, merge_block
 
 
 def devices(count):
@@ -146,11 +147,11 @@ def test_the_corpus_stays_on_the_host(small_tiles, monkeypatch):
 def test_devices_speak_once_at_the_end():
     mesh = devices(8)
     split, questions = jax.NamedSharding(mesh, jax.P(mesh.axis_names)), jnp.zeros((1, 8, 4))
-    nothing = search.empty_best(8, 8, 5, split)
-    block = search.Block(jax.device_put(np.zeros((4096, 4), np.float32), split), None, None)
-    step = search.merge_block.lower(nothing, questions, block, 0, 4096, mesh, search.TILES["cpu"])
+    nothing = tiles.empty_best(8, 8, 5, split)
+    block = tiles.Block(jax.device_put(np.zeros((4096, 4), np.float32), split), None, None)
+    step = tiles.merge_block.lower(nothing, questions, block, 0, 4096, mesh, search.TILES["cpu"])
     assert collectives(step.compile().as_text()) == []
-    merged = search.merge_devices.lower(nothing, mesh).compile().as_text()
+    merged = tiles.merge_devices.lower(nothing, mesh).compile().as_text()
     assert {c.kind for c in collectives(merged)} == {"all-gather"}
 
 
@@ -212,8 +213,8 @@ def test_few_programs_are_compiled_and_what_is_larger_than_memory_does_not_fit(s
 
 def test_narrow_candidates_are_widened_a_few_at_a_time(small_blocks, monkeypatch):
     merge_block.clear_cache()
-    sizes, plain = [], search.tile_scores
-    monkeypatch.setattr(search, "tile_scores", lambda *args: sizes.append(args[3]) or plain(*args))
+    sizes, plain = [], tiles.tile_scores
+    monkeypatch.setattr(tiles, "tile_scores", lambda *args: sizes.append(args[3]) or plain(*args))
     for dtype in (np.int8, np.float32):
         Corpus(whole_numbers(128, 3).astype(dtype), block=128).search(whole_numbers(1, 3), 5)
     assert set(sizes) == {4, 16}
