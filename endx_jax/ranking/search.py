@@ -211,9 +211,7 @@ class Corpus:
         else:
             chunks, width = 1, max(FEWEST_KEPT, power_of_two(k))
             rows = 1 if count == 1 else max(8, power_of_two(count))
-            most = SCORES // (rows * tile.candidates)
-            if self._candidates.dtype in NARROW:
-                most = min(most, tile.widened // (4 * self._candidates.shape[1] * tile.candidates))
+            most = min(SCORES // rows, tile.bytes // (4 * self._candidates.shape[1])) // tile.candidates
             tile = tile._replace(candidates=tile.candidates * _largest_divisor(self._tiles, most))
         best = empty_best(chunks * mesh.size, rows, width, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
         questions = fill_up(questions, chunks * rows).reshape(chunks, rows, -1)
