@@ -35,7 +35,7 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
             "rows": counts["rows"],
         }
     if pool == PARAGRAPHS:
-        records = open_data(path).records(ReadOptions(pool=PARAGRAPHS))
+        records = open_data(path, ReadOptions(pool=PARAGRAPHS)).records()
         rows = len(records.pairs)
     else:
         conversion = reqa.convert(path, pool)

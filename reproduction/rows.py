@@ -12,7 +12,7 @@ from endx_jax import json_files
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
-from endx_jax.data.sources import pools, read_splits, sources_of
+from endx_jax.data.sources import data_of, pools, read_splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
@@ -89,7 +89,7 @@ def _pool(place: str, name: str) -> RetrievalSet:
 def counts(row: Row, options: Options) -> Outcome:
     """Counts the row's train and test data, or the split that the row names."""
     pool = row.pool or "answers"
-    sources = sources_of(DataSettings(path=options.place_of(row.data), pool=pool))
+    sources = data_of(DataSettings(path=options.place_of(row.data), pool=pool))
     found = {split: counts_of(one.path, pool) for split, one in zip(("train", "test"), sources, strict=True) if one}
     if pool == PARAGRAPHS:
         named = {"questions": found[row.split]["questions"], "paragraphs": found[row.split]["answers"]}

@@ -4,10 +4,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from etils import epath
-
 from endx_jax.data.languages import LANGUAGES
-from endx_jax.index.approximate import ENGINES, EXACT
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
@@ -40,17 +37,6 @@ class _SetProducts(argparse.Action):
         set_product_dtype(values)
 
 
-def add_engine_flag(parser: argparse._ActionsContainer) -> None:
-    """Adds the flag `--engine` of verbs that search an index."""
-    parser.add_argument("--engine", choices=(EXACT, *ENGINES), default=EXACT, help="exact search, or by faiss [exact]")
-
-
-def add_rerank_flag(parser: argparse._ActionsContainer, use: str) -> None:
-    """Adds the flag `--rerank`, whose help ends with `use`: what the command does with the model."""
-    models = "workdir of a pair classifier or of late interaction, or folder or name of a CrossEncoder or "
-    parser.add_argument("--rerank", type=epath.Path, metavar="WORKDIR", help=f"{models}MultiVectorEncoder, {use}")
-
-
 def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
     """Adds the flags that select the split and the columns of a corpus."""
     parser.add_argument("--split", help="split of a folder that has several [its only one]")
@@ -58,9 +44,3 @@ def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--question-column", help="question column, if rows are pairs [question, query, ...]")
     parser.add_argument("--id-column", help="id column; empty for line numbers [_id, id, pid, docno, doc_id, ...]")
     parser.add_argument("--title-column", help="title column [title]")
-
-
-def corpus_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the values of the flags of `add_corpus_flags`, as arguments of `read_corpus`."""
-    names = ("split", *(f"{name}_column" for name in ("text", "question", "id", "title")))
-    return {name: getattr(arguments, name) for name in names}

@@ -3,7 +3,6 @@
 Several processes or machines divide the work by --shard=1/N to N/N; --join makes one index of their files.
 """
 
-import argparse
 import pathlib
 import re
 from typing import Any, Literal
@@ -21,7 +20,10 @@ from endx_jax.settings import require
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
-    encode(**vars(_parser().parse_args(argv)))
+    choices = {"pool": POOLS, "language": LANGUAGES}
+    changes: dict[str, dict[str, Any]] = {name: {"choices": values} for name, values in choices.items()}
+    changes["language"]["metavar"], changes["shard"] = "NAME", {"metavar": "I/N"}
+    encode(**vars(parser_of(__doc__, encode, add_corpus_flags, add_product_flag, **changes).parse_args(argv)))
 
 
 def encode(
@@ -91,10 +93,3 @@ def encode(
         pool=pool,
         **reading,
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    choices = {"pool": POOLS, "language": LANGUAGES}
-    changes: dict[str, dict[str, Any]] = {name: {"choices": values} for name, values in choices.items()}
-    changes["language"]["metavar"], changes["shard"] = "NAME", {"metavar": "I/N"}
-    return parser_of(__doc__, encode, add_corpus_flags, add_product_flag, **changes)

@@ -14,13 +14,12 @@ from etils import epath
 
 from endx_jax.cli.data_flags import add_data_flags, add_product_flag
 from endx_jax.cli.parser import parser_of
-from endx_jax.experiment.evaluate import check_arguments, evaluate
+from endx_jax.experiment.evaluate import evaluate
 
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
-    arguments = _parser().parse_args(argv)
-    check_arguments(**vars(arguments))
+    arguments = parser_of(__doc__, evaluate, add_data_flags, add_product_flag).parse_args(argv)
 
     from endx_jax.parallel import distributed
     from endx_jax.parallel.console import say
@@ -48,7 +47,3 @@ def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
         return index.parent / f"{index.stem}-evaluation" / name
     folder = arguments.workdir or f"runs/{pathlib.Path(arguments.model).name}"
     return epath.Path(folder) / EVALUATION / "-".join(filter(None, (name, arguments.pool)))
-
-
-def _parser() -> argparse.ArgumentParser:
-    return parser_of(__doc__, evaluate, add_data_flags, add_product_flag)

@@ -18,7 +18,9 @@ GROUPS = {
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
-    arguments = _parser().parse_args(argv)
+    ranks = {"type": _ranks, "nargs": None, "metavar": "FIRST-LAST"}
+    parser = parser_of(__doc__, mine, add_data_flags, add_product_flag, groups=GROUPS, ranks=ranks)
+    arguments = parser.parse_args(argv)
     mine(**vars(arguments))
 
     from endx_jax.parallel.console import say
@@ -33,8 +35,3 @@ def _ranks(text: str) -> tuple[int, int]:
     if not (first.isdecimal() and last.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of ranks such as 1-100")
     return int(first), int(last)
-
-
-def _parser() -> argparse.ArgumentParser:
-    ranks = {"type": _ranks, "nargs": None, "metavar": "FIRST-LAST"}
-    return parser_of(__doc__, mine, add_data_flags, add_product_flag, groups=GROUPS, ranks=ranks)

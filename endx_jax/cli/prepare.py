@@ -56,11 +56,9 @@ def _tokenize(argv: list[str]) -> None:
 
 
 def _table(summary: dict[str, dict]) -> str:
-    """Formats counts by split, and notes about excluded answers and splits that are not from the published files.
-
-    The counts are those of papers: unique questions, unique answer sentences, all unique sentences, pairs of a question
-    and an answer sentence, and these pairs after equal questions are merged.
-    """
+    """Formats counts by split, and notes about excluded answers and splits that are not from the published files."""
+    # Counts as in papers: unique questions, unique answer sentences, all unique sentences, pairs of a question and an
+    # answer sentence, and these pairs after equal questions are merged.
     columns = ("questions", "answers", "candidates", "rows", "pairs")
     lines = [f"{'split':<12}" + "".join(f"{column:>12}" for column in columns)]
     notes = []

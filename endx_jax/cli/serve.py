@@ -8,13 +8,16 @@ import pathlib
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
 from endx_jax.buckets import url_of
-from endx_jax.cli.data_flags import add_corpus_flags, add_engine_flag, add_product_flag, add_rerank_flag, corpus_options
+from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag
+from endx_jax.cli.parser import parser_of
 from endx_jax.errors import EndxError, RunInterrupted, install
+from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.serving.settings import Limits, ServingSettings
 from endx_jax.settings import require
 
@@ -24,68 +27,101 @@ if TYPE_CHECKING:
 
 TOKEN = "ENDX_TOKEN"
 
+Path = str | os.PathLike  # empty for none
+
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
-    arguments = _parser().parse_args(argv)
-    served = arguments.workdir or arguments.index or (arguments.corpus and arguments.model)
+    serve(**vars(_parser().parse_args(argv)))
+
+
+def serve(
+    *,
+    workdir: epath.Path | None = None,
+    index: epath.Path | None = None,
+    corpus: str = "",
+    model: str = "",
+    engine: str = EXACT,
+    rerank: epath.Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token_file: pathlib.Path | None = None,
+    allow_anonymous: bool = False,
+    **further: Any,
+) -> None:
+    """Loads a model and its index, and serves them until the process is told to stop.
+
+    Args:
+      workdir: workdir of a run with a model and an index
+      index: index, as written by endx encode [index.sqlite in WORKDIR]
+      corpus: folder of documents, CSV, or another corpus of endx encode, to serve
+      model: folder or name of the model that encoded the index [the run's, or the one that the index names]
+      engine: exact search, or by faiss
+      rerank: workdir of a pair classifier or of late interaction, or folder or name of a CrossEncoder or
+        MultiVectorEncoder, for /v1/rerank
+      host: address to listen on [127.0.0.1: this machine only]
+      port: port; 0 chooses a free one
+      token_file: file with the token that clients must send [ENDX_TOKEN in the environment; none]
+      allow_anonymous: serve on another host without a token
+      **further: the fields of `Limits`; split and columns of the corpus, as for `read_corpus`
+    """
+    served = workdir or index or (corpus and model)
     require(bool(served), "nothing to serve: set --workdir=RUN, --index=FILE, or --model=NAME and --corpus=FOLDER")
-    require(not (arguments.corpus and arguments.index), "--corpus gets an index of its own: leave out --index")
-    require(0 <= arguments.port < 1 << 16, f"--port={arguments.port}: it must be from 1 to 65535, or 0 for a free port")
+    require(not (corpus and index), "--corpus gets an index of its own: leave out --index")
+    require(0 <= port < 1 << 16, f"--port={port}: it must be from 1 to 65535, or 0 for a free port")
     try:
         from endx_jax.serving.app import make_app
         from endx_jax.serving.server import bind, run_server
     except ModuleNotFoundError as missing:
         raise EndxError(f"a server needs the package {missing.name}: {install('serve')}") from None
+    from endx_jax.experiment.workdir import run_index
     from endx_jax.parallel.console import say
 
-    limits = Limits(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Limits)})
-    token = _token(arguments.token_file)
-    loopback = _is_loopback(arguments.host)
-    if not (loopback or token or arguments.allow_anonymous):
+    limits = Limits(**{field.name: further.pop(field.name) for field in dataclasses.fields(Limits)})
+    token, loopback = _token(token_file), _is_loopback(host)
+    if not (loopback or token or allow_anonymous):
         raise EndxError(
-            f"--host={arguments.host} lets everyone who can connect read and change the index: set --token-file=FILE "
+            f"--host={host} lets everyone who can connect read and change the index: set --token-file=FILE "
             "or --allow-anonymous"
         )
-    anyone = token is not None or arguments.allow_anonymous
-    settings = ServingSettings(limits, token, loopback_only=loopback and not anyone)
-    with bind(arguments.host, arguments.port) as bound:
-        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        service = _service(arguments)
-        ready = f"ready: open http://{host}:{bound.getsockname()[1]} (Ctrl-C stops the server)"
+    settings = ServingSettings(limits, token, loopback_only=loopback and token is None and not allow_anonymous)
+    with bind(host, port) as bound:
+        place = index or ("" if corpus else run_index(workdir or ""))
+        service = _service(model or workdir or "", place, corpus, engine, rerank or "", limits.max_text, further)
+        shown = f"[{host}]" if ":" in host else host
+        ready = f"ready: open http://{shown}:{bound.getsockname()[1]} (Ctrl-C stops the server)"
         run_server(make_app(service, settings, when_ready=lambda: say(ready)), bound, limits)
     say("stopped")
     sys.stderr.flush()
     os._exit(0)  # do not wait for the compute thread, which may be compiling, or reading from a disconnected disk
 
 
-def _service(arguments: argparse.Namespace) -> "Service":
-    """Loads the model and the index, which is made from the corpus if there is one, and logs them."""
-    from endx_jax.experiment.workdir import run_index
+def _service(
+    source: Path, index: Path, corpus: str, engine: str, rerank: Path, max_text: int, reading: Mapping[str, Any]
+) -> "Service":
+    """Loads the model `source` and an index, which is made from the corpus if there is one, and logs them."""
     from endx_jax.index.index_model import open_index
     from endx_jax.parallel.console import say
     from endx_jax.parallel.environment import keep_programs
     from endx_jax.serving.service import Service
 
     keep_programs()
-    source = arguments.model or arguments.workdir
     pairs = None
-    if arguments.rerank:
+    if rerank:
         from endx_jax.experiment.saved_model import load_pair_scorer  # with all that trains
 
-        pairs = load_pair_scorer(arguments.rerank)
-    if arguments.corpus:
+        pairs = load_pair_scorer(rerank)
+    if corpus:
         from endx_jax.index.corpus_encoding import encode_corpus
 
-        arguments.index = encode_corpus(source, arguments.corpus, **corpus_options(arguments))
-    path = arguments.index or run_index(arguments.workdir)
-    index = open_index(path, source, engine=arguments.engine)
-    model = index.encoder.model
-    if arguments.index and url_of(arguments.index) and hasattr(signal, "SIGHUP"):
-        _follow(index)
-    say(index.describe(index.default_mode))
-    say(f"encoded by {model.name}; warming up")
-    return Service(model, index, arguments.max_text, pairs)
+        index = encode_corpus(source, corpus, **reading)
+    opened = open_index(index, source, engine=engine)
+    encoder = opened.encoder.model
+    if url_of(index) and hasattr(signal, "SIGHUP"):
+        _follow(opened)
+    say(opened.describe(opened.default_mode))
+    say(f"encoded by {encoder.name}; warming up")
+    return Service(encoder, opened, max_text, pairs)
 
 
 def _follow(index: "Index") -> None:
@@ -127,30 +163,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="endx serve", description=__doc__.partition(": ")[2])
-    parser.add_argument("--workdir", type=epath.Path, help="workdir of a run with a model and an index")
-    parser.add_argument("--index", type=epath.Path, help="index, as written by endx encode [index.sqlite in WORKDIR]")
-    parser.add_argument("--corpus", help="folder of documents, CSV, or another corpus of endx encode, to serve")
-    add_corpus_flags(parser)
-    add_product_flag(parser)
-    add_engine_flag(parser)
-    parser.add_argument(
-        "--model",
-        help="folder or name of the model that encoded the index [the run's, or the one that the index names]",
-    )
-    add_rerank_flag(parser, "for /v1/rerank")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1: this machine only]")
-    parser.add_argument("--port", type=int, default=8000, help="port; 0 chooses a free one [8000]")
-    parser.add_argument(
-        "--token-file",
-        type=pathlib.Path,
-        help=f"file with the token that clients must send [{TOKEN} in the environment; none]",
-    )
-    parser.add_argument("--allow-anonymous", action="store_true", help="serve on another host without a token")
+    changes: dict[str, dict[str, Any]] = {"rerank": {"metavar": "WORKDIR"}, "engine": {"choices": (EXACT, *ENGINES)}}
+    return parser_of(__doc__, serve, add_corpus_flags, add_product_flag, _add_limits, **changes)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
     for field in dataclasses.fields(Limits):
+        about = f"{field.metadata['doc']} [{field.default:,}]"
         option = f"--{field.name.replace('_', '-')}"
-        kind = type(field.default)
-        parser.add_argument(
-            option, type=kind, default=field.default, help=f"{field.metadata['doc']} [{field.default:,}]"
-        )
-    return parser
+        parser.add_argument(option, type=type(field.default), default=field.default, help=about)

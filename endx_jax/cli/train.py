@@ -86,9 +86,9 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
 
 def _check_names(argv: list[str], config: ConfigDict) -> None:
     """Raises EndxError for a flag that is no setting of the config; boolean settings may begin with `--noconfig`."""
-    from endx_jax.methods.config import names_of
+    from flax.traverse_util import flatten_dict
 
-    names = ["--config", "--workdir", *(f"--config.{name}" for name in names_of(config))]
+    names = ["--config", "--workdir", *(f"--config.{name}" for name in flatten_dict(config.to_dict(), sep="."))]
     for argument in argv:
         flag = argument.partition("=")[0]
         if flag.startswith("--") and re.sub("^--noconfig", "--config", flag) not in names:

@@ -29,5 +29,5 @@ def convert(paths: Path | Sequence[Path], pool: str = "answers", **options) -> C
       EndxError: the data are of another format, the pool is unknown, or no answer starts in a sentence.
     """
     names = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    parts = (open_data(name).paragraphs(ReadOptions(**options)) for name in names)
+    parts = (open_data(name, ReadOptions(**options)).paragraphs() for name in names)
     return convert_paragraphs(itertools.chain.from_iterable(parts), names, pool)

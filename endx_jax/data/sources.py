@@ -1,103 +1,31 @@
-"""Data sets of a run: their sources, splits, and retrieval pools."""
+"""Data sets of a run: their splits and retrieval pools."""
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
-from endx_jax.data.formats import Data, ReadOptions, open_data, squad
-from endx_jax.data.formats.format import Format
-from endx_jax.data.formats.made import MADE
-from endx_jax.data.formats.registry import PREPARED, records_of
-from endx_jax.data.formats.row_files import FilePart
-from endx_jax.data.sets.documents import Document
-from endx_jax.data.sets.examples import Example
+from endx_jax.data.formats import Data, Format, ReadOptions, open_data, squad
+from endx_jax.data.formats.registry import records_of
 from endx_jax.data.sets.paragraphs import POOLS, split_sentences
 from endx_jax.data.sets.records import Pools, RetrievalSet, RetrievalSetBuilder
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
-from endx_jax.data.settings import PARAGRAPHS, DataSettings
+from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """Data set that a path names, and how it is read; see `find_source`.
-
-    Attributes:
-      data: data at the path.
-      options: options of reading; the pool is empty for other data than reading comprehension.
-      as_documents: true to read data as documents, whose titles or first sentences are the texts of the question tower.
-    """
-
-    data: Data
-    options: ReadOptions
-    as_documents: bool = False
-
-    @property
-    def path(self) -> str:
-        """Local path of the data, or name of the set."""
-        return self.data.path
-
-    @property
-    def format(self) -> Format | None:
-        """Format of the data; None if they are read as documents."""
-        return None if self.as_documents else self.data.format
-
-    @property
-    def is_file(self) -> bool:
-        """True for files and folders, false for sets that are made or prepared."""
-        return self.data.format not in (MADE, PREPARED)
-
-    @property
-    def pool(self) -> str:
-        """Retrieval unit of reading-comprehension data, as `data.pool`; empty for other data."""
-        return self.options.pool
-
-    @property
-    def split(self) -> str:
-        """Split to evaluate: the requested one, or else the only one of a BEIR folder, or else `test`."""
-        return self.options.split or self.data.format.default_split(self.data.place)
-
-    def with_split(self, split: str) -> "Source":
-        """Returns the source for a split."""
-        return dataclasses.replace(self, options=dataclasses.replace(self.options, split=split))
-
-    def sets(self) -> dict[str, "Source"]:
-        """Returns the sets of a suite by name, each with its split; none if the data is no suite."""
-        return {
-            name: dataclasses.replace(self, data=open_data(path)).with_split(split)
-            for name, (path, split) in self.data.sets(self.options.split).items()
-        }
-
-    def read(self, *, whole: bool = True) -> RetrievalSet:
-        """Reads the set.
-
-        With the pool `sentences` or `answers`, the set has all sentences as candidates: see `pools`. True for `whole`
-        keeps the whole corpus of a BEIR folder.
-
-        Raises:
-          EndxError: the data can't be read.
-        """
-        if self.as_documents:
-            return _pairs_of(self.data.documents(self.options))
-        pool = "sentences" if self.pool in POOLS else self.pool
-        return self.data.records(dataclasses.replace(self.options, whole=whole, pool=pool))
-
-    def examples(self, part: FilePart | None = None) -> Iterator[Example]:
-        """Yields the examples of a part of the data, or of all, merged."""
-        if part is None:
-            return self.read(whole=False).examples
-        return self.data.examples(dataclasses.replace(self.options, part=part))
-
-
-def find_source(
+def find_data(
     path: str | Data,
     settings: DataSettings,
     split: str | None = None,
     *,
     data_format: str = "",
     strict: bool = False,
-) -> Source:
-    """Returns the data set at a path.
+) -> Data:
+    """Returns the data set at a path, as a run reads it.
+
+    If it is reading-comprehension data with the pool `sentences` or `answers`, all sentences are candidates: see
+    `pools`. The texts for the question tower of data that is read as documents are titles or first sentences.
 
     Args:
       path: file, folder, `hf://datasets/OWNER/NAME`, or name of a data set that is prepared or made by a config file;
@@ -110,40 +38,40 @@ def find_source(
     Raises:
       EndxError: there is no such data, or it can't have the pool.
     """
-    data, options = path if isinstance(path, Data) else open_data(path), options_of(settings, split)
-    if data_format or not data.has_units:
-        if strict and settings.pool and data_format:
-            raise EndxError(f"{data.path} is read as documents; leave data.pool empty")
-        if strict and settings.pool:
-            next(data.paragraphs(options))  # raises EndxError
-        options = dataclasses.replace(options, pool="")
-    return Source(data, options, bool(data_format))
-
-
-def _pairs_of(passages: Iterable[Document]) -> RetrievalSet:
-    """Returns passages as answers; the text for the question tower is the title, or else the first sentence."""
-    texts = RetrievalSetBuilder()
-    for passage in passages:
-        start, end = next(iter(split_sentences(passage.text)), (0, None))
-        title = str(passage.metadata.get("title") or passage.text[start:end])
-        texts.add(title, [(passage.text, passage.name)])
-    return texts.build()
-
-
-def options_of(settings: DataSettings, split: str | None) -> ReadOptions:
-    """Returns the options by which the data of a run are read."""
-    return ReadOptions(
+    options = ReadOptions(
         split=split,
-        pool=settings.pool,
+        pool="sentences" if settings.pool in POOLS else settings.pool,
         skip_invalid=settings.skip_invalid,
         question_column=settings.question_column or None,
         answer_column=settings.answer_column or None,
         text_column=settings.answer_column or None,
         settings=settings,
     )
+    data = dataclasses.replace(path if isinstance(path, Data) else open_data(path), options=options)
+    if data.has_units and not data_format:
+        return data
+    if strict and settings.pool:
+        if data_format:
+            raise EndxError(f"{data.path} is read as documents; leave data.pool empty")
+        next(data.paragraphs())  # raises EndxError
+    data = data.with_options(pool="")
+    if data_format:
+        records = functools.partial(_pairs_of, data)
+        data = dataclasses.replace(data, format=Format(DOCUMENTS, data.format.matches, records=records))
+    return data
 
 
-def sources_of(settings: DataSettings) -> tuple[Source, Source | None]:
+def _pairs_of(data: Data, *_) -> RetrievalSet:
+    """Returns documents as answers; the text for the question tower is the title, or else the first sentence."""
+    texts = RetrievalSetBuilder()
+    for passage in data.documents():
+        start, end = next(iter(split_sentences(passage.text)), (0, None))
+        title = str(passage.metadata.get("title") or passage.text[start:end])
+        texts.add(title, [(passage.text, passage.name)])
+    return texts.build()
+
+
+def data_of(settings: DataSettings) -> tuple[Data, Data | None]:
     """Returns the training data and the test data of a run; None for the latter if it is a share of the former.
 
     The test data is that of `data.test_path`, or else that beside the training data, as in a folder of SQuAD's files.
@@ -156,10 +84,9 @@ def sources_of(settings: DataSettings) -> tuple[Source, Source | None]:
         if not settings.pool:
             raise EndxError(f"{settings.path} holds training and test data: set data.pool, or name one of them")
         data, test_path = open_data(parts[0]), test_path or parts[1]
-    of_test = find_source(test_path, settings, settings.test_split) if test_path else None
-    strict, form = not (of_test and of_test.pool), settings.format
-    train = find_source(data, settings, settings.split, data_format=form, strict=strict)
-    return train, of_test
+    of_test = find_data(test_path, settings, settings.test_split) if test_path else None
+    strict = not (of_test and of_test.has_units)
+    return find_data(data, settings, settings.split, data_format=settings.format, strict=strict), of_test
 
 
 def read_splits(settings: DataSettings) -> Splits:
@@ -180,19 +107,18 @@ def read_splits(settings: DataSettings) -> Splits:
     if not settings.path:
         raise EndxError("data.path is not set: set a file or folder, or `docstrings` to try training without data")
     if settings.tokens:
-        test = find_source(settings.test_path, settings, settings.test_split).read()
-        return _held_out(test, settings)
+        return _held_out(find_data(settings.test_path, settings, settings.test_split).records(), settings)
     if settings.merge:
         splits = parted(_read_merged(settings), settings)
     else:
-        source, of_test = sources_of(settings)
-        records = source.read(whole=False)
+        data, of_test = data_of(settings)
+        records = data.with_options(whole=False).records()
         splits = _parted_from(records, of_test, settings) if of_test else parted(records, settings)
     if settings.mixture:
         held_out = {*splits.validation.questions, *splits.test.questions}
         sets = [splits.train]
         for part in settings.sets[1:]:
-            records = find_source(part.path, settings, settings.split).read(whole=False)
+            records = find_data(part.path, settings, settings.split).with_options(whole=False).records()
             sets.append(without_questions(records, held_out).with_prompts(*part[2:]))
         splits = dataclasses.replace(splits, train=mix(sets))
     if settings.max_test_questions:
@@ -202,14 +128,14 @@ def read_splits(settings: DataSettings) -> Splits:
 
 def _read_merged(settings: DataSettings) -> RetrievalSet:
     """Reads both files of a SQuAD folder as one set of whole paragraphs."""
-    files, options = squad.files_of(settings.path), options_of(settings, None)
-    paragraphs = itertools.chain.from_iterable(open_data(file).paragraphs(options) for file in files)
+    files = squad.files_of(settings.path)
+    paragraphs = itertools.chain.from_iterable(find_data(file, settings).paragraphs() for file in files)
     return records_of(paragraphs, files, settings.pool)
 
 
-def _parted_from(records: RetrievalSet, of_test: Source, settings: DataSettings) -> Splits:
+def _parted_from(records: RetrievalSet, of_test: Data, settings: DataSettings) -> Splits:
     """Returns the splits of training data with separate test data, whose questions are left out of the others."""
-    test = of_test.read()
+    test = of_test.records()
     rest = without_questions(records, set(test.questions))
     if not rest.questions:
         also = f"all its questions are in the test data {of_test.path} too"
@@ -263,13 +189,13 @@ def parted(records: RetrievalSet, settings: DataSettings) -> Splits:
     return SPLITS["questions" if settings.merge else settings.held_out_by](records, **shares)
 
 
-def pools(records: RetrievalSet, settings: DataSettings, pool: str | None = None) -> Pools:
-    """Returns the retrieval pools of a set; the primary one is `pool`, by default `data.pool`.
+def pools(records: RetrievalSet, settings: DataSettings, data: Data | None = None) -> Pools:
+    """Returns the retrieval pools of a set; the primary one is `data.pool`, unless the set's `data` has no such units.
 
     ReQA data has two pools: `answers`, the sentences that answer a question, and `sentences`, all of them. Other data
     has one pool of all candidates.
     """
-    pool = settings.pool if pool is None else pool
+    pool = settings.pool if data is None or data.has_units else ""
     records = dataclasses.replace(records, language=settings.language or records.language)
     if pool in ("", PARAGRAPHS):
         return Pools({pool or "all": records})

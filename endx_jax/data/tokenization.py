@@ -276,21 +276,16 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings], longer
 
     def _adapt(self, backend: Any) -> None:
-        """Changes a tokenizer of the folder, None if it is written in Python, as the arguments of `__init__` ask for.
-
-        It then neither pads nor truncates, which it would write into its file.
-        """
+        """Changes a tokenizer as the arguments of `__init__` ask for; None is one that is written in Python."""
         self._extend_template(backend)
         if backend is not None:
             self._keep_whole(backend)
-            forget_length(backend)
+            forget_length(backend)  # which it would write into its file
 
     def _extend_template(self, backend: Any) -> None:
-        """Adds BOS and EOS to texts where the settings ask for it, also in the files that `save` writes.
-
-        transformers 5 reads `add_bos_token` and `add_eos_token` only if there is no `tokenizer.json`, whose template
-        published folders such as e5-mistral did not change.
-        """
+        """Adds BOS and EOS to texts where the settings ask for it, also in the files that `save` writes."""
+        # transformers 5 reads these settings only if there is no `tokenizer.json`, whose template published folders
+        # such as e5-mistral did not change.
         config = json_files.read_optional(self.folder / "tokenizer_config.json")
         ends = self._appends_eos or config.get("add_eos_token") is True
         if not ends and config.get("add_bos_token") is not True:
@@ -319,12 +314,7 @@ class Tokenizer:
 
 
 def _extended(processor, begin: str | None, end: str | None, ids: Mapping[str, int]):
-    """Returns a post-processor of the tokenizers library whose template also begins or ends each text with a token.
-
-    A side of the template that has a special token, whichever it is, stays as it is.
-
-    `processor`, `begin` and `end` may be None; `ids` are those of the two tokens.
-    """
+    """Returns a post-processor that also begins and ends texts with these tokens, where no special token is yet."""
     import tokenizers
 
     # The library reads and writes post-processors only as parts of tokenizers.

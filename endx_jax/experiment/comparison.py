@@ -217,10 +217,7 @@ def _depth(run: Mapping[str, Mapping]) -> int:
 
 
 def _unmatched(name: str, run: Mapping[str, Mapping], right: Mapping[str, Mapping], judgements: pathlib.Path) -> str:
-    """Returns the part of a note on questions that only the run or only the judgements have; empty if there are none.
-
-    It is an error if they have no question or no candidate in common.
-    """
+    """Returns the part of a note on questions that only the run or only the judgements have; they must share some."""
     missing, listed = sorted(right.keys() - run.keys()), set[str]().union(*run.values())
     if len(missing) == len(right) or not any(listed & grades.keys() for grades in right.values()):
         kind, example = ("question", next(iter(run))) if len(missing) == len(right) else ("candidate", min(listed))

@@ -10,7 +10,7 @@ from endx_jax.data.formats.origins import ORIGINS, name_and_split
 from endx_jax.data.formats.registry import path_and_split
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import find_source, pools
+from endx_jax.data.sources import find_data, pools
 from endx_jax.errors import EndxError, located
 from endx_jax.json_files import is_missing, shown
 from endx_jax.parallel.agreement import is_distributed, on_primary
@@ -27,9 +27,9 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
     for name, path in zip(evaluation.names_of_sets, evaluation.sets, strict=True):
         whole, split = path_and_split(path)
         with located("evaluation.sets, as PATH or PATH:SPLIT"):
-            source = find_source(whole, data, split)
-            for part, of_set in (source.sets() or {"": source}).items():
-                sets[f"{name}/{part}" if part else name] = pools(of_set.read(), data, of_set.pool).primary
+            found = find_data(whole, data, split)
+            for part, one in (found.sets() or {"": found}).items():
+                sets[f"{name}/{part}" if part else name] = pools(one.records(), data, one).primary
     return sets
 
 

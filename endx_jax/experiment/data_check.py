@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.formats import row_files, text_files
+from endx_jax.data.formats import Data, row_files, text_files
 from endx_jax.data.formats.columns import LABEL
 from endx_jax.data.formats.tables import COLUMNS, ColumnParser
 from endx_jax.data.sets.examples import Example, texts_of
 from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Source, find_source, parted
+from endx_jax.data.sources import find_data, parted
 from endx_jax.data.tokenization import MULTILINGUAL
 from endx_jax.errors import EndxError, counted, printable
 from endx_jax.inference import EmbeddingModel, load
@@ -88,12 +88,12 @@ def check_data(
       command: command to run next; by default one for the path of the data.
       default: model of the recipe that this command trains.
     """
-    source = find_source(settings.path, settings, settings.split, data_format=settings.format, strict=True)
-    records, encoder = source.read(whole=False), load(model)
+    data = find_data(settings.path, settings, settings.split, data_format=settings.format, strict=True)
+    records, encoder = data.with_options(whole=False).records(), load(model)
     records = dataclasses.replace(records, language=settings.language)
     parts, findings = {"train": records}, []
     if settings.test_path:
-        parts["test"] = find_source(settings.test_path, settings, settings.test_split).read()
+        parts["test"] = find_data(settings.test_path, settings, settings.test_split).records()
     else:
         try:
             parts = vars(parted(records, settings))
@@ -101,7 +101,7 @@ def check_data(
             findings.append(f"training ends with an error: {failure}")
     counts = {"questions": len(records.questions), "answers": len(records.candidates), "pairs": len(records.pairs)}
     counts |= {"test": 0} | {name: len(part.questions) for name, part in parts.items()}
-    found = [*_rows(source, settings), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
+    found = [*_rows(data), *_texts(records), *_leaks(parts), *_lengths(records, settings, encoder)]
     findings += [text if count is None else f"{text}: {count:,}" for text, count in found if count != 0]
     tokenizer = encoder.encoder.processors["answer"].tokenizer
     unfit = [line.removeprefix("warning: ") for line in tokenizer.describe_unfit(records.candidates, str(model))]
@@ -128,9 +128,9 @@ def check_data(
     return DataCheck(counts, tuple(findings), metrics, needed, command, printable("\n".join(lines)))
 
 
-def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
+def _rows(data: Data) -> Iterator[Finding]:
     """Yields findings about the rows of a table: repeated ones, contradictions, and columns that are not used."""
-    if not (source.data and source.format and source.format.in_parts):
+    if not data.format.in_parts:
         return
     right: collections.Counter[tuple[str, str]] = collections.Counter()
     wrong: set[tuple[str, str]] = set()
@@ -140,11 +140,12 @@ def _rows(source: Source, settings: DataSettings) -> Iterator[Finding]:
         right.update((example.question, text) for text in texts_of(example.right))
         wrong.update((example.question, text) for text in texts_of(example.wrong))
 
-    is_table, invalid = source.format is COLUMNS, text_files.InvalidRows(source.path, skip=settings.skip_invalid)
-    for example in () if is_table else source.data.examples(source.options):
+    is_table, options = data.format is COLUMNS, data.options
+    for example in () if is_table else data.examples():
         count(example)
-    columns = ColumnParser(source.options.question_column, source.options.answer_column)
-    for _, where, row in row_files.read_rows(source.path, invalid, split=settings.split) if is_table else ():
+    columns = ColumnParser(options.question_column, options.answer_column)
+    invalid = text_files.InvalidRows(data.path, skip=options.skip_invalid)
+    for _, where, row in row_files.read_rows(data.path, invalid, split=options.split) if is_table else ():
         for asked in columns.asked(row, where):
             with invalid.row():
                 count(columns(asked, where))
@@ -207,11 +208,7 @@ def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingMode
 
 
 def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Mapping[str, float]], list[str], float]:
-    """Ranks questions of all splits by BM25, by the untrained model without and with known questions, and by both.
-
-    Returns:
-      A tuple (metrics by system, lines to show, standard deviation of the difference of the systems' reciprocal ranks).
-    """
+    """Returns metrics by system before training, lines to show, and the deviation of two systems' difference."""
     some = limit_questions(records, RANKED)
     if len(records.candidates) > POOL:
         some = take(records, RANKED)

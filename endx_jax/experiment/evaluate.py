@@ -15,28 +15,6 @@ if TYPE_CHECKING:
     from endx_jax.ranking.results import Results, SuiteResults
 
 
-def check_arguments(
-    *,
-    model: Any,
-    data: Any,
-    workdir: Any,
-    index: Any,
-    rerank: Any,
-    top: int,
-    min_questions: Sequence[int],
-    reverse: bool,
-    **others: Any,
-) -> None:
-    """Raises EndxError for arguments of `evaluate` that contradict each other; ignores the others."""
-    require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
-    require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
-    require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
-    require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
-    require(not index or bool(data), "index needs data with questions and their right documents or answers")
-    require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
-    require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")
-
-
 def evaluate(
     model: "EmbeddingModel | str | os.PathLike | None" = None,
     data: str | os.PathLike | None = None,
@@ -91,11 +69,17 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    check_arguments(**locals())
+    require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
+    require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
+    require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
+    require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
+    require(not index or bool(data), "index needs data with questions and their right documents or answers")
+    require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
+    require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")
 
     from etils import epath
 
-    from endx_jax.data.sources import find_source
+    from endx_jax.data.sources import find_data
     from endx_jax.experiment.data import ensure_prepared
     from endx_jax.experiment.evaluation import evaluate_index, rank_set, read_pools, read_settings, write_suite
     from endx_jax.experiment.saved_model import load_pair_scorer
@@ -107,7 +91,7 @@ def evaluate(
 
     data, home = os.fspath(data or ""), epath.Path(output) if output else None
     settings = read_settings(workdir, pool, reading if data else None)
-    find = functools.partial(find_source, data, settings, split, strict=bool(pool))
+    find = functools.partial(find_data, data, settings, split, strict=bool(pool))
     if index:
         name, found = model.name if isinstance(model, EmbeddingModel) else model, list["IndexResults"]()
         rank_index = functools.partial(evaluate_index, index, name or workdir)
@@ -118,8 +102,8 @@ def evaluate(
     sets = source.sets() if source else {}
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
     for one in sets.values():  # so that a damaged set is found before the others are encoded
-        one.data.judgements(one.options)
-    pools = None if sets else read_pools(source and source.with_split(source.split), settings, min_questions)
+        one.judgements()
+    pools = None if sets else read_pools(source and source.with_options(split=source.split), settings, min_questions)
     if home:
         check_writable(home, "output")
     reranker = (load_pair_scorer(rerank), rerank, top) if rerank else None

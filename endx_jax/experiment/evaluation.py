@@ -11,13 +11,14 @@ import numpy as np
 from etils import epath
 
 from endx_jax.buckets import uploading
+from endx_jax.data.formats import Data
 from endx_jax.data.formats.answer_strings import ANSWERS, read_answered
 from endx_jax.data.sets.documents import asked_documents
 from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.data.sets.records import Pools, known_questions
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Source, pools, read_splits
+from endx_jax.data.sources import pools, read_splits
 from endx_jax.experiment.run_index import write_pool
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
 from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows
@@ -83,13 +84,9 @@ def read_settings(workdir: FolderOrName | None, pool: str, reading: Mapping[str,
     return settings if reading is None else dataclasses.replace(settings, format="", **reading)
 
 
-def read_pools(source: Source | None, settings: DataSettings, min_questions: Sequence[int] = ()) -> Pools:
+def read_pools(data: Data | None, settings: DataSettings, min_questions: Sequence[int] = ()) -> Pools:
     """Returns the primary pool and subsets of a data set, or of the run's test split without one."""
-    if source:
-        records, unit = source.read(), source.pool
-    else:
-        records, unit = read_splits(settings).test, settings.pool
-    sets = pools(records, settings, unit)
+    sets = pools(data.records() if data else read_splits(settings).test, settings, data)
     return Pools({sets.primary_name: sets.primary} | with_many_questions(sets.primary, min_questions))
 
 
@@ -143,17 +140,17 @@ def rank_set(
 
 
 def evaluate_index(
-    path: FolderOrName, model: FolderOrName | None, source: Source, settings: DataSettings, home: pathlib.Path | None
+    path: FolderOrName, model: FolderOrName | None, data: Data, settings: DataSettings, home: pathlib.Path | None
 ) -> IndexResults:
     """Ranks all documents of an index for questions whose right documents or answer strings are given."""
-    source = source.with_split(source.split)
+    data = data.with_options(split=data.split)
     questions: Judgements | list[Example]
-    if source.format is ANSWERS:
-        questions = read_answered(source.path)
-    elif source.data.format.judgements:
-        questions = source.data.judgements(source.options)
+    if data.format is ANSWERS:
+        questions = read_answered(data.path)
+    elif data.format.judgements:
+        questions = data.judgements()
     else:
-        questions = read_pools(source, settings).primary.judgements
+        questions = read_pools(data, settings).primary.judgements
     index = open_index(path, model)
     if home:
         check_writable(home, "output")
@@ -173,8 +170,8 @@ def evaluate_index(
     results = IndexResults(rank(index.encoder.encode_query(texts)), judged)
     if home:
         about = {
-            "dataset": source.path,
-            "split": source.split,
+            "dataset": data.path,
+            "split": data.split,
             "index": str(index.path),
             "model": index.snapshot.info.model,
         }

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flax.traverse_util import flatten_dict
+
 from endx_jax.buckets import read_bytes, remove, url_of, write_bytes
 from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment import workdir as workdirs
@@ -17,7 +19,7 @@ from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import opened
 from endx_jax.files import expanded
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.methods.config import load_config, names_of
+from endx_jax.methods.config import load_config
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import silenced
 from endx_jax.settings import require
@@ -62,7 +64,7 @@ def train(
     file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
     tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}
-    names = names_of(tree)
+    names = [*flatten_dict(tree, sep=".")]
     for setting, value in values.items():
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if setting not in names:

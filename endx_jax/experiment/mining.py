@@ -83,7 +83,7 @@ def mine(
     from endx_jax.data.formats.beir import REPORT, write_mined
     from endx_jax.data.sets.splits import limit_questions
     from endx_jax.data.settings import DataSettings
-    from endx_jax.data.sources import pools, sources_of
+    from endx_jax.data.sources import data_of, pools
     from endx_jax.errors import counted
     from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import check_output
@@ -96,7 +96,7 @@ def mine(
     check_output(output, REPORT, "mine")
     # With an index, its documents are the candidates, so the data's corpus is not needed.
     data_settings = DataSettings(path=data, pool=pool, split=split, **reading)
-    records = sources_of(data_settings)[0].read(whole=not index)
+    records = data_of(data_settings)[0].with_options(whole=not index).records()
     records = limit_questions(pools(records, data_settings).primary, questions)
     say(f"{counted(len(records.questions), 'question')} and {counted(len(records.candidates), 'candidate')} in {data}")
     keep_programs()
@@ -134,10 +134,7 @@ def mine(
 def _rank(
     records: "RetrievalSet", last: int, model: FolderOrName | None, index: FolderOrName | None
 ) -> "tuple[RetrievalSet, mining.Ranked, dict[str, Any]]":
-    """Ranks candidates to the rank `last` by a model, or by BM25 without one; also returns the source of the ranks.
-
-    With an index, the candidates of the returned set are its documents.
-    """
+    """Ranks candidates, those of an index or of the set, by a model or BM25; returns their set, ranks and source."""
     from endx_jax.index.index_evaluation import rank_by_index
     from endx_jax.index.index_model import open_index
     from endx_jax.inference import load

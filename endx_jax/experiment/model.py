@@ -15,8 +15,6 @@ from jax.sharding import Mesh
 
 from endx_jax import pretrained
 from endx_jax.buckets import local_copy
-from endx_jax.data.batches.idf import idf_of_sides
-from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.tokenization import TextOptions, TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
@@ -45,7 +43,7 @@ class Model:
       settings: final settings of the run.
       sources: description of the pretrained encoder of each side.
       processors: text processor of each side.
-      token_weights: initial token weights of each side, float32 [V]: see `idf_weights`.
+      token_weights: initial token weights of each side, float32 [V]: see `idf_of_sides`.
       platform: platform of the run's devices, for `model.dtype=auto`; None for this process's default device.
     """
 
@@ -245,20 +243,6 @@ def build_model(settings: Settings) -> Model:
     sources = read_sources(settings)
     processors = read_processors(settings, sources, prompts(settings.model, sources))
     return Model(finalize(settings, sources), sources, processors)
-
-
-def idf_weights(
-    settings: Settings,
-    data: RetrievalSet,
-    sources: Mapping[str, pretrained.PretrainedEncoder],
-    processors: Mapping[str, TextProcessor],
-) -> Mapping[str, np.ndarray] | None:
-    """Returns the IDF weights of the questions and answers in `data` by side; None without `model.token_weights`."""
-    if not settings.model.token_weights:
-        return None
-    texts = {"question": data.questions, "answer": data.candidates}
-    sizes = {side: source.config.vocab_size for side, source in sources.items()}
-    return idf_of_sides(texts, processors, sizes)
 
 
 def checked_length(settings: Settings, side: str, source: pretrained.PretrainedEncoder) -> int:

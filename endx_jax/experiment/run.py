@@ -20,6 +20,7 @@ import jax
 
 from endx_jax.batch import Batch
 from endx_jax.buckets import url_of
+from endx_jax.data.batches.idf import idf_of_sides
 from endx_jax.data.batches.token_tables import TextReader
 from endx_jax.data.sets.records import Pools
 from endx_jax.data.sets.splits import with_many_questions
@@ -31,7 +32,7 @@ from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import Settings, resolve
 from endx_jax.experiment.data import ensure_prepared, read_sets
 from endx_jax.experiment.finalize import finalize, prompts
-from endx_jax.experiment.model import Model, idf_weights, read_processors, read_sources
+from endx_jax.experiment.model import Model, read_processors, read_sources
 from endx_jax.experiment.prepared_run import Run, log_summary
 from endx_jax.experiment.results_page import results_page
 from endx_jax.experiment.run_index import index_writer
@@ -169,7 +170,11 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
 
     # The final settings, and the model.
     settings = finalize(settings, sources, (store or used).counts, workdir)
-    weights = idf_weights(settings, data.train, sources, processors)
+    weights = None
+    if settings.model.token_weights:
+        texts = {"question": data.train.questions, "answer": data.train.candidates}
+        sizes = {side: source.config.vocab_size for side, source in sources.items()}
+        weights = idf_of_sides(texts, processors, sizes)
     model = Model(settings, sources, processors, weights, platform(mesh))
     workdirs.check_agrees(workdir, settings, training.sha256, model.base_sha256)
     check_equal(
@@ -353,10 +358,7 @@ def _report(
     began: float,
     validate: Validate | None,
 ) -> Results:
-    """Evaluates the parameters of a step on the test set; writes and prints the results; indexes the answers.
-
-    With `validate`, the parameters before training are also ranked on the sets of validation.
-    """
+    """Evaluates the parameters of a step on the test set; writes and prints the results; indexes the answers."""
     settings, model = run.settings, run.model
     whole = pools(run.data.test, settings.data)
     shared = with_many_questions(whole.primary, settings.evaluation.min_questions)

@@ -15,7 +15,7 @@ from endx_jax.data.sets.records import RetrievalSet, known_questions
 from endx_jax.data.settings import DOCUMENTS, DataSettings
 from endx_jax.errors import InUse
 from endx_jax.experiment.prepared_run import Run
-from endx_jax.experiment.served import count_with_known, known_scores, other_answers, sets_of
+from endx_jax.experiment.served import count_with_known, known_scorers, other_answers, sets_of
 from endx_jax.experiment.workdir import INDEX
 from endx_jax.index.index import write_index
 from endx_jax.index.index_file import metric_of
@@ -46,7 +46,7 @@ def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapp
                 f"of {questions:,} held-out questions have an answer with other known questions"
             )
         return
-    by_known, lexical = known_scores(records, known, dense_scores(dense.questions, np.stack(vectors)))
+    by_known, lexical = known_scorers(records, known)(dense_scores(dense.questions, np.stack(vectors)))
     scores = hybrid.with_known_questions(dense_scores(dense.questions, dense.candidates), by_known)
     results.add("known", {results.pools.primary_name: evaluate_set(hybrid.score_block(scores, lexical), records)})
     results.notes.append(

@@ -1,13 +1,11 @@
 """What search uses after a run: the trained model or that before training, and the fusion with BM25."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet, known_questions
 from endx_jax.data.sets.splits import hash_fraction, limit_questions
@@ -70,13 +68,30 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
     Both are fused as is best for validation questions, which are ranked against all answers of the data, up to `OTHERS`
     besides their own. `initial` returns the parameters of the towers before training; None: they are not compared.
     """
-    measure = run.settings.evaluation.metric.rpartition("/")[2]
+    measure, cosine = run.settings.evaluation.metric.rpartition("/")[2], run.settings.model.normalize
     records = _searched(run) if run.data.validation.questions else run.data.validation
     about: dict[str, Any] = {"system": "trained", "questions": len(records.questions)}
     if len(records.questions) < min(FEWEST, ENOUGH):
-        return Served(trained, default_hybrid(cosine=run.settings.model.normalize), about)
+        return Served(trained, default_hybrid(cosine=cosine), about)
     lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
-    fitted = functools.partial(_fitted, run, records, lexical, measure)
+    known = known_questions(records.candidates, sets_of(run, "train"), besides=set(records.questions))
+    # Known questions only help to find what is ranked by tokens.
+    ranked = count_with_known(records, known) >= ENOUGH and not run.model.dual_encoder.by_token
+    by_known = known_scorers(records, known) if ranked and sum(map(len, known)) <= KNOWN else None
+
+    def fitted(towers: dict) -> tuple[Hybrid, np.ndarray]:
+        """Returns the best fusion with BM25, and the measure of each question by it without known questions."""
+        questions = run.encoder(towers, "question", records.questions)
+        scores = mean_maxsim(questions, scores_of(questions, run.encoder(towers, "answer", records.candidates)))
+        hybrid = default_hybrid(cosine=cosine)
+        if len(records.questions) >= ENOUGH:
+            hybrid = fit_fusion(scores, lexical, records, measure, cosine=cosine)
+        values = evaluate_set(hybrid.score_block(scores, lexical), records).values[measure]
+        if by_known is None:
+            return hybrid, values
+        asked = run.encoder(towers, "question", [question for of_text in known for question in of_text])
+        return fit_known(hybrid, scores, *by_known(dense_scores(questions, asked)), records, measure), values
+
     hybrid, after = fitted(trained)
     if len(records.questions) < FEWEST or initial is None:
         return Served(trained, hybrid, about)
@@ -101,41 +116,23 @@ def _searched(run: Run) -> RetrievalSet:
     return dataclasses.replace(records, candidates=candidates, candidate_ids=ids)
 
 
-def _fitted(
-    run: Run, records: RetrievalSet, lexical: ScoreBlock, measure: str, towers: dict
-) -> tuple[Hybrid, np.ndarray]:
-    """Returns the best fusion of a model with BM25 for validation questions, and the measure of each without known."""
-    cosine = run.settings.model.normalize
-    questions = run.encoder(towers, "question", records.questions)
-    scores = mean_maxsim(questions, scores_of(questions, run.encoder(towers, "answer", records.candidates)))
-    enough = len(records.questions) >= ENOUGH
-    hybrid = fit_fusion(scores, lexical, records, measure, cosine=cosine) if enough else default_hybrid(cosine=cosine)
-    values = evaluate_set(hybrid.score_block(scores, lexical), records).values[measure]
-    if isinstance(questions, RaggedVectors):  # known questions only help to find what is ranked by tokens
-        return hybrid, values
-    known = known_questions(records.candidates, sets_of(run, "train"), besides=set(records.questions))
-    asked = [question for of_text in known for question in of_text]
-    if count_with_known(records, known) < ENOUGH or len(asked) > KNOWN:
-        return hybrid, values
-    by_question = dense_scores(questions, run.encoder(towers, "question", asked))
-    return fit_known(hybrid, scores, *known_scores(records, known, by_question), records, measure), values
-
-
 def count_with_known(records: RetrievalSet, known: Sequence[Sequence[str]]) -> int:
     """Returns the number of questions with a right candidate that has known questions."""
     return sum(any(known[candidate] for candidate in right) for right in records.qrels)
 
 
-def known_scores(
-    records: RetrievalSet, known: Sequence[Sequence[str]], dense: ScoreBlock
-) -> tuple[ScoreBlock, ScoreBlock]:
-    """Returns the scorers of candidates by known questions and by BM25; `dense` scores each known question."""
+def known_scorers(
+    records: RetrievalSet, known: Sequence[Sequence[str]]
+) -> Callable[[ScoreBlock], tuple[ScoreBlock, ScoreBlock]]:
+    """Returns a function from the scorer of known questions to those of candidates, by these and by BM25."""
     owners = np.array([candidate for candidate, asked in enumerate(known) for _ in asked])
     texts = [" ".join([text, *asked]) for text, asked in zip(records.candidates, known, strict=True)]
-    return (
-        lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), owners, len(texts)),
-        BM25.of_texts(texts, records.text_language).scaled_block(records.questions),
-    )
+    lexical = BM25.of_texts(texts, records.text_language).scaled_block(records.questions)
+
+    def scorers(dense: ScoreBlock) -> tuple[ScoreBlock, ScoreBlock]:
+        return lambda start, stop: best_of_groups(np.asarray(dense(start, stop)), owners, len(texts)), lexical
+
+    return scorers
 
 
 def other_answers(run: Run, pool: Sequence[Document]) -> list[Document]:

@@ -23,18 +23,18 @@ from endx_jax.data.batches.token_store import (
     MANIFEST,
     SIDES,
     TEXTS,
-    Example,
     TokenStore,
     is_whole,
     join_parts,
     write_part,
 )
-from endx_jax.data.formats import folders, row_files
-from endx_jax.data.formats.registry import PACKAGED
+from endx_jax.data.formats import Data, folders, row_files
+from endx_jax.data.formats.made import MADE
+from endx_jax.data.formats.registry import PACKAGED, PREPARED
 from endx_jax.data.sets.examples import texts_of
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import Source, find_source
+from endx_jax.data.sources import find_data
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.workdir import check_writable
@@ -52,21 +52,14 @@ class SourcePart(NamedTuple):
     """Part of a source that one process tokenizes.
 
     Attributes:
-      source: the source.
+      data: data of the source; its option `part` is None if it is read as a whole.
       prompts: strings prepended to its questions and answers.
-      part: file or row groups; the path alone if the source is read as a whole.
       sha256: hash of the file's contents, or of the whole source.
     """
 
-    source: Source
+    data: Data
     prompts: tuple[str, str]
-    part: row_files.FilePart
     sha256: str
-
-    @property
-    def format(self) -> str:
-        """Format of the rows; empty if the source is read as a whole."""
-        return self.source.format.name if self.source.format and self.source.format.in_parts else ""
 
 
 def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], splits: Splits) -> TokenStore:
@@ -107,7 +100,7 @@ def _ensure(
     sources = []
     for source in settings.sets:
         prompts = source.question_prompt, source.answer_prompt
-        parts.append(_parts(find_source(source.path, settings, settings.split), prompts))
+        parts.append(_parts(find_data(source.path, settings, settings.split), prompts))
         digest = hashlib.sha256(repr([part.sha256 for part in parts[-1]]).encode()).hexdigest()[:16]
         sources.append([source.path, *prompts, digest])
     about = {
@@ -157,7 +150,7 @@ def _write(
     files = [[_file(folder, part, common) for part in of_source] for of_source in parts]
     every = zip(itertools.chain(*files), itertools.chain(*parts), strict=True)
     missing = {file: part for file, part in every if not is_whole(file)}
-    others_know = all(part.source.data.format in PACKAGED for part in missing.values())
+    others_know = all(part.data.format in PACKAGED for part in missing.values())
     count = min(settings.tokenizing_processes or cores(), len(missing)) if others_know else 1
     paths = [source.path for source in settings.sets]
     say(f"tokenizing {len(missing)} parts of {', '.join(paths)} into {folder}")
@@ -199,24 +192,25 @@ def _in_processes(count: int, tokenize: Callable, parts: Mapping[pathlib.Path, S
 
 def _file(folder: pathlib.Path, part: SourcePart, common: str) -> pathlib.Path:
     """Returns the file of a part, named by all that determines its contents."""
-    about = json.dumps([common, *part.prompts, part.format, part.part[1:], part.sha256])
+    rows = part.data.options.part
+    read = [part.data.format.name, rows[1:]] if rows else ["", (None, 0)]
+    about = json.dumps([common, *part.prompts, *read, part.sha256])
     return folder / f"part-{hashlib.sha256(about.encode()).hexdigest()[:32]}.arrow"
 
 
-def _parts(source: Source, prompts: tuple[str, str]) -> list[SourcePart]:
+def _parts(data: Data, prompts: tuple[str, str]) -> list[SourcePart]:
     """Returns the parts of a source in order, with the hashes of their files."""
-    path, split = source.path, source.options.split
-    if not source.is_file:
-        return [SourcePart(source, prompts, row_files.FilePart(path), source.read(whole=False).sha256)]
-    is_table = source.format is not None and source.format.in_parts
+    data = data.with_options(whole=False)
+    path, split, is_table = data.path, data.options.split, data.format.in_parts
+    if data.format in (MADE, PREPARED):
+        return [SourcePart(data, prompts, data.records().sha256)]
     files = folders.table_files(path, split) if is_table else folders.files_at(path)
     with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         digests = dict(zip(files, pool.map(sha256_of, map(pathlib.Path, files)), strict=True))
     if is_table:
-        return [
-            SourcePart(source, prompts, part, digests[part.file]) for part in row_files.file_parts(path, split, ROWS)
-        ]
-    return [SourcePart(source, prompts, row_files.FilePart(path), repr([*digests.values()]))]
+        parts = row_files.file_parts(path, split, ROWS)
+        return [SourcePart(data.with_options(part=part), prompts, digests[part.file]) for part in parts]
+    return [SourcePart(data, prompts, repr([*digests.values()]))]
 
 
 def _start() -> None:
@@ -239,10 +233,6 @@ def _tokenize(
     held_out: Set[str],
 ) -> None:
     gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
-    write_part(file, _examples(part), processors, part.prompts, held_out)
-
-
-def _examples(part: SourcePart) -> Iterator[Example]:
-    """Yields the examples of a part."""
-    for example in part.source.examples(part.part if part.format else None):
-        yield example.question, texts_of(example.right), texts_of(example.wrong), example.scores
+    read = part.data.examples() if part.data.options.part else part.data.records().examples
+    examples = ((one.question, texts_of(one.right), texts_of(one.wrong), one.scores) for one in read)
+    write_part(file, examples, processors, part.prompts, held_out)

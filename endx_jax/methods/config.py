@@ -109,12 +109,3 @@ def load_config(name: str) -> ConfigDict:
         register(defined["METHOD"])
     register_makers(defined.get("DATA", {}))
     return config if isinstance(config, ConfigDict) else ConfigDict(config)
-
-
-def names_of(config: Mapping | ConfigDict, section: str = "") -> list[str]:
-    """Returns the dotted names of all settings of a config tree; `section` begins the names."""
-    names = []
-    for key, value in config.items():
-        name = f"{section}{key}"
-        names += names_of(value, f"{name}.") if isinstance(value, Mapping | ConfigDict) else [name]
-    return names

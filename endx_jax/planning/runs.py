@@ -119,10 +119,7 @@ def stand_in(model: Model) -> Pairs:
 
 
 def _outlined(settings: Settings, platform: str, counts: Counts | None) -> Model:
-    """Builds the model of a run without tokenizers, from published shapes if the files are missing.
-
-    Without `counts`, sizes of the training data, it is planned for `SOME_PAIRS` pairs and `train.steps`.
-    """
+    """Builds the model of a run without tokenizers, from published shapes if the files are missing."""
     if counts is None:
         counts = Counts(SOME_PAIRS, SOME_PAIRS, 0)
         steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS

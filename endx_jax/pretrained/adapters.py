@@ -174,12 +174,9 @@ def _check_config(config: Mapping, settings: LoraSettings, file: pathlib.Path) -
 
 
 def _split(a: np.ndarray, b: np.ndarray, count: int, rank: int) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """Returns A and B of each of the layers that one matrix of the checkpoint holds; None if they can't be told apart.
-
-    The layers share A, or each has a block of it and of B: see `_joined`.
-    """
+    """Returns A and B of each layer that one matrix of the checkpoint holds; None if they can't be told apart."""
     rows = np.split(b, count)
-    if len(a) == rank:
+    if len(a) == rank:  # which the layers share; else each has a block of it and of B: see `_joined`
         return [(a, part) for part in rows]
     blocks = [part[:, n * rank : (n + 1) * rank] for n, part in enumerate(rows)]
     alone = np.array_equal(_block_diagonal(blocks), b)

@@ -61,14 +61,7 @@ def _name(kind: str) -> str:
 
 
 def _expanded(kind: str, folder: pathlib.Path, side: str, routers: set[pathlib.Path]) -> list[Module]:
-    """Returns the modules of a Router's route, or the module itself for other kinds.
-
-    Args:
-      kind: class name of the module.
-      folder: folder of the module.
-      side: side of the texts.
-      routers: folders of the Routers so far, to which this one is added.
-    """
+    """Returns the modules of a Router's route, or the module itself; adds the Router's folder to `routers`."""
     if kind not in ("Router", "Asym"):
         return [Module(kind, folder)]
     file = next((folder / name for name in ROUTERS if (folder / name).is_file()), folder / ROUTERS[0])

@@ -5,13 +5,11 @@ vectors can be used wherever a pretrained model can. GloVe and fastText have tex
 """
 
 import functools
-import gzip
 import hashlib
 import importlib.util
 import json
 import pathlib
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,8 +26,7 @@ from endx_jax.pretrained.weights import read_tensors
 if TYPE_CHECKING:
     import tokenizers
 
-# Endings of files of word vectors, and maximum length in bytes of a line, which holds a word and its numbers.
-ENDINGS, LONGEST_LINE = (".txt", ".vec", ".txt.gz", ".vec.gz"), 1_000_000
+ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")  # of files of word vectors
 FORMAT = 2  # version of the folders in the cache
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 # Approximates the Penn Treebank tokenization that GloVe was trained on: splits off clitics (it 's, do n't) and
@@ -254,8 +251,11 @@ def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
     Raises:
       EndxError: the file can't be read or has another format; the message names the line.
     """
+    from endx_jax.data.formats import text_files  # with all formats
+
     words, rows, width = [], [], 0
-    for number, line in _lines(path):
+    for number, line in text_files.lines(str(path)):
+        line = line.rstrip("\r\n").rstrip(" ")
         if number == 1:
             width = line.count(" ")
             if width == 1 and len(line) < 40 and line.replace(" ", "").isdecimal():
@@ -274,17 +274,3 @@ def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
     if not words:
         raise EndxError(f"{path} has no word vectors: each line must have a word and its numbers")
     return words, np.stack(rows)
-
-
-def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
-    try:
-        json_files.check_contents(path)
-        with gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb") as stream:
-            for number, line in enumerate(iter(lambda: stream.readline(LONGEST_LINE), b""), start=1):
-                if len(line) == LONGEST_LINE:
-                    raise EndxError(f"{path}, line {number} is longer than {LONGEST_LINE:,} bytes")
-                yield number, line.decode("utf-8").rstrip("\r\n").rstrip(" ")
-    except EndxError:
-        raise
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as failure:
-        raise EndxError(f"{path} can't be read as word vectors: {failure}") from None

@@ -17,7 +17,10 @@ from endx_jax.experiment.saved_model import load_pair_scorer
 
 def service(*flags):
     """The service that the verb serves with these flags, without a server."""
-    return serve._service(serve._parser().parse_args([*flags]))
+    given = vars(serve._parser().parse_args([*flags]))
+    reading = {name: given[name] for name in ("split", *(f"{of}_column" for of in ("text", "question", "id", "title")))}
+    source, index = given["model"] or given["workdir"], given["workdir"] and given["workdir"] / "index.sqlite"
+    return serve._service(source, index, given["corpus"], given["engine"], given["rerank"], given["max_text"], reading)
 
 
 def test_serves_until_it_is_told_to_stop(trained_workdir, tmp_path):

@@ -14,7 +14,7 @@ from small_squad import regular, write_squad
 from endx_jax.data import reqa
 from endx_jax.data.formats import made, registry, reqa_dataset
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import find_source, pools, read_splits
+from endx_jax.data.sources import find_data, pools, read_splits
 from endx_jax.methods.config import load_config
 from reproduction.counts import counts_of
 
@@ -90,7 +90,7 @@ def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
     splits = read_splits(settings)
     assert sum(len(part.questions) for part in (splits.train, splits.validation, splits.test)) == 40
     with one_line_error("numbers is not reading-comprehension data .* but made; leave data.pool empty"):
-        find_source("numbers", dataclasses.replace(settings, pool="answers"), strict=True)
+        find_data("numbers", dataclasses.replace(settings, pool="answers"), strict=True)
 
 
 def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_set(tmp_path):

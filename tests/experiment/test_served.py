@@ -27,7 +27,8 @@ def test_the_model_before_training_is_served_only_where_validation_shows_that_it
         wrong = side == "question" and params["name"] != better and better != "neither"
         return np.eye(200, dtype=np.float32)[[n - n % 2 if wrong else n for n in numbers]]
 
-    run = types.SimpleNamespace(data=data, settings=settings, encoder=encode)
+    model = types.SimpleNamespace(dual_encoder=types.SimpleNamespace(by_token=False))
+    run = types.SimpleNamespace(data=data, settings=settings, model=model, encoder=encode)
     served = choose_served(run, {"name": "trained"}, lambda: {"name": "untrained"})
     chosen = "untrained" if (better, questions) == ("untrained", 60) else "trained"
     assert served.towers["name"] == served.about["system"] == chosen

@@ -27,7 +27,7 @@ from endx_jax.data.formats import Format, registry
 from endx_jax.data.formats.format import each_row
 from endx_jax.data.sets.examples import Example
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import find_source, read_splits
+from endx_jax.data.sources import find_data, read_splits
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.experiment.run import prepare_run
 from endx_jax.experiment.tokens import stored
@@ -81,7 +81,7 @@ def write_shards(folder, rows):
 
 
 def in_memory(settings, processors) -> Pairs:
-    return find_source(settings.path, settings, "train").read().tokenize(processors)
+    return find_data(settings.path, settings, "train").records().tokenize(processors)
 
 
 def texts(pairs: Pairs) -> set:
@@ -335,7 +335,7 @@ def test_a_source_can_be_read_as_a_whole(settings, processors, tmp_path):
     file = str(write_squad(tmp_path / "squad") / "train-v1.1.json")
     settings = dataclasses.replace(settings, pool="answers", mixture=((file, 1.0),))
     pairs = stored(settings, processors, read_splits(settings)).pairs()
-    squad = find_source(file, settings, "").read().subset(range(4))
+    squad = find_data(file, settings, "").records().subset(range(4))
     assert pairs.sizes == (100, len(squad.pairs))
     assert texts(squad.tokenize(processors)) < texts(pairs)
 

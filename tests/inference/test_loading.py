@@ -45,7 +45,7 @@ import json, sys
 from endx_jax.cli import entry, serve
 if sys.argv[1] == "serve":
     from endx_jax.serving import app, server
-    service = serve._service(serve._parser().parse_args(sys.argv[2:]))
+    service = serve._service("", sys.argv[2].removeprefix("--index="), "", "exact", "", 1000, {})
     app.make_app(service)
     for _, step in service.preparations():
         step()

@@ -181,7 +181,7 @@ def test_a_signal_during_a_long_step_of_the_warm_up_ends_the_process(tmp_path):
 
         steps = [("a long one", step)]
         service = types.SimpleNamespace(model=None, search=None, scores={}, run=list, preparations=lambda: steps)
-        serve._service = lambda arguments: service
+        serve._service = lambda *_: service
         serve.main(["--index=any", "--port=0"])
         """
     )

@@ -186,11 +186,7 @@ def _save(folder: pathlib.Path, name: str, chunks: Iterable[np.ndarray], count: 
 
 
 def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Assigns row numbers to distinct hashes, given as [N], in the order of their first occurrence.
-
-    Returns:
-      The number of each hash, int32 [N]; bool [N], true for first occurrences; and the distinct hashes, sorted.
-    """
+    """Returns the row of each hash, by first occurrence; bool, true for first ones; and the sorted distinct hashes."""
     distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     number = np.empty(len(first), np.int32)
     number[np.argsort(first)] = np.arange(len(first))
@@ -227,11 +223,7 @@ def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path]
 def _judgements(
     parts: Sequence[Sequence[pathlib.Path]], rows: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
-    """Returns distinct pairs as sorted keys, question * 2^32 + answer.
-
-    Returns:
-      The right pairs of each source; right and wrong pairs of all; and their scores, None without any.
-    """
+    """Returns keys of right pairs by source, and of all right and all wrong pairs, sorted and distinct, with scores."""
     before = np.zeros(2, np.int64)
     sources: list[np.ndarray] = []
     keys: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])

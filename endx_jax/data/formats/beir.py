@@ -20,6 +20,7 @@ from endx_jax import json_files
 from endx_jax.data.formats import folders, row_files, tables, text_files
 from endx_jax.data.formats.folders import BEIR_PARTS
 from endx_jax.data.formats.format import Format, Place, ReadOptions
+from endx_jax.data.formats.tables import text_of
 from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.examples import Judgements
@@ -257,23 +258,14 @@ def _asked(judgements: str) -> set[str]:
 
 
 def _documents(path: str, named: Container[str] | None, invalid: InvalidRows) -> dict[str, str]:
-    """Returns title and text of the documents in `named`, or of all if it is None, by id.
-
-    A document may be empty, as in some published corpora, unless it is judged right.
-    """
+    """Returns title and text, which may be empty, of the documents in `named`, or of all if it is None, by id."""
     documents: dict[str, str] = {}
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
-            title, text = _text(row, "title", where) if "title" in row else "", _text(row, "text", where)
+            title, text = text_of(row, "title", where) if "title" in row else "", text_of(row, "text", where)
             if named is None or _id(row, where) in named:
                 _add(documents, row, f"{title} {text}".strip(), where)
     return documents
-
-
-def _text(row: dict, key: str, where: str) -> str:
-    """Returns a text of a row; null and NaN are empty."""
-    missing = key in row and json_files.is_missing(row[key])
-    return "" if missing else json_files.text_at(row, key, where, may_be_empty=True)
 
 
 def _queries(path: str, asked: Container[str], invalid: InvalidRows) -> tuple[dict[str, str], dict[str, str]]:
@@ -282,7 +274,7 @@ def _queries(path: str, asked: Container[str], invalid: InvalidRows) -> tuple[di
     groups: dict[str, str] = {}
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
-            name = _add(queries, row, _text(row, "text", where), where)
+            name = _add(queries, row, text_of(row, "text", where), where)
             if not queries[name] and name in asked:
                 raise EndxError(f"{where}: 'text' is empty")
             metadata = row.get("metadata")

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -91,7 +92,7 @@ PACKAGED = (*FORMATS,)
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Data at a path, whose format is known: see `open_data`.
+    """Data at a path, whose format is known, and how it is read: see `open_data`.
 
     Each method raises EndxError if the data can't be read, or hold nothing of this kind; the message names the file,
     the location in it and the reason.
@@ -99,19 +100,30 @@ class Data:
     Attributes:
       place: path, and facts about the files there.
       format: format of the data.
+      options: options of reading.
     """
 
     place: Place
     format: Format
+    options: ReadOptions = DEFAULTS
 
     def __reduce__(self):
         # Processes that tokenize parts of the data find its format again, since functions of a format have no names.
-        return open_data, (self.path,)
+        return open_data, (self.path, self.options)
+
+    def with_options(self, **changes: Any) -> "Data":
+        """Returns the data with some options of reading changed."""
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, **changes))
 
     @property
     def path(self) -> str:
-        """Local path of the data."""
+        """Local path of the data, or name of the set."""
         return self.place.path
+
+    @property
+    def split(self) -> str:
+        """Split to evaluate: the requested one, or else the only one of a BEIR folder, or else `test`."""
+        return self.options.split or self.format.default_split(self.place)
 
     @property
     def has_units(self) -> bool:
@@ -123,38 +135,37 @@ class Data:
         """Paths of the training and the test data, if the data has both."""
         return self.format.parts(self.place)
 
-    def sets(self, split: str | None = None) -> dict[str, tuple[str, str]]:
-        """Returns path and split of each data set of a suite by name; none for other data.
+    def sets(self) -> dict[str, "Data"]:
+        """Returns the data sets of a suite by name, each with its split; none for other data."""
+        sets = self.format.sets(self.place, self.options.split).items()
+        return {name: open_data(path, dataclasses.replace(self.options, split=split)) for name, (path, split) in sets}
 
-        `split` is by default the only one of a set, or else `test`.
-        """
-        return self.format.sets(self.place, split)
-
-    def records(self, options: ReadOptions = DEFAULTS) -> RetrievalSet:
+    def records(self) -> RetrievalSet:
         """Returns the questions with their candidates; equal texts are merged."""
         if self.format.paragraphs:
-            return records_of(self.paragraphs(options), [self.path], options.pool)
+            return records_of(self.paragraphs(), [self.path], self.options.pool)
         if read := self.format.records:
-            return self._logged(read, options)
+            return self._logged(read)
         if self.format.examples:
-            return self._logged(self._merged, options)
+            return self._logged(self._merged)
         if self.path.lower().endswith(".xlsx"):  # may hold pairs
-            text_files.ending(self.path, ENDINGS)  # raises EndxError, which names the format to save them in
+            raise text_files.unknown_ending(self.path, ENDINGS)  # which names the format to save them in
         raise EndxError(
             f"{self.path} holds documents, which have no questions: search them with `endx serve "
             f"--model=all-MiniLM-L6-v2 --corpus={folders.base(self.path)}`, make questions for them with "
             "`endx generate`, or give questions with answers, such as a CSV file with the columns question and answer"
         )
 
-    def examples(self, options: ReadOptions = DEFAULTS) -> Iterator[Example]:
+    def examples(self) -> Iterator[Example]:
         """Yields questions with their right and wrong passages in the order of the data, without merging."""
         if not self.format.examples:
             raise EndxError(f"{self.path} is {self.format.name}, which is not read row by row")
+        options = self.options
         invalid = InvalidRows(options.part.file if options.part else self.path, skip=options.skip_invalid)
         yield from (example for _, example in self.format.examples(self.place, options, invalid))
         invalid.log()
 
-    def paragraphs(self, options: ReadOptions = DEFAULTS) -> Iterator[Paragraph]:
+    def paragraphs(self) -> Iterator[Paragraph]:
         """Yields the paragraphs of reading-comprehension data in the order of the data, without merging."""
         if not self.format.paragraphs:
             kinds = ", ".join(known.name for known in FORMATS if known.paragraphs)
@@ -163,35 +174,33 @@ class Data:
                 f"{self.path} is not reading-comprehension data ({kinds}) but {self.format.name}; {choice}leave "
                 "data.pool empty"
             )
-        invalid = InvalidRows(self.path, skip=options.skip_invalid)
-        yield from self.format.paragraphs(self.place, options, invalid)
+        invalid = InvalidRows(self.path, skip=self.options.skip_invalid)
+        yield from self.format.paragraphs(self.place, self.options, invalid)
         invalid.log()
 
-    def judgements(self, options: ReadOptions = DEFAULTS) -> Judgements:
+    def judgements(self) -> Judgements:
         """Returns the questions with the ids of their right documents, if possible without reading the documents."""
-        if self.format.judgements:
-            return self._logged(self.format.judgements, options)
-        return self.records(options).judgements
+        return self._logged(self.format.judgements) if self.format.judgements else self.records().judgements
 
-    def documents(self, options: ReadOptions = DEFAULTS) -> Iterator[Document]:
+    def documents(self) -> Iterator[Document]:
         """Yields the documents of a corpus in the order of the data.
 
         Of other data these are the distinct passages: paragraphs or sentences of reading-comprehension data, with the
         title of their article as metadata. Repeated ids are an error after all documents have been read.
         """
-        options = dataclasses.replace(options, say=functools.cache(options.say))
+        options = dataclasses.replace(self.options, say=functools.cache(self.options.say))
         if self.format.paragraphs:
-            return _checked(self.path, functools.partial(self._contexts, options))
+            return _checked(self.path, self._contexts)
         if options.pool:
             needed = f"only reading-comprehension data can be split into {options.pool}"
             raise EndxError(f"{self.path}: {needed}; leave out the pool")
         if read := self.format.documents:
             return _checked(self.path, functools.partial(read, self.place, options, InvalidRows(self.path)))
-        return _checked(self.path, lambda: ((self.path, document) for document in self.records(options).documents))
+        return _checked(self.path, lambda: ((self.path, document) for document in self.records().documents))
 
-    def _logged(self, read: Callable, options: ReadOptions):
-        invalid = InvalidRows(self.path, skip=options.skip_invalid)
-        contents = read(self.place, options, invalid)
+    def _logged(self, read: Callable):
+        invalid = InvalidRows(self.path, skip=self.options.skip_invalid)
+        contents = read(self.place, self.options, invalid)
         invalid.log()
         return contents
 
@@ -220,15 +229,15 @@ class Data:
             text_files.LOG.warning("%s: %s, for data.hard_negatives", self.path, said)
         return merged.build()
 
-    def _contexts(self, options: ReadOptions) -> Iterator[Placed]:
-        if options.pool:
-            conversion = convert_paragraphs(self.paragraphs(options), [self.path], options.pool)
+    def _contexts(self) -> Iterator[Placed]:
+        if self.options.pool:
+            conversion = convert_paragraphs(self.paragraphs(), [self.path], self.options.pool)
             names, texts = conversion.records.candidate_ids, conversion.records.candidates
             for name, text, title in zip(names, texts, conversion.articles, strict=True):
                 yield self.path, Document(name, text, {"title": title})
             return
         titles: dict[str, str] = {}
-        for paragraph in self.paragraphs(options):
+        for paragraph in self.paragraphs():
             titles.setdefault(paragraph.context.strip(), paragraph.article)
         for number, (text, title) in enumerate(titles.items()):
             yield self.path, Document(f"p{number}", text, {"title": title})
@@ -262,7 +271,7 @@ def _checked(path: str, read: Callable[[], Iterable[Placed]]) -> Iterator[Docume
             first[name] = where
 
 
-def open_data(path: Path, *, otherwise: Format | None = None) -> Data:
+def open_data(path: Path, options: ReadOptions = DEFAULTS, *, otherwise: Format | None = None) -> Data:
     """Finds the format of the data at a path; the contents are read by the methods of the result.
 
     Questions with answers (text is UTF-8, and text files may end in `.gz`):
@@ -284,6 +293,7 @@ def open_data(path: Path, *, otherwise: Format | None = None) -> Data:
 
     Args:
       path: file, folder or pattern, also on the hub or in a bucket, or the name of a prepared set.
+      options: options of reading.
       otherwise: format of a file whose ending is unknown; None to refuse it.
 
     Raises:
@@ -292,11 +302,11 @@ def open_data(path: Path, *, otherwise: Format | None = None) -> Data:
     place = Place(local_path(os.fspath(path)))
     for known in FORMATS:
         if known.matches(place):
-            return Data(place, known)
+            return Data(place, known, options)
     if otherwise and not place.is_folder:
-        return Data(place, otherwise)
+        return Data(place, otherwise, options)
     if not place.is_folder:
-        text_files.ending(place.files[0], ENDINGS)  # raises EndxError
+        raise text_files.unknown_ending(place.files[0], ENDINGS)
     raise EndxError(
         f"{place.path}: no file can be read as questions and answers, or as documents; it has "
         f"{folders.endings_in(place.path)}: write a .csv or .jsonl file with a question and an answer, or a text, in "
@@ -357,7 +367,7 @@ def read(
         whole=whole,
         skip_invalid=skip_invalid,
     )
-    return open_data(path).records(options)
+    return open_data(path, options).records()
 
 
 def read_corpus(path: Path, **options) -> Iterator[Document]:
@@ -378,4 +388,4 @@ def read_corpus(path: Path, **options) -> Iterator[Document]:
     """
     reading = ReadOptions(**options)
     check_choice("pool", reading.pool, ("", *POOLS))
-    return open_data(path).documents(reading)
+    return open_data(path, reading).documents()

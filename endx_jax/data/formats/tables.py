@@ -229,16 +229,19 @@ class _DocumentTable:
             self.say("the corpus has no column of ids: line numbers are the ids; name yours with id_column")
         name = json_files.as_text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
         title_key = next(iter(columns.find(TITLE, row, self.title)), TITLE)
-        given = row.get(title_key)
-        title = json_files.as_text(
-            "" if json_files.is_missing(given) else given, f"{where}: {title_key!r}", may_be_empty=True
-        )
+        title = text_of(row, title_key, where) if title_key in row else ""
         if title:
             del row[title_key]
             row[TITLE] = title
         inner = row.get("metadata")
         metadata = _scalars(row, where) | (_scalars(inner, where) if isinstance(inner, dict) else {})
         return Document(name, f"{title} {text}".strip(), metadata)
+
+
+def text_of(row: dict, key: str, where: str) -> str:
+    """Returns a text of a row, which may be empty; null and NaN are empty."""
+    missing = key in row and json_files.is_missing(row[key])
+    return "" if missing else json_files.text_at(row, key, where, may_be_empty=True)
 
 
 def _scalars(row: dict, where: str) -> dict[str, Scalar]:

@@ -75,33 +75,21 @@ def uncompressed(path: str) -> str:
     return path.lower().removesuffix(".gz")
 
 
-def ending(path: str, known: Iterable[str]) -> str:
-    """Returns the ending of a file name in lower case, without `.gz`.
-
-    Raises:
-      EndxError: the file does not exist, or its ending is not in `known`.
-    """
-    if not os.path.exists(path):
-        raise EndxError(f"{path}: no such file or folder")
+def unknown_ending(path: str, known: Iterable[str]) -> EndxError:
+    """Returns the error for a file whose ending is not among the `known` ones."""
     packed = ".gz" * path.lower().endswith(".gz")
     suffix = os.path.splitext(uncompressed(path))[1]
-    if suffix not in known or (suffix in ARROW_ENDINGS and packed):
-        text = ", ".join(name for name in known if name not in ARROW_ENDINGS)
-        sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (suffix in (".xlsx", ".xls", ".xlsm", ".ods"))
-        raise EndxError(
-            f"{path}: unknown ending {suffix + packed!r}{sheet}; known are {text}, each also with .gz, "
-            f"{', '.join(ARROW_ENDINGS)}, and folders of BEIR, MS MARCO or save_to_disk"
-        )
-    return suffix
+    text = ", ".join(name for name in known if name not in ARROW_ENDINGS)
+    sheet = ', of a spreadsheet: save it as "CSV UTF-8"' * (suffix in (".xlsx", ".xls", ".xlsm", ".ods"))
+    return EndxError(
+        f"{path}: unknown ending {suffix + packed!r}{sheet}; known are {text}, each also with .gz, "
+        f"{', '.join(ARROW_ENDINGS)}, and folders of BEIR, MS MARCO or save_to_disk"
+    )
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[gzip.GzipFile | io.BufferedReader]:
-    """Opens a file, decompresses it if its name ends in `.gz`, and skips a byte-order mark.
-
-    Raises:
-      EndxError: the file is missing, not readable, or not a valid gzip file.
-    """
+    """Opens a file, decompresses it if its name ends in `.gz`, and skips a byte-order mark."""
     try:
         with open(path, "rb") as raw, gzip.open(raw) if path.lower().endswith(".gz") else raw as file:
             json_files.check_contents(path, raw.peek(200)[:200])
@@ -265,10 +253,7 @@ def items(path: str) -> Iterator[tuple[int, dict]]:
 
 
 def _decode_object(text: str, start: int, path: str, line: int, *, ended: bool = False) -> tuple[dict, int] | None:
-    """Returns the JSON object at `start` of a text and its end; None if the text is cut inside it.
-
-    The object begins on `line` of the file `path`; `ended` is true if there is no more text.
-    """
+    """Returns the JSON object at `start` of a text and its end; None if the text is cut inside it, unless `ended`."""
     try:
         return _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:

@@ -103,10 +103,7 @@ def _break(name: str, before: str, after: str) -> Substitution:
 
 
 def _mend(name: str, words: str, after: str = "") -> Substitution:
-    """Returns a rule that mends between a full stop after one of `words` and the pattern `after`.
-
-    Each alternative in `words` matches a fixed length.
-    """
+    """Returns a rule that mends between a full stop after one of `words`, of fixed lengths, and the pattern `after`."""
     # The newline comes first in the pattern, with a lookbehind, which makes the search ten times as fast.
     before = "|".join(rf"(?<=\b{word}\.\n)" for word in words.split("|"))
     return Substitution(name, re.compile(rf"\n(?:{before})(?={after})"), " ")

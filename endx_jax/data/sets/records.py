@@ -169,10 +169,8 @@ class RetrievalSet:
         """Returns the set with strings prepended to all questions and to all candidates."""
         if not (question or answer):
             return self
-        questions, candidates = (
-            tuple(map(str.__add__, (prompt,) * len(texts), texts))
-            for prompt, texts in ((question, self.questions), (answer, self.candidates))
-        )
+        questions = tuple(question + text for text in self.questions)
+        candidates = tuple(answer + text for text in self.candidates)
         return dataclasses.replace(self, questions=questions, candidates=candidates)
 
     def reversed(self) -> "RetrievalSet":

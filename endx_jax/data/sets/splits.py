@@ -148,10 +148,7 @@ def _hash(text: str) -> bytes:
 
 
 def _places(records: RetrievalSet) -> list[float]:
-    """Returns the position of each question in [0, 1), which is equal within a component; see `split`.
-
-    A question without an answer is a separate component.
-    """
+    """Returns the position of each question in [0, 1): see `split`. One without an answer is a component of its own."""
     count = len(records.candidates)
     groups = {name: count + n for n, name in enumerate(dict.fromkeys(records.groups or ()))}
     members = [list(right) for right in records.qrels]

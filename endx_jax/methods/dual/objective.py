@@ -93,10 +93,7 @@ class DualObjective(Objective):
         )
 
     def _distillation(self, temperature: Array, embeddings: Embeddings, teacher: Array, axis_name) -> LossAndMetrics:
-        """Computes the loss between the scores of a teacher, NaN where unknown, and those of the embeddings.
-
-        With several prefixes it is the weighted sum of their losses; the metrics are those of the longest.
-        """
+        """Computes the weighted sum of the distillation losses of all prefixes, and the metrics of the longest."""
         question = at_least_float32(embeddings.question)
         groups = (embeddings.answer[:, None], embeddings.hard_negatives)
         candidates = jnp.concatenate([at_least_float32(cast(Array, group)) for group in groups], axis=1)

@@ -27,7 +27,7 @@ from endx_jax.pretrained.sentence_transformers import NO_LIMIT, Head, max_length
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
 from endx_jax.pretrained.weights import open_tensors
-from endx_jax.ranking.rerank import PairScorer, PairScorerFactory
+from endx_jax.ranking.rerank import PairScorerFactory
 
 # Supported language models, whose token scores have no cap. Without modules.json, only the first, as Qwen3-Reranker.
 KINDS = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
@@ -118,12 +118,7 @@ def load_reranker(folder: pathlib.Path) -> PairScorerFactory | None:
     towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
     params = {"dual_encoder": towers, "pair": _head(folder, tokenizer, modules[1].folder if modules else None)}
     scorer = PromptScorer(classifier, tokenizer, around, min(length for length in lengths if length))
-    placed = put(params, state_shardings(params, scorer.mesh))
-
-    def load(questions: Sequence[str], answers: Sequence[str]) -> PairScorer:
-        return scorer(placed, questions, answers, progress=showing_progress())
-
-    return load
+    return functools.partial(scorer, put(params, state_shardings(params, scorer.mesh)), progress=showing_progress())
 
 
 def _around(source: PretrainedEncoder, tokenizer: Tokenizer, instruction: str) -> Sequence[str]:

@@ -220,15 +220,7 @@ class TextDecoders:
     def _nll(
         self, params: dict, side: str, latents: dict[str, Array], tokens: Tokens, weights: Array
     ) -> LossAndMetrics:
-        """Computes the weighted sum of -log p(word) over the texts of one side: see `vocabulary_nll`.
-
-        Args:
-          params: result of `parameters`.
-          side: side of the texts.
-          latents: latent vectors [B, E] by side; `settings.decodes` selects the decoder's input.
-          tokens: texts [B, L].
-          weights: [B, L - 1], weights of the words after the first; 0 for padding.
-        """
+        """Computes the sum of -log p(word) over the words after each text's first, with `weights` [B, L - 1]."""
         parts, latent = params[side], latents[SOURCES[self.settings.decodes][side]]
         look_up = self.model.tower(side).token_embedder.apply
         embedded = cast(Array, look_up({"params": parts["token_embedder"]}, tokens.ids[:, :-1]))

@@ -23,10 +23,10 @@ def test_ms_marco_and_beir_are_judged_without_their_corpus(tmp_path):
     (beir / "qrels" / "dev.tsv").write_text(qrels)
     asked, right = ("two", "one", "one"), ({"b": 1, "c": 1}, {"a": 1}, {"a": 1})
     expected = Judgements(("2", "1", "3"), asked, right, ((),) * 3)
-    assert open_data(marco).judgements(ReadOptions(split="dev")) == expected
+    assert open_data(marco, ReadOptions(split="dev")).judgements() == expected
     assert open_data(beir).judgements() == dataclasses.replace(expected, excluded=(("2",), ("1",), ("3",)))
     (beir / "qrels" / "dev.tsv").write_text(qrels + "9\ta\t1\n")
-    assert refusal(lambda: open_data(beir).judgements(ReadOptions(split="dev"))).endswith(
+    assert refusal(lambda: open_data(beir, ReadOptions(split="dev")).judgements()).endswith(
         "dev.tsv, line 8: query '9' is not in queries.jsonl"
     )
 

@@ -11,7 +11,7 @@ from refusals import check_refusal
 from small_beir import write_beir
 
 from endx_jax.data import read
-from endx_jax.data.formats import open_data
+from endx_jax.data.formats import ReadOptions, open_data
 from endx_jax.data.formats.beir import REPORT, Negative, default_split, sets_of, write_mined
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.workdir import check_output
@@ -226,24 +226,28 @@ def test_a_folder_of_the_hub_is_read_from_parquet(tmp_path):
     assert "no split 'test'" in refusal(tmp_path, split="test")
 
 
+def sets(path, split=None) -> dict:
+    return {name: (one.path, one.split) for name, one in open_data(path, ReadOptions(split=split)).sets().items()}
+
+
 def test_a_suite_is_of_folders_with_one_split_or_of_splits_with_a_corpus_each(tmp_path):
     for name in ("NanoA", "NanoB"):
         (tmp_path / name).mkdir()
         write_hub(tmp_path / name)
     names = ("NanoA", "NanoB")
-    assert open_data(tmp_path).sets() == {name: (str(tmp_path / name), "train") for name in names}
-    assert open_data(tmp_path).sets("dev") == {name: (str(tmp_path / name), "dev") for name in names}
+    assert sets(tmp_path) == {name: (str(tmp_path / name), "train") for name in names}
+    assert sets(tmp_path, "dev") == {name: (str(tmp_path / name), "dev") for name in names}
     whole = tmp_path / "NanoA"
     for part in ("corpus", "queries", "qrels"):
         table = whole / part / "train-00000-of-00001.parquet"
         for name in names:
             shutil.copy(table, whole / part / f"{name}-00000-of-00001.parquet")
         table.unlink()
-    assert open_data(whole).sets() == {name: (str(whole), name) for name in names}
+    assert sets(whole) == {name: (str(whole), name) for name in names}
     assert read(whole, split="NanoB").question_ids == ("q1", "q2")
-    assert open_data(whole).sets("NanoB") == {}  # one set
+    assert sets(whole, "NanoB") == {}  # one set
     (whole / "qrels" / "NanoA-00000-of-00001.parquet").rename(whole / "qrels" / "test.parquet")
-    assert open_data(whole).sets() == {}
+    assert sets(whole) == {}
     assert (default_split(str(whole)), default_split(str(tmp_path / "NanoB"))) == ("test", "train")
 
 
