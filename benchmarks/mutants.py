@@ -177,8 +177,10 @@ def pytest_in(copy: pathlib.Path, *arguments: str, seconds: float | None = None)
 def cover(folder: pathlib.Path, workers: int, tests: list[str]) -> None:
     """Runs the suite, or a part of it, once; writes `lines.json`: for each file and line the tests that run it."""
     copy = copied(folder)
-    flags = [f"--cov={PACKAGE}", "--cov-context=test", "--cov-report="]
-    status, output = pytest_in(copy, "-n", str(workers), "-m", "not slow", *flags, *tests)
+    flags = [f"--cov={PACKAGE}", "--cov-context=test", "--cov-report=", "--cov-fail-under=0"]
+    # With a way to distribute tests, which pyproject.toml has, pytest-cov leaves the contexts to workers, even to none.
+    processes = ["-n", str(workers)] if workers else ["-n", "0", "--dist=no"]
+    status, output = pytest_in(copy, *processes, "-m", "not slow", *flags, *tests)
     (folder / "cover.txt").write_text(output)
     if status not in (0, 1):
         raise SystemExit(f"the suite ended with status {status}: see {folder / 'cover.txt'}")
@@ -257,7 +259,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice")
     parser.add_argument("--limit", type=int, help="run the first mutants only")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after this time")
-    parser.add_argument("--workers", type=int, default=2, help="processes of the suite")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the suite; 0: one [2]")
     parser.add_argument("--tests", nargs="*", default=[], help="folders of tests of `cover` [all]")
     options = parser.parse_args()
     folder = options.folder

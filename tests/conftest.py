@@ -17,8 +17,13 @@ from tiny_bert import tiny_recipe, write_tiny_bert
 
 from endx_jax.cli.entry import run_verb
 from endx_jax.data import tokenizer_files
+from endx_jax.data.formats import FORMATS
+from endx_jax.data.formats.made import MAKERS
 from endx_jax.experiment.run import run
+from endx_jax.methods import METHODS
 from endx_jax.methods.pair import PairSettings
+from endx_jax.models import products
+from endx_jax.parallel.sharding import RULES, rule_of
 
 # The suite compiles much and computes little: machine code that is made faster, and runs slower, is the better bargain.
 # XLA stops at flags that it does not know, and JAX 0.11's no longer knows the second one.
@@ -36,9 +41,10 @@ ocp.type_handlers.get_type_handler(jax.Array)._use_replica_parallel = False
 
 
 def pytest_configure(config):
-    """Gives the client of Hugging Face's hub a folder for the session, as it keeps what the tests' hubs answer."""
+    """Gives all caches folders for the session: the hub's client, too, keeps what the tests' hubs answer."""
     home = tempfile.TemporaryDirectory()
-    os.environ["HF_HOME"] = home.name
+    os.environ |= {"HF_HOME": f"{home.name}/hub", "XDG_CACHE_HOME": f"{home.name}/cache"}
+    os.environ["NO_PROXY"] = "127.0.0.1,localhost"
     config.add_cleanup(home.cleanup)
 
 
@@ -90,6 +96,18 @@ def jax_settings():
             jax.config.update(name, before[name])
 
 
+@pytest.fixture(autouse=True)
+def registered():
+    """Methods, sharding rules, formats and makers of data that a test registers are forgotten after it."""
+    tables = METHODS, RULES, FORMATS, MAKERS
+    before = [table.copy() for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        (table.update if isinstance(table, dict) else table.extend)(entries)
+    rule_of.cache_clear()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def tokenizer_states(tmp_path_factory) -> None:
     """Keeps the states of the tests' tokenizers in the session's folder."""
@@ -126,6 +144,19 @@ def pairs_csv(tmp_path_factory) -> pathlib.Path:
         animal, thing = ("cat", "dog")[i % 2], ("mats", "mat", "mat")[i % 3]
         rows.append(f"where is the {animal} {i},the {thing} of {i - i % 10 // 9}")
     return made_once(tmp_path_factory, "pairs.csv", lambda file: file.write_text("\n".join(rows) + "\n"))
+
+
+@pytest.fixture
+def set_cpu(tmp_path, monkeypatch):
+    """Sets the flags of the machine's CPU; None: no file describes it."""
+
+    def set_flags(flags: str | None) -> None:
+        file = tmp_path / "cpuinfo"
+        if flags is not None:
+            file.write_text(f"processor\t: 0\nvendor_id\t: Maker\nflags\t\t: fpu {flags} sse\n")
+        monkeypatch.setattr(products, "CPU_INFO", file)
+
+    return set_flags
 
 
 @pytest.fixture

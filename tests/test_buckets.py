@@ -9,6 +9,7 @@ import types
 
 import pytest
 from fake_buckets import BUCKET, clients_of, gcs_server, s3_server
+from helpers import raising
 from loopback import Handler, LoopbackServer
 from refusals import check_refusal
 
@@ -245,12 +246,7 @@ def test_paths_and_markers_that_are_no_objects_are_told_apart(monkeypatch):
 
 
 def test_without_the_extra_one_line_names_it(monkeypatch):
-    import fsspec
-
-    def missing(scheme):
-        raise ImportError("Please install gcsfs")
-
-    monkeypatch.setattr(fsspec, "filesystem", missing)
+    monkeypatch.setattr("fsspec.filesystem", raising(ImportError("Please install gcsfs")))
     check_refusal(lambda: buckets.local_copy("gs://bucket/x"), "gs://bucket/x", "pip install -e")
 
 

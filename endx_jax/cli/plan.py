@@ -83,10 +83,11 @@ def plan(
 
 
 def _make_up(count: int) -> None:
-    """Configures `count` CPU devices; must be called before JAX initializes its backends."""
+    """Configures `count` CPU devices, unless they are; must be called before JAX initializes its backends."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", count)
+    if jax.config.values["jax_num_cpu_devices"] != count:
+        jax.config.update("jax_num_cpu_devices", count)
     # Programs for other devices would be written to the cache, but cannot be read from it.
     jax.config.update("jax_enable_compilation_cache", False)

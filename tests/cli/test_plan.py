@@ -8,8 +8,7 @@ from endx_jax.planning.chips import CHIPS
 
 
 @pytest.fixture
-def arguments(tiny_bert, pairs_csv, monkeypatch):
-    monkeypatch.setattr(plan, "_make_up", lambda count: None)  # the suite's eight devices are there
+def arguments(tiny_bert, pairs_csv):
     return [
         "--config=minilm",
         f"--config.model.pretrained={tiny_bert}",

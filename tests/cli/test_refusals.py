@@ -147,7 +147,6 @@ def folder(tmp_path, monkeypatch, trained_workdir):
     """The current folder: data of all kinds that do not fit."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("endx_jax.cli.plan._make_up", lambda count: None)  # the suite's eight devices are there
     for name in ("empty/nothing", "results", "parts", "unfinished", "a~"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("a", "b"):

@@ -7,20 +7,34 @@ import sys
 import urllib.request
 
 import numpy as np
+import pytest
 from helpers import written
 from http_server import Running
 
 from endx_jax.cli import serve
 from endx_jax.data.sets.documents import Document
 from endx_jax.experiment.saved_model import load_pair_scorer
+from endx_jax.serving import app
 
 
-def service(*flags):
+class Served(Exception):
+    """The service that a server would serve."""
+
+
+@pytest.fixture
+def service(monkeypatch):
     """The service that the verb serves with these flags, without a server."""
-    given = vars(serve._parser().parse_args([*flags]))
-    reading = {name: given[name] for name in ("split", *(f"{of}_column" for of in ("text", "question", "id", "title")))}
-    source, index = given["model"] or given["workdir"], given["workdir"] and given["workdir"] / "index.sqlite"
-    return serve._service(source, index, given["corpus"], given["engine"], given["rerank"], given["max_text"], reading)
+
+    def end(served, *settings, **options):
+        raise Served(served)
+
+    def of(*flags):
+        with pytest.raises(Served) as served:
+            serve.main([*flags, "--port=0"])
+        return served.value.args[0]
+
+    monkeypatch.setattr(app, "make_app", end)
+    return of
 
 
 def test_serves_until_it_is_told_to_stop(trained_workdir, tmp_path):
@@ -45,8 +59,7 @@ def test_serves_until_it_is_told_to_stop(trained_workdir, tmp_path):
     assert program.returncode == 0
 
 
-def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+def test_a_folder_of_documents_is_encoded_once_and_served(service, tiny_bert, tmp_path, capsys):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "cat.md").write_text("# The cat\n\nThe cat sat on a mat.")
     flags = f"--model={tiny_bert}", f"--corpus={tmp_path / 'docs'}"
@@ -54,7 +67,7 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     assert (answer.document.id, answer.document.metadata["source"]) == ("cat.md", "cat.md")
     said = capsys.readouterr().out
     assert "docs: 1 file, split into 1 passage\n1 document in " in said
-    assert f"the index is {tmp_path}/.cache/endx_jax/indexes/" in said
+    assert f"the index is {os.environ['XDG_CACHE_HOME']}/endx_jax/indexes/" in said
     service(*flags)
     assert "is their index already; nothing to encode" in capsys.readouterr().out
     pairs = written(tmp_path / "pairs.csv", "key,asked,answer,about\n7,where is the cat,on a mat,Cats\n")
@@ -63,7 +76,7 @@ def test_a_folder_of_documents_is_encoded_once_and_served(tiny_bert, tmp_path, m
     assert document == Document("7", "Cats on a mat", {"title": "Cats"}, ("where is the cat",))
 
 
-def test_the_cross_encoder_of_a_run_scores_documents(trained_workdir, pair_workdir):
+def test_the_cross_encoder_of_a_run_scores_documents(service, trained_workdir, pair_workdir):
     documents = ["the mat of 3", "a dog", "the mats of 12"]
     expected = load_pair_scorer(pair_workdir)(["where is the cat 3"], documents)(np.array([[0, 0], [0, 1], [0, 2]]))
     assert len(set(expected.tolist())) == 3
@@ -93,9 +106,3 @@ def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
 def test_a_token_of_the_environment_is_checked_too(endx, monkeypatch):
     monkeypatch.setenv(serve.TOKEN, "two words")
     assert serve.TOKEN in endx("serve", "--index=nowhere", status=2).err
-
-
-def test_a_package_that_is_missing_is_one_line(endx, monkeypatch):
-    monkeypatch.setitem(sys.modules, "endx_jax.serving.app", None)
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert 'pip install -e ".[serve]"' in endx("serve", "--index=nowhere", status=2).err

@@ -90,10 +90,11 @@ def test_steps_on_the_command_line_replace_the_recipes_epochs_and_the_other_way_
     assert (config.train.steps, config.train.epochs) == length
 
 
-def test_next_steps_fit_the_data(trained_workdir):
+def test_next_steps_fit_the_data(trained_workdir, monkeypatch, endx):
+    monkeypatch.setattr("endx_jax.experiment.run.run", lambda config, workdir: {})  # a run takes longer
     own, other = "train on your own pairs", "encode other documents"
     for data, shown, hidden in (("docstrings", own, other), ("mine.csv", other, own)):
-        steps = train._next_steps(trained_workdir, data)
+        steps = endx("train", "--config=minilm", f"--workdir={trained_workdir}", f"--config.data.path={data}").out
         assert f"\n  {shown}" in steps
         assert hidden not in steps
 

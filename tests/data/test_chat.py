@@ -1,5 +1,3 @@
-import sys
-
 import pytest
 from chat_server import ChatServer, questions, reply
 from helpers import one_line_error, refused
@@ -16,7 +14,7 @@ NO_CHAT += (b'{"choices": []}', b'{"choices": [{}]}', b'{"choices": [{"message":
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """Lets openai's client repeat requests at once."""
+    """Lets openai's client repeat requests at once, for which it has no setting."""
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.0, raising=False)
 
 
@@ -74,11 +72,6 @@ def test_no_server_and_a_name_that_no_host_has_are_one_line():
         pass
     check_refusal(lambda: client(server, retries=1).ask("passage 1"), "2 times", "the connection failed (ConnectError)")
     check_refusal(lambda: Chat("http://..", {"model": "m"}).ask("passage 1"), "the connection failed (Unicode")
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "openai", None)
-    check_refusal(lambda: Chat("http://127.0.0.1:9", {"model": "m"}).ask("passage 1"), "needs the package openai")
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, NoAnswer), (422, NoAnswer), (401, ValueError), (404, ValueError)])

@@ -192,11 +192,10 @@ def test_a_saved_or_pickled_tokenizer_is_the_same(folder, tmp_path):
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_texts_that_are_cut_are_counted_over_all_chunks(folder, side, monkeypatch):
-    monkeypatch.setattr("endx_jax.data.tokenization.CHUNK", 2)
+def test_texts_that_are_cut_are_counted_over_all_chunks(folder, side):
     change(folder / "tokenizer_config.json", truncation_side=side)
-    table = Tokenizer(folder)(["the cat", "the cat the", "the cat the cat", ""], 5)  # two special tokens
-    assert (table.lengths.tolist(), table.cut) == ([4, 5, 5, 2], 1)
+    table = Tokenizer(folder)(["the cat", "the cat the", "the cat the cat", ""] * 4_000, 5)  # two special tokens
+    assert (table.lengths.tolist(), table.cut) == ([4, 5, 5, 2] * 4_000, 4_000)
 
 
 def test_a_tokenizer_that_is_written_in_python_counts_too(folder, monkeypatch, tmp_path):

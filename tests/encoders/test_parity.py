@@ -73,8 +73,8 @@ class Pair:
 def pair(name: str) -> Pair:
     model_type, keys = (FAMILIES | ALIKE)[name]
     keys = {"pad_token_id": 0} | keys
-    config = transformers.AutoConfig.for_model(model_type, vocab_size=VOCABULARY, **keys)
-    config._attn_implementation = "eager"
+    keys |= {"vocab_size": VOCABULARY, "attn_implementation": "eager"}
+    config = transformers.AutoConfig.for_model(model_type, **keys)
     torch.manual_seed(0)
     architecture = ARCHITECTURES[model_type]
     theirs = getattr(transformers, architecture.transformers_class)(config).eval()
@@ -218,6 +218,7 @@ def test_parity_notices_wider_windows_and_another_activation():
 def test_relative_position_buckets_are_theirs(length, buckets, max_distance):
     position = torch.arange(length)
     distance = position[None] - position[:, None]
+    # No public function of theirs returns buckets.
     theirs = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket(
         distance, bidirectional=True, num_buckets=buckets, max_distance=max_distance
     )

@@ -36,11 +36,6 @@ def url(server, request) -> str:
     return f"gs://{BUCKET}/runs of β/{request.node.name.replace('[', ' ').replace(']', '')}"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def params_of(workdir, local):
     return jax.device_get(best_params(workdir, read_model(local), make_mesh(MeshSettings()))[0])
 

@@ -12,7 +12,7 @@ from helpers import one_line_error, written
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
-from endx_jax.data.formats import made, registry, reqa_dataset
+from endx_jax.data.formats import registry, reqa_dataset
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_data, pools, read_splits
 from endx_jax.methods.config import load_config
@@ -82,8 +82,7 @@ DATA = {"numbers": numbers}
 """
 
 
-def test_a_config_file_can_make_its_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(made, "MAKERS", {})
+def test_a_config_file_can_make_its_data(tmp_path):
     (tmp_path / "own.py").write_text(OWN_DATA)
     config = load_config(str(tmp_path / "own.py"))
     settings = DataSettings(**config.data, question_length=40, validation_fraction=0.3, test_fraction=0.3)

@@ -2,11 +2,10 @@ import functools
 import json
 import pathlib
 import re
-from unittest import mock
 
 import numpy as np
 import pytest
-from helpers import one_line_error
+from helpers import one_line_error, raising
 from refusals import check_refusal
 
 import endx_jax
@@ -70,7 +69,7 @@ def test_checkpoints_are_closed_under_the_lock_after_any_error(config, tmp_path,
         closed.append(checkpoints)
 
     closed = []
-    monkeypatch.setattr("endx_jax.experiment.run.fit", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("endx_jax.experiment.run.fit", raising(KeyboardInterrupt))
     monkeypatch.setattr("endx_jax.experiment.run.Checkpoints.close", close)
     with pytest.raises(KeyboardInterrupt):
         endx_jax.train(PAIRS, tmp_path, config=config, settings=SETTINGS)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from fuzzing import damaged_json, damaged_json_lines, fuzzed, only_user_errors
-from helpers import one_line_error
+from helpers import one_line_error, raising
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,10 +96,7 @@ def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path):
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
 def test_a_file_system_without_locks_is_reported_in_one_line(tmp_path, monkeypatch, capsys, number):
-    def no_locks(*arguments):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
+    monkeypatch.setattr(fcntl, "flock", raising(OSError(number, os.strerror(number))))
     with run_lock(tmp_path):
         pass
     found = capsys.readouterr().out

@@ -62,12 +62,12 @@ def test_the_product_dtype_of_all_hosts_is_that_of_process_0(tiny_bert, pairs_cs
         assert prepare_run(config, tmp_path / "run").settings.model.product_dtype == told
 
 
-def test_a_run_resumes_with_the_product_dtype_that_it_began_with(tiny_bert, pairs_csv, tmp_path, monkeypatch):
+def test_a_run_resumes_with_the_product_dtype_that_it_began_with(tiny_bert, pairs_csv, tmp_path, set_cpu):
     config = tiny_recipe(tiny_bert, pairs_csv)
     prepared = prepare_run(config, tmp_path / "old")
     workdirs.write_config(tmp_path / "old", prepared.settings, {"sha256": prepared.training.sha256})  # float32
     config.model.product_dtype = "auto"
-    monkeypatch.setattr(finals, "chosen_product_dtype", lambda name: "bfloat16")
+    set_cpu("avx512_bf16")
     begun, new = (prepare_run(config, folder).settings for folder in (tmp_path / "old", tmp_path / "new"))
     assert (begun.model.product_dtype, new.model.product_dtype) == ("float32", "bfloat16")
 

@@ -38,6 +38,7 @@ def seen(tmp_path, trained_workdir):
 
 
 def finished(workdir):
+    """What `run` asks at first; it would go on with collectives, in which threads can't take part."""
     settings = resolve(json.loads((workdir / "config.json").read_text()))
     model = types.SimpleNamespace(method=types.SimpleNamespace(embeds=True))
     return runs._is_finished(types.SimpleNamespace(workdir=Workdir(workdir), settings=settings, model=model))

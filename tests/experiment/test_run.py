@@ -165,10 +165,10 @@ def test_negatives_that_a_limit_of_pairs_leaves_out_are_not_drawn(config, tmp_pa
     assert prepare_run(config, tmp_path / "run").plan.stream[0].hard_negatives is None
 
 
-def test_a_cpu_that_could_gain_is_named(config, tmp_path, monkeypatch):
+def test_a_cpu_that_could_gain_is_named(config, tmp_path, set_cpu):
     line = "note: this CPU multiplies bfloat16 about twice as fast: model.product_dtype=bfloat16"
     for fast, encoder, dtype in ((1, "none", "float32"), (1, "", "float32"), (0, "", "float32"), (1, "", "bfloat16")):
-        monkeypatch.setattr(prepared_run, "multiplies_bfloat16", lambda fast=fast: bool(fast))
+        set_cpu("avx512_bf16" if fast else "avx512f")
         config.model.update(encoder=encoder, product_dtype=dtype)
         notes = [*prepared_run.notes(prepare_run(config, tmp_path / "run"))]
         assert notes.count(line) == (fast and encoder == "" and dtype == "float32")

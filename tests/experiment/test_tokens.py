@@ -9,12 +9,11 @@ import shutil
 import subprocess
 import sys
 import time
-from unittest import mock
 
 import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, refused, times, whole_and_resumed
+from helpers import one_line_error, raising, refused, times, whole_and_resumed
 from refusals import check_refusal
 from several_processes import as_processes
 from small_squad import write_squad
@@ -23,7 +22,7 @@ from tiny_bert import tiny_recipe
 from endx_jax.data.batches.collator import Pairs
 from endx_jax.data.batches.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
 from endx_jax.data.batches.token_tables import TokenTable
-from endx_jax.data.formats import Format, registry
+from endx_jax.data.formats import FORMATS, Format
 from endx_jax.data.formats.format import each_row
 from endx_jax.data.sets.examples import Example
 from endx_jax.data.settings import DataSettings
@@ -115,10 +114,10 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
     assert texts(pairs) == texts(expected)
 
 
-def test_a_format_that_only_this_program_knows_is_read_in_this_process(settings, processors, tmp_path, monkeypatch):
+def test_a_format_that_only_this_program_knows_is_read_in_this_process(settings, processors, tmp_path):
     parse = each_row(lambda row, where: Example(row["ask"], [row["say"]]))
     own = Format("own", lambda place: place.has_keys({"ask", "say"}), examples=parse, in_parts=True)
-    monkeypatch.setattr(registry, "FORMATS", [own, *registry.FORMATS])
+    FORMATS.insert(0, own)
     write_shards(tmp_path, [{"ask": f"where is cat {n}", "say": f"cat {n}"} for n in range(50)])
     settings = dataclasses.replace(settings, tokenizing_processes=2)
     assert len(stored(settings, processors, read_splits(settings)).pairs()) == 50
@@ -305,8 +304,8 @@ def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(
 
 
 def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
-    killed = mock.Mock(side_effect=concurrent.futures.process.BrokenProcessPool)
-    monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", killed)
+    pool = concurrent.futures.process
+    monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", raising(pool.BrokenProcessPool))
     several = dataclasses.replace(settings, tokenizing_processes=2)
     check_refusal(lambda: stored(several, processors, read_splits(several)), "data.tokenizing_processes", "below 2")
 
@@ -391,20 +390,20 @@ import os, sys, time
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.data.sources import read_splits
-from endx_jax.experiment import tokens as module
+from endx_jax.experiment.tokens import stored
 
 path, test_path, tokens, bert, slow = sys.argv[1:]
 settings = DataSettings(path=path, test_path=test_path, tokens=tokens, tokenizing_processes=2)
 
-def never(*args, **options):
-    open(f"{slow}-{os.getpid()}", "w").close()
-    time.sleep(600)
+class Never(TextProcessor):
+    def __call__(self, texts):
+        open(f"{slow}-{os.getpid()}", "w").close()
+        time.sleep(600)
 
 if __name__ == "__main__":
     import killed  # this file, as the processes import it
-    module._tokenize = killed.never
-    processor = TextProcessor(Tokenizer(bert), 16)
-    module.stored(settings, dict.fromkeys(("question", "answer"), processor), read_splits(settings))
+    processor = killed.Never(Tokenizer(bert), 16)
+    stored(settings, dict.fromkeys(("question", "answer"), processor), read_splits(settings))
 """
 
 
@@ -457,12 +456,12 @@ def test_batches_on_disk_are_a_function_of_seed_and_step_above_any_size(config, 
     np.testing.assert_array_equal(np.sort(drawn), np.arange(100))
 
 
-def test_what_needs_texts_is_refused(config, tmp_path, monkeypatch):
+def test_what_needs_texts_is_refused(config, tmp_path):
     config.objective.contrastive.guide = config.model.pretrained
     check_refusal(lambda: prepare_run(config, tmp_path / "run"), "data.tokens", "tokens holds tokens and no texts")
     config.objective.contrastive.guide = ""
     annotating = dataclasses.replace(find_method("dual"), annotate=lambda *_: pytest.fail("called without texts"))
-    monkeypatch.setitem(METHODS, "dual", annotating)
+    METHODS["dual"] = annotating
     check_refusal(lambda: prepare_run(config, tmp_path / "run"), "methods'", "`annotate`", "data.tokens")
 
 

@@ -106,7 +106,7 @@ def test_split_matrices_are_gathered_whole_for_chunks_where_they_fit_with_their_
 
 def test_a_run_on_gpus_says_which_attention_it_uses(run, monkeypatch):
     monkeypatch.setattr(attention, "platform", lambda: "gpu")
-    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")
+    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")  # no GPU is here
     assert not [*attention_lines(run.plan)]  # the run is on a CPU
     on_gpu = dataclasses.replace(run.plan, platform="gpu")
     assert [*attention_lines(on_gpu)] == [
@@ -122,7 +122,10 @@ def test_steps_that_do_not_fit_are_refused_before_compilation(run, monkeypatch):
 
 @pytest.fixture
 def compiler(monkeypatch):
-    """Stands in for the compiler: sets the bytes of the activations of each choice, and lists the compiled ones."""
+    """Stands in for the compiler, whose bytes no test can choose: sets those of the activations of each choice.
+
+    Lists the choices that are compiled.
+    """
 
     def use(needs):
         compiled = []

@@ -5,10 +5,10 @@ import io
 import json
 import re
 import shutil
-from unittest import mock
 
 import numpy as np
 import pytest
+from helpers import raising
 from small_beir import write_beir
 from tiny_bert import tiny_recipe
 
@@ -116,7 +116,7 @@ def test_a_run_ends_after_validations_without_progress_and_resumes_exactly(confi
     config.train.stop_at_step = 0
     Scripted(monkeypatch, values[3:])
     with monkeypatch.context() as patch:
-        patch.setattr("endx_jax.experiment.run.report", mock.Mock(side_effect=RuntimeError("killed")))
+        patch.setattr("endx_jax.experiment.run.report", raising(RuntimeError("killed")))
         with pytest.raises(RuntimeError, match="killed"):
             run(config, tmp_path / "parts")
     # Step 4 is the best; 6 and 8 are not above it, so the value of step 10 is never seen.

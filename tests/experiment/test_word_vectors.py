@@ -25,9 +25,7 @@ def finished(tmp_path_factory, pairs_csv):
     config = tiny_recipe(file, pairs_csv)
     config.model.encoder, config.model.token_weights, config.model.dropout = "none", "idf", 0.0
     config.train.steps, config.evaluation.reverse = 2, True
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        run(config, folder / "run")
+    run(config, folder / "run")
     return folder / "run", config
 
 

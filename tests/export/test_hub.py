@@ -4,14 +4,13 @@ import base64
 import json
 
 import huggingface_hub
-import huggingface_hub.constants
 import pytest
+from fake_hub import COMMIT, use_hub
 from loopback import NO_API, Handler, LoopbackServer, always
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NO_REPOSITORY = [b'{"id": "x", "siblings": 5}', b'{"id": "x", "siblings": [5]}', b'{"id": "x", "siblings": [{}]}']
 
 
@@ -97,8 +96,7 @@ class Hub(LoopbackServer):
 
 
 def use(monkeypatch, address):
-    for name, value in (("ENDPOINT", address), ("HF_HUB_OFFLINE", False), ("HF_HUB_DISABLE_XET", True)):
-        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    use_hub(monkeypatch, address, HF_HUB_DISABLE_XET=True)
     monkeypatch.setenv("HF_TOKEN", "secret")
 
 

@@ -14,6 +14,7 @@ from small_index import DOCUMENTS, EMBEDDINGS, MODEL, make_index
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
+from endx_jax.files import expanded
 from endx_jax.index import index_file
 from endx_jax.index import snapshot as snapshots_module
 from endx_jax.index.index import Index
@@ -141,12 +142,12 @@ def test_deleted_texts_and_embeddings_leave_the_file(opened):
     assert (b"very secret" in stored(), embedding in stored()) == (False, False)
 
 
-def test_copies_from_buckets_and_indexes_of_a_corpus_s_content_are_not_changed(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    copy = make_index(tmp_path / "endx_jax" / "buckets" / "files" / "s3" / "bucket" / "index.sqlite")
+def test_copies_from_buckets_and_indexes_of_a_corpus_s_content_are_not_changed(tmp_path):
+    caches = expanded("~/.cache/endx_jax")
+    copy = make_index(caches / "buckets" / "files" / "s3" / "bucket" / "index.sqlite")
     for change in (lambda: copy.add([Document("new", "x")], EMBEDDINGS[:1]), lambda: copy.delete(["d0"])):
         check_refusal(change, "index.sqlite", "bucket", "a file of your own")
-    cached = make_index(tmp_path / "endx_jax" / "indexes" / "a.sqlite").path
+    cached = make_index(caches / "indexes" / "a.sqlite").path
     (tmp_path / "link").symlink_to(cached)
     for path in (cached, tmp_path / "link"):
         check_refusal(lambda path=path: Index(path).delete(["d0"]), str(path), "change that corpus", kind=ReadOnly)

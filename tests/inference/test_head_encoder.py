@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tiny_models import make_model
 
-from endx_jax.inference import vector_cache
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.head_encoder import HeadEncoder
 from endx_jax.inference.vector_cache import VectorCache
@@ -47,7 +46,6 @@ def test_heads_make_of_kept_vectors_what_the_whole_tower_makes_of_texts(model, t
 
 
 def test_they_are_computed_once_whatever_the_heads_are(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_cache, "BLOCK", 2)
     first = HeadEncoder(*with_heads(model, 2.0, -3.0), VectorCache(tmp_path)).vectors("question", TEXTS)
     uncached = HeadEncoder(*with_heads(model, 2.0, -3.0), VectorCache()).vectors("question", TEXTS)
     np.testing.assert_allclose(first, uncached, atol=1e-6)

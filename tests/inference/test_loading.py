@@ -1,7 +1,9 @@
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -40,19 +42,21 @@ def test_subpackages_are_there_without_importing_them():
         _ = endx_jax.nothing
 
 
-VERB = """
-import json, sys
-from endx_jax.cli import entry, serve
-if sys.argv[1] == "serve":
-    from endx_jax.serving import app, server
-    service = serve._service("", sys.argv[2].removeprefix("--index="), "", "exact", "", 1000, {})
-    app.make_app(service)
-    for _, step in service.preparations():
-        step()
-else:
-    assert entry.run_verb(sys.argv[1:]) == 0
-sys.stdout.write("\\n" + json.dumps(sorted(sys.modules)))
-"""
+def imported(*verb, environment) -> set[str]:
+    """The modules that a verb imports; a server is stopped once it is ready."""
+    command = [sys.executable, "-X", "importtime", "-m", "endx_jax", *verb]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as program,
+    ):
+        for line in program.stdout:
+            if line.startswith("ready: "):
+                program.send_signal(signal.SIGTERM)
+        assert program.wait(60) == 0
+        errors.seek(0)
+        return {line.rpartition("|")[2].strip() for line in errors if line.startswith("import time:")}
+
+
 SLOW = ("transformers", "torch", "grain", "optax", "orbax", "pandas", "pyarrow", "huggingface_hub", "tensorflow")
 
 
@@ -64,11 +68,10 @@ def test_verbs_that_answer_import_nothing_that_trains_and_transformers_for_new_t
         (True, [*encode, f"--output={tmp_path / 'first.sqlite'}"]),
         (False, [*encode, f"--output={index}"]),
         (False, ["search", f"--index={index}", "where is the cat"]),
-        (False, ["serve", f"--index={index}"]),
+        (False, ["serve", f"--index={index}", "--port=0"]),
     ):
-        command = [sys.executable, "-c", VERB, *verb]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
-        modules = json.loads(done.stdout.splitlines()[-1])
+        modules = imported(*verb, environment=environment)
+        assert "endx_jax.inference.embedding_model" in modules
         named = {name.partition(".")[0] for name in modules}
         assert ("transformers" in named) if first else not named & {*SLOW}, verb[0]
         training = tuple(f"endx_jax.{part}" for part in ("training", "methods", "experiment.config"))

@@ -16,9 +16,14 @@ PLAN = Programs(rows=(4, 1), tokens=128, call=24)
 
 
 @pytest.fixture
-def encoder(model, monkeypatch):
-    """Made under a plan of few programs; texts have at most 64 tokens."""
+def plan(monkeypatch):
+    """Few programs."""
     monkeypatch.setitem(low_latency.PROGRAMS, "cpu", PLAN)
+
+
+@pytest.fixture
+def encoder(model, plan):
+    """Texts have at most 64 tokens."""
     return LowLatencyEncoder(model.encoder, model.params)
 
 
@@ -56,8 +61,7 @@ def test_texts_share_a_call_where_that_is_cheapest(encoder):
     ]
 
 
-def test_texts_run_in_the_programs_that_are_warm_and_longer_ones_in_their_own(model, monkeypatch):
-    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", PLAN)
+def test_texts_run_in_the_programs_that_are_warm_and_longer_ones_in_their_own(model, plan):
     warm = (1, 32), (4, 24)
     assert cut(10, 30, 11, 12, 60, compiled=warm) == [([4], 1, 64), ([1], 1, 32), ([0, 2, 3], 4, 24)]
     encoder, traced = recorded(model)
@@ -97,8 +101,7 @@ def test_both_sides_of_a_siamese_model_have_one_copy_of_rounded_kernels(tiny_ber
     assert encoder.shapes
 
 
-def test_nothing_is_compiled_once_it_is_warm(model, monkeypatch):
-    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", PLAN)
+def test_nothing_is_compiled_once_it_is_warm(model, plan):
     encoder, traced = recorded(model)
     for shape in encoder.shapes:
         encoder.warm_up(shape)

@@ -1,24 +1,23 @@
 import numpy as np
 import pytest
 
-from endx_jax.inference import vector_cache
-from endx_jax.inference.vector_cache import VectorCache
+from endx_jax.inference.vector_cache import BLOCK, VectorCache
 
-VALUES = np.arange(24, dtype=np.float32).reshape(6, 4)
-TEXTS = [*"abcdef"]
+PARTS = [BLOCK, 6]
+TEXTS = [*map(str, range(sum(PARTS)))]
+VALUES = np.arange(4 * len(TEXTS), dtype=np.float32).reshape(-1, 4)
 
 
 @pytest.fixture
-def made(monkeypatch):
+def made():
     """Numbers of texts that were encoded at a time."""
-    monkeypatch.setattr(vector_cache, "BLOCK", 4)
     return []
 
 
 def embeddings(folder, made, about="k", width=4):
     def encode(texts):
         made.append(len(texts))
-        return VALUES[[TEXTS.index(text) for text in texts], :width]
+        return VALUES[[*map(int, texts)], :width]
 
     return VectorCache(folder).embeddings(encode, TEXTS, (about,), width, name="a model")
 
@@ -27,14 +26,14 @@ def test_vectors_are_made_once_and_mapped(tmp_path, made):
     np.testing.assert_array_equal(embeddings(tmp_path, made), VALUES)
     again = embeddings(tmp_path, made)
     np.testing.assert_array_equal(again, VALUES)
-    assert made == [4, 2]
+    assert made == PARTS
     assert isinstance(again.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         again[0] = 1
     for changed in ({"about": "other"}, {"width": 2}):  # an entry of another width is made again
         made.clear()
         embeddings(tmp_path, made, **changed)
-        assert made == [4, 2]
+        assert made == PARTS
 
 
 def change(byte):
@@ -57,7 +56,7 @@ def test_a_damaged_entry_is_made_again(tmp_path, made, damage):
     damage(file)
     for _ in range(2):
         np.testing.assert_array_equal(embeddings(tmp_path, made), VALUES)
-    assert made == [4, 2] * 2
+    assert made == PARTS * 2
 
 
 def test_vectors_stay_in_memory_without_a_writable_cache(tmp_path, made):

@@ -1,4 +1,4 @@
-"""In-batch softmax against visible arithmetic, its mask against loops, and in tiles against itself in whole arrays."""
+"""In-batch softmax against visible arithmetic, and its mask against loops; test_pair_scores.py has its twin."""
 
 import functools
 import math
@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import refused, without_metrics
-from jaxprs import largest_array
+from helpers import without_metrics
 
 from endx_jax.losses import false_negative_mask, in_batch_softmax
 
@@ -110,28 +109,6 @@ def test_the_metrics_of_a_visible_example():
     assert metrics == {"in_batch_accuracy": 1, "masked_fraction": 0}
 
 
-@pytest.mark.parametrize("direction", ["question_to_answer", "answer_to_question"])
-def test_the_metrics_are_those_of_loops(direction):
-    question, answer = drawn()
-    question += answer
-    rows, names = np.flatnonzero(WHERE), IDS
-    scores = question @ answer.T
-    negatives = {i: [j for j in rows if j != i and not is_false_negative(i, j, names)] for i in rows}
-    right = [all(scores[i, i] > scores[i, j] for j in negatives[i]) for i in rows]
-    left_out = sum(len(rows) - 1 - len(negatives[i]) for i in rows)
-    _, metrics = softmax_loss_and_metrics(
-        jnp.asarray(question, jnp.float32),
-        jnp.asarray(answer, jnp.float32),
-        direction=direction,
-        where=WHERE,
-        **ids(names),
-    )
-    assert 0 < sum(right) < len(rows)
-    assert left_out > 0
-    assert float(metrics["in_batch_accuracy"]) == pytest.approx(sum(right) / len(rows))
-    assert float(metrics["masked_fraction"]) == pytest.approx(left_out / (len(rows) * (len(rows) - 1)))
-
-
 def test_metrics_where_nothing_is_compared():
     for where, accuracy in ((jnp.zeros(3, bool), 0), (jnp.arange(3) == 1, 1)):
         _, metrics = softmax_loss_and_metrics(jnp.ones((3, 2)), jnp.ones((3, 2)), where=where)
@@ -188,80 +165,3 @@ def test_a_missing_hard_negative_is_as_if_it_were_not_there():
         found, gradients = compute(question, answer, two, two_ids)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
         chex.assert_trees_all_close(gradients, (to_question, to_answer, to_two), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("hard", "hard_ids", "message"),
-    [
-        (None, (3, 2), "hard_negative_ids is given without hard_negatives"),
-        ((4, 2, 5), None, r"hard_negatives has shape \(4, 2, 5\); it must be \[B, K, E\], with B = 3 .* and E = 5"),
-        ((3, 2, 4), None, r"hard_negatives has shape \(3, 2, 4\); it must be \[B, K, E\], with B = 3 .* and E = 5"),
-        ((3, 5), None, r"hard_negatives has shape \(3, 5\)"),
-        ((3, 2, 5), (3, 1), r"hard_negative_ids has shape \(3, 1\); it must be integer \[B, K\], with .* K = 2"),
-    ],
-)
-def test_hard_negatives_that_do_not_fit_are_refused(hard, hard_ids, message):
-    given = {"hard_negatives": hard and jnp.zeros(hard), "hard_negative_ids": hard_ids and jnp.zeros(hard_ids, int)}
-    refused(message, in_batch_softmax, jnp.zeros((3, 5)), jnp.zeros((3, 5)), **given)
-
-
-# Tiles.
-
-
-def loss_and_gradients(tile, masks, dtype=np.float64):
-    """((loss, metrics), gradients) of all that has one; what is missing or does not count is NaN."""
-    hard = np.where(HARD_IDS[:, :, None] < 0, np.nan, np.random.default_rng(5).normal(size=(B, 3, E)))
-    rest = {name: np.asarray(value) for name, value in ids(masks).items()} | {
-        "where": WHERE,
-        "hard_negative_ids": HARD_IDS,
-    }
-    moving = dict(zip(("question", "answer"), drawn(), strict=True)) | {"hard_negatives": hard}
-    moving = {name: np.where(WHERE.reshape(-1, *[1] * (x.ndim - 1)), x, np.nan) for name, x in moving.items()}
-    moving = {name: x.astype(dtype) for name, x in (moving | {"temperature": np.float64(0.5)}).items()}
-    with jax.enable_x64(True):
-        return jax.device_get(streamed(tile)(moving, rest))
-
-
-@functools.cache
-def streamed(tile):
-    def compute(moving, rest):
-        return in_batch_softmax(**moving, **rest, direction="sum", tile=tile)
-
-    return jax.jit(jax.value_and_grad(compute, has_aux=True))
-
-
-@pytest.mark.parametrize("masks", [(), IDS])
-def test_in_tiles_are_the_same_values_and_gradients(masks):
-    found = loss_and_gradients(3, masks)  # two tiles of columns and a third of one
-    chex.assert_trees_all_close(found, loss_and_gradients(None, masks), rtol=0, atol=1e-10)
-    (loss, metrics), gradients = found
-    assert loss.dtype == np.float64
-    assert 0 < metrics["in_batch_accuracy"] < 1
-    assert (metrics["masked_fraction"] > 0) == bool(masks)
-    assert all(np.abs(gradient).max() > 1e-3 for gradient in gradients.values())
-
-
-def test_float32_in_tiles_is_as_exact_as_with_whole_arrays():
-    _, exact = loss_and_gradients(None, IDS)
-
-    def errors(tile) -> dict:
-        _, gradients = loss_and_gradients(tile, IDS, np.float32)
-        assert gradients["question"].dtype == np.float32
-        return {name: np.nanmax(np.abs(gradients[name] - x)) / np.nanmax(np.abs(x)) for name, x in exact.items()}
-
-    whole, tiled = errors(None), errors(3)
-    for name, error in tiled.items():
-        assert 0 < whole[name] < 1e-6
-        # The temperature's gradient is one number, whose error may be smaller than its last place.
-        assert error <= 2 * max(whole[name], np.finfo(np.float32).eps), name
-
-
-def test_no_array_is_as_large_as_all_scores():
-    """Entries of the largest array, at shapes where arrays of scores are larger than any other."""
-    size, count, shape = 128, 2, jax.ShapeDtypeStruct
-    moving = {name: shape((size, E), jnp.float32) for name in ("question", "answer")}
-    moving |= {"hard_negatives": shape((size, count, E), jnp.float32), "temperature": shape((), jnp.float32)}
-    rest = {name: shape((size, *value.shape[1:]), jnp.int32) for name, value in IDS.items()}
-    for tile, rows in ((16, 16), (None, size)):
-        # Scores of the hard negatives, or ids of each question's two positives beside those of all answers.
-        assert largest_array(jax.make_jaxpr(streamed(tile))(moving, rest)) == rows * size * count

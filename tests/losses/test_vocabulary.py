@@ -71,7 +71,7 @@ def test_of_no_rows_the_loss_and_its_gradients_are_zero():
 
 
 def test_padding_is_not_computed():
-    """Of 11 rows 3 count: they fill two tiles of 2, and no other tile is gone through."""
+    """Of 11 rows 3 count: they fill two tiles of 2, and no other tile is gone through, which no result shows."""
     weights = jnp.zeros(N).at[jnp.array([2, 7, 10])].set(0.5)
     tiles, gather = _tiles(jnp.arange(N, dtype=jnp.float32)[:, None], weights, 2)
     assert tiles == 2

@@ -1,13 +1,13 @@
 """Attention against one written out in NumPy, and where the hardware's own is taken."""
 
 import types
-from unittest import mock
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import raising
 from pretended import pretended
 
 from endx_jax.models import attention
@@ -90,6 +90,17 @@ def test_bfloat16_attention_sums_its_weights_in_float32(rate):
     np.testing.assert_allclose(out.astype(jnp.float32), 1.0, atol=0.05)
 
 
+@pytest.fixture
+def cudnn(monkeypatch):
+    """Sets what is missing for cuDNN's attention: what is on this machine is asked for once, and it may have no GPU."""
+
+    def lack(reason=""):
+        monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: reason)
+
+    lack()
+    return lack
+
+
 NOT_EVEN = "do not divide evenly among the devices"
 
 
@@ -116,12 +127,12 @@ NOT_EVEN = "do not divide evenly among the devices"
         ({"on": "tpu", "rate": 0.1}, "fused attention needs model.attention_dropout=0 (now 0.1)"),
     ],
 )
-def test_the_reason_why_attention_is_plain(monkeypatch, changes, expected):
+def test_the_reason_why_attention_is_plain(cudnn, changes, expected):
     given = {"dtype": jnp.bfloat16, "head": 64, "queries": 32, "memory": 48, "rate": 0.0, "on": "gpu"} | changes
     sizes = ((given["queries"], 4), (given["memory"], 2))
     query, key = (jax.ShapeDtypeStruct((2, *size, given["head"]), given["dtype"]) for size in sizes)
     axes = {axis: given[axis] for axis in ("tensor", "fsdp") if axis in given}
-    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: given.get("missing", ""))  # no GPU is here
+    cudnn(given.get("missing", ""))
     options = {name: given[name] for name in ("biased", "packed") if name in given}
     with jax.sharding.use_abstract_mesh(pretended(given["on"], **axes)):
         assert plain_because(query, key, Pattern(1.0, dropout_rate=given["rate"]), **options) == expected
@@ -131,6 +142,7 @@ def test_a_text_without_tokens_has_a_finite_result(monkeypatch):
     lengths, mask = [], jnp.array([[False, False], [True, False]])
     fused = lambda query, *_, key_value_seq_lengths, **options: lengths.append(key_value_seq_lengths) or query  # noqa: E731
     monkeypatch.setattr(jax.nn, "dot_product_attention", fused)
+    # `attend` chooses it on a mesh of GPUs only, on which nothing has values here.
     attention._attend_by_cudnn(*[jnp.ones((2, 2, 1, 8))] * 3, mask, Pattern(1.0))
     assert lengths[0].tolist() == [1, 1]
     assert jnp.isfinite(attend(*[jnp.ones((2, 2, 1, 8))] * 3, mask, Pattern(1.0))).all()  # the plain path
@@ -139,11 +151,11 @@ def test_a_text_without_tokens_has_a_finite_result(monkeypatch):
 def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch):
     card = types.SimpleNamespace(platform="gpu", device_kind="Tesla T4", compute_capability="7.5")
     monkeypatch.setattr(jax, "local_devices", lambda: [card])
-    cudnn = mock.Mock(return_value=jnp.zeros(()))
-    monkeypatch.setattr(jax.nn, "dot_product_attention", cudnn)
-    assert attention._missing_for_cudnn.__wrapped__() == "Tesla T4 is too old for cuDNN's attention"
-    cudnn.side_effect = RuntimeError("cuDNN is not detected.")
-    assert attention._missing_for_cudnn.__wrapped__() == "JAX can't use cuDNN here (cuDNN is not detected)"
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *_, **options: jnp.zeros(()))
+    ask = attention._missing_for_cudnn.__wrapped__  # otherwise asked once in a process
+    assert ask() == "Tesla T4 is too old for cuDNN's attention"
+    monkeypatch.setattr(jax.nn, "dot_product_attention", raising(RuntimeError("cuDNN is not detected.")))
+    assert ask() == "JAX can't use cuDNN here (cuDNN is not detected)"
 
 
 @pytest.mark.parametrize(
@@ -159,8 +171,7 @@ def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch):
         ("cpu", {}, None),
     ],
 )
-def test_attention_is_cudnns_on_a_mesh_of_gpus_where_it_computes_all(on, options, expected, monkeypatch):
-    monkeypatch.setattr(attention, "_missing_for_cudnn", lambda: "")  # no GPU is here
+def test_attention_is_cudnns_on_a_mesh_of_gpus_where_it_computes_all(on, options, expected, cudnn, monkeypatch):
     taken = []
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda query, *_, **given: taken.append(given) or query)
     key = jax.ShapeDtypeStruct((B, M, H, 8), jnp.bfloat16)

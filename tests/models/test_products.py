@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower, written
+from helpers import TINY, padded, random_params, texts, tower
 from jaxprs import equations
 
 from endx_jax.methods.endx.teacher import CrossEncoder
@@ -23,19 +23,6 @@ from endx_jax.models.transformer import TransformerEncoder
 MASK = jnp.asarray(np.arange(5) < np.array((5, 1, 4))[:, None])
 EMBEDDED = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 16)).astype(np.float32))
 LORA = LoraSettings(rank=3)
-
-
-@pytest.fixture
-def cpu(tmp_path, monkeypatch):
-    """Sets the flags of the machine's CPU."""
-
-    def set_flags(flags: str) -> None:
-        file = written(tmp_path / "cpuinfo", f"processor\t: 0\nvendor_id\t: Maker\nflags\t\t: fpu {flags} sse\n")
-        monkeypatch.setattr(products, "CPU_INFO", file)
-        products._warn_of_slow_products.cache_clear()
-
-    yield set_flags
-    products._warn_of_slow_products.cache_clear()
 
 
 def rounded(x) -> np.ndarray:
@@ -142,21 +129,21 @@ def test_kernels_that_encoding_rounds_once_give_the_same_embeddings():
 
 
 @pytest.mark.parametrize(("flags", "has"), [("avx512_bf16", True), ("amx_bf16 amx_tile", True), ("avx512f", False)])
-def test_auto_follows_the_flags_of_the_cpu(cpu, flags, has):
-    cpu(flags)
+def test_auto_follows_the_flags_of_the_cpu(set_cpu, flags, has):
+    set_cpu(flags)
     assert multiplies_bfloat16() is has
     assert product_dtype_on("cpu", "auto") == ("bfloat16" if has else "float32")
     assert [product_dtype_on(name, "bfloat16") for name in ("tpu", "gpu")] == ["float32"] * 2
 
 
-def test_auto_is_float32_where_no_file_describes_the_cpu(tmp_path, monkeypatch, cpu):
-    cpu("")
-    monkeypatch.setattr(products, "CPU_INFO", tmp_path / "none")
+def test_auto_is_float32_where_no_file_describes_the_cpu(set_cpu):
+    set_cpu(None)
     assert product_dtype_on("cpu", "auto") == "float32"
 
 
-def test_a_cpu_without_the_instructions_is_named_once(cpu, caplog):
-    cpu("avx512f")
+def test_a_cpu_without_the_instructions_is_named_once(set_cpu, caplog):
+    set_cpu("avx512f")
+    products._warn_of_slow_products.cache_clear()  # another test may have been warned
     assert [product_dtype_on("cpu", "bfloat16") for _ in range(2)] == ["bfloat16"] * 2
     (record,) = caplog.records
     assert "bfloat16 products will be slow: this CPU has no instructions for them" in record.getMessage()

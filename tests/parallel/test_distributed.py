@@ -29,15 +29,12 @@ def start(program: str, *arguments: str, count: int = 2, **variables: str) -> li
     ]
 
 
-def test_a_port_that_is_taken_is_refused_and_nothing_is_set_up_without_a_coordinator(monkeypatch):
-    monkeypatch.delenv(environment.COORDINATOR, raising=False)
+def test_a_port_that_is_taken_is_refused_and_nothing_is_set_up_without_a_coordinator(variables):
     distributed.initialize()
     assert distributed.is_primary()
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setenv(environment.COORDINATOR, f"localhost:{port}")
-        monkeypatch.setenv(environment.COUNT, "2")
-        monkeypatch.setenv(environment.INDEX, "0")
+        variables(COORDINATOR=f"localhost:{port}", COUNT="2", INDEX="0")
         check_refusal(distributed.initialize, "process 0", f"port {port}", "choose another")
 
 

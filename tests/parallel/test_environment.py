@@ -5,28 +5,11 @@ import warnings
 
 import jax
 import numpy as np
-import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from refusals import check_refusal
 
 from endx_jax.parallel import environment
 from endx_jax.parallel.environment import DistributedConfig, first_node, read_environment
-
-NAMES = ("COORDINATOR", "COUNT", "INDEX", "PORT", "SLURM_JOB", "SLURM_NODES", "SLURM_COUNT", "SLURM_INDEX")
-
-
-@pytest.fixture
-def variables(monkeypatch):
-    """Sets variables by the names that the module has for them, and unsets the rest."""
-
-    def put(**values):
-        for name in NAMES:
-            monkeypatch.delenv(getattr(environment, name), raising=False)
-        for name, value in values.items():
-            monkeypatch.setenv(getattr(environment, name), value)
-
-    put()
-    return put
 
 
 def test_one_process_needs_no_configuration_and_jax_s_own_variables_come_first(variables):
@@ -55,23 +38,22 @@ def test_the_first_of_a_list_of_nodes():
 def test_the_hosts_of_a_tpu_pod(variables, monkeypatch):
     from jax._src.clusters import cloud_tpu_cluster
 
-    monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
-    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost,worker-1")
-    monkeypatch.setenv("TPU_WORKER_ID", "1")
-    for name in ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"):
-        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)  # JAX finds out at its import
+    one_slice = {f"MEGASCALE_{name}": "" for name in ("COORDINATOR_ADDRESS", "NUM_SLICES", "SLICE_ID")}
+    variables(TPU_WORKER_HOSTNAMES="localhost,worker-1", TPU_WORKER_ID="1", **one_slice)
     assert read_environment() == DistributedConfig("localhost:8482", num_processes=2, process_id=1)
 
 
 def test_a_jax_that_does_not_tell_the_hosts_of_a_tpu_is_told_them(variables, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jax._src.clusters", None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    installed = []
+    monkeypatch.setitem(sys.modules, "jax._src.clusters", None)  # as in a JAX that has moved its private module
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in installed or None)
     assert read_environment() is None
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "libtpu")
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    installed.append("libtpu")
+    variables(JAX_PLATFORMS="cpu")
     assert read_environment() is None
     for platforms in ("", "tpu,cpu"):
-        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        variables(JAX_PLATFORMS=platforms)
         check_refusal(read_environment, "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "each host")
     variables(COORDINATOR="localhost:8482", COUNT="1", INDEX="0")
     assert read_environment() is None
@@ -132,7 +114,7 @@ def test_the_commit_is_that_of_the_code_and_of_no_project_around_it(tmp_path, mo
     assert (len(commit("own.py")), commit("installed.py")) == (40, "")
 
 
-def test_a_cache_that_is_configured_stays_and_without_one_programs_are_kept_where_training_keeps_them(monkeypatch):
+def test_a_cache_that_is_configured_stays_and_without_one_programs_are_kept_where_training_keeps_them(variables):
     def settings():
         return jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
 
@@ -143,8 +125,7 @@ def test_a_cache_that_is_configured_stays_and_without_one_programs_are_kept_wher
         environment.use_compilation_cache(folder, seconds)
         environment.keep_programs()
         assert settings() == (folder, seconds)
-    monkeypatch.setenv("HOME", "/home/of/tests")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    variables(XDG_CACHE_HOME="/caches")
     jax.config.update("jax_compilation_cache_dir", None)
     environment.keep_programs()
-    assert settings() == ("/home/of/tests/.cache/endx_jax/xla", 0.0)
+    assert settings() == ("/caches/endx_jax/xla", 0.0)

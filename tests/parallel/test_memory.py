@@ -3,6 +3,7 @@ import sys
 import types
 
 import jax
+import pytest
 
 from endx_jax.parallel import memory
 from endx_jax.parallel.memory import DeviceMemory, host_memory, measure
@@ -60,13 +61,17 @@ def device(stats):
     return types.SimpleNamespace(memory_stats=lambda: stats)
 
 
-def test_accelerators_have_memory_of_their_own_and_cpus_share_the_host_s(monkeypatch):
+def test_accelerators_have_memory_of_their_own(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [device({"bytes_limit": 80, "bytes_in_use": 5})] * 2)
     assert measure() == DeviceMemory(80, 5)
-    monkeypatch.setattr(jax, "local_devices", lambda: [device(None)] * 2)
-    monkeypatch.setattr(memory, "host_memory", lambda: (4000, 1000))
-    monkeypatch.setattr(memory, "resident", lambda: 10)
-    assert measure() == DeviceMemory(1010, 10 + memory.RUNTIME, 2)
+
+
+def test_cpus_share_the_host_s_memory():
+    free, held = host_memory()[1], memory.resident()
+    found = measure()
+    assert found.total == pytest.approx(free + held, rel=0.2)  # other programs take and free memory meanwhile
+    assert found.held == pytest.approx(held + memory.RUNTIME, rel=0.2)
+    assert found.devices == 8
 
 
 def test_this_process_holds_what_it_has_written():

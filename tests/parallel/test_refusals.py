@@ -37,9 +37,8 @@ def test_a_mesh_a_rule_or_a_batch_that_does_not_fit_is_named(call, named):
         ("localhost:1", "0", "two", [environment.COUNT, environment.INDEX]),
     ],
 )
-def test_an_impossible_configuration_of_processes_names_its_variables(monkeypatch, address, index, count, named):
-    for variable, value in ((environment.COORDINATOR, address), (environment.INDEX, index), (environment.COUNT, count)):
-        monkeypatch.setenv(variable, value) if value else monkeypatch.delenv(variable, raising=False)
+def test_an_impossible_configuration_of_processes_names_its_variables(variables, address, index, count, named):
+    variables(COORDINATOR=address, INDEX=index, **({"COUNT": count} if count else {}))
     check_refusal(environment.read_environment, *named)
 
 

@@ -8,7 +8,6 @@ import pytest
 from jax.sharding import PartitionSpec
 from refusals import check_refusal
 
-from endx_jax import methods
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import Model
 from endx_jax.methods import METHODS, find_method, register
@@ -79,32 +78,23 @@ def test_parameters_are_split_over_these_axes_by_every_rule_and_what_does_not_di
     assert partition_spec("token_embedder/embedding", (301, 32), mesh) == PartitionSpec(None, "fsdp")
 
 
-@pytest.fixture
-def table(monkeypatch):
-    """The table of rules, which is as it was afterwards."""
-    monkeypatch.setattr(sharding, "RULES", RULES.copy())
-    yield sharding.RULES
-    rule_of.cache_clear()
-
-
-def test_a_method_brings_rules_of_its_own(table, monkeypatch):
+def test_a_method_brings_rules_of_its_own():
     mesh, path = make_mesh(MeshSettings(fsdp=2, tensor=2)), "late_interaction/expansion"
     check_refusal(lambda: partition_spec(path, (32, 64), mesh), path, "METHOD")
     own = Rule(r"late_interaction/\w+", ("fsdp", "tensor"))
-    monkeypatch.setattr(methods.method, "METHODS", METHODS.copy())
     register(dataclasses.replace(find_method("dual"), name="further", sharding=(own,)))
     assert find_method("further") is find_method("further")
-    assert table.count(own) == 1
+    assert RULES.count(own) == 1
     for tree in ("", "params/", "opt_state/1/mu/"):
         assert partition_spec(f"{tree}{path}", (32, 64), mesh) == PartitionSpec("fsdp", "tensor")
 
 
-def test_the_rules_of_a_method_that_nobody_looked_up_are_known(table):
+def test_the_rules_of_a_method_that_nobody_looked_up_are_known():
     dataclasses.replace(find_method("dual"), name="further", sharding=(Rule("further/kernel", ("fsdp", None)),))
     assert rule_of("further/kernel").axes == ("fsdp", None)
 
 
-def test_a_rule_of_a_method_for_a_towers_parameter_is_refused(table):
+def test_a_rule_of_a_method_for_a_towers_parameter_is_refused():
     assert rule_of(f"{LAYER}/mlp_up/kernel").axes == ("fsdp", "tensor")
     sharding.add_rules([Rule(r"mlp_\w+/kernel", (None, None))])
     check_refusal(lambda: rule_of(f"{LAYER}/mlp_up/kernel"), r"mlp_\w+/kernel", "all match", f"{LAYER}/mlp_up/kernel")

@@ -18,11 +18,6 @@ WORDS = ["the", "cat", "'s", "mat", "?", "n't", "do", "u.s.", "1,000", "."]
 VECTORS = np.arange(30, dtype=np.float32).reshape(10, 3) / 7
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def write_glove(path, words=WORDS, header="", vectors=VECTORS):
     lines = [f"{word} {' '.join(f'{value:.6f}' for value in row)}\n" for word, row in zip(words, vectors, strict=True)]
     text = (header + "".join(lines)).encode()
@@ -183,4 +178,5 @@ def test_modules_after_token_vectors_and_prompts_are_those_of_sentence_transform
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     refused("set XDG_CACHE_HOME to a writable folder", static_folder, str(write_glove(tmp_path / "v.txt")))

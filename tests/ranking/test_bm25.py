@@ -1,11 +1,9 @@
 import logging
 import math
-import sys
 from collections import Counter
 
 import numpy as np
 import pytest
-from refusals import check_refusal
 from small_index import make_index
 
 from endx_jax.data.sets.documents import Document
@@ -63,11 +61,6 @@ def test_scaled_scores_are_those_over_the_root_of_the_highest_possible_one():
     np.testing.assert_allclose(scaled, bm25.scores(QUESTIONS) / np.sqrt(np.maximum(highest, 1e-6))[:, None], rtol=1e-5)
     assert scaled.max() > 0
     assert bm25.scaled_block(["?"])(0, 1).tolist() == [[0] * count]
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "Stemmer", None)
-    check_refusal(lambda: BM25.of_texts(CANDIDATES), "BM25", "pip install PyStemmer")
 
 
 def index_of(path, texts) -> Index:

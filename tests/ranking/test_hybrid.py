@@ -9,10 +9,9 @@ from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.index.index_model import stored_hybrid
 from endx_jax.inference.manifest import MANIFEST
-from endx_jax.ranking import hybrid
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import evaluate_scores
-from endx_jax.ranking.hybrid import GRID, Hybrid, fit_fusion, reciprocal_ranks, surest
+from endx_jax.ranking.hybrid import FUSED, GRID, Hybrid, fit_fusion, reciprocal_ranks, surest
 from endx_jax.ranking.results import Results
 from endx_jax.ranking.systems import evaluate_dense
 
@@ -72,26 +71,26 @@ def test_the_surest_gain_is_that_with_the_highest_lower_end():
 
 
 @pytest.mark.parametrize("weight", [0.3, None])
-def test_the_row_is_exact_over_the_whole_pool(weight, monkeypatch):
-    monkeypatch.setattr(hybrid, "FUSED", 7)
-    records, asked, ranked = words_and_meaning(40)
+def test_the_row_is_exact_over_the_whole_pool(weight):
+    count = 2 * FUSED
+    records, asked, ranked = words_and_meaning(count)
     results = Results("data", "test", Pools(all=records), hybrid=Hybrid(weight))
     results.add_bm25()
     sides = {"question": asked, "answer": ranked}
     dense = evaluate_dense(lambda side, _: sides[side], results.pools, fuse=results.fuse)
     results.add_dense("model", dense)
     assert list(results.evaluations["all"]) == ["bm25", "model", "hybrid"]
-    scores, words = asked @ ranked.T, BM25.of_texts(records.candidates).scaled_block(records.questions)(0, 40)
+    scores, words = asked @ ranked.T, BM25.of_texts(records.candidates).scaled_block(records.questions)(0, count)
     if weight is None:  # as a search fuses them
-        found = np.zeros((40, 40))
-        for n in range(40):
-            by_words = [(int(row), 0) for row in np.argsort(-words[n], kind="stable")[:7] if words[n, row] > 0]
-            rankings = [[(int(row), 0) for row in np.argsort(-scores[n], kind="stable")[:7]], by_words]
+        found = np.zeros((count, count))
+        for n in range(count):
+            by_words = [(int(row), 0) for row in np.argsort(-words[n], kind="stable")[:FUSED] if words[n, row] > 0]
+            rankings = [[(int(row), 0) for row in np.argsort(-scores[n], kind="stable")[:FUSED]], by_words]
             for row, score in reciprocal_ranks(rankings):
                 found[n, row] = score
     else:
         found = scores + weight * words
-    expected = evaluate_scores(lambda a, b: found[a:b].astype(np.float32), records.qrels, candidates=40, block=16)
+    expected = evaluate_scores(lambda a, b: found[a:b].astype(np.float32), records.qrels, candidates=count, block=16)
     np.testing.assert_array_equal(results.evaluations["all"]["hybrid"].ranks, expected.ranks)
     np.testing.assert_allclose(results.evaluations["all"]["hybrid"].top_scores, expected.top_scores, atol=1e-6)
     assert results.evaluations["all"]["hybrid"].metrics["mrr"] > results.evaluations["all"]["model"].metrics["mrr"]

@@ -6,8 +6,8 @@ from endx_jax.data.formats.beir import Negative
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.index.index_evaluation import rank_by_index
-from endx_jax.ranking import mining
 from endx_jax.ranking.mining import (
+    RERANKED,
     Margin,
     MiningSettings,
     Ranked,
@@ -217,12 +217,12 @@ def test_bm25_ranks_what_shares_a_word():
     assert rank_by_bm25(records, 100).rows.shape == (2, 5)
 
 
-def test_a_reranker_chooses_among_more_than_it_ranks(monkeypatch):
-    monkeypatch.setattr(mining, "RERANKED", 3)
-    candidates = ("the cat", "cat sleeps", "a cat", "on cats", "dogs")
-    records = RetrievalSet(("cat",), candidates, ((0,),), ("q0",), tuple("abcde"))
+def test_a_reranker_chooses_among_more_than_it_ranks():
+    # BM25 ranks a shorter text higher.
+    records = judged([(0,)], ["cat" + " sleeps" * n for n in range(RERANKED + 5)], ["cat"])
     ranked = rank_by_pairs(lambda *texts: lambda pairs: pairs[:, 1].astype(np.float32), records, 2)
-    assert (ranked.rows.tolist(), ranked.scores.tolist()) == ([[2, 1]], [[2.0, 1.0]])  # row 3 is BM25's fourth
+    best = [RERANKED - 1, RERANKED - 2]
+    assert (ranked.rows.tolist(), ranked.scores.tolist()) == ([best], [best])
     assert ranked.lowest_right().tolist() == [0.0]
 
 

@@ -205,7 +205,7 @@ def test_few_programs_are_compiled_and_what_is_larger_than_memory_does_not_fit(s
         for questions in (1, 5, 6, 8):
             for k in (1, 5, 16):
                 corpus.search(whole_numbers(questions, 3), k)
-    # One size of block, 1 question or 8, and 16 kept.
+    # One size of block, 1 question or 8, and 16 kept. JAX has no public number of programs.
     assert merge_block._cache_size() == 2
     assert search.fits(1)
     assert not search.fits(1 << 60)

@@ -40,8 +40,7 @@ def test_bm25_is_ranked_quoted_rows_stay_quoted_and_a_page_is_written(tmp_path, 
     assert shown.startswith(f"\n{(out / 'endx-table2' / 'full.md').read_text()}")
 
 
-def test_word_vectors_retrieve_better_with_idf(squad, tmp_path, reproduce, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))  # keeps the cache of vectors out of the user's home
+def test_word_vectors_retrieve_better_with_idf(squad, tmp_path, reproduce):
     words = write_words(tmp_path / "words.txt")
     shown = reproduce("layers", f"--model={words}", f"--data={squad}", f"--output={tmp_path}").out
     assert "test: 80 questions, 40 candidates" in shown

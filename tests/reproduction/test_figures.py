@@ -85,15 +85,15 @@ def test_near_embeddings_are_measured_as_nearer(tiny):
     assert near["cosine_to_answer"] > 0.5 > far["cosine_to_answer"]
 
 
-def test_minimum_questions_ranks_in_both_pools(monkeypatch):
-    monkeypatch.setattr(endx, "MOST", 5)
-    found = endx.minimum_questions(TinyStudy(SOURCES, answers=6, questions=4))
-    assert found["minimum"] == [1, 2, 3, 4, 5]
-    assert found["answers"] == [6, 6, 6, 6, 5]  # all but the first have one question more
-    assert found["questions"] == [24, 24, 24, 24, 24 - 4 + 1]
+def test_minimum_questions_ranks_in_both_pools():
+    asked = endx.MOST - 1
+    found = endx.minimum_questions(TinyStudy(SOURCES, answers=6, questions=asked))
+    assert found["minimum"] == [*range(1, endx.MOST + 1)]
+    assert found["answers"] == [6] * asked + [5]  # all but the first have one question more
+    assert found["questions"] == [6 * asked] * asked + [5 * asked + 1]
     near, far = found["models"]
     assert near["whole"][0] == near["cut"][0] > far["whole"][0]
-    assert far["cut"][4] >= far["whole"][4]
+    assert far["cut"][-1] >= far["whole"][-1]
 
 
 def test_similarity_of_blocks():
@@ -220,10 +220,9 @@ def test_a_teacher_sees_each_question_beside_its_own_answer(tmp_path, tiny_bert,
     save_description(tmp_path, model)
     params = jax.tree.map(lambda p: draw.normal(0, 1, p.shape).astype(np.float32), model.abstract_params)
     monkeypatch.setattr(endx, "best_params", lambda *_: (params, 0))
-    monkeypatch.setattr(endx, "TOGETHER", 2)
-    source = FigureSource("run", str(tmp_path))
-    every = endx.teacher_embeddings(source, QUESTIONS, ANSWERS)
-    assert every.shape == (3, 8)
+    source, times = FigureSource("run", str(tmp_path)), endx.TOGETHER
+    every = endx.teacher_embeddings(source, QUESTIONS * times, ANSWERS * times)
+    assert every.shape == (3 * times, 8)
     alone = endx.teacher_embeddings(source, QUESTIONS[2:], ANSWERS[2:])
     np.testing.assert_allclose(every[2], alone[0], atol=1e-5)
     beside_another = endx.teacher_embeddings(source, QUESTIONS[2:], ANSWERS[1:2])

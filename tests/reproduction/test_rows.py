@@ -15,7 +15,6 @@ from reproduction.tables import papers
 
 def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path, monkeypatch):
     vectors = write_words(squad / "words.txt")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = Options(tmp_path, data={"squad": str(squad)}, weights={"glove.840B.300d": str(vectors)})
     plain = rows.layers(papers().row("rr-table3/GloVe"), options)
     monkeypatch.setattr(layers, "load", None)  # the second row finds what the first has left

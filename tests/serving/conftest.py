@@ -42,12 +42,13 @@ class Gated:
     """A service whose batches wait until they are let through.
 
     Attributes:
+      service: the one that runs them.
       batches: the works of each that began.
       gate: an event.
     """
 
     def __init__(self, service):
-        self._service, self.batches, self.gate = service, [], threading.Event()
+        self.service, self.batches, self.gate = service, [], threading.Event()
         self.model, self.index, self.scores = service.model, service.index, service.scores
 
     def preparations(self):
@@ -58,7 +59,7 @@ class Gated:
     def run(self, works):
         self.batches.append(works)
         assert self.gate.wait(20)
-        return self._service.run(works)
+        return self.service.run(works)
 
 
 @pytest.fixture

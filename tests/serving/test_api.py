@@ -1,6 +1,5 @@
 import base64
 import dataclasses
-import re
 import shutil
 import threading
 import time
@@ -179,63 +178,60 @@ def test_the_server_tells_what_it_serves(served):
     assert info["asymmetric"] is False
 
 
+WHOLE = "metadata.a whole number"
+TEXTS_2049 = "2049 texts limit"
 REFUSED = [
-    ("/v1/embeddings", b'{"input": ', 400, "not JSON: unexpected end of data, at character 10"),
-    ("/v1/embeddings", b'{"input": "\\ud800"}', 400, "not JSON"),
-    ("/search", b'{"query": "\xff"}', 400, "not JSON"),
-    ("/documents", b'{"documents": [{"text": "x", "metadata": {"a": NaN}}]}', 400, "not JSON"),
-    ("/v1/embeddings", {"input": ["x", 2]}, 422, r"^input\[1\]: should be a valid string, not 2$"),
-    ("/v1/embeddings", {"input": [1, 2]}, 422, "^input: token ids can't be read: .*check_embedding_ctx_length=False$"),
-    ("/v1/embeddings", {"input": [[1, 2], [3]]}, 422, "^input: token ids can't be read"),
-    ("/v1/embeddings", {"input": []}, 422, "^input: give at least one text$"),
-    ("/v1/embeddings", {"input": "x", "dimensions": 0}, 422, "^dimensions: should be greater than or equal to 1"),
-    ("/v1/embeddings", {"input": "x", "dimensions": 5000}, 422, "^dimensions: embeddings have 32$"),
-    ("/v1/embeddings", {"input": "x", "encoding_format": "x"}, 422, "^encoding_format: should be 'float' or 'base64'"),
-    ("/v1/embeddings", {"input": ["x"] * 2049}, 422, "^input: 2049 texts exceed the limit of 2048"),
-    ("/v1/embeddings", {"input": ["x", "é" * 500_001]}, 422, r"^input\[1\]: 1000002 bytes exceed the limit of 1000000"),
-    ("/search", [], 422, "^the body: should be an object$"),
-    ("/search", {}, 422, "^query: is missing$"),
-    ("/search", {"query": 5}, 422, "^query: should be a valid string, not 5$"),
-    ("/search", {"query": "x", "k": "3"}, 422, '^k: should be a valid integer, not "3"$'),
-    ("/search", {"query": "x", "k": 101}, 422, "^k: at most 100, not 101$"),
-    ("/search", {"query": "x", "K": 3}, 422, "^K: there is no such field; /openapi.json lists the fields$"),
-    ("/search", {"query": "x", "K" * 9000: 3}, 422, r"^K{50,80}\.\.\.: there is no such field; "),
-    ("/documents", {"documents": [{"text": "x", "metadata": {"K" * 9000: []}}]}, 422, "KK...: must be text, a number"),
-    ("/search", {"query": "x", "mode": "sparse"}, 422, "^mode: should be 'dense', 'bm25' or 'hybrid', not \"sparse\"$"),
-    ("/search", {"query": "x" * 1_000_001}, 422, "^query: 1000001 bytes exceed the limit of 1000000"),
-    ("/search", {"query": "x", "k": 2.5}, 422, "^k: should be a valid integer"),
-    ("/documents", {"documents": []}, 422, "^documents: give at least one$"),
-    ("/documents", {"documents": [{"text": "x"}] * 2049}, 422, "^documents: 2049 texts exceed the limit"),
-    ("/documents", {"documents": [{"text": " "}]}, 422, r"^documents\[0\].text: is empty$"),
-    ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, r"metadata.a: must be text, a number"),
-    (
-        "/documents",
-        {"documents": [{"text": "x", "metadata": {"a": 2**64 + 1}}]},
-        422,
-        r"metadata.a: must be a whole nu",
-    ),
-    ("/documents", {"documents": [{"text": "x", "metadata": {"a": -(2**63) - 1}}]}, 422, r"a: must be a whole number"),
-    ("/search", {"query": "x", "where": {"a": 2**64 + 1}}, 422, "compares with 18446744073709551617: use a text"),
-    ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 409, "^documents: the id 'a' is given twice$"),
-    ("/documents", {"documents": [{"text": "x", "questions": [" "]}]}, 422, r"^documents\[0\].questions\[0\]: is emp"),
-    ("/documents", {"documents": [{"text": "x", "id": ""}]}, 422, r"^documents\[0\].id: the id is empty$"),
-    ("/search", {"query": " "}, 422, "^query: is empty$"),
-    ("/documents", {"documents": [{"text": "x"}, {"text": "x" * 1_000_001}]}, 422, r"^documents\[1\]: 1000001 bytes"),
-    ("/v1/rerank", {"query": "x", "documents": []}, 422, "^documents: give at least one text$"),
-    ("/v1/rerank", {"query": "x", "documents": ["x"] * 2049}, 422, "^documents: 2049 texts exceed the limit"),
-    ("/v1/rerank", {"query": "x", "documents": "x"}, 422, "^documents: should be a valid list"),
-    ("/v1/rerank", {"query": "x" * 1_000_001, "documents": ["x"]}, 422, "^query: 1000001 bytes exceed"),
-    ("/v1/rerank", {"query": "x", "documents": ["x"], "top_n": 0}, 422, "^top_n: should be greater"),
+    ("/v1/embeddings", b'{"input": ', 400, "JSON character 10"),
+    ("/v1/embeddings", b'{"input": "\\ud800"}', 400, "JSON"),
+    ("/search", b'{"query": "\xff"}', 400, "JSON"),
+    ("/documents", b'{"documents": [{"text": "x", "metadata": {"a": NaN}}]}', 400, "JSON"),
+    ("/v1/embeddings", {"input": ["x", 2]}, 422, "input[1] string 2"),
+    ("/v1/embeddings", {"input": [1, 2]}, 422, "input token check_embedding_ctx_length=False"),
+    ("/v1/embeddings", {"input": [[1, 2], [3]]}, 422, "input token"),
+    ("/v1/embeddings", {"input": []}, 422, "input at least one"),
+    ("/v1/embeddings", {"input": "x", "dimensions": 0}, 422, "dimensions 1"),
+    ("/v1/embeddings", {"input": "x", "dimensions": 5000}, 422, "dimensions 32"),
+    ("/v1/embeddings", {"input": "x", "encoding_format": "x"}, 422, "encoding_format 'float' or 'base64'"),
+    ("/v1/embeddings", {"input": ["x"] * 2049}, 422, f"input {TEXTS_2049} 2048"),
+    ("/v1/embeddings", {"input": ["x", "é" * 500_001]}, 422, "input[1] 1000002 1000000"),
+    ("/search", [], 422, "the body object"),
+    ("/search", {}, 422, "query missing"),
+    ("/search", {"query": 5}, 422, "query string 5"),
+    ("/search", {"query": "x", "k": "3"}, 422, 'k integer "3"'),
+    ("/search", {"query": "x", "k": 101}, 422, "k 100 101"),
+    ("/search", {"query": "x", "K": 3}, 422, "K /openapi.json"),
+    ("/search", {"query": "x", "K" * 9000: 3}, 422, f"{'K' * 50} ... /openapi.json"),
+    ("/documents", {"documents": [{"text": "x", "metadata": {"K" * 9000: []}}]}, 422, "KK... text number"),
+    ("/search", {"query": "x", "mode": "sparse"}, 422, "mode 'dense', 'bm25' or 'hybrid' \"sparse\""),
+    ("/search", {"query": "x" * 1_000_001}, 422, "query 1000001 1000000"),
+    ("/search", {"query": "x", "k": 2.5}, 422, "k integer"),
+    ("/documents", {"documents": []}, 422, "documents at least one"),
+    ("/documents", {"documents": [{"text": "x"}] * 2049}, 422, f"documents {TEXTS_2049}"),
+    ("/documents", {"documents": [{"text": " "}]}, 422, "documents[0].text empty"),
+    ("/documents", {"documents": [{"text": "x", "metadata": {"a": [1]}}]}, 422, "metadata.a text number"),
+    ("/documents", {"documents": [{"text": "x", "metadata": {"a": 2**64 + 1}}]}, 422, WHOLE),
+    ("/documents", {"documents": [{"text": "x", "metadata": {"a": -(2**63) - 1}}]}, 422, WHOLE),
+    ("/search", {"query": "x", "where": {"a": 2**64 + 1}}, 422, "where 18446744073709551617 use a text"),
+    ("/documents", {"documents": [{"text": "x", "id": "a"}] * 2}, 409, "documents 'a' twice"),
+    ("/documents", {"documents": [{"text": "x", "questions": [" "]}]}, 422, "documents[0].questions[0] empty"),
+    ("/documents", {"documents": [{"text": "x", "id": ""}]}, 422, "documents[0].id empty"),
+    ("/search", {"query": " "}, 422, "query empty"),
+    ("/documents", {"documents": [{"text": "x"}, {"text": "x" * 1_000_001}]}, 422, "documents[1] 1000001"),
+    ("/v1/rerank", {"query": "x", "documents": []}, 422, "documents at least one"),
+    ("/v1/rerank", {"query": "x", "documents": ["x"] * 2049}, 422, f"documents {TEXTS_2049}"),
+    ("/v1/rerank", {"query": "x", "documents": "x"}, 422, "documents list"),
+    ("/v1/rerank", {"query": "x" * 1_000_001, "documents": ["x"]}, 422, "query 1000001"),
+    ("/v1/rerank", {"query": "x", "documents": ["x"], "top_n": 0}, 422, "top_n greater"),
 ]
 
 
-@pytest.mark.parametrize(("path", "content", "status", "message"), REFUSED)
-def test_errors_have_one_format(served, path, content, status, message):
+@pytest.mark.parametrize(("path", "content", "status", "words"), REFUSED)
+def test_errors_have_one_format_and_name_the_field_and_what_it_may_be(served, path, content, status, words):
     found, answer = served.post(path, content)
     assert (found, answer["error"]["type"]) == (status, "invalid_request_error")
     assert set(answer["error"]) == {"message", "type", "param", "code"}
     assert len(str(answer)) < 400
-    assert re.search(message, answer["error"]["message"])
+    assert [word for word in words.split() if word not in answer["error"]["message"]] == []
 
 
 @pytest.mark.parametrize(
@@ -322,18 +318,16 @@ def test_a_passage_is_a_document(prompted):  # in NVIDIA's API
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "remedy"),
     [
-        ({}, '^input_type: this model embeds questions and documents differently: set it to "query" or "document", or'),
-        ({"model": "query"}, "^input_type: this model embeds"),
-        ({"model": "m:latest"}, "^input_type: this model embeds"),
-        ({"model": "m:query", "input_type": "search_document"}, "^input_type: the model's name differs: set it to"),
+        *((given, '"query" or "document"') for given in ({}, {"model": "query"}, {"model": "m:latest"})),
+        ({"model": "m:query", "input_type": "search_document"}, "set it to"),
     ],
 )
-def test_a_side_that_is_missing_or_contradicted_is_refused(prompted, given, message):
+def test_a_side_that_is_missing_or_contradicted_is_refused(prompted, given, remedy):
     status, content = prompted.post("/v1/embeddings", {"input": "the cat", **given})
     assert (status, content["error"]["param"]) == (422, "input_type")
-    assert re.search(message, content["error"]["message"])
+    assert remedy in content["error"]["message"]
 
 
 def test_the_names_of_the_model_are_listed(prompted):
@@ -432,7 +426,7 @@ def test_a_filter_selects_documents_by_their_metadata(served, monkeypatch):
             noted = lambda index: threads.append(threading.current_thread()) or snapshot(index)  # noqa: E731
             patch.setattr(Index, "snapshot", property(noted))
             found = served.post("/search", {**asked, "where": {"year": 1}})[1]
-        assert served._thread not in threads  # the event loop reads no metadata
+        assert served.thread not in threads  # the event loop reads no metadata
         assert (found["results"], found["note"]) == ([], "no document has a 'year' that matches 1")
         status, content = served.post("/search", {**asked, "where": {"year": {"from": 2019}}})
         assert (status, content["error"]["param"]) == (422, "where")

@@ -9,43 +9,29 @@ from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.index import index_file
 
 DOCUMENTS = {"documents": [{"text": "new", "id": "errors"}]}
+FULL = "the server's disk is full: nothing was changed"
 REFUSALS = [
-    (InUse("the index is in use"), 503, "unavailable_error", "1"),
-    (EndxError("it is gone"), 500, "server_error", None),
-    (ReadOnly("it is a copy"), 409, "invalid_request_error", None),
+    (InUse("the index is in use"), 503, "unavailable_error", "in_use", "the index is in use"),
+    (EndxError("it is gone"), 500, "server_error", "failed", "it is gone"),
+    (ReadOnly("it is a copy"), 409, "invalid_request_error", "read_only", "it is a copy"),
+    (DiskFull("can't write the index: the disk is full"), 507, "server_error", "disk_full", FULL),
 ]
 
 
-def full(*args, **kwargs):
-    raise DiskFull("can't write the index: the disk is full")
-
-
-def test_a_full_disk_is_status_507_and_changes_nothing(served, monkeypatch, caplog):
-    before = served.get("/info")[1]["documents"]
-    with monkeypatch.context() as disk:
-        disk.setattr(served.service.index, "add", full)
-        status, content = served.post("/documents", DOCUMENTS)
-    assert (status, content["error"]["code"]) == (507, "disk_full")
-    assert content["error"]["message"] == "the server's disk is full: nothing was changed"
-    assert "the disk is full" in caplog.text
-    assert "Traceback" not in caplog.text
-    assert served.post("/search", {"query": "the cat"})[1]["documents"] == before
-    assert served.post("/documents", DOCUMENTS)[0] == 201
-    assert served.ask("DELETE", "/documents/errors")[0] == 200
-
-
-@pytest.mark.parametrize(("failure", "status", "kind", "retry"), REFUSALS)
-def test_a_change_that_an_index_refuses_is_a_failure(served, monkeypatch, caplog, failure, status, kind, retry):
+@pytest.mark.parametrize(("failure", "status", "kind", "code", "message"), REFUSALS)
+def test_a_change_that_an_index_refuses_is_a_failure(served, monkeypatch, caplog, failure, status, kind, code, message):
     def refuse(*args, **kwargs):
         raise failure
 
-    monkeypatch.setattr(served.service.index, "add", refuse)
-    found, content, headers = served.ask("POST", "/documents", b'{"documents": [{"text": "x"}]}', JSON)
-    assert (found, content["error"]["type"], content["error"]["message"]) == (status, kind, str(failure))
-    assert (content["error"]["code"] == "read_only") == isinstance(failure, ReadOnly)
-    assert headers["Retry-After"] == retry
+    with monkeypatch.context() as patch:
+        patch.setattr(served.service.index, "add", refuse)
+        found, content, headers = served.ask("POST", "/documents", b'{"documents": [{"text": "x"}]}', JSON)
+    assert (found, content["error"]) == (status, {"message": message, "type": kind, "param": None, "code": code})
+    assert headers["Retry-After"] == ("1" if status == 503 else None)
     wait_for(lambda: str(failure) in caplog.text)
     assert "Traceback" not in caplog.text
+    assert served.post("/documents", DOCUMENTS)[0] == 201
+    assert served.ask("DELETE", "/documents/errors")[0] == 200
 
 
 def test_a_lock_that_another_process_holds_refuses_changes_and_no_search(served, monkeypatch):

@@ -7,6 +7,7 @@ import threading
 import pytest
 from http_server import JSON, wait_for
 
+from endx_jax.serving import app
 from endx_jax.serving.settings import Limits, ServingSettings
 
 QUESTION = json.dumps({"query": "where is the cat"}).encode()
@@ -106,7 +107,9 @@ def test_a_full_queue_tells_clients_to_come_again(serve, gated):
     assert_alive(running)
 
 
-def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):
+@pytest.mark.parametrize("at_terminal", [True, False])
+def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated, capsys, monkeypatch, at_terminal):
+    monkeypatch.setattr(app, "showing_progress", lambda: at_terminal)
     steps = [("the first", lambda: None), ("the second", lambda: gated.gate.wait(20))]
     gated.preparations = lambda: steps
     running = serve(service=gated, ready=False)
@@ -116,6 +119,8 @@ def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated):
     assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "not_ready", "1")
     gated.gate.set()
     wait_for(lambda: running.get("/readyz")[0] == 200)
+    printed, bar = capsys.readouterr().err, ("getting ready", "0/2", "the first", "1/2", "the second")
+    assert [part in printed for part in bar] == [at_terminal] * len(bar)
 
 
 def test_it_answers_while_further_programs_are_compiled(serve, service, monkeypatch):
@@ -148,7 +153,7 @@ def test_a_failure_affects_its_own_request_only(serve, gated, monkeypatch, caplo
     gated.gate.set()
     running = serve(service=gated)
     with monkeypatch.context() as broken:
-        broken.setattr(gated._service, "run", lambda works: 1 / 0)
+        broken.setattr(gated.service, "run", lambda works: 1 / 0)
         status, content = running.post("/search", QUESTION)
     assert (status, content["error"]["type"]) == (500, "server_error")
     wait_for(lambda: "ZeroDivisionError" in caplog.text)

@@ -32,12 +32,13 @@ class ChatServer(LoopbackServer):
       asked: number of requests by passage.
       paid: number of whole replies by passage, from the moment in which they are sent.
       seen: path, headers and body of each request.
+      now: number of requests at this moment.
       most: highest number of requests at a time.
     """
 
     def __init__(self, act=lambda number, times: reply(questions(number)), delay: float = 0.0):
         self.asked, self.paid, self.seen = Counter(), Counter(), []
-        self.most = self._now = 0
+        self.most = self.now = 0
         lock, server = threading.Lock(), self
 
         class Chat(Handler):
@@ -47,12 +48,12 @@ class ChatServer(LoopbackServer):
                 with lock:
                     server.asked[number] += 1
                     server.seen.append((self.path, self.headers, body))
-                    server._now += 1
-                    server.most = max(server.most, server._now)
+                    server.now += 1
+                    server.most = max(server.most, server.now)
                     times = server.asked[number]
                 time.sleep(delay)
                 with lock:
-                    server._now -= 1
+                    server.now -= 1
                 action = act(number, times)
                 if isinstance(action, tuple):
                     status, headers, content = action

@@ -4,6 +4,8 @@ import hashlib
 import json
 import pathlib
 
+import huggingface_hub
+import huggingface_hub.constants
 from loopback import Handler, LoopbackServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -15,16 +17,19 @@ class FakeHub(LoopbackServer):
     Attributes:
       endpoint: what to give as `HF_ENDPOINT`.
       fetched: paths of the files that were downloaded.
+      revisions: those that were asked for.
     """
 
     def __init__(self, name: str, folder: pathlib.Path, *, dataset: bool = False):
         self.fetched: list[str] = []
+        self.revisions: set[str] = set()
         hub, api, files = self, f"/api/{'datasets' if dataset else 'models'}/{name}", "/datasets" * dataset + f"/{name}"
 
         class Files(Handler):
             def do_GET(self):
                 path = self.path.partition("?")[0]
-                if path in (api, f"{api}/revision/main"):
+                if path == api or path.startswith(f"{api}/revision/"):
+                    hub.revisions |= {path.rpartition("/")[2]} - {name.rpartition("/")[2]}
                     self.reply_json({"id": name, "sha": COMMIT, "siblings": [], "tags": []})
                 elif path == f"{api}/tree/{COMMIT}":
                     self.reply_json([describe(folder, file) for file in sorted(folder.rglob("*")) if file.is_file()])
@@ -43,6 +48,15 @@ class FakeHub(LoopbackServer):
                 self.reply(json.dumps(contents).encode(), Content_Type="application/json")
 
         super().__init__(Files)
+
+
+def use_hub(monkeypatch, address: str = "", **constants) -> None:
+    """Sets the hub's address, and constants of its client, set at its import; none: offline."""
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    constants |= {"HF_HUB_OFFLINE": not address, "ENDPOINT": address, "HUGGINGFACE_CO_URL_TEMPLATE": template}
+    for name, value in constants.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    monkeypatch.setattr(huggingface_hub.model_info.__self__, "endpoint", address)
 
 
 def describe(folder: pathlib.Path, file: pathlib.Path) -> dict:

@@ -112,6 +112,15 @@ def refused(match: str, call, *arguments, **options) -> None:
         call(*arguments, **options)
 
 
+def raising(error: BaseException | type[BaseException]):
+    """A function of any arguments that raises an error."""
+
+    def fail(*arguments, **options):
+        raise error
+
+    return fail
+
+
 def largest(tree) -> float:
     """The largest absolute value in a tree."""
     return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))

@@ -39,16 +39,18 @@ class Running:
       port: it listens at 127.0.0.1.
       url: its address.
       service: what it serves.
+      loop: its event loop.
+      thread: where that runs.
     """
 
     def __init__(self, service, settings=ServingSettings(), ready=True):  # noqa: B008
         bound = bind("127.0.0.1", 0)
         self.port, self.service = bound.getsockname()[1], service
         self.url = f"http://127.0.0.1:{self.port}"
-        self._loop, self._stopped = new_event_loop(), asyncio.Event()
+        self.loop, self._stopped = new_event_loop(), asyncio.Event()
         serving = serve(make_app(service, settings), bound, settings.limits, self._stopped.wait)
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[serving])
-        self._thread.start()
+        self.thread = threading.Thread(target=self.loop.run_until_complete, args=[serving])
+        self.thread.start()
         wait_for(lambda: self._answers() >= (200 if ready else 100), 60)
 
     def _answers(self):
@@ -84,9 +86,9 @@ class Running:
         return float(found[0].split()[-1]) if found else 0.0
 
     def stop(self):
-        self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join(60)
-        assert not self._thread.is_alive()
+        self.loop.call_soon_threadsafe(self._stopped.set)
+        self.thread.join(60)
+        assert not self.thread.is_alive()
 
 
 def wait_for(condition, seconds=60):

@@ -39,7 +39,10 @@ class Store:
 
 
 def as_processes(monkeypatch, function: Callable[[int], Any], count: int = 2) -> list:
-    """Calls a function with the index of each process, at once; returns their values or errors."""
+    """Calls a function with the index of each process, at once; returns their values or errors.
+
+    The keys of agreements are counted in each process, so threads need counts of their own.
+    """
     this, store = threading.local(), Store()
     with monkeypatch.context() as patch:
         patch.setattr(agreement, "client", lambda: store)

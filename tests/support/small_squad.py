@@ -85,20 +85,20 @@ class Publisher(LoopbackServer):
     Attributes:
       address: what URLs begin with.
       fetched: the names that were asked for and found.
-      silent: when set, requests are taken and not answered.
+      silent: when set, requests are taken and not answered, until the event `closing`.
     """
 
     def __init__(self, folder: pathlib.Path):
         self.fetched: list[str] = []
         self.silent = False
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         publisher = self
 
         class Files(Handler):
             def do_GET(self):
                 file = folder / self.path.rpartition("/")[2]
                 if publisher.silent:
-                    publisher._closing.wait()
+                    publisher.closing.wait()
                 elif file.is_file():
                     publisher.fetched.append(file.name)
                     self.reply(file.read_bytes())
@@ -108,5 +108,5 @@ class Publisher(LoopbackServer):
         super().__init__(Files)
 
     def __exit__(self, *failure):
-        self._closing.set()
+        self.closing.set()
         super().__exit__(*failure)

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from helpers import flip_a_bit, largest_file
+from helpers import flip_a_bit, largest_file, raising
 from http_server import wait_for
 from refusals import check_refusal
 
@@ -139,9 +139,7 @@ def test_checkpoints_of_an_earlier_version_are_left_alone(three_checkpoints):
 
 
 def test_a_full_disk_is_one_line_is_noticed_and_costs_no_checkpoint(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = raising(OSError(errno.ENOSPC, "No space left on device"))
     save(tmp_path, {1: None}, keep=1)
     before = sys.unraisablehook, sys.excepthook, list(logging.getLogger("absl").filters)
     with open_checkpoints(tmp_path, keep=1) as checkpoints:  # closing is silent: it has been said

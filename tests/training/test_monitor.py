@@ -54,9 +54,22 @@ def test_a_warning_is_printed_once_and_again_after_it_was_mended(tmp_path, capsy
     assert said == ["warning: at step 2, high: 6", "warning: at step 5, high: 8"]
 
 
-def test_pauses_do_not_count_as_training(tmp_path, monkeypatch):
+class Ready:
+    """A step's loss, which the devices have or have not computed yet."""
+
+    def __init__(self, ready):
+        self.is_ready = lambda: ready
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """The time, in a list."""
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    return now
+
+
+def test_pauses_do_not_count_as_training(tmp_path, now):
     monitor = make_monitor(tmp_path)
     monitor.push(1, metrics(1.0))
     monitor.flush()
@@ -70,17 +83,8 @@ def test_pauses_do_not_count_as_training(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["pairs_per_second"] == 4.0
 
 
-class Ready:
-    """A step's loss, which the devices have or have not computed yet."""
-
-    def __init__(self, ready):
-        self.is_ready = lambda: ready
-
-
 @pytest.mark.parametrize(("ready", "stalled"), [(True, 3.0), (False, 0.0)])
-def test_a_wait_for_data_counts_where_the_devices_wait_too(tmp_path, monkeypatch, ready, stalled):
-    now = [0.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+def test_a_wait_for_data_counts_where_the_devices_wait_too(tmp_path, monkeypatch, now, ready, stalled):
     monkeypatch.setattr("jax.device_get", lambda values: values | {"loss": 1.0})
     monitor = make_monitor(tmp_path, began=-15.0)
     monitor.push(1, metrics(1.0) | {"loss": Ready(ready)})

@@ -10,6 +10,7 @@ import time
 import warnings
 
 import pytest
+from helpers import raising
 
 from endx_jax.errors import INTERRUPTED, TRY_AGAIN, RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -18,14 +19,14 @@ from endx_jax.training.preemption import SAVE, Preemption
 
 WORKDIR = pathlib.Path("nowhere")
 AGAIN = "run the same command to start again: there is no checkpoint yet"
-LEFT = TRY_AGAIN, f"stopped by SIGTERM; {AGAIN}"
+LEFT = TRY_AGAIN, f"endx_jax: stopped by SIGTERM; {AGAIN}\n"
 
 
 @pytest.fixture
-def left(monkeypatch):
+def left(monkeypatch, capfd):
     """Fills up with what would have ended this process; as in a notebook, no thread reacts to signals."""
     found = []
-    monkeypatch.setattr(preemption, "_exit_now", lambda *how: found.append(how))
+    monkeypatch.setattr(os, "_exit", lambda status: found.append((status, capfd.readouterr().err)))
     monkeypatch.setattr(sys, "ps1", "", raising=False)
     return found
 
@@ -107,17 +108,24 @@ def test_a_forked_process_has_the_signals_that_it_had_without_a_run():
         assert state() != before
 
 
-def unreachable(workdir):
-    raise RunInterrupted("the bucket can't be reached")
+class Unlisted:
+    """A workdir whose path an action returns, or raises an error instead."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def __fspath__(self):
+        return self.act() or "nowhere"
 
 
-@pytest.mark.parametrize("newest", [unreachable, os.listdir, lambda workdir: time.sleep(1)])
-def test_a_workdir_that_cannot_be_listed_in_time_does_not_keep_a_process(left, monkeypatch, newest):
-    monkeypatch.setattr(preemption, "LISTING", 0.1)
-    monkeypatch.setattr(preemption, "newest_step", newest)
-    with Preemption(WORKDIR):
+@pytest.mark.parametrize(
+    "act",
+    [raising(RunInterrupted("the bucket can't be reached")), lambda: os.listdir("nowhere"), lambda: time.sleep(3)],
+)
+def test_a_workdir_that_cannot_be_listed_in_time_does_not_keep_a_process(left, act):
+    with Preemption(Unlisted(act)):
         tell()
-    assert left == [(TRY_AGAIN, "stopped by SIGTERM; run the same command to resume")]
+    assert left == [(TRY_AGAIN, "endx_jax: stopped by SIGTERM; run the same command to resume\n")]
 
 
 def test_in_a_notebook_a_second_interrupt_is_an_exception(left):
@@ -179,7 +187,8 @@ def test_a_process_leaves_at_once_with_one_line(tmp_path, number, deferred, stat
 def test_the_last_line_names_the_newest_checkpoint(left, trained_workdir):
     with Preemption(trained_workdir):
         tell()
-    assert left == [(TRY_AGAIN, "stopped by SIGTERM; run the same command to resume at step 6, its checkpoint")]
+    resume = "run the same command to resume at step 6, its checkpoint"
+    assert left == [(TRY_AGAIN, f"endx_jax: stopped by SIGTERM; {resume}\n")]
 
 
 def test_a_second_sigterm_does_not_prevent_the_checkpoint_and_a_notice_is_acted_on_once(left):

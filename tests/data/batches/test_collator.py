@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from refusals import check_refusal
 
-from endx_jax.data.batches.collator import BatchStream, Collator
+from endx_jax.data.batches.collator import MOST_POSITIVES, BatchStream, Collator
 from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.sampler import Sources
 from endx_jax.data.batches.token_tables import Pairs, VectorTable
@@ -268,16 +268,14 @@ def test_only_reading_a_batch_releases_mapped_pages(pairs, monkeypatch):
     assert released == [pairs]
 
 
-def test_of_many_right_answers_those_in_the_batch_are_listed(tiny_bert, monkeypatch):
-    records = RetrievalSet.from_pairs([("who?", f"cat {i}") for i in range(12)] + [(f"{i}?", "dog") for i in range(12)])
-    records = dataclasses.replace(
-        records, hard_negatives=((), *((i,) for i in range(12)))
-    )  # right for another question
+def test_of_many_right_answers_those_in_the_batch_are_listed(tiny_bert):
+    many = range(MOST_POSITIVES + 20)
+    records = RetrievalSet.from_pairs([("who?", f"cat {i}") for i in many] + [(f"{i}?", "dog") for i in many])
+    records = dataclasses.replace(records, hard_negatives=((), *((i,) for i in many)))  # right for another question
     pairs = records.tokenize(processors(tiny_bert))
-    monkeypatch.setattr("endx_jax.data.batches.collator.MOST_POSITIVES", 8)
     for step in range(20):
         batch = stream(pairs, hard_negatives=1)[step]
-        assert batch.positive_ids.shape == (8, 8)
+        assert batch.positive_ids.shape == (8, MOST_POSITIVES)
         for found, all_known in zip(batch.positive_ids, pairs.positives[batch.question_id], strict=True):
             in_batch = {*all_known} & {*batch.answer_id, *batch.hard_negative_ids[:, 0]}
             assert in_batch <= {*found} <= {*all_known, -1}

@@ -97,17 +97,16 @@ def test_a_computed_order_has_no_trend():
 
 
 def test_large_sources_are_drawn_in_computed_epochs_with_orders_of_their_own(monkeypatch):
-    monkeypatch.setattr("endx_jax.data.batches.sampler.MOST_DRAWN", 8)
-    drawn = mixed(weights=(1, 1))(np.arange(24))
+    with monkeypatch.context() as patch:
+        patch.setattr("endx_jax.data.batches.sampler.MOST_DRAWN", 8)
+        drawn = mixed(weights=(1, 1))(np.arange(24))
+        epochs = Epochs(None, 20, run=1, seed=0)(np.arange(60)).reshape(3, 20)
     small, large = drawn[drawn < 5], drawn[drawn >= 5]
     assert len(small) + len(large) == 24
-    monkeypatch.undo()
     other = mixed(weights=(1, 1))(np.arange(24))
     np.testing.assert_array_equal(other[other < 5], small)  # too small to be computed
     assert not np.array_equal(other[other >= 5], large)
     assert len(set(large[:12])) == len(large[:12])
-    monkeypatch.setattr("endx_jax.data.batches.sampler.MOST_DRAWN", 8)
-    epochs = Epochs(None, 20, run=1, seed=0)(np.arange(60)).reshape(3, 20)
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(np.arange(20), (3, 1)))
     assert len({tuple(epoch) for epoch in epochs}) == 3
 

@@ -12,13 +12,13 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs" / "adding-a-format.md"
 
 
 @pytest.fixture
-def cards(monkeypatch, tmp_path):
+def cards(tmp_path):
     file, entry, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert file.count("\n") <= 30
     assert "CARDS, " in entry
     names: dict = {}
     exec(file, names)
-    monkeypatch.setattr("endx_jax.data.formats.registry.FORMATS", [names["CARDS"], *FORMATS])
+    FORMATS.insert(0, names["CARDS"])
     return written(tmp_path / "capitals.cards", "Capital of Peru? => Lima\nWhat then?\nCapital of Chile? => Santiago\n")
 
 

@@ -1,7 +1,6 @@
 """Tables of Arrow, held against JSONL of the same rows."""
 
 import json
-import sys
 import time
 
 import pytest
@@ -146,9 +145,3 @@ def test_broken_folders_are_refused(tmp_path, state):
     folder = save_to_disk(tmp_path / "x", ROWS)
     (folder / "state.json").write_text(state)
     check_refusal(lambda: read(folder), "state.json")
-
-
-def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
-    path = write(tmp_path / "x.parquet", ROWS)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    check_refusal(lambda: read(path), '".[data]"', "parquet and Arrow data need pyarrow")

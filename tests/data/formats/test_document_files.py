@@ -122,12 +122,10 @@ def test_a_path_may_be_as_long_as_an_id(tmp_path):
     assert "skipped 1 whose ids, their paths, would have over 512 bytes (such as 'part-" in line
 
 
-def test_what_is_skipped_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "MOST", 1000)
-    folder = fill(
-        tmp_path / "docs",
-        {"a.md": "a", "latin.txt": b"\xe9", "empty.md": "# Title", "x.png": b"", "y.py": "", "large.txt": "a " * 501},
-    )
+def test_what_is_skipped_is_said(tmp_path):
+    files = {"a.md": "a", "latin.txt": b"\xe9", "empty.md": "# Title", "x.png": b"", "y.py": "", "large.txt": ""}
+    folder = fill(tmp_path / "docs", files)
+    os.truncate(folder / "large.txt", text_files.MOST + 1)
     lfs = "version https://git-lfs.github.com/spec/v1"
     fill(folder, {"line\nbreak.md": "text", "old.pdf": b"no PDF", "lfs.md": lfs})
     os.symlink("nothing", folder / "link.md")
@@ -137,7 +135,7 @@ def test_what_is_skipped_is_said(tmp_path, monkeypatch):
     assert line.startswith(f"{folder}: 1 file, split into 1 passage; skipped 1 without text (such as 'empty.md'), ")
     for reason in (
         "1 that are Git LFS pointers: run git lfs pull (such as 'lfs.md')",
-        "1 over 1,000 bytes (such as 'large.txt')",
+        "1 over 32,000,000 bytes (such as 'large.txt')",
         '1 that are not UTF-8: save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f WINDOWS-1252 -t UTF-8 OLD',
         "2 that are no files, links to nothing, or folders that can't be read (such as 'link.md', 'pipe.md')",
         "1 with names that hold control characters or are not UTF-8 (such as 'line\\nbreak.md')",

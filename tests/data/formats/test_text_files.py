@@ -34,11 +34,12 @@ def test_objects_skip_blank_lines_and_count_them(tmp_path):
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_a_list_is_read_item_by_item_wherever_blocks_end(tmp_path, indent, monkeypatch):
+def test_a_list_is_read_item_by_item_wherever_blocks_end(tmp_path, indent):
     items = [{"a": 1.25, "b": [{"é": "\\"}]}, {}, {"c": "x" * 30, "d": [True, None, "]}"]}] * 3
-    path = written(tmp_path / "x.json", json.dumps(items, indent=indent, ensure_ascii=False))
-    for size in (1, 2, 7, 100):
-        monkeypatch.setattr(text_files, "_BLOCK", size)
+    items.append({"several blocks": "é" * 1_200_000})
+    text = json.dumps(items, indent=indent, ensure_ascii=False)
+    for before in range(0, 250, 3):  # blocks have a megabyte
+        path = written(tmp_path / "x.json", "[" + " " * (1_000_000 - before) + text[1:])
         found = list(text_files.items(str(path)))
         assert [item for _, item in found] == items
         assert [number for number, _ in found][:3] == ([1, 1, 1] if indent is None else [2, 10, 11])

@@ -1,15 +1,19 @@
 """Qwen3-Reranker's layout as a scorer of pairs, against transformers and the formula on the model's card."""
 
+import dataclasses
 import functools
 import json
 
 import numpy as np
 import pytest
+from helpers import TINY, tower
 from refusals import check_refusal
 
 from endx_jax.data.tokenization import Tokenizer
 from endx_jax.experiment.saved_model import load_pair_scorer
+from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.reranker import CARD, INSTRUCTION, PromptScorer, load_reranker
+from endx_jax.models.dual_encoder import DualEncoder
 
 QUESTIONS = ["where is the cat?", "who sat", "what is 3"]
 ANSWERS = ["the cat sat on a mat", '"3" dogs', "", " two  spaces\nand a line", "the mat " * 9000]
@@ -68,8 +72,9 @@ def folder(request, tmp_path):
 def test_a_question_that_fills_a_pair_is_tokenized_once(tmp_path, monkeypatch):
     size, read = write_tokenizer(tmp_path), []
     tokenizer = Tokenizer(tmp_path, rows=size)
-    scorer = PromptScorer.__new__(PromptScorer)  # without a model
-    scorer._tokenizer, scorer._around, scorer._length = tokenizer, (BEFORE, CARD[1], AFTER), 400
+    one = tower(dataclasses.replace(TINY, positions=400))
+    classifier = PairClassifier(DualEncoder(one, one), None, segments=False)
+    scorer = PromptScorer(classifier, tokenizer, (BEFORE, CARD[1], AFTER), 400)
     encode = Tokenizer.__call__
     monkeypatch.setattr(
         Tokenizer, "__call__", lambda self, texts, most: read.extend(texts) or encode(self, texts, most)
