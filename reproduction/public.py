@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from endx_jax import json_files
-from endx_jax.data.formats import open_data
+from endx_jax.data.formats import Data, open_data
 from endx_jax.errors import EndxError
 from endx_jax.experiment.comparison import compare_systems, read_per_question
 from endx_jax.experiment.evaluate import evaluate
@@ -48,6 +48,11 @@ def public_table(models: Sequence[str], options: Options) -> str:
         rank(options.weights.get(model, model), sets, home / slug(model))
     rows = [row for name in sets for row in rows_of(name, {model: home / slug(model) / name for model in models})]
     made = [json_files.read_json_file(home / slug(model) / name / MANIFEST) for model in models for name in sets]
+    products = _different(one["product_dtype"] for one in made)
+    notes = (
+        "Differences are in points with 95 % bootstrap intervals for other questions, not corrected for the number of "
+        f"comparisons. Products: {products}"
+    )
     about = {
         "title": TITLE,
         "page": "collections.md",
@@ -57,29 +62,28 @@ def public_table(models: Sequence[str], options: Options) -> str:
         "machine": _different(f"{one['cores']} cores of {one['processor']}" for one in made),
         "versions": _different(f"Python {one['python']}, JAX {one['versions']['jax']}" for one in made),
         "origin": f"the command, at commit {_different(one['commit'][:8] or 'unknown' for one in made)}",
-        "notes": "Differences are in points with 95 % bootstrap intervals for other questions, not corrected for the "
-        f"number of comparisons. Products: {_different(one['product_dtype'] for one in made)}",
+        "notes": notes,
         "columns": COLUMNS,
     }
     file = home / f"{NAME}.json"
     lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
     write_text(file, f'{json.dumps(about, indent=2)[:-2]},\n  "rows": [\n{lines}\n  ]\n}}\n')
-    return "\n".join([TITLE, "", *aligned([COLUMNS, *rows]), "", about["notes"], f"the table is in {file}"])
+    return "\n".join([TITLE, "", *aligned([COLUMNS, *rows]), "", notes, f"the table is in {file}"])
 
 
-def rank(place: str, sets: dict[str, tuple[str, str]], folder: pathlib.Path) -> None:
+def rank(place: str, sets: dict[str, Data], folder: pathlib.Path) -> None:
     """Evaluates a model on the collections for which the folder has no results."""
     model = None
-    for name, (path, split) in sets.items():
+    for name, one in sets.items():
         if (folder / name / RESULTS).exists():
             held = read_results(folder / name / RESULTS)[0]["dataset"]
-            if held != path:
-                raise EndxError(f"{folder / name} has results of {held}, not of {path}: give another --output")
+            if held != one.path:
+                raise EndxError(f"{folder / name} has results of {held}, not of {one.path}: give another --output")
             continue
         model = model or load(place)
         manifest = environment() | {"product_dtype": str(model.product_dtype)}
         write_text(folder / name / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        evaluate(model, path, split=split, min_questions=(), output=folder / name)
+        evaluate(model, one.path, split=one.split, min_questions=(), output=folder / name)
 
 
 def rows_of(collection: str, folders: dict[str, pathlib.Path]) -> Iterator[list[str]]:
