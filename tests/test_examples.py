@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from helpers import logged_losses
-from tiny_bert import tiny_recipe
+from tiny_bert import tiny_recipe, write_tiny_bert
 from tiny_models import make_model
 
 import endx_jax
@@ -64,14 +64,26 @@ def test_a_loss_over_eight_devices_trains_ones_own_towers(capsys):
 
 
 @pytest.mark.slow
-def test_the_notebook_trains_and_searches(tiny_bert, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "length", "short", "printed", "count"),
+    [
+        ("first_search", "20", "2", r"^-?\d\.\d{3}  \w+: ", 3),
+        ("own_pairs", "3.0", "1.0", r"^  -?\d\.\d{3}  ", 4),
+        ("own_loss", "15", "5", r"^step +5  loss \d+\.\d{3}  wrong answers", 1),
+    ],
+)
+def test_notebooks_run(tmp_path, monkeypatch, capsys, name, length, short, printed, count):
     monkeypatch.chdir(tmp_path)
-    cells = json.loads((EXAMPLES / "first_search.ipynb").read_text())["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    small = code.replace('"all-MiniLM-L6-v2", 20', f"{str(tiny_bert)!r}, 2")
-    assert small != code
+    monkeypatch.setattr(method, "METHODS", dict(method.METHODS))
+    cells = json.loads((EXAMPLES / f"{name}.ipynb").read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]  # stored as it ran, in order
+    text = "\n".join("".join(cell["source"]) for cell in code)
+    tiny = write_tiny_bert(tmp_path / "bert", max_position_embeddings=256)
+    small = text.replace(f'"all-MiniLM-L6-v2", {length}', f"{str(tiny)!r}, {short}")
+    assert small != text
     exec(small, {})
-    assert len(re.findall(r"^-?\d\.\d{3}  \w+: ", capsys.readouterr().out, re.MULTILINE)) == 3
+    assert len(re.findall(printed, capsys.readouterr().out, re.MULTILINE)) == count
 
 
 def test_the_method_of_the_page_about_losses_trains(tiny_bert, pairs_csv, tmp_path):
