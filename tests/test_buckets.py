@@ -115,10 +115,10 @@ def test_a_copy_that_was_interrupted_is_made_again(url, monkeypatch):
     buckets.write_bytes(url, b"old")
     buckets.local_copy(url)
     buckets.write_bytes(url, b"new")
-    monkeypatch.setattr(buckets, "fetch", interrupted)
-    with pytest.raises(ZeroDivisionError):
-        buckets.local_copy(url)
-    monkeypatch.setattr(buckets, "fetch", fetch)
+    with monkeypatch.context() as patch:
+        patch.setattr(buckets, "fetch", interrupted)
+        with pytest.raises(ZeroDivisionError):
+            buckets.local_copy(url)
     buckets.write_bytes(url, b"old")
     assert buckets.local_copy(url).read_text() == "old"
 

@@ -69,16 +69,7 @@ def test_a_column_of_labels_is_named_once(tiny_bert, tmp_path, caplog):
 
 
 def test_damaged_cells_are_counted_and_empty_values_are_not_shown(tiny_bert, tmp_path):
-    cells = [
-        "#REF!",
-        "#N/A",
-        "G\ufffdste",
-        "fÃ¼r alle",
-        "â€œquotedâ€\x9d",
-        "nu\0ll",
-        "Gäste für «São»",
-        "# REF!",
-    ]
+    cells = ["#REF!", "#N/A", "G\ufffdste", "fÃ¼r alle", "â€œquotedâ€\x9d", "nu\0ll", "Gäste für «São»", "# REF!"]
     rows = [f"what of {n},{cell}{',' + str(n % 2) if n < 2 else ','},\n" for n, cell in enumerate(cells)]
     checked = endx_jax.check(write(tmp_path, rows, "question,answer,kind,none"), model=tiny_bert)
     assert [*checked.findings][:6] == [

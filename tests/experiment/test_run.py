@@ -30,6 +30,7 @@ from endx_jax.index.index import Index
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.console import gathering
+from endx_jax.training.hooks import WARM_UP
 
 SYSTEMS = ("bm25", "untrained", "untrained hybrid", "trained", "hybrid")
 
@@ -328,15 +329,14 @@ def test_every_sharing_trains_what_it_should_and_leaves_a_model_that_loads(confi
 
 
 @pytest.mark.slow
-def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_path, tmp_path_factory, monkeypatch):
+def test_towers_of_different_encoders_are_described_and_found_again(config, tmp_path, tmp_path_factory):
     other = write_tiny_bert(tmp_path_factory.mktemp("other") / "bert", seed=1, hidden_size=16, num_hidden_layers=1)
     config.model.sharing, config.model.encoder = "ade_spl", ""
     config.model.answer_pretrained = str(other)
     config.model.projection = 8
     check_refusal(lambda: run(config, tmp_path), "which differs between")
     config.model.sharing = "ade"
-    monkeypatch.setattr("endx_jax.training.hooks.WARM_UP", 0)
-    config.train.update(stop_at_step=2, profile_steps=1)
+    config.train.update(stop_at_step=WARM_UP + 2, profile_steps=1)
     run(config, tmp_path)
     assert [*(tmp_path / PROFILE).rglob("*.xplane.pb")]
     model = read_model(tmp_path)

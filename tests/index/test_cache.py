@@ -32,9 +32,13 @@ def binary():
     return False
 
 
-@pytest.fixture
-def path(tmp_path, monkeypatch, binary):
+@pytest.fixture(autouse=True)
+def small_indexes_have_caches(monkeypatch):
     monkeypatch.setattr(cache, "FEWEST", 50)
+
+
+@pytest.fixture
+def path(tmp_path, binary):
     documents = made(range(100))
     known, path = vectors_of(documents) + 1, tmp_path / "i.sqlite"
     about = {"metric": "cosine", "model": {"name": "m", "identity": "1"}, "language": "english", "binary": binary}
@@ -137,8 +141,7 @@ def test_words_of_another_tokenizer_are_counted_anew(path, monkeypatch, caplog):
     assert [line.split()[0] for line in lines(caplog)] == [f"{path}.words"]
 
 
-def test_signs_are_mapped_and_those_of_deleted_documents_are_overwritten(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "FEWEST", 50)
+def test_signs_are_mapped_and_those_of_deleted_documents_are_overwritten(tmp_path):
     vectors = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
     documents = [Document(f"d{n}", "") for n in range(100)]
     write_index(tmp_path / "i", vectors, documents, metric="cosine", model={}, binary=True)

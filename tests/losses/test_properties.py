@@ -48,11 +48,7 @@ LOSSES = {
         ("every hard negative masked", with_hard_negatives, SOME | {"positive_ids": jnp.tile(jnp.arange(5), (B, 1))}),
         ("in tiles", with_hard_negatives, SOME | {"tile": 4}),
         ("in tiles, every negative masked", in_batch_softmax, ALL_SAME | {"tile": 4}),
-        (
-            "prefixes, in tiles",
-            in_batch_softmax,
-            {"options": PREFIXES, "tile": 4},
-        ),
+        ("prefixes, in tiles", in_batch_softmax, {"options": PREFIXES, "tile": 4}),
         ("matched, squared errors", sampled_matching, {"drawn": DRAWN, "answer_id": DUPLICATES}),
         ("matched, cross-entropy", sampled_matching, {"drawn": DRAWN, "kind": "bce"}),
         ("sigmoid", in_batch_sigmoid, {"answer_id": DUPLICATES, "tile": 4}),

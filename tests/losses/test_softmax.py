@@ -1,6 +1,5 @@
 """In-batch softmax against visible arithmetic, and its mask against loops; test_pair_scores.py has its twin."""
 
-import functools
 import math
 
 import chex
@@ -22,17 +21,10 @@ IDS = {
     "answer_id": np.array([5, 6, 5, 7, 8, -1, -1]),  # rows 0 and 2 give the same; two are unknown
     "positive_ids": np.array([[5, 8], [6, -1], [5, -1], [7, 6], [8, -1], [-1, -1], [5, -1]]),
 }
-# 5 to 8 are answers of the batch or positives; 0 and 9 to 11 are in neither. 5, 6, 8, 9 and 10 come more than once.
-HARD_IDS = np.array([[9, 5, -1], [10, 9, 8], [7, -1, 11], [5, 9, 9], [-1, -1, -1], [6, 0, 10], [6, 8, -1]])
-WHERE = np.array([True, True, False, True, True, False, True])
 
 
 def ids(names) -> dict:
     return {name: jnp.asarray(IDS[name], jnp.int32) for name in names}
-
-
-def drawn(dtype=np.float64) -> np.ndarray:
-    return np.random.default_rng(3).normal(size=(2, B, E)).astype(dtype)
 
 
 def is_false_negative(i: int, j: int, names) -> bool:
@@ -132,36 +124,9 @@ def test_a_visible_example_of_hard_negatives():
     assert float(found) == pytest.approx(sum(rows) / 2, rel=1e-5)
 
 
-def test_a_hard_negative_counts_where_there_is_one():
-    zeros = jnp.zeros((2, 3))
-    for ids_of_two, candidates in (([[0], [0]], 2 + 2), ([[0], [-1]], 2 + 1), ([[-1], [-1]], 2)):
-        found = softmax_loss(zeros, zeros, hard_negatives=jnp.zeros((2, 1, 3)), hard_negative_ids=jnp.array(ids_of_two))
-        assert float(found) == pytest.approx(math.log(candidates))
-
-
 @pytest.mark.parametrize("tile", [None, 2])
 def test_no_hard_negatives_for_each_question_are_none(tile):
     question, answer = jnp.eye(3), jnp.ones((3, 3))
     none = {"hard_negatives": jnp.zeros((3, 0, 3)), "hard_negative_ids": jnp.zeros((3, 0), int)}
     value = jax.value_and_grad(lambda question, **more: in_batch_softmax(question, answer, tile=tile, **more)[0])
     chex.assert_trees_all_close(value(question, **none, answer_id=jnp.arange(3)), value(question), rtol=1e-6)
-
-
-def test_a_missing_hard_negative_is_as_if_it_were_not_there():
-    question, answer = map(jnp.asarray, drawn(np.float32))
-    one, known = jnp.asarray(np.random.default_rng(5).normal(size=(B, 1, E)), jnp.float32), ids(IDS)
-    one_id = jnp.asarray(HARD_IDS[:, 1:2])
-    two_ids = jnp.concatenate([one_id, jnp.full_like(one_id, -1)], axis=1)
-
-    @jax.jit
-    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2))
-    def compute(question, answer, hard, hard_ids):
-        return softmax_loss(question, answer, hard_negatives=hard, hard_negative_ids=hard_ids, where=WHERE, **known)
-
-    expected, (to_question, to_answer, to_one) = compute(question, answer, one, one_id)
-    to_two = jnp.concatenate([to_one, jnp.zeros_like(to_one)], axis=1)
-    for filler in (0.0, 1e4, np.inf, np.nan):
-        two = jnp.concatenate([one, jnp.full_like(one, filler)], axis=1).at[~WHERE].set(filler)
-        found, gradients = compute(question, answer, two, two_ids)
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-        chex.assert_trees_all_close(gradients, (to_question, to_answer, to_two), rtol=0, atol=1e-6)

@@ -5,12 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from endx_jax.metrics.significance import (
-    bootstrap_interval,
-    mean_over_sets,
-    paired_difference,
-    questions_needed,
-)
+from endx_jax.metrics.significance import bootstrap_interval, mean_over_sets, paired_difference, questions_needed
 
 
 @pytest.mark.parametrize("sizes", [(8,), (2, 6)])

@@ -36,8 +36,7 @@ def test_few_candidates_are_all_ranked_by_their_codes_with_ties_by_row():
     np.testing.assert_allclose(found.scores, exact.scores, rtol=1e-5)
     where = np.arange(200) % 3 == 0
     np.testing.assert_array_equal(
-        corpus.search(questions, 20, where).rows,
-        top_k(questions, twin.codes, 20, scales=twin.scales, where=where).rows,
+        corpus.search(questions, 20, where).rows, top_k(questions, twin.codes, 20, scales=twin.scales, where=where).rows
     )
     np.testing.assert_array_equal(corpus.scores(questions)(2, 5), Corpus(*twin).scores(questions)(2, 5))
     assert corpus.search(questions, 500).rows.shape == (9, 200)

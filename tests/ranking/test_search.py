@@ -39,9 +39,19 @@ def whole_numbers(*shape, seed=0, most=2):
 
 
 @pytest.fixture
-def small_tiles(monkeypatch):
+def set_tiles(monkeypatch):
+    """Sets the tiles of CPUs; none: they have those of accelerators."""
+
+    def set_sizes(**sizes):
+        monkeypatch.setattr(search, "TILES", {"cpu": Tile(**sizes)} if sizes else {})
+
+    return set_sizes
+
+
+@pytest.fixture
+def small_tiles(set_tiles):
     """Tiles so small that a few questions and candidates fill many, and rows are merged in several steps."""
-    monkeypatch.setattr(search, "TILES", {"cpu": Tile(questions=16, candidates=8, merged=3, bytes=96)})
+    set_tiles(questions=16, candidates=8, merged=3, bytes=96)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +81,8 @@ def test_chunks_merge_only_their_own_rows(small_tiles):
     check(np.eye(40), np.repeat(np.eye(40)[::-1], 3, axis=0), 5, mesh=devices(1))
 
 
-def test_the_tile_of_accelerators(monkeypatch):
-    monkeypatch.setattr(search, "TILES", {})
+def test_the_tile_of_accelerators(set_tiles):
+    set_tiles()
     check(whole_numbers(9, 4), whole_numbers(20_000, 4, seed=1, most=9), 10, mesh=devices(1), block=1)
 
 
@@ -156,9 +166,9 @@ def test_devices_speak_once_at_the_end():
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks(set_tiles):
     """Blocks of at most 128 rows, 16 a device: each corpus takes several."""
-    monkeypatch.setattr(search, "TILES", {"cpu": Tile(questions=8, candidates=2, merged=3, bytes=48)})
+    set_tiles(questions=8, candidates=2, merged=3, bytes=48)
 
 
 def check_corpus(corpus, candidates, where, k=7, counts=(1, 15)):

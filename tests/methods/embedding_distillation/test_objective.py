@@ -11,10 +11,7 @@ from helpers import random_params
 from endx_jax.batch import Tokens
 from endx_jax.losses import Guide
 from endx_jax.methods.dual import ContrastiveBatch
-from endx_jax.methods.embedding_distillation import (
-    EmbeddingDistillationObjective,
-    EmbeddingDistillationSettings,
-)
+from endx_jax.methods.embedding_distillation import EmbeddingDistillationObjective, EmbeddingDistillationSettings
 from endx_jax.models import SIDES, DualEncoder, TokenEmbedder, Tower
 from endx_jax.models.static import NoEncoder
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh
