@@ -109,7 +109,9 @@ def read_splits(settings: DataSettings) -> Splits:
     if settings.tokens:
         return _held_out(find_data(settings.test_path, settings, settings.test_split).records(), settings)
     if settings.merge:
-        splits = parted(_read_merged(settings), settings)
+        files = squad.files_of(settings.path)
+        paragraphs = itertools.chain.from_iterable(find_data(file, settings).paragraphs() for file in files)
+        splits = parted(records_of(paragraphs, files, settings.pool), settings)
     else:
         data, of_test = data_of(settings)
         records = data.with_options(whole=False).records()
@@ -124,13 +126,6 @@ def read_splits(settings: DataSettings) -> Splits:
     if settings.max_test_questions:
         splits = dataclasses.replace(splits, test=take(splits.test, settings.max_test_questions))
     return splits
-
-
-def _read_merged(settings: DataSettings) -> RetrievalSet:
-    """Reads both files of a SQuAD folder as one set of whole paragraphs."""
-    files = squad.files_of(settings.path)
-    paragraphs = itertools.chain.from_iterable(find_data(file, settings).paragraphs() for file in files)
-    return records_of(paragraphs, files, settings.pool)
 
 
 def _parted_from(records: RetrievalSet, of_test: Data, settings: DataSettings) -> Splits:

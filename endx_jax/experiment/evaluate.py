@@ -15,6 +15,28 @@ if TYPE_CHECKING:
     from endx_jax.ranking.results import Results, SuiteResults
 
 
+def check_arguments(
+    *,
+    model: Any,
+    data: Any,
+    workdir: Any,
+    index: Any,
+    rerank: Any,
+    top: int,
+    min_questions: Sequence[int],
+    reverse: bool,
+    **others: Any,
+) -> None:
+    """Raises EndxError for arguments of `evaluate` that contradict each other; ignores the others."""
+    require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
+    require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
+    require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
+    require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
+    require(not index or bool(data), "index needs data with questions and their right documents or answers")
+    require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
+    require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")
+
+
 def evaluate(
     model: "EmbeddingModel | str | os.PathLike | None" = None,
     data: str | os.PathLike | None = None,
@@ -69,13 +91,7 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
-    require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
-    require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
-    require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
-    require(not index or bool(data), "index needs data with questions and their right documents or answers")
-    require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
-    require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")
+    check_arguments(**locals())
 
     from etils import epath
 

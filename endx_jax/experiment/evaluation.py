@@ -169,12 +169,7 @@ def evaluate_index(
     index.encoder.model.check_one_vector("the evaluation of an index")
     results = IndexResults(rank(index.encoder.encode_query(texts)), judged)
     if home:
-        about = {
-            "dataset": data.path,
-            "split": data.split,
-            "index": str(index.path),
-            "model": index.snapshot.info.model,
-        }
+        about = {"dataset": data.path, "split": data.split, "index": str(index.path), "model": snapshot.info.model}
         _write_index_results(home, about, snapshot, ids, results)
     return results
 

@@ -24,7 +24,6 @@ from endx_jax.files import sha256_of
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.loading import params_of_run, text_processors
 from endx_jax.methods import Method, find_method
-from endx_jax.methods.objective import Objective
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.lora import BASE, merged, with_adapters
 from endx_jax.parallel.sharding import parameter_paths, put, state_shardings
@@ -91,10 +90,6 @@ class Model:
     def objective(self):
         """Objective of the method for this dual encoder."""
         return self.method.objective(self.dual_encoder, self.settings.objective)
-
-    def objective_with(self, remat: str) -> Objective:
-        """Returns the objective whose layers have a rematerialisation policy, a key of `stack.REMATS`."""
-        return self.method.objective(with_remat(self.dual_encoder, remat), self.settings.objective)
 
     @property
     def method(self) -> Method:

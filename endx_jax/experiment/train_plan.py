@@ -15,7 +15,7 @@ from endx_jax.data.batches.collator import BatchStream
 from endx_jax.data.batches.sampler import sampler_options
 from endx_jax.data.batches.token_tables import Pairs
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.model import Model
+from endx_jax.experiment.model import Model, with_remat
 from endx_jax.experiment.step_memory import StepMemory, first_that_fits, options_by_cost
 from endx_jax.methods.objective import Objective
 from endx_jax.models import sharding_hints
@@ -111,7 +111,9 @@ class TrainPlan:
     def objective(self) -> Objective:
         """Objective with the chosen rematerialisation, for the execution and the length of an epoch."""
         steps_per_epoch = len(self.padded.pairs) / self.global_batch_size
-        return self.model.objective_with(self.choice.remat).for_run(self.execution, steps_per_epoch)
+        towers = with_remat(self.model.dual_encoder, self.choice.remat)
+        objective = self.model.method.objective(towers, self.settings.objective)
+        return objective.for_run(self.execution, steps_per_epoch)
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:

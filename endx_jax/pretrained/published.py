@@ -122,16 +122,7 @@ _HEADS: Mapping[str, dict[str, Any]] = {
         "max_length": 2048,
     },
 }
-_OTHER_NAMES = {
-    "all-MiniLM-L6-v2": MINILM.hub_id,
-    "gte-modernbert-base": GTE,
-    "bert-base-uncased": "google-bert/bert-base-uncased",
-    "bert-large-uncased": "google-bert/bert-large-uncased",
-    "Qwen3-Embedding-0.6B": QWEN3.format("0.6B"),
-    "Qwen3-Embedding-4B": QWEN3.format("4B"),
-    "Qwen3-Embedding-8B": QWEN3.format("8B"),
-    "embeddinggemma-300m": GEMMA,
-}
+_OTHER_NAMES = {hub_id.partition("/")[2]: hub_id for hub_id in CONFIGS}  # without their owners
 
 
 def outline(name: str) -> PretrainedEncoder:

@@ -106,7 +106,7 @@ class Collator:
         if positives.width <= MOST_POSITIVES:
             return positives[question_id]
         padded = positives.pad(question_id, MOST_POSITIVES)
-        for n in np.flatnonzero(positives.offsets[question_id + 1] - positives.offsets[question_id] > MOST_POSITIVES):
+        for n in np.flatnonzero(positives.length_of(question_id) > MOST_POSITIVES):
             right = np.intersect1d(positives.row(question_id[n]), present)[:MOST_POSITIVES]
             padded[n] = np.pad(right, (0, MOST_POSITIVES - len(right)), constant_values=-1)
         return padded

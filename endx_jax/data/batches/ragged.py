@@ -11,8 +11,26 @@ from endx_jax.errors import EndxError
 from endx_jax.numerics import Quantized, dequantize
 
 
+class Rows:
+    """N rows of different lengths, one after another: row i is at `offsets[i]:offsets[i + 1]`."""
+
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """Length of each row, such as the number of tokens of a text, int64 [N]."""
+        return np.diff(self.offsets)
+
+    def length_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the lengths of `rows` [...], int64 [...], without reading other offsets."""
+        return self.offsets[np.asarray(rows) + 1] - self.offsets[rows]
+
+
 @dataclasses.dataclass(frozen=True)
-class Ragged:
+class Ragged(Rows):
     """Rows of values with different lengths, held as one array; indexing pads them.
 
     Attributes:
@@ -40,18 +58,14 @@ class Ragged:
         count, width = rows.shape
         return cls(rows.ravel(), np.arange(count + 1) * width, width)
 
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Returns the values of `rows` [...], padded to `width`, [..., width]."""
         return self.pad(rows, self.width)
 
     def pad(self, rows: np.ndarray, width: int) -> np.ndarray:
         """Returns the first `width` values of `rows` [...], padded, [..., width]."""
-        starts = self.offsets[rows]
-        lengths = np.minimum(self.offsets[np.asarray(rows) + 1] - starts, width)
-        return padded(self.values, starts, lengths, width, self.fill, self.values.dtype)[0]
+        lengths = np.minimum(self.length_of(rows), width)
+        return padded(self.values, self.offsets[rows], lengths, width, self.fill, self.values.dtype)[0]
 
     def find(self, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         """Returns the index in `values`, [B, K], of each wanted value; -1 if its row lacks it.
@@ -76,7 +90,7 @@ class Ragged:
 
 
 @dataclasses.dataclass(frozen=True)
-class RaggedVectors:
+class RaggedVectors(Rows):
     """Vectors of the tokens of N texts, of different lengths, held as one array; iterating yields those of each text.
 
     Attributes:
@@ -98,14 +112,6 @@ class RaggedVectors:
         some = [text for text, length in zip(texts, lengths, strict=True) if length]
         check_widths(some)
         return cls(concatenate(some or texts) if texts else np.zeros((0, width), np.float32), offsets_of(lengths))
-
-    @functools.cached_property
-    def lengths(self) -> np.ndarray:
-        """Number of tokens of each text, int64 [N]."""
-        return np.diff(self.offsets)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
 
     def __getitem__(self, rows: Any) -> Any:
         """Returns the vectors of one text, [L, E] as in `values`; or of several, by a slice or an array of rows."""

@@ -1,7 +1,6 @@
 """Tables of tokens or vectors of texts, and training pairs between them."""
 
 import dataclasses
-import functools
 import hashlib
 import mmap
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from endx_jax.data.batches.ragged import Ragged, offsets_of, padded
+from endx_jax.data.batches.ragged import Ragged, Rows, offsets_of, padded
 from endx_jax.numerics import round_up
 
 if TYPE_CHECKING:  # importing it imports JAX, which reading data does not need
@@ -17,7 +16,7 @@ if TYPE_CHECKING:  # importing it imports JAX, which reading data does not need
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenTable:
+class TokenTable(Rows):
     """Token ids of N texts, concatenated.
 
     Attributes:
@@ -43,18 +42,6 @@ class TokenTable:
     def cut(self) -> int:
         """Number of texts that were truncated."""
         return 0 if self.truncated is None else int(self.truncated.sum())
-
-    @functools.cached_property
-    def lengths(self) -> np.ndarray:
-        """Number of tokens of each text, int64 [N]."""
-        return np.diff(self.offsets)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def length_of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the number of tokens of the texts in `rows` [...], int64 [...], without reading other rows."""
-        return self.offsets[rows + 1] - self.offsets[rows]
 
     def pad(self, rows: np.ndarray, length: int) -> "Tokens":
         """Returns the texts in `rows` [...], padded to `length`, as NumPy `Tokens` [..., length]; none is truncated."""

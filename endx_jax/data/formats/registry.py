@@ -50,16 +50,12 @@ def _prepared(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
     yield from read_prepared(*name_and_split(place.path))
 
 
-def _train_and_validation(place: Place) -> tuple[str, str] | None:
-    return None if ":" in place.path else (f"{place.path}:train", f"{place.path}:validation")
-
-
 # Data sets of `endx prepare`, by name.
 PREPARED = Format(
     "prepared",
     lambda place: place.path.startswith(PREFIXES),
     paragraphs=_prepared,
-    parts=_train_and_validation,
+    parts=lambda place: None if ":" in place.path else (f"{place.path}:train", f"{place.path}:validation"),
 )
 
 # All formats; the first that matches is that of a path. The formats of tables, whose files are read in parts of rows,
