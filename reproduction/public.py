@@ -50,6 +50,10 @@ def public_table(models: Sequence[str], options: Options) -> str:
     places = [(pathlib.Path(model).name, home / slug(model) / name) for model in models for name in sets]
     made = [json_files.read_json_file(place / MANIFEST) | {"model": model} for model, place in places]
     products = _different(f"{one['model']} in {one['product_dtype']}" for one in made)
+    notes = (
+        "Differences are in points with 95 % bootstrap intervals for other questions, not corrected for the number of "
+        f"comparisons. Products: {products}"
+    )
     about = {
         "title": TITLE,
         "page": "collections.md",
@@ -59,14 +63,13 @@ def public_table(models: Sequence[str], options: Options) -> str:
         "machine": _different(f"{one['cores']} cores of {one['processor']}" for one in made),
         "versions": _different(f"Python {one['python']}, JAX {one['versions']['jax']}" for one in made),
         "origin": f"the command, at commit {_different(one['commit'][:8] or 'unknown' for one in made)}",
-        "notes": "Differences are in points with 95 % bootstrap intervals for other questions, not corrected for the "
-        f"number of comparisons. Products: {products}",
+        "notes": notes,
         "columns": COLUMNS,
     }
     file = home / f"{NAME}.json"
     lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
     write_text(file, f'{json.dumps(about, indent=2)[:-2]},\n  "rows": [\n{lines}\n  ]\n}}\n')
-    return "\n".join([TITLE, "", *aligned([COLUMNS, *rows]), "", about["notes"], f"the table is in {file}"])
+    return "\n".join([TITLE, "", *aligned([COLUMNS, *rows]), "", notes, f"the table is in {file}"])
 
 
 def rank(place: str, sets: dict[str, tuple[str, str]], folder: pathlib.Path) -> None:
