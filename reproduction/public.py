@@ -47,8 +47,9 @@ def public_table(models: Sequence[str], options: Options) -> str:
     for model in models:
         rank(options.weights.get(model, model), sets, home / slug(model))
     rows = [row for name in sets for row in rows_of(name, {model: home / slug(model) / name for model in models})]
-    made = [json_files.read_json_file(home / slug(model) / name / MANIFEST) for model in models for name in sets]
-    products = _different(one["product_dtype"] for one in made)
+    places = [(pathlib.Path(model).name, home / slug(model) / name) for model in models for name in sets]
+    made = [json_files.read_json_file(place / MANIFEST) | {"model": model} for model, place in places]
+    products = _different(f"{one['model']} in {one['product_dtype']}" for one in made)
     notes = (
         "Differences are in points with 95 % bootstrap intervals for other questions, not corrected for the number of "
         f"comparisons. Products: {products}"

@@ -29,6 +29,7 @@ def test_rows_of_two_models_are_kept_and_other_data_are_refused(tmp_path, reprod
     stored = json.loads((out / "public" / "public.json").read_text())
     labels = ["BM25", "one", "one + BM25", "named", "named + BM25"]
     assert [row[:4] for row in stored["rows"]] == [[s, "12", "12", one] for s in ("first", "second") for one in labels]
+    assert stored["notes"].endswith("Products: one in float32; named in float32")
     bm25 = dict(zip(stored["columns"], stored["rows"][0], strict=True))
     assert (bm25["nDCG@10"], bm25["MRR"], bm25["nDCG@10 - BM25"]) == ("100.0", "100.0", "")
     assert all(row[5].startswith(("-", "+")) for row in stored["rows"][1:5])
