@@ -49,16 +49,17 @@ def run_verb(argv: list[str]) -> int:
       The exit status: 0; 2 after a user error (one line on standard error); 75 if the same command resumes the
       work (also one line); 130 after an interrupt; 141 if the output pipe was closed.
     """
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(USAGE.format(version=endx_jax.__version__))
-        return 0
-    if argv[0] == "--version":
-        print(endx_jax.__version__)
-        return 0
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # as stderr does, for characters outside its encoding
     try:
+        if not argv or argv[0] in ("-h", "--help", "help"):
+            print(USAGE.format(version=endx_jax.__version__), flush=True)
+            return 0
+        if argv[0] == "--version":
+            print(endx_jax.__version__, flush=True)
+            return 0
+
         from endx_jax.files import expanded
 
         # Shells expand `~` in `--workdir ~/runs/a`, not in `--workdir=~/runs/a`, which would make a folder named `~`.

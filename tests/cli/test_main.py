@@ -51,3 +51,12 @@ def test_a_platform_that_is_absent_is_one_line(platform, line):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(f"endx serve: JAX_PLATFORMS={platform}: {line}")
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_output_that_nobody_reads_ends_the_program(flag):
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([sys.executable, "-m", "endx_jax", flag], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
