@@ -130,13 +130,18 @@ def staging_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
                 (stale / REPLACED).rename(folder)
             if acquired:
                 shutil.rmtree(stale, ignore_errors=True)
-    fresh = pathlib.Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
-    try:
-        with _try_lock(fresh):
+    with contextlib.ExitStack() as stack:
+        while True:
+            fresh = pathlib.Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+            held = stack.enter_context(_try_lock(fresh))
+            # Before it is locked, another process may take it for that of a killed process, and remove it.
+            if held is not False and fresh.exists():
+                break
+        try:
             fresh.chmod(0o755)
             yield fresh
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
 
 
 def replace_folder(fresh: pathlib.Path, folder: pathlib.Path) -> None:
@@ -156,18 +161,20 @@ def replace_folder(fresh: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 @contextmanager
-def _try_lock(folder: pathlib.Path) -> Iterator[bool]:
-    """Context in which a folder is locked; yields false if another process has locked it."""
+def _try_lock(folder: pathlib.Path) -> Iterator[bool | None]:
+    """Context in which a folder is locked; yields false if another process has locked it, None without locks."""
     with contextlib.ExitStack() as stack:
+        acquired: bool | None = True
         try:
             import fcntl
 
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            acquired = True
-        except (ImportError, OSError):
+        except BlockingIOError:
             acquired = False
+        except (ImportError, OSError):
+            acquired = None
         yield acquired
 
 

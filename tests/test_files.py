@@ -1,3 +1,4 @@
+import concurrent.futures
 import errno
 import os
 import pathlib
@@ -156,6 +157,16 @@ def test_killed_anywhere_a_folder_is_there_at_the_next_write_and_nothing_is_left
         assert other.is_dir()
     assert (folder / "file").read_text() == "newest"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".folder.backup", "folder"]
+
+
+def test_two_who_stage_at_once_leave_each_other_alone(tmp_path):
+    def stage(_):
+        with staging_folder(tmp_path / "folder") as fresh:
+            (fresh / "file").write_text("new")
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(stage, range(400))] == [None] * 400
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_everybody_may_read_files_and_folders_and_their_locks_are_left(tmp_path):
