@@ -30,7 +30,6 @@ from endx_jax.files import replace_folder, staging_folder
 
 HEADER = "query-id\tcorpus-id\tscore"
 NEGATIVES_HEADER = f"{HEADER}\trank"
-QA_START = re.compile(r'\s*\{\s*"(queries|corpus|relevant_docs)"\s*:\s*\{')  # beginning of a file for `read_qa_dataset`
 
 
 def read_beir(place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
@@ -83,21 +82,6 @@ def read_beir(place: Place, options: ReadOptions, invalid: InvalidRows) -> Retri
     if scores is not None:
         _check_scored(records, scores_path)
     return records
-
-
-def read_qa_dataset(place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
-    """Reads LlamaIndex's `EmbeddingQAFinetuneDataset`; like `read_beir`, merges equal texts and raises EndxError."""
-    path, merged = place.path, RetrievalSetBuilder()
-    contents = text_files.read_json(path)
-    texts, queries, right = (json_files.value(contents, key, path) for key in ("corpus", "queries", "relevant_docs"))
-    for name in json_files.as_object(texts, f"{path}: corpus"):
-        merged.candidate(json_files.text_at(texts, name, f"{path}: corpus"), name)
-    for name, listed in json_files.as_object(right, f"{path}: relevant_docs").items():
-        where = f"{path}: relevant_docs[{name!r:.100}]"
-        ids = (json_files.identifier(document, where) for document in json_files.as_list(listed, where))
-        answers = [json_files.text_at(texts, document, where) for document in ids]
-        merged.add(json_files.text_at(queries, name, where), answers, id=name)
-    return merged.build()
 
 
 def sets_of(folder: str) -> dict[str, str]:
@@ -465,8 +449,3 @@ BEIR = Format(
     sets=_splits_as_sets,
 )
 SUITE = Format("suite", lambda place: bool(sets_of(place.path)), records=_refuse, sets=_folders_as_sets)
-LLAMA_INDEX = Format(
-    "llama_index",
-    lambda place: place.is_object and bool(QA_START.match(text_files.head(place.files[0], 1000))),
-    records=read_qa_dataset,
-)

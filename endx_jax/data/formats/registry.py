@@ -14,8 +14,9 @@ import numpy as np
 
 from endx_jax.data.formats import document_files, folders, text_files
 from endx_jax.data.formats.answer_strings import ANSWERS
-from endx_jax.data.formats.beir import BEIR, LLAMA_INDEX, SUITE
+from endx_jax.data.formats.beir import BEIR, SUITE
 from endx_jax.data.formats.format import DEFAULTS, Format, Place, ReadOptions
+from endx_jax.data.formats.llama_index import LLAMA_INDEX
 from endx_jax.data.formats.made import MADE
 from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
 from endx_jax.data.formats.msmarco import MSMARCO
