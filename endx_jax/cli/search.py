@@ -182,7 +182,7 @@ def _answer_all(
 
 
 def _converse(index: "Index", ask: Ask, mode: str) -> None:
-    """Reads questions from the terminal, whose lines can be edited and recalled, until the input ends (Ctrl-D)."""
+    """Answers questions typed at a terminal, with line editing and history, until the input ends (Ctrl-D)."""
     import readline  # noqa: F401  # importing it enables line editing in `input`
 
     from endx_jax.cli.answers import to_text

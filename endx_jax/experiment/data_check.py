@@ -208,7 +208,7 @@ def _lengths(records: RetrievalSet, settings: DataSettings, model: EmbeddingMode
 
 
 def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Mapping[str, float]], list[str], float]:
-    """Returns metrics by system before training, lines to show, and the deviation of two systems' difference."""
+    """Ranks without training; returns metrics by system, lines to print, and the deviation of their difference."""
     some = limit_questions(records, RANKED)
     if len(records.candidates) > POOL:
         some = take(records, RANKED)

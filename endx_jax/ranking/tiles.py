@@ -28,7 +28,7 @@ class Tile(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Block of candidates that is sent at once; each device of the mesh holds its own rows.
+    """Candidates that are sent to the devices at once, split over them by rows.
 
     Attributes:
       embeddings: [b, E], of any numeric dtype.
@@ -142,7 +142,7 @@ def sign_products(questions: Array, signs: Array) -> Array:
 
 
 def _merge_tile(best: Best, scores: Array, where: Array | None, first, count, merged: int) -> Best:
-    """Merges scores [rows, n] of candidates whose ids begin with `first` into the best of one chunk of questions."""
+    """Merges scores [rows, n] of the candidates from `first` on into the best of one chunk of questions."""
     if where is not None:
         scores = jnp.where(where[None], scores, -jnp.inf)
     highest = scores.max(axis=1)

@@ -72,7 +72,7 @@ def test_nothing_acknowledged_is_lost_by_kills_of_two_writers(tmp_path, monkeypa
 
     def check(name):
         stored: dict[str, list[Document]] = {}
-        index, other = Index(path), "ba"["ab".index(name)]
+        index, other = Index(path), "b" if name == "a" else "a"
         for row, document in index.snapshot:
             stored.setdefault(document.id, []).append(document)
             if not document.id.startswith(other):  # which may delete it meanwhile, and then erases its vectors

@@ -223,7 +223,7 @@ def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path]
 def _judgements(
     parts: Sequence[Sequence[pathlib.Path]], rows: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
-    """Returns keys of right pairs by source, and of all right and all wrong pairs, sorted and distinct, with scores."""
+    """Returns sorted distinct keys of the right pairs of each source, of all right and all wrong pairs, and scores."""
     before = np.zeros(2, np.int64)
     sources: list[np.ndarray] = []
     keys: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])

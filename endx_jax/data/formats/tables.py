@@ -239,7 +239,7 @@ class _DocumentTable:
 
 
 def text_of(row: dict, key: str, where: str) -> str:
-    """Returns a text of a row, which may be empty; null and NaN are empty."""
+    """Returns the text in a column of a row; empty if it is null or NaN."""
     missing = key in row and json_files.is_missing(row[key])
     return "" if missing else json_files.text_at(row, key, where, may_be_empty=True)
 

@@ -220,7 +220,7 @@ class TextDecoders:
     def _nll(
         self, params: dict, side: str, latents: dict[str, Array], tokens: Tokens, weights: Array
     ) -> LossAndMetrics:
-        """Computes the sum of -log p(word) over the words after each text's first, with `weights` [B, L - 1]."""
+        """Computes the negative log-likelihood of all words but the first of each text, by `weights` [B, L - 1]."""
         parts, latent = params[side], latents[SOURCES[self.settings.decodes][side]]
         look_up = self.model.tower(side).token_embedder.apply
         embedded = cast(Array, look_up({"params": parts["token_embedder"]}, tokens.ids[:, :-1]))
