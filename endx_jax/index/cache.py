@@ -105,8 +105,10 @@ def make_cache(
                 file[: len(line)] = line
                 fill(_views(np.frombuffer(file, np.uint8), len(line), shapes))
                 file.flush()
+                # This file, and not the path, by which another process may have another cache at once.
+                arrays = _views(np.asarray(np.memmap(stream, np.uint8, "r", shape=(size,))), len(line), shapes)
             shutil.copymode(store.path, path)
-            return _mapped(path)
+            return Cache(dict(about), arrays, identity)
     memory = np.empty(size + ALIGNED, np.uint8)
     arrays = _views(memory[-memory.ctypes.data % ALIGNED :], len(line), shapes)
     fill(arrays)
@@ -163,15 +165,15 @@ def _key(name: str) -> str:
 
 def _mapped(path: pathlib.Path, mode: Literal["r", "r+"] = "r") -> Cache:
     """Maps a file; raises ValueError, or an error about types and keys, if it is no cache."""
-    with open(path, "rb") as stream:
+    with open(path, "rb" if mode == "r" else "r+b") as stream:  # once: another process may replace the file meanwhile
         description = json.loads(stream.readline(LONGEST))
-        begin = stream.tell()
+        begin, size = stream.tell(), os.fstat(stream.fileno()).st_size
+        memory = np.asarray(np.memmap(stream, np.uint8, mode, shape=(size,)))
     shapes = {name: (np.dtype(kind), tuple(shape)) for name, (kind, shape) in description["arrays"].items()}
-    whole = all(kind.kind in "iuf" for kind, _ in shapes.values()) and path.stat().st_size == _ends(begin, shapes)[-1]
+    whole = all(kind.kind in "iuf" for kind, _ in shapes.values()) and size == _ends(begin, shapes)[-1]
     if description["version"] != VERSION or not whole:
         raise ValueError("another version, or cut")
-    arrays = _views(np.asarray(np.memmap(path, np.uint8, mode)), begin, shapes)
-    return Cache(description["about"], arrays, description["id"])
+    return Cache(description["about"], _views(memory, begin, shapes), description["id"])
 
 
 def _ends(begin: int, shapes: Shapes) -> list[int]:
