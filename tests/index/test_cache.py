@@ -133,6 +133,21 @@ def test_a_cache_that_does_not_fit_is_made_anew_with_one_line(path, caplog, name
     check(path, Index(path))
     assert not lines(caplog)
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cache_that_another_process_puts_in_its_place_at_once_changes_no_search(path, monkeypatch, name):
+    expected = found(Index(path))
+    documents = made(range(300))[::-1]
+    other, file = path.parent / f"other.{name}", path.parent / f"i.sqlite.{name}"
+    about = {"known": vectors_of(documents), "metric": "cosine", "model": {}}
+    write_index(other.with_name("other"), vectors_of(documents), documents, **about)
+    found(Index(other.with_name("other")))
+    file.unlink()
+    # The other's file comes after the last step of this process.
+    monkeypatch.setattr(cache.shutil, "copymode", lambda *_: os.path.exists(other) and os.replace(other, file))
+    size = other.stat().st_size
+    assert found(Index(path)) == expected
+    assert file.stat().st_size == size
+
 
 def test_words_of_another_tokenizer_are_counted_anew(path, monkeypatch, caplog):
     check(path, Index(path))
