@@ -222,7 +222,8 @@ class _DocumentTable:
     def document(self, row: dict, number: int | str, where: str) -> Document:
         """Returns the document of a row; `number` is its id if the row has none."""
         text_key, row = self.chosen(row, where), dict(row)
-        text = json_files.as_text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
+        text = text_of(row, text_key, where)
+        del row[text_key]
         key = "" if self.id == "" else next(iter(columns.find(ID, row, self.id)), "")
         name = row.pop(key) if key else number
         if not key:

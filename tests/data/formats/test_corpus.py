@@ -27,11 +27,14 @@ def read(folder, name, text, **options):
         (
             "a.jsonl",
             '{"id": "x", "text": " one "}\n\n{"_id": 7, "text": "two", "title": "T", "url": "u", "n": 1.5, "old": true}'
-            '\n{"text": "", "list": [1], "no": null, "nan": NaN, "empty": " ", "metadata": {"pages": 3, "deep": {}}}\n',
+            '\n{"text": "", "list": [1], "no": null, "nan": NaN, "empty": " ", "metadata": {"pages": 3, "deep": {}}}\n'
+            '{"id": 5, "text": null}\n{"id": 6, "text": NaN}\n',
             [
                 Document("x", "one"),
                 Document("7", "T two", {"title": "T", "url": "u", "n": 1.5, "old": True}),
                 Document("4", "", {"pages": 3}),
+                Document("5", ""),
+                Document("6", ""),
             ],
         ),
         (

@@ -397,7 +397,6 @@ def document(name, text, *named, **options):
     [
         document("a.jsonl", '{"text": "a"}\n{"txt": "b"}\n', "line 2", "'text'", "'txt'", "text_column"),
         document("a.jsonl", '{"text": 3}\n', "line 1", "'text'", "a whole number"),
-        document("a.jsonl", '{"id": 1, "text": NaN}\n', "line 1", "'text'", "NaN"),
         document("a.jsonl", '{"text": "a", "id": " "}\n', "line 1", "'id' is empty"),
         document("a.jsonl", '{"text": "a", "id": true}\n', "line 1", "'id'", "true or false"),
         document("a.jsonl", '{"text": "a", "title": ["T"]}\n', "line 1", "'title'", "a list"),
