@@ -29,10 +29,10 @@ from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.compile_step import compile_and_restore
-from endx_jax.experiment.config import Settings, resolve
+from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import ensure_prepared, read_sets
-from endx_jax.experiment.finalize import finalize, prompts
-from endx_jax.experiment.model import Model, read_processors, read_sources
+from endx_jax.experiment.finalize import finalize
+from endx_jax.experiment.model import Model, read_encoders
 from endx_jax.experiment.prepared_run import Run, log_summary
 from endx_jax.experiment.results_page import results_page
 from endx_jax.experiment.run_index import index_writer
@@ -154,7 +154,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     paths = [source.path for source in settings.data.sets]
     ensure_prepared([*paths, settings.data.test_path, *settings.evaluation.sets])
     sets = read_sets(settings.evaluation, settings.data)
-    (sources, processors), data = _all_of(lambda: _read_encoders(settings), lambda: read_splits(settings.data))
+    (sources, processors), data = _all_of(lambda: read_encoders(settings), lambda: read_splits(settings.data))
     most, store = settings.data.max_train_pairs, None
     used = data.train.first(most) if most and not settings.data.tokens else data.train
     if settings.data.tokens:
@@ -201,12 +201,6 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         pairs = method.annotate(pairs, used, settings, mesh)
     plan = plan_training(model, mesh, pairs, measure())
     return Run(workdir, settings, data, sets, training, model, encoder, plan)
-
-
-def _read_encoders(settings: Settings) -> tuple[Mapping, Mapping]:
-    """Returns the pretrained encoders and the text processors by side."""
-    sources = read_sources(settings)
-    return sources, read_processors(settings, sources, prompts(settings.model, sources))
 
 
 def _all_of(*tasks: Callable[[], Any]) -> list:
