@@ -68,9 +68,6 @@ from endx_jax.training.preemption import Preemption
 
 Validate = Callable[[dict], dict[str, float]]
 
-# Largest share of a run's time that the encoding of answers outside the evaluated pool may take.
-SHARE = 0.1
-
 
 def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
     """Trains and evaluates a model; resumes the run in the workdir if there is one.
@@ -117,7 +114,7 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
             if served and not served.untrained:  # which `_save_model` says
                 say(str(served))
             return None
-        return _report(run, evaluator, params, step, served, began, validate if run.sets else None)
+        return _report(run, evaluator, params, step, served, validate if run.sets else None)
 
 
 def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
@@ -349,7 +346,6 @@ def _report(
     params: dict,
     step: int,
     served: Served | None,
-    began: float,
     validate: Validate | None,
 ) -> Results:
     """Evaluates the parameters of a step on the test set; writes and prints the results; indexes the answers."""
@@ -366,7 +362,6 @@ def _report(
         "hybrid": served and served.hybrid,
     }
     results, _ = report(test, {}, reverse=settings.evaluation.reverse, **about)
-    reporting = time.perf_counter()
     towers = served.towers if served else {}
     dense = None
     if primary.questions:
@@ -375,11 +370,7 @@ def _report(
         texts = zip(SIDES, (primary.questions, primary.candidates), strict=True)
         questions, candidates = (run.encoder(towers, *of_side) for of_side in texts)
         dense = DenseResult({}, questions, candidates)
-    write_index = None
-    if dense is not None:
-        now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
-        most = encoded / (now - reporting) * SHARE * (now - began)
-        write_index = index_writer(run, towers, step, results, dense, most)
+    write_index = None if dense is None else index_writer(run, towers, step, results, dense)
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(run.untrained) if validate and ranked else None)
