@@ -77,8 +77,8 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
       workdir: the run's folder, local or `gs://BUCKET/PATH`; the README lists its files.
 
     Returns:
-      The final results; None if the run stopped at `train.stop_at_step`, if there are no test questions, or if the
-      workdir already holds this run, trained and evaluated.
+      The final results, without an evaluation if there are no test questions; None if the run stopped at
+      `train.stop_at_step`, or if the workdir already holds this run, trained and evaluated.
 
     Raises:
       EndxError: settings or data are invalid, another run uses the workdir, or the disk is full.
@@ -103,16 +103,6 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
         if not ended:
             steps = run.plan.steps
             say(f"stopped at step {reached} of {steps}; run the same command without train.stop_at_step to resume")
-            return None
-        # If a share was to be held out, there were too few questions; their answers are indexed all the same.
-        held_out = run.settings.data.test_fraction and run.model.method.embeds
-        if not run.data.test.questions and not held_out:
-            say(
-                "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "
-                f"--workdir={folder} --data=FILE, or endx encode --workdir={folder} --corpus=FILE --output=INDEX"
-            )
-            if served and not served.untrained:  # which `_save_model` says
-                say(str(served))
             return None
         return _report(run, evaluator, params, step, served, validate if run.sets else None)
 
@@ -356,6 +346,8 @@ def _report(
     primary = test.primary
     if primary.questions:
         say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
+    else:
+        say(f"no test questions, so nothing is ranked; to do so: endx evaluate --workdir={run.workdir} --data=FILE")
     about: dict[str, Any] = {
         "dataset": settings.data.test_path or settings.data.path,
         "split": "test",
@@ -367,9 +359,8 @@ def _report(
     if primary.questions:
         dense = evaluator.report(results, params, (lambda: run.untrained) if settings.evaluation.untrained else None)
     if served and (served.untrained or not primary.questions):
-        texts = zip(SIDES, (primary.questions, primary.candidates), strict=True)
-        questions, candidates = (run.encoder(towers, *of_side) for of_side in texts)
-        dense = DenseResult({}, questions, candidates)
+        encoder = run.encoder if primary.questions else model.text_encoder(run.plan.mesh)  # which encodes no texts too
+        dense = DenseResult({}, *map(encoder, (towers,) * 2, SIDES, (primary.questions, primary.candidates)))
     write_index = None if dense is None else index_writer(run, towers, step, results, dense)
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
