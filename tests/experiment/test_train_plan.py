@@ -6,10 +6,10 @@ import math
 import jax
 import numpy as np
 import pytest
+from helpers import one_device
 from refusals import check_refusal
 from tiny_bert import LAYERS, tiny_recipe
 
-from endx_jax.experiment import run as runs
 from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
@@ -45,12 +45,9 @@ def traced_once():
 
 @pytest.fixture(scope="module")
 def run(tiny_bert, pairs_csv, tmp_path_factory):
-    """A run on one device, in batches of 16 pairs, on a machine with memory to spare."""
+    """A run on one device, in batches of 16 pairs, which are small for any machine."""
     config = tiny_recipe(tiny_bert, pairs_csv)
-    config.train.global_batch_size = 16
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "measure", lambda: PLENTY)
-        patch.setattr(runs, "make_mesh", lambda settings: make_mesh(MeshSettings(), jax.devices()[:1]))
+    with one_device():
         return prepare_run(config, tmp_path_factory.mktemp("run"))
 
 
