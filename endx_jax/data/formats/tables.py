@@ -198,13 +198,12 @@ class _DocumentTable:
         return ColumnParser(self.question, self.text)
 
     def holds_pairs(self, row: Iterable[str]) -> bool:
-        """Returns true if a row, or one with these columns, holds a question and an answer."""
+        """Returns true if a row, or one with these columns, has columns of a question and an answer, one or several."""
         if isinstance(row, dict):
             row = next(iter(self.pairs.asked(row, "")), row)
-        try:
-            return not (self.text is None and columns.called(TEXT, row)) and bool(self.pairs.choose(row, ""))
-        except EndxError:
-            return False
+        sides = ((QUESTION, self.question), (ANSWER, self.text))
+        has_text = self.text is None and columns.called(TEXT, row)
+        return not has_text and all(columns.find(side, row, name) for side, name in sides)
 
     def chosen(self, row: Iterable[str], where: str) -> str:
         """Returns the column of the text; raises EndxError if it or the named column of ids is missing."""

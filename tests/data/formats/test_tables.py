@@ -12,7 +12,7 @@ from endx_jax.data import RetrievalSet, read
 from endx_jax.errors import EndxError
 
 refusal = functools.partial(helpers.refusal, read)
-NAMES = "positive,anchor passage,query document,query Antwort,Frage Réponse,Question 回答,質問".split()
+NAMES = "positive,anchor passage,query document,query Back,Front Antwort,Frage Réponse,Question 回答,質問".split()
 UNASKED = {"patterns": [], "responses": ["c"]}
 
 
