@@ -75,6 +75,14 @@ def test_columns_with_the_name_of_a_label_that_are_none(tmp_path):
     assert read(path, question_column="Label", answer_column="score").questions == ("q", "r")
 
 
+def test_letters_of_choices_are_no_answers(tmp_path):
+    rows = [f'q{n},moon,sun,"{"ab"[n % 2]}{", B" * (n == 9)}"' for n in range(10)]
+    path = write(tmp_path, "x.csv", "\n".join(["question,a,b,answer", *rows]))
+    check_refusal(lambda: read(path), "x.csv: all 10 answers of column 'answer' are letters", "data.answer_column")
+    assert read(path, answer_column="answer").candidates == ("a", "b", "b, B")
+    assert read(write(tmp_path, "x.csv", "\n".join(["question,a,b,answer", *rows[:9]]))).candidates == ("a", "b")
+
+
 def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
     rows = ["q,right,1,1,TRUE,yes,5", "q,wrong,0,,false,no,0", "r,b,1,0,true,yes,1"]
     text = "\n".join(["question,answer,gut,ok?,seen,said,other", *rows])
