@@ -1,9 +1,10 @@
 """Mutants of the package and the tests that kill them: `python benchmarks/mutants.py draw|cover|run|table FOLDER`.
 
-A mutant is a copy of the package with one small defect. `draw` chooses mutants evenly over the packages, by a seed.
+A mutant is a copy of the package with one small defect. `draw` chooses mutants evenly over the packages, by a seed, in
+place of those of the list that no longer apply.
 `cover` runs the suite once and notes which tests run which lines. `run` applies one mutant at a time, in a copy of the
 checkout, runs the tests that run its lines, and appends those that fail to `killed.jsonl`. `table` prints how many were
-killed. `run` can be interrupted and repeated, with `--limit` and `--seconds`, at low priority.
+killed. `run` can be interrupted and repeated, with `--packages`, `--limit` and `--seconds`, at low priority.
 
 A mutant names the lines that it replaces, so that it outlives changes elsewhere in the file; `run` counts one whose
 lines are gone as stale.
@@ -14,6 +15,7 @@ import ast
 import collections
 import itertools
 import json
+import math
 import os
 import pathlib
 import random
@@ -122,8 +124,11 @@ def _operator(source: str, kind: str, left: ast.AST, right: ast.AST, replaced) -
             yield replaced(kind, start, end, text.replace(stripped, new))
 
 
-def draw(count: int, seed: int) -> list[dict]:
-    """Draws mutants, equally many from each package and, within one, from each kind of defect as far as possible."""
+def draw(count: int, seed: int, drawn_before: list[dict]) -> list[dict]:
+    """Draws mutants, equally many from each package and, within one, from each kind of defect as far as possible.
+
+    Those of `drawn_before` that still apply stay where they are.
+    """
     random_ = random.Random(seed)
     by_package: dict[str, dict[str, list[dict]]] = collections.defaultdict(lambda: collections.defaultdict(list))
     for file in sorted((ROOT / PACKAGE).rglob("*.py")):
@@ -131,17 +136,25 @@ def draw(count: int, seed: int) -> list[dict]:
         for kind, before, after in mutations(source):
             if source.count(before) == 1 and before != after and _is_code(source.replace(before, after)):
                 mutant = {"file": str(file.relative_to(ROOT)), "kind": kind, "before": before, "after": after}
-                by_package[parts[0] if len(parts) > 1 else ""][kind].append(mutant)
+                if mutant not in drawn_before:
+                    by_package[parts[0] if len(parts) > 1 else ""][kind].append(mutant)
     drawn: list[dict] = []
     packages = sorted(by_package)
     while len(drawn) < count:
-        package = packages[len(drawn) % len(packages)]
-        kinds = by_package[package]
+        if len(drawn) < len(drawn_before) and _applies(drawn_before[len(drawn)]):
+            drawn.append(drawn_before[len(drawn)])
+            continue
+        kinds = by_package[packages[len(drawn) % len(packages)]]
         kind = random_.choice(sorted(kinds))
         drawn.append(kinds[kind].pop(random_.randrange(len(kinds[kind]))))
         if not kinds[kind]:
             del kinds[kind]
     return drawn
+
+
+def _applies(mutant: dict) -> bool:
+    file = ROOT / mutant["file"]
+    return file.exists() and file.read_text().count(mutant["before"]) == 1
 
 
 def _is_code(source: str) -> bool:
@@ -206,7 +219,7 @@ def tests_of(mutant: dict, source: str, lines: dict[str, dict[str, list[str]]]) 
     return sorted(found, key=lambda test: (f"test_{stem}" not in test, test))[:MOST_TESTS]
 
 
-def run(folder: pathlib.Path, mutants: list[dict], limit: int | None, seconds: float) -> None:
+def run(folder: pathlib.Path, mutants: list[dict], packages: list[str], limit: int | None, seconds: float) -> None:
     """Runs the mutants without an outcome in `killed.jsonl`, and appends those of each."""
     journal, lines = folder / "killed.jsonl", json.loads((folder / "lines.json").read_text())
     done = {line["mutant"] for line in map(json.loads, journal.read_text().splitlines())} if journal.exists() else set()
@@ -214,9 +227,12 @@ def run(folder: pathlib.Path, mutants: list[dict], limit: int | None, seconds: f
     for number, mutant in enumerate(mutants):
         if number in done or (limit is not None and number >= limit) or time.monotonic() > end:
             continue
-        source, began = (ROOT / mutant["file"]).read_text(), time.monotonic()
+        if packages and _package(mutant["file"]) not in packages:
+            continue
+        began = time.monotonic()
         outcome: dict = {"mutant": number, "file": mutant["file"], "kind": mutant["kind"], "status": "stale"}
-        if source.count(mutant["before"]) == 1:
+        if _applies(mutant):
+            source = (ROOT / mutant["file"]).read_text()
             tests = tests_of(mutant, source, lines)
             (copy / mutant["file"]).write_text(source.replace(mutant["before"], mutant["after"]))
             status, output = (
@@ -257,20 +273,23 @@ def main() -> None:
     parser.add_argument("--list", type=pathlib.Path, default=LIST, help="file of the mutants [mutants.jsonl here]")
     parser.add_argument("--count", type=int, default=COUNT, help="number of mutants that are drawn")
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice")
+    parser.add_argument("--packages", nargs="*", default=[], help="run mutants of these packages only")
     parser.add_argument("--limit", type=int, help="run the first mutants only")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after this time")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no mutant after this time")
     parser.add_argument("--workers", type=int, default=2, help="processes of the suite; 0: one [2]")
     parser.add_argument("--tests", nargs="*", default=[], help="folders of tests of `cover` [all]")
     options = parser.parse_args()
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     if options.step == "draw":
-        drawn = draw(options.count, options.seed)
+        drawn_before = [*map(json.loads, options.list.read_text().splitlines())] if options.list.exists() else []
+        drawn = draw(options.count, options.seed, drawn_before)
         options.list.write_text("".join(json.dumps(mutant) + "\n" for mutant in drawn))
     elif options.step == "cover":
         cover(folder, options.workers, options.tests)
     elif options.step == "run":
-        run(folder, [*map(json.loads, options.list.read_text().splitlines())], options.limit, options.seconds)
+        mutants = [*map(json.loads, options.list.read_text().splitlines())]
+        run(folder, mutants, options.packages, options.limit, options.seconds)
     else:
         print(table(folder))
 
