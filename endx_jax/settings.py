@@ -87,7 +87,7 @@ def _check_value(field: dataclasses.Field, value, name: str) -> None:
             raise EndxError(f"{name} is {shown(value)}; it must be {limits}{own}")
 
 
-def _within(number: float, bounds: Mapping[str, float]) -> bool:
+def _within(number: Any, bounds: Mapping[str, float]) -> bool:
     return all(BOUNDS[bound][1](number, limit) for bound, limit in bounds.items())
 
 

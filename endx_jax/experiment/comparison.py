@@ -277,7 +277,7 @@ def compare_systems(first: SystemResults, second: SystemResults, *, clustered: b
     ends = np.cumsum([0, *sizes]).tolist()
     for name, part in zip(first.sets, map(slice, ends, ends[1:]), strict=True):
         of_set = _clusters(first.groups[part], first.answers[part]) if clustered else ()
-        sets[name] = _rows(metrics, *(of_system[part] for of_system in values), of_set)
+        sets[name] = _rows(metrics, values[0][part], values[1][part], of_set)
     clusters = first.clusters if clustered else ()
     rows = _rows(metrics, *values, clusters, sizes)
     return Comparison(first.name, second.name, len(order), rows, sets, len(set(clusters)))

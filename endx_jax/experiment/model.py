@@ -197,7 +197,7 @@ def with_remat(model: DualEncoder, remat: str) -> DualEncoder:
 
 def read_sources(
     settings: Settings,
-    folders: Mapping[str, os.PathLike] | None = None,
+    folders: Mapping[str, Any] | None = None,
     readers: Sequence[Callable] = (pretrained.load_encoder, pretrained.load_tokens),
 ) -> dict[str, pretrained.PretrainedEncoder]:
     """Reads the descriptions of the pretrained encoders by side.
@@ -216,7 +216,7 @@ def read_sources(
 
 
 def read_encoders(
-    settings: Settings, folders: Mapping[str, os.PathLike] | None = None
+    settings: Settings, folders: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, pretrained.PretrainedEncoder], dict[str, TextProcessor]]:
     """Reads the descriptions of the pretrained encoders and the text processors by side.
 

@@ -133,6 +133,7 @@ def test_a_cache_that_does_not_fit_is_made_anew_with_one_line(path, caplog, name
     check(path, Index(path))
     assert not lines(caplog)
 
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cache_that_another_process_puts_in_its_place_at_once_changes_no_search(path, monkeypatch, name):
     expected = found(Index(path))

@@ -47,7 +47,7 @@ def encode_tokens(model, texts: list[str], scored: int) -> dict[str, np.ndarray]
 
 def main(kind: str, folder: str, place: pathlib.Path) -> None:
     """Writes embeddings and versions to `place`."""
-    embeddings = encode(kind, folder, **json.loads((place / "asked.json").read_text("utf-8")))
+    embeddings: dict = encode(kind, folder, **json.loads((place / "asked.json").read_text("utf-8")))
     if "endx_jax" in sys.modules:
         raise RuntimeError("the export imported endx_jax, which it must not need")
     np.savez(place / "embeddings.npz", **embeddings)
