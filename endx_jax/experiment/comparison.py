@@ -272,14 +272,14 @@ def compare_systems(first: SystemResults, second: SystemResults, *, clustered: b
         raise EndxError(f"{first.name} and {second.name} have no common metric: evaluate both again")
     row_of = {name: row for row, name in enumerate(second.question_ids)}
     order = [row_of[name] for name in first.question_ids]
-    values = first.columns(metrics), second.columns(metrics)[order]
+    before, after = first.columns(metrics), second.columns(metrics)[order]
     sizes, sets = [*first.sets.values()], {}
     ends = np.cumsum([0, *sizes]).tolist()
     for name, part in zip(first.sets, map(slice, ends, ends[1:]), strict=True):
         of_set = _clusters(first.groups[part], first.answers[part]) if clustered else ()
-        sets[name] = _rows(metrics, *(of_system[part] for of_system in values), of_set)
+        sets[name] = _rows(metrics, before[part], after[part], of_set)
     clusters = first.clusters if clustered else ()
-    rows = _rows(metrics, *values, clusters, sizes)
+    rows = _rows(metrics, before, after, clusters, sizes)
     return Comparison(first.name, second.name, len(order), rows, sets, len(set(clusters)))
 
 
