@@ -107,8 +107,9 @@ class ColumnParser:
                 yield number, where, part
         file = where.rpartition(", ")[0] or where
         if choices == count >= columns.FEWEST and self._names[ANSWER] is None:
-            told = f"{file}: all {count:,} answers of column {chosen.answer!r} are letters, such as {row[chosen.answer]!r}"
-            raise EndxError(f"{told}: write the texts of the choices, or name a column with data.answer_column")
+            told = f"all {count:,} answers of column {chosen.answer!r} are letters, such as {row[chosen.answer]!r}"
+            hint = "write the texts of the choices in their place, or name a column with data.answer_column"
+            raise EndxError(f"{file}: {told}; {hint}")
         if chats:
             said = "each is paired with the reply after it, without what was said before"
             text_files.LOG.warning("%s: %s with several questions: %s", file, counted(chats, "chat"), said)

@@ -5,8 +5,8 @@
   have no ids.
 - Tevatron (Gao et al. 2022): `query_id`, `query`, `positive_passages` and optional `negative_passages`, each a list of
   `docid`, `title` and `text`.
-- FlagEmbedding (the BGE models): `query`, a list of texts `pos` and an optional one `neg`. `prompt` and `type` are
-  ignored.
+- FlagEmbedding (the BGE models): `query`, a list of texts or one text `pos`, and optionally `neg`. `prompt` and `type`
+  are ignored.
 
 Rows of Tevatron and FlagEmbedding may have a teacher's scores, `pos_scores` and `neg_scores`, lists of as many numbers
 as there are right passages and negatives. Then all rows must have them.
@@ -45,7 +45,7 @@ def parse_tevatron(row: dict, where: str) -> Example:
 
 def parse_flag_embedding(row: dict, where: str) -> Example:
     """Parses a row of FlagEmbedding's training files."""
-    sides = (texts(_list(row, key, where), f"{where}: {key!r}") for key in ("pos", "neg"))
+    sides = (texts(row.get(key) or [], f"{where}: {key!r}") for key in ("pos", "neg"))
     right, wrong = ([(text, "") for text in side] for side in sides)
     return _example(json_files.text_at(row, "query", where), right, wrong, _scores(row, right, wrong, where))
 

@@ -2,7 +2,7 @@ import csv
 import json
 
 import pytest
-from helpers import written
+from helpers import refusal, written
 
 from endx_jax.data import read
 from endx_jax.data.formats import read_corpus
@@ -99,6 +99,10 @@ def test_a_qa_dataset_of_llama_index_is_read(tmp_path):
     assert (records.questions, records.candidates, records.qrels) == (("q",), ("a", "b"), ((0, 1),))
     assert records.question_ids + records.candidate_ids == ("1", "x", "y")
     assert [document.id for document in read_corpus(path)] == ["x", "y"]
+    more = {"queries": {"1": "q", "2": "r"}, "corpus": {"x": "a", "y": ""}, "relevant_docs": {"1": ["x"], "2": ["y"]}}
+    path = written(tmp_path / "x.json", json.dumps(more))
+    assert "relevant_docs['2']: 'y' is empty" in refusal(read, path)
+    assert read(path, skip_invalid=True).candidates == ("a", "")
 
 
 def test_a_chat_of_several_questions_is_reported(tmp_path, caplog):
