@@ -77,7 +77,7 @@ class ColumnParser:
         count, where, chats, choices = 0, "", 0, 0
         for count, (number, where, row) in enumerate(rows, start=1):
             asked = self.asked(row, where)
-            chats += len(asked) > 1 and not row.keys() <= asked[0].keys()
+            chats += len(asked) > 1 and not row.keys() <= asked[0].keys() and any(map(row.__contains__, columns.CHATS))
             chosen = Columns("", "", (), ())
             with contextlib.suppress(EndxError):  # parsing the row raises the same error
                 chosen = self.choose(asked[0] if asked else row, where)
@@ -123,11 +123,18 @@ class ColumnParser:
             )
 
     def asked(self, row: dict, where: str) -> list[dict]:
-        """Returns the row, read by `columns.readable`, once for each question of a list or reply of a chat."""
+        """Returns the row, read by `columns.readable`, once for each question of a list or reply of a chat.
+
+        Of a row without questions, such as a category, these are the rows in its lists.
+        """
         cells = {name: columns.readable(value) for name, value in row.items()}
         try:
             name = self.choose(cells, where).question
         except EndxError:  # parsing the row raises the same error
+            inner = [item for value in row.values() if isinstance(value, list) for item in value]
+            found = (columns.find(side, i, name) for i in inner for side, name in self._names.items())
+            if inner and all(isinstance(item, dict) for item in inner) and all(found):
+                return [part for item in inner for part in self.asked(item, where)]
             return columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
         texts = cells[name]
         if not isinstance(texts, list):

@@ -197,14 +197,26 @@ def holds_list(path: str) -> bool:
 OBJECTS = 'write objects, [{"question": "...", "answer": "..."}, ...] for pairs, [{"text": "..."}, ...] for a corpus'
 
 
+def holds_lines(path: str) -> bool:
+    """Returns true if a JSON file begins with a line of one object and another object, as a `.jsonl` file does."""
+    first, _, following = head(path).lstrip().partition("\n")
+    return first[:1] + first.rstrip()[-1:] == "{}" and following.lstrip().startswith("{")
+
+
 def list_inside(path: str) -> tuple[str, list[dict]] | None:
-    """Returns key and value of the only list of objects in a JSON file's object, as in intents; None for others."""
+    """Returns the rows in a JSON file's object, and the key at which they are; None if it has no such rows.
+
+    They are its only list of objects, as in intents; or the object has equally long lists, which are columns.
+    """
     if not uncompressed(path).endswith(".json") or holds_list(path) or '"paragraphs"' in head(path):
         return None
     with contextlib.suppress(EndxError):  # lines of objects, or broken: their reader raises an error with the place
-        lists = [(key, value) for key, value in read_json(path).items() if isinstance(value, list)]
-        lists = [(key, value) for key, value in lists if value and all(isinstance(item, dict) for item in value)]
-        return lists[0] if len(lists) == 1 else None
+        contents = read_json(path)
+        lists = {key: value for key, value in contents.items() if isinstance(value, list) and value}
+        rows = [(key, value) for key, value in lists.items() if all(isinstance(item, dict) for item in value)]
+        if not rows and len(lists) == len(contents) > 1 and len({*map(len, lists.values())}) == 1:
+            return "", [dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True)]
+        return rows[0] if len(rows) == 1 else None
     return None
 
 

@@ -119,6 +119,8 @@ ROWS = [
         "x.json", '{"faqs": [{"question": "q", "answer": "a"}, {"question": "q", "answer": [7]}]}', "faqs[1]", "item 0"
     ),
     row("x.json", '[["q", "a"]]', "line 1", "write objects"),
+    row("x.json", '{"groups": [{"name": "x", "list": [{"question": "q"}]}]}', "groups[0]", "'name', 'list'", *OURS),
+    row("x.json", '{"groups": [{"list": [{"question": "q", "answer": ""}]}]}', "groups[0]", "'answer' is empty"),
     row("x.json", '[\n"question"\n]', "line 2", "write objects"),
     row("x.json", "[]", "no questions"),
     row("x.json", json.dumps(LLAMA | {"relevant_docs": {"1": ["z"]}}), "relevant_docs['1']", "'z'", "'x', 'y'"),
@@ -192,7 +194,8 @@ SQUAD = [
     row("x.json", "7", "an object", "a whole number"),
     row("x.json", '{\n "data": [\n', "line 3, column 1", "broken JSON"),
     row("x.json", '{\n "data": [}\n', "line 2, column 11", "broken JSON"),
-    row("x.json", '{"a": 1}\n{"a": 2}\n', "line 2, column 1", ".jsonl"),
+    row("x.json", '{"a": 1}\n{"a": 2}\n', "line 1", "'question'", "'a'"),
+    row("x.json", '{"a":\n1}\n{"a": 2}\n', "line 3, column 1", ".jsonl"),
 ]
 
 

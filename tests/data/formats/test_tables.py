@@ -9,6 +9,7 @@ from helpers import written
 from refusals import check_refusal
 
 from endx_jax.data import RetrievalSet, read
+from endx_jax.data.formats import read_corpus
 from endx_jax.errors import EndxError
 
 refusal = functools.partial(helpers.refusal, read)
@@ -256,6 +257,22 @@ def test_lists_of_questions_and_answers_are_read(tmp_path, name, contents):
     whole = name.endswith(".json")
     records = read(written(tmp_path / name, json.dumps(contents, indent=1) if whole else [contents]))
     assert (records.questions, records.candidates, records.qrels) == (("q", "r"), ("a", "b"), ((0, 1), (0, 1)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"questions": ["q", "r"], "ground_truths": ["a", "b"]}, indent=1),
+        '{"question": "q", "answer": "a"}\n\n{"question": "r", "answer": "b"}\n',
+        json.dumps({"categories": [{"title": "x", "faqs": [{"q": "q", "a": "a"}]}, {"faqs": [{"q": "r", "a": "b"}]}]}),
+        json.dumps([{"name": "x", "questions": [{"question": "q", "answer": "a"}, {"question": "r", "answer": "b"}]}]),
+    ],
+)
+def test_json_files_of_other_forms_are_read(tmp_path, caplog, text):
+    records = read(write(tmp_path, "x.json", text))
+    assert (records.questions, records.candidates, records.qrels) == (("q", "r"), ("a", "b"), ((0,), (1,)))
+    assert [document.text for document in read_corpus(tmp_path / "x.json")] == ["a", "b"]
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
