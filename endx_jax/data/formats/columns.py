@@ -40,7 +40,7 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
         (name,)
         for name in (
             "_id", "id", "pid", "passage_id", "psg_id", "chunk_id", "docno", "docid", "doc_id", "document_id",
-            "corpus-id", "uuid",
+            "corpus-id", "corpus_id", "uuid",
         )
     ),
     QUESTION_ID: tuple((name,) for name in ("_id", "id", "qid", "query_id", "query-id", "question_id")),

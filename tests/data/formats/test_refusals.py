@@ -351,7 +351,10 @@ FOLDERS = [
     beir({"corpus.jsonl": None}, "no corpus.jsonl", "BEIR", "1 .tsv", "1 .jsonl"),
     beir({"queries.jsonl": None}, "no queries.jsonl", "BEIR", "1 .tsv", "1 .jsonl"),
     beir({QRELS: None, "qrels/about.txt": "x"}, "qrels", "no .tsv file"),
-    beir({QRELS: None, "qrels.tsv": ""}, "no qrels", "qrels/test.tsv", "2 .jsonl", "1 .tsv"),
+    beir({QRELS: None, "other.tsv": ""}, "no qrels", "qrels/test.tsv", "2 .jsonl", "1 .tsv"),
+    beir({QRELS: None, "qrels.tsv": f"{HEADER}q9\td1\t1\n"}, "qrels.tsv, line 2", "'q9'"),
+    beir({QRELS: "query-id\tcorpus-id\n"}, f"{QRELS}, line 1", r"'query-id\tcorpus-id\tscore'"),
+    beir({QRELS: "query-id\titer\tcorpus-id\tscore\n"}, f"{QRELS}, line 1", r"'query-id\tcorpus-id\tscore'"),
     ({"health.xml": ""}, ["1 .xml", "write a .csv or .jsonl", "corpus.jsonl", "queries.jsonl", ".md"], {}),
 ]
 
