@@ -1,9 +1,8 @@
 """Reading and writing of BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv` or `qrels.tsv`.
 
-Keys and headers may have other names, those of `columns.NAMES`, such as `query_id`.
-
-The hub's form of them, as of NanoBEIR, has the same rows in parquet files: `corpus/SPLIT-*.parquet`, `queries/...` and
-`qrels/...`, of which a single split of corpus and queries belongs to all judgements.
+Ids and texts may have other names, which are in `columns.NAMES`. The hub's form, as of NanoBEIR, has the same rows in
+parquet files: `corpus/SPLIT-*.parquet`, `queries/...` and `qrels/...`, of which a single split of corpus and queries
+belongs to all judgements.
 
 `endx mine` adds `negatives/SPLIT.tsv`, hard negatives, and `scores/SPLIT.tsv`, scores of a teacher.
 """
@@ -187,22 +186,19 @@ def _check_known(query: str, document: str, queries: Container, documents: Conta
 
 def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     """Returns the split and the file of its judgements."""
-    qrels, parts = os.path.join(folder, "qrels"), ("corpus.jsonl", "queries.jsonl", "qrels")
-    if missing := [name for name in parts if not _holds(folder, name)]:
+    splits = _splits(folder)
+    missing = [name for name in ("corpus.jsonl", "queries.jsonl") if not _holds(folder, name)]
+    if missing := missing + ["qrels"] * (not splits):
         there = folders.endings_in(folder)
         place = ", with judgements in qrels/test.tsv" * (missing[0] == "qrels")
         raise EndxError(f"{folder}: no {missing[0]} in the folder, which is read as BEIR{place}; it has {there}")
-    splits = _splits(folder)
-    if not splits:
-        raise EndxError(f"{qrels}: no .tsv file in the folder")
-    split = folders.chosen_split(sorted(splits), split, qrels)
+    split = folders.chosen_split(sorted(splits), split, os.path.join(folder, "qrels"))
     return split, splits[split]
 
 
 def _holds(folder: str, part: str) -> bool:
     path = os.path.join(folder, part)
-    there = os.path.exists(folders.plain_or_gzip(path)) or os.path.exists(f"{path}.tsv")
-    return there or bool(_tables(path.removesuffix(".jsonl")))
+    return os.path.exists(folders.plain_or_gzip(path)) or bool(_tables(path.removesuffix(".jsonl")))
 
 
 def _splits(folder: str) -> dict[str, str]:
@@ -253,7 +249,7 @@ def _documents(path: str, named: Container[str] | None, invalid: InvalidRows) ->
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
             title = text_of(row, "title", where) if "title" in row else ""
-            text = text_of(row, _key(columns.TEXT, row), where)
+            text = text_of(row, next(iter(columns.find(columns.TEXT, row)), "text"), where)
             name = _id(columns.ID, row, where)
             if named is None or name in named:
                 _add(documents, name, f"{title} {text}".strip(), where)
@@ -266,7 +262,8 @@ def _queries(path: str, asked: Container[str], invalid: InvalidRows) -> tuple[di
     groups: dict[str, str] = {}
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
-            name, key = _id(columns.QUESTION_ID, row, where), _key(columns.SEARCHED, row)
+            name = _id(columns.QUESTION_ID, row, where)
+            key = next((key for key in ("text", *columns.find(columns.SEARCHED, row)) if key in row), "text")
             _add(queries, name, text_of(row, key, where), where)
             if not queries[name] and name in asked:
                 raise EndxError(f"{where}: {key!r} is empty")
@@ -282,14 +279,8 @@ def _add(texts: dict[str, str], name: str, text: str, where: str) -> None:
 
 
 def _id(side: str, row: dict, where: str) -> str:
-    key = _key(side, row)
+    key = next(iter(columns.find(side, row)), "_id")
     return json_files.as_text(json_files.identifier_at(row, key, where), f"{where}: {key!r}")
-
-
-def _key(side: str, row: dict) -> str:
-    """Returns the key of a text or an id, BEIR's own if there is none."""
-    own = "text" if side in (columns.TEXT, columns.SEARCHED) else "_id"
-    return own if own in row else next(iter(columns.find(side, row)), own)
 
 
 def _judgements(path: str, invalid: InvalidRows) -> Iterator[tuple[str, str, int, str]]:

@@ -5,7 +5,6 @@ SQuAD and of its counterparts in other languages on the Hugging Face hub.
 """
 
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,7 +137,8 @@ def _question(question: object, where: str, context_length: int, joint: str = ".
 def _answer(answer: object, where: str, context_length: int) -> AnswerSpan:
     text = json_files.text_at(answer, "text", where, strip=False)
     start = json_files.value(answer, "answer_start", where)
-    start = int(start) if isinstance(start, str) and re.fullmatch("[0-9]{1,9}", start) else start  # as in TQuAD
+    if isinstance(start, str) and len(start) < 10 and start.isdecimal():  # as in TQuAD
+        start = int(start)
     return AnswerSpan(text, json_files.as_whole(start, f"{where}: 'answer_start'", most=context_length - 1))
 
 

@@ -1,4 +1,4 @@
-"""Tables with a question and an answer, or a document, in each row: JSONL, JSON lists, CSV, TSV and Arrow.
+"""Tables with a question and an answer, or a document, in each row: JSONL, lists in JSON or YAML, CSV, TSV and Arrow.
 
 A table is one of documents if it has a column `text`, or no columns of a question and an answer.
 """
@@ -17,13 +17,13 @@ from endx_jax.data.formats import columns, folders, row_files, text_files
 from endx_jax.data.formats.columns import ANSWER, FLAGS, ID, JUDGING, LABEL, NEGATIVE, QUESTION, TEXT, TITLE
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.row_files import Row
-from endx_jax.data.formats.text_files import ARROW_ENDINGS, InvalidRows
+from endx_jax.data.formats.text_files import ARROW_ENDINGS, YAML, InvalidRows
 from endx_jax.data.formats.training_files import texts
 from endx_jax.data.sets.documents import Document, Scalar
 from endx_jax.data.sets.examples import Example, texts_of
 from endx_jax.errors import EndxError, counted
 
-ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *ARROW_ENDINGS)
+ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *YAML, *ARROW_ENDINGS)
 NUMBER = re.compile(r"[+-]?[\d.]+")
 
 # (location in the file for messages, document)
@@ -326,7 +326,11 @@ def lines(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[
 
 def _is_lines(place: Place) -> bool:
     """Returns true for a text file, and for several if they are not documents, as packed ones are not."""
-    return not place.is_folder and place.ending == ".txt" and (place.is_file or not place.documents)
+    found = not place.is_folder and place.ending == ".txt" and (place.is_file or not place.documents)
+    if found and text_files.first_text_line(place.files[0]).startswith("#separator:"):
+        hint = "put a line of names such as front and back in place of the lines with #, and name the file .tsv"
+        raise EndxError(f"{place.files[0]} holds notes of Anki: {hint}")
+    return found
 
 
 COLUMNS = Format(

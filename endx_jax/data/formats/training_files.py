@@ -76,7 +76,7 @@ def _scores(row: dict, right: list[Named], wrong: list[Named], where: str) -> li
     for key, passages in sides.items():
         if row.get(key) is None and passages:
             raise EndxError(f"{where}: {key!r} is missing, but the row has other scores")
-        values = _list(row, key, where)
+        values = json_files.list_at(row, key, where, [])
         if len(values) != len(passages):
             raise EndxError(f"{where}: {key!r} has {len(values)} scores for {len(passages)} passages")
         for n, value in enumerate(values):
@@ -86,15 +86,10 @@ def _scores(row: dict, right: list[Named], wrong: list[Named], where: str) -> li
     return scores
 
 
-def _list(row: dict, key: str, where: str) -> list:
-    """Returns the list at a key, empty if it is absent or null."""
-    return [] if row.get(key) is None else json_files.as_list(row[key], f"{where}: {key!r}")
-
-
 def _passages(row: dict, key: str, where: str, *id_keys: str) -> list[Named]:
     """Returns the passages of the list at a key; keeps empty ones."""
     passages = []
-    for place, passage in enumerate(_list(row, key, where)):
+    for place, passage in enumerate(json_files.list_at(row, key, where, [])):
         at = f"{where}: {key}[{place}]"
         title = json_files.value(passage, "title", at, "")
         title = "" if json_files.is_missing(title) else json_files.as_text(title, f"{at}: 'title'", may_be_empty=True)

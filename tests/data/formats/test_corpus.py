@@ -97,9 +97,9 @@ def test_folders_and_patterns_are_read_as_each_of_their_files(tmp_path, ending, 
 
 
 def test_patterns_of_other_endings_are_refused_by_their_ending(tmp_path):
-    (tmp_path / "a.yml").write_text("text: one\n")
+    (tmp_path / "a.xml").write_text("text: one\n")
     for read_path in (read_corpus, registry.read):
-        refused(r"a\.yml: unknown ending '\.yml'; known are \.json", read_path, f"{tmp_path}/*.yml")
+        refused(r"a\.xml: unknown ending '\.xml'; known are \.json", read_path, f"{tmp_path}/*.xml")
         refused(r"\*\.csv: no files match this pattern", read_path, f"{tmp_path}/*.csv")
 
 

@@ -140,6 +140,13 @@ ROWS = [
     row("x.json", '[\n{"a": "b', "line 2", "ends inside", "fetch it again"),
     row("x.jsonl", f'{QA}\n{{"a": 1\n', "line 2, column 8", "broken JSON"),
     row("x.jsonl", f"{QA}\n[1]\n", "line 2", "an object", "a list"),
+    row("x.txt", "#separator:tab\n#html:true\nq\ta\n", "Anki", "front and back", ".tsv"),
+    # YAML.
+    row("x.yml", "- question: q\n  answer: a\n b: [\n", "line 3", "broken YAML"),
+    row("x.yaml", "- " * 5_000 + "a", "broken YAML", "RecursionError"),
+    row("x.yml", "- question: q\n  answer:\n", "x.yml: [0]: 'answer' is empty"),
+    row("x.yml", "conversations:\n- - q\n  - a\n", "no list of objects", "write objects"),
+    row("x.yml", "#" * 2_000_001, "2,000,000 bytes"),
     # Files that are no text.
     row("x.csv", b"", "the file is empty"),
     row("x.csv.gz", gzip.compress(b"", mtime=0), "the file is empty"),
@@ -350,7 +357,7 @@ FOLDERS = [
     beir({"qrels/train.tsv": HEADER}, "'dev'", "split from test, train", split="dev"),
     beir({"corpus.jsonl": None}, "no corpus.jsonl", "BEIR", "1 .tsv", "1 .jsonl"),
     beir({"queries.jsonl": None}, "no queries.jsonl", "BEIR", "1 .tsv", "1 .jsonl"),
-    beir({QRELS: None, "qrels/about.txt": "x"}, "qrels", "no .tsv file"),
+    beir({QRELS: None, "qrels/about.txt": "x"}, "no qrels", "qrels/test.tsv", "1 .txt"),
     beir({QRELS: None, "other.tsv": ""}, "no qrels", "qrels/test.tsv", "2 .jsonl", "1 .tsv"),
     beir({QRELS: None, "qrels.tsv": f"{HEADER}q9\td1\t1\n"}, "qrels.tsv, line 2", "'q9'"),
     beir({QRELS: "query-id\tcorpus-id\n"}, f"{QRELS}, line 1", r"'query-id\tcorpus-id\tscore'"),

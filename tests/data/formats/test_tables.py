@@ -262,16 +262,19 @@ def test_lists_of_questions_and_answers_are_read(tmp_path, name, contents):
 @pytest.mark.parametrize(
     "text",
     [
+        "# Our FAQ\n- question: q\n  answer: a\n- question: >\n    r\n  answer: 'b'\n  since: 2026-11-30\n",
+        "faqs:\n- q: !!python/object/apply:os.getcwd [q]\n  a: a\n- {q: r, a: b}\nlanguages: [en, de]\n",
         json.dumps({"questions": ["q", "r"], "ground_truths": ["a", "b"]}, indent=1),
         '{"question": "q", "answer": "a"}\n\n{"question": "r", "answer": "b"}\n',
         json.dumps({"categories": [{"title": "x", "faqs": [{"q": "q", "a": "a"}]}, {"faqs": [{"q": "r", "a": "b"}]}]}),
         json.dumps([{"name": "x", "questions": [{"question": "q", "answer": "a"}, {"question": "r", "answer": "b"}]}]),
     ],
 )
-def test_json_files_of_other_forms_are_read(tmp_path, caplog, text):
-    records = read(write(tmp_path, "x.json", text))
+def test_other_forms_of_json_and_yaml_are_read(tmp_path, caplog, text):
+    path = write(tmp_path, "x.json" if text[0] in "[{" else "x.yml", text)
+    records = read(path)
     assert (records.questions, records.candidates, records.qrels) == (("q", "r"), ("a", "b"), ((0,), (1,)))
-    assert [document.text for document in read_corpus(tmp_path / "x.json")] == ["a", "b"]
+    assert [document.text for document in read_corpus(path)] == ["a", "b"]
     assert not caplog.text
 
 
