@@ -15,6 +15,8 @@ A list may be null. A passage is its title, a space and its text. Empty passages
 are ignored.
 """
 
+from collections.abc import Callable
+
 from endx_jax import json_files
 from endx_jax.data.formats.format import Format, each_row
 from endx_jax.data.formats.row_files import MOST_SCORE
@@ -100,21 +102,11 @@ def _passages(row: dict, key: str, where: str, *id_keys: str) -> list[Named]:
     return passages
 
 
-DPR = Format(
-    "dpr",
-    lambda place: place.has_keys({"question", "positive_ctxs"}, {"question", "hard_negative_ctxs"}),
-    examples=each_row(parse_dpr),
-    in_parts=True,
-)
-TEVATRON = Format(
-    "tevatron",
-    lambda place: place.has_keys({"query", "positive_passages"}),
-    examples=each_row(parse_tevatron),
-    in_parts=True,
-)
-FLAG_EMBEDDING = Format(
-    "flag_embedding",
-    lambda place: place.has_keys({"query", "pos"}),
-    examples=each_row(parse_flag_embedding),
-    in_parts=True,
-)
+def _format(name: str, parse: Callable[[dict, str], Example], *keys: set[str]) -> Format:
+    """Returns the format of rows that have one of these sets of keys."""
+    return Format(name, lambda place: place.has_keys(*keys), examples=each_row(parse), in_parts=True)
+
+
+DPR = _format("dpr", parse_dpr, {"question", "positive_ctxs"}, {"question", "hard_negative_ctxs"})
+TEVATRON = _format("tevatron", parse_tevatron, {"query", "positive_passages"})
+FLAG_EMBEDDING = _format("flag_embedding", parse_flag_embedding, {"query", "pos"})
