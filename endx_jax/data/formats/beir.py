@@ -187,18 +187,14 @@ def _check_known(query: str, document: str, queries: Container, documents: Conta
 def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     """Returns the split and the file of its judgements."""
     splits = _splits(folder)
-    missing = [name for name in ("corpus.jsonl", "queries.jsonl") if not _holds(folder, name)]
-    if missing := missing + ["qrels"] * (not splits):
+    files = [folders.plain_or_gzip(os.path.join(folder, name)) for name in ("corpus.jsonl", "queries.jsonl")]
+    none = [os.path.basename(f) for f in files if not (os.path.exists(f) or _tables(f.removesuffix(".jsonl")))]
+    if missing := none + ["qrels"] * (not splits):
         there = folders.endings_in(folder)
         place = ", with judgements in qrels/test.tsv" * (missing[0] == "qrels")
         raise EndxError(f"{folder}: no {missing[0]} in the folder, which is read as BEIR{place}; it has {there}")
     split = folders.chosen_split(sorted(splits), split, os.path.join(folder, "qrels"))
     return split, splits[split]
-
-
-def _holds(folder: str, part: str) -> bool:
-    path = os.path.join(folder, part)
-    return os.path.exists(folders.plain_or_gzip(path)) or bool(_tables(path.removesuffix(".jsonl")))
 
 
 def _splits(folder: str) -> dict[str, str]:

@@ -25,6 +25,7 @@ from endx_jax.errors import EndxError, counted
 
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *YAML, *ARROW_ENDINGS)
 NUMBER = re.compile(r"[+-]?[\d.]+")
+HTML = re.compile(r"<(p|div|h[1-6]|ul|ol|table)\b[^<>]*>", re.IGNORECASE)  # as of exports of Zendesk
 
 # (location in the file for messages, document)
 Placed = tuple[str, Document]
@@ -136,7 +137,9 @@ class ColumnParser:
             if inner and all(isinstance(item, dict) for item in inner) and all(found):
                 return [part for item in inner for part in self.asked(item, where)]
             return columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
-        texts = cells[name]
+        texts, more = cells[name], cells.get("input")
+        if name == "instruction" and self._names[QUESTION] is None and isinstance(more, str) and more.strip():
+            return [cells | {name: f"{str(texts).strip()}\n{more}"}]  # of Alpaca
         if not isinstance(texts, list):
             return [cells]
         return [cells | {name: text} for text in texts if str(text or "").strip()]
@@ -185,11 +188,9 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
     names = options.text_column, options.id_column, options.title_column, options.question_column
     table = _DocumentTable(*names, options.say)
     rows = row_files.read_rows(place.path, check=table.check_header, split=options.split)
-    first_row = next(rows, None)
-    if first_row is None:
-        return
-    rows = itertools.chain([first_row], rows)
-    if table.holds_pairs(first_row[2]):
+    first = [*itertools.islice(rows, 1)]
+    rows = itertools.chain(first, rows)
+    if first and table.holds_pairs(first[0][2]):
         yield from _answers(rows, table)
     else:
         yield from ((where, table.document(row, number, where)) for number, where, row in rows)
@@ -235,6 +236,8 @@ class _DocumentTable:
         """Returns the document of a row; `number` is its id if the row has none."""
         text_key, row = self.chosen(row, where), dict(row)
         text = text_of(row, text_key, where)
+        if HTML.match(text):
+            self.say("texts begin with tags of HTML, which are kept; of .html files they are left out")
         del row[text_key]
         key = "" if self.id == "" else next(iter(columns.find(ID, row, self.id)), "")
         name = row.pop(key) if key else number
@@ -328,7 +331,7 @@ def _is_lines(place: Place) -> bool:
     """Returns true for a text file, and for several if they are not documents, as packed ones are not."""
     found = not place.is_folder and place.ending == ".txt" and (place.is_file or not place.documents)
     if found and text_files.first_text_line(place.files[0]).startswith("#separator:"):
-        hint = "put a line of names such as front and back in place of the lines with #, and name the file .tsv"
+        hint = "put a line with a name for each column, such as front, in place of the lines with #, and name it .tsv"
         raise EndxError(f"{place.files[0]} holds notes of Anki: {hint}")
     return found
 

@@ -69,6 +69,7 @@ TURNS = [USER, said("assistant", None), said("tool", "t"), said("assistant", "a"
         ({"user_input": "q", "response": "x", "reference": "a", "reference_contexts": ["c"]}, "q", "a"),
         ({"input": "q", "actual_output": "x", "expected_output": "a", "context": ["c"]}, "q", "a"),
         ({"instruction": "q", "input": "", "output": "a"}, "q", "a"),
+        ({"instruction": "q ", "input": "r", "output": "a"}, ["q\nr"], "a"),
         ({"question": "q", "ground_truth": "a", "contexts": ["c"]}, "q", "a"),
         ({"pergunta": "q", "resposta_esperada": "a"}, "q", "a"),
         ({"question": "q", "answers": "['a', \"b\"]"}, "q", "ab"),

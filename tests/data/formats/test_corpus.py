@@ -148,6 +148,15 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with id_column"]
 
 
+def test_tags_of_html_in_texts_are_reported(tmp_path):
+    said = []
+    (found,) = read(tmp_path, "a.json", '{"articles": [{"id": 1, "body": "<p>Pay here.</p>"}]}', say=said.append)
+    assert (found.text, said) == (
+        "<p>Pay here.</p>",
+        ["texts begin with tags of HTML, which are kept; of .html files they are left out"],
+    )
+
+
 def test_missing_titles_of_tables_are_none(tmp_path):
     found = read(tmp_path, "a.jsonl", '{"id": 1, "text": "a", "title": NaN}\n{"id": 2, "text": "b", "title": null}\n')
     assert found == [Document("1", "a"), Document("2", "b")]

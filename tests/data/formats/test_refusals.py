@@ -140,7 +140,7 @@ ROWS = [
     row("x.json", '[\n{"a": "b', "line 2", "ends inside", "fetch it again"),
     row("x.jsonl", f'{QA}\n{{"a": 1\n', "line 2, column 8", "broken JSON"),
     row("x.jsonl", f"{QA}\n[1]\n", "line 2", "an object", "a list"),
-    row("x.txt", "#separator:tab\n#html:true\nq\ta\n", "Anki", "front and back", ".tsv"),
+    row("x.txt", "#separator:tab\n#html:true\nq\ta\n", "Anki", "front", ".tsv"),
     # YAML.
     row("x.yml", "- question: q\n  answer: a\n b: [\n", "line 3", "broken YAML"),
     row("x.yaml", "- " * 5_000 + "a", "broken YAML", "RecursionError"),
