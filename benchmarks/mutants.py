@@ -183,7 +183,7 @@ def pytest_in(copy: pathlib.Path, *arguments: str, seconds: float | None = None)
     try:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
-        return -1, ""
+        return -1, f"ERROR: no end after {seconds} seconds"
     return done.returncode, done.stdout + done.stderr
 
 
@@ -204,17 +204,18 @@ def cover(folder: pathlib.Path, workers: int, tests: list[str]) -> None:
         contexts = data.contexts_by_lineno(file)
         name = str(pathlib.Path(file).relative_to(copy))
         found[name] = {
-            line: sorted({test.partition("|")[0] for test in tests if test}) for line, tests in contexts.items()
+            line: sorted({test.rpartition("|")[0] for test in tests if test}) for line, tests in contexts.items()
         }
     (folder / "lines.json").write_text(json.dumps(found))
 
 
 def tests_of(mutant: dict, source: str, lines: dict[str, dict[str, list[str]]]) -> list[str]:
-    """Returns the tests that run the lines of a mutant, those of its module first."""
+    """Returns the tests that run the lines of a mutant, or else lines of its file, those of its module first."""
     start = source[: source.index(mutant["before"])].count("\n") + 1
     stop = start + mutant["before"].count("\n")
     of_file = lines.get(mutant["file"], {})
     found = {test for line in range(start, stop + 1) for test in of_file.get(str(line), ())}
+    found = found or {test for tests in of_file.values() for test in tests}  # the lines run at the import
     stem = pathlib.Path(mutant["file"]).stem
     return sorted(found, key=lambda test: (f"test_{stem}" not in test, test))[:MOST_TESTS]
 
@@ -239,7 +240,8 @@ def run(folder: pathlib.Path, mutants: list[dict], packages: list[str], limit: i
                 pytest_in(copy, "--maxfail=3", "-m", "not slow", *tests, seconds=PATIENCE) if tests else (0, "")
             )
             (copy / mutant["file"]).write_text(source)
-            killers = [line.split()[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+            named = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR ", "ERROR: "))]
+            killers = [line if line.startswith("ERROR: ") else line.split()[1] for line in named]
             outcome |= {"status": "killed" if status else "survived", "tests": len(tests), "by": killers}
         with journal.open("a") as file:
             file.write(json.dumps(outcome | {"seconds": round(time.monotonic() - began)}) + "\n")
