@@ -1,13 +1,14 @@
 """Clients that do what they should not: each gets its status, and the server lives on."""
 
 import contextlib
+import io
 import json
 import threading
 
 import pytest
+from helpers import Instead, Terminal
 from http_server import JSON, wait_for
 
-from endx_jax.serving import app
 from endx_jax.serving.settings import Limits, ServingSettings
 
 QUESTION = json.dumps({"query": "where is the cat"}).encode()
@@ -107,28 +108,26 @@ def test_a_full_queue_tells_clients_to_come_again(serve, gated):
     assert_alive(running)
 
 
-@pytest.mark.parametrize("at_terminal", [True, False])
-def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated, capsys, monkeypatch, at_terminal):
-    monkeypatch.setattr(app, "showing_progress", lambda: at_terminal)
+@pytest.mark.parametrize("screen", [Terminal(), io.StringIO()])
+def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated, screen):
     steps = [("the first", lambda: None), ("the second", lambda: gated.gate.wait(20))]
     gated.preparations = lambda: steps
-    running = serve(service=gated, ready=False)
-    assert running.get("/healthz")[0] == 200
-    assert running.get("/readyz") == (503, {"status": "warming up"})
-    status, content, headers = running.ask("POST", "/search", QUESTION, JSON)
-    assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "not_ready", "1")
-    gated.gate.set()
-    wait_for(lambda: running.get("/readyz")[0] == 200)
-    printed, bar = capsys.readouterr().err, ("getting ready", "0/2", "the first", "1/2", "the second")
-    assert [part in printed for part in bar] == [at_terminal] * len(bar)
+    with contextlib.redirect_stderr(screen):
+        running = serve(service=gated, ready=False)
+        assert running.get("/healthz")[0] == 200
+        assert running.get("/readyz") == (503, {"status": "warming up"})
+        status, content, headers = running.ask("POST", "/search", QUESTION, JSON)
+        assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "not_ready", "1")
+        gated.gate.set()
+        wait_for(lambda: running.get("/readyz")[0] == 200)
+    bar = ("getting ready", "0/2", "the first", "1/2", "the second")
+    assert [part in screen.getvalue() for part in bar] == [screen.isatty()] * len(bar)
 
 
-def test_it_answers_while_further_programs_are_compiled(serve, service, monkeypatch):
+def test_it_answers_while_further_programs_are_compiled(serve, service):
     gate, done = threading.Event(), []
     steps = [lambda: gate.wait(20), lambda: done.append("last")]
-    monkeypatch.setattr(service, "preparations", list, raising=False)
-    monkeypatch.setattr(service, "later_preparations", lambda: steps, raising=False)
-    running = serve(service=service)
+    running = serve(service=Instead(service, preparations=list, later_preparations=lambda: steps))
     assert running.post("/search", QUESTION)[0] == 200  # during the first step
     assert not done
     gate.set()
@@ -149,12 +148,16 @@ def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):
         stopping.join(10)
 
 
-def test_a_failure_affects_its_own_request_only(serve, gated, monkeypatch, caplog):
-    gated.gate.set()
-    running = serve(service=gated)
-    with monkeypatch.context() as broken:
-        broken.setattr(gated.service, "run", lambda works: 1 / 0)
-        status, content = running.post("/search", QUESTION)
+def test_a_failure_affects_its_own_request_only(serve, service, caplog):
+    failures = [ZeroDivisionError]
+
+    def run(works):
+        if failures:
+            raise failures.pop()
+        return service.run(works)
+
+    running = serve(service=Instead(service, run=run, preparations=list, later_preparations=list))
+    status, content = running.post("/search", QUESTION)
     assert (status, content["error"]["type"]) == (500, "server_error")
     wait_for(lambda: "ZeroDivisionError" in caplog.text)
     assert_alive(running)

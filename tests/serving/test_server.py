@@ -11,7 +11,7 @@ import time
 import pytest
 from http_server import Running, wait_for
 
-from endx_jax.serving import middleware, server
+from endx_jax.serving import middleware
 from endx_jax.serving.settings import Limits, ServingSettings
 
 LIMITS = Limits(max_seconds=0.4)
@@ -118,9 +118,8 @@ def test_a_burst_of_connections_is_taken_while_the_event_loop_is_busy(serve):
             connections.enter_context(socket.create_connection(("127.0.0.1", running.port), 2))
 
 
-def test_requests_that_outlast_the_grace_period_are_cut_off(serve, gated, monkeypatch, caplog):
-    monkeypatch.setattr(server, "GRACE", 0.3)
-    running = serve(service=gated)
+def test_requests_that_outlast_the_grace_period_are_cut_off(serve, gated, caplog):
+    running = serve(service=gated, grace=0.3)
     with running.connect() as asked, running.connect() as slow:
         asked.sendall(ASK)
         wait_for(lambda: len(gated.batches) == 1)
@@ -131,9 +130,8 @@ def test_requests_that_outlast_the_grace_period_are_cut_off(serve, gated, monkey
         assert held(asked, b"")[1][:12] in (b"", b"HTTP/1.1 500")
 
 
-def test_requests_that_do_not_end_before_the_grace_period_does_are_refused(serve, gated, monkeypatch):
-    monkeypatch.setattr(server, "REFUSED_AFTER", 0.1)
-    running = serve(service=gated)
+def test_requests_that_do_not_end_before_the_grace_period_does_are_refused(serve, gated):
+    running = serve(service=gated, refused_after=0.1)
     with running.connect() as computed, running.connect() as waiting:
         for connection in (computed, waiting):
             connection.sendall(ASK)

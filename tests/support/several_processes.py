@@ -46,7 +46,6 @@ def as_processes(monkeypatch, function: Callable[[int], Any], count: int = 2) ->
     this, store = threading.local(), Store()
     with monkeypatch.context() as patch:
         patch.setattr(agreement, "client", lambda: store)
-        patch.setattr(agreement, "is_primary", lambda: this.index == 0)
         patch.setattr(agreement, "_key", lambda name: f"{name}/{this.calls.update([name]) or this.calls[name]}")
         patch.setattr(jax.distributed, "is_initialized", lambda: True)
         patch.setattr(jax, "process_index", lambda: this.index)
