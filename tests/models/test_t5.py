@@ -18,16 +18,13 @@ HUGGING_FACE |= {"feed_forward_proj": "gated-gelu", "relative_attention_max_dist
 
 def test_the_parameters():
     config = dataclasses.replace(TINY, layers=1)
-    leaves = parameter_paths(
-        random_params(TransformerEncoder(config), jnp.zeros((1, 2, 8)), Padded(jnp.ones((1, 2), bool)))
-    )
+    params = random_params(TransformerEncoder(config), jnp.zeros((1, 2, 8)), Padded(jnp.ones((1, 2), bool)))
     kernels = {"mlp_gate": (8, 12), "mlp_up": (8, 12), "mlp_down": (12, 8)}
     kernels |= {f"attention/{part}": (8, 8) for part in ("query", "key", "value", "output")}
-    expected = {f"layers_0/{name}/kernel": shape for name, shape in kernels.items()} | {
-        "relative_position_bias": (32, 2)
-    }
+    expected = {"relative_position_bias": (32, 2)}
+    expected |= {f"layers_0/{name}/kernel": shape for name, shape in kernels.items()}
     expected |= {f"{norm}/scale": (8,) for norm in ("norm", "layers_0/attention_norm", "layers_0/mlp_norm")}
-    assert {path: leaf.shape for path, leaf in leaves.items()} == expected
+    assert {path: leaf.shape for path, leaf in parameter_paths(params).items()} == expected
 
 
 def test_biases_of_single_layers_stay_float32_in_a_scan():
