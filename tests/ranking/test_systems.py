@@ -2,8 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_records import records_of
 
-from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.data.sets.records import Pools
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.ranking.evaluate import evaluate_scores
@@ -59,8 +60,7 @@ def test_blocks_of_candidates_on_any_number_of_devices_give_the_same_bits(option
     np.testing.assert_array_equal(found.ranks, alone.ranks)
 
 
-NAMES = [tuple(f"{side}{n}" for n in range(count)) for side, count in (("q", 6), ("c", 5))]
-RECORDS = RetrievalSet(*NAMES, ((0,), (0, 1), (0,), (2,), (2,), (3,)), *NAMES)
+RECORDS = records_of([(0,), (0, 1), (0,), (2,), (2,), (3,)], [f"c{n}" for n in range(5)])
 
 
 def encode(side, texts):
