@@ -88,7 +88,7 @@ def mutations(source: str) -> Iterator[tuple[str, str, str]]:
             others = [_place(one)[1] for one in (*node.args, *node.keywords)]
             for one in node.keywords:
                 before = [place for place in others if place < _place(one)[1]]
-                if one.arg and before:
+                if one.arg not in (None, "strict") and before:
                     yield replaced("dropped argument", max(before), _place(one)[1], "")
         for body in (getattr(node, name, []) for name in ("body", "orelse", "finalbody")):
             for one, two in itertools.pairwise(body) if isinstance(body, list) else ():
@@ -104,10 +104,15 @@ def _place(node: ast.AST) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _annotations(node: ast.AST) -> list[ast.AST]:
-    """Returns the parts of a node that do not run: annotations, decorators, and texts alone, such as docstrings."""
+    """Returns the parts of a node that do not run, such as annotations and docstrings, and `strict` of `zip`.
+
+    What is zipped has equal lengths, unless the package has another defect.
+    """
     parts = [getattr(node, "annotation", None), getattr(node, "returns", None), *getattr(node, "decorator_list", [])]
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         parts.append(node)
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        parts.append(node.value)
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
         parts.append(node)
     return [part for part in parts if part is not None]
