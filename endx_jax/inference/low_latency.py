@@ -157,6 +157,7 @@ class LowLatencyEncoder:
 
     def __call__(self, side: str, texts: Sequence[str]) -> Encoded:
         """Encodes N >= 1 texts of one side, `question` or `answer`."""
+        check_process()  # before the tokenizer's threads, which a forked process does not have
         table, tower = self._processors[side](texts), self._tower[side]
         results = []
         for indices, rows, width in self._programs.split(table.lengths, self._limits[tower], self._compiled[tower]):

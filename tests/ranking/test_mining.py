@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from small_index import make_index
+from small_index import embed, make_index
 from small_records import records_of
 
 from endx_jax.data.formats.beir import Negative
@@ -19,7 +19,7 @@ from endx_jax.ranking.mining import (
 )
 
 NOTHING = {"right": 0, "equal text": 0, "margin": 0, "teacher": 0}
-WIDTH, QUESTIONS, CANDIDATES = 8, 12, 30
+QUESTIONS, CANDIDATES = 12, 30
 
 
 def ranked(scores, qrels, depth: int | None = None) -> Ranked:
@@ -144,9 +144,7 @@ def records():
 
 
 def encode(side, texts):
-    """A vector for each text, the same wherever the text stands."""
-    seeds = [[side == "question", *text.encode()] for text in texts]
-    return np.stack([np.random.default_rng(seed).normal(size=WIDTH) for seed in seeds]).astype(np.float32)
+    return embed(texts)
 
 
 def index_of(folder, ids, texts):
@@ -167,7 +165,7 @@ def test_an_index_of_the_same_candidates_gives_the_same_negatives(records, tmp_p
     order = np.random.default_rng(1).permutation(CANDIDATES)
     texts = [records.candidates[n] for n in order]
     snapshot = index_of(tmp_path / "index", [f"other{n}" for n in order], texts)
-    settings = MiningSettings(negatives=4, last_rank=9, margin=Margin(absolute=0.5))
+    settings = MiningSettings(negatives=4, last_rank=25, margin=Margin(absolute=0.1))
     memory = mine_negatives(rank_by_embeddings(encode, records, CANDIDATES), records, settings)
     grown, ranked = rank_by_index(encode, snapshot, records, CANDIDATES)
     assert grown == records

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from helpers import Instead, Terminal
-from http_server import JSON, wait_for
+from http_server import JSON, until_closed, wait_for
 
 from endx_jax.serving.settings import Limits, ServingSettings
 
@@ -17,15 +17,6 @@ QUESTION = json.dumps({"query": "where is the cat"}).encode()
 def head(running, length, path="/search", method="POST", more=""):
     lines = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{more}"
     return (lines + ("" if length is None else f"Content-Length: {length}\r\n") + "\r\n").encode()
-
-
-def read_all(connection):
-    """What comes until the server closes the connection."""
-    parts = []
-    with contextlib.suppress(ConnectionResetError):
-        while part := connection.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
 
 
 def assert_alive(running):
@@ -57,7 +48,7 @@ def test_bytes_are_counted_where_no_length_is_given(served, kind, status, caplog
             for _ in range(50):
                 connection.sendall(chunk)
             connection.sendall(b"0\r\n\r\n")
-        assert read_all(connection).startswith(b"HTTP/1.1 %s " % status)
+        assert until_closed(connection)[1].startswith(b"HTTP/1.1 %s " % status)
     assert_alive(served)
     assert "Error in ASGI" not in caplog.text
 
@@ -65,7 +56,7 @@ def test_bytes_are_counted_where_no_length_is_given(served, kind, status, caplog
 def test_bytes_that_are_not_http_are_refused(served):
     with served.connect() as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
-        assert read_all(connection).startswith(b"HTTP/1.1 400 ")
+        assert until_closed(connection)[1].startswith(b"HTTP/1.1 400 ")
     assert_alive(served)
 
 
@@ -144,7 +135,7 @@ def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):
         with pytest.raises(ConnectionRefusedError):
             wait_for(lambda: running.connect().close())
         gated.gate.set()
-        assert read_all(asked).startswith(b"HTTP/1.1 200 ")
+        assert until_closed(asked)[1].startswith(b"HTTP/1.1 200 ")
         stopping.join(10)
 
 

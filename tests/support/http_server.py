@@ -107,3 +107,17 @@ def wait_for(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.01)
+
+
+def until_closed(connection, drip=b"") -> tuple[float, bytes]:
+    """Sends a byte every 20 ms until the server closes the connection; the seconds that took, and what came."""
+    start, parts = time.monotonic(), []
+    connection.settimeout(0.02)
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() - start < 20:
+            connection.sendall(drip)
+            with contextlib.suppress(TimeoutError):
+                parts.append(connection.recv(65536))
+                if not parts[-1]:
+                    break
+    return time.monotonic() - start, b"".join(parts)
